@@ -1,0 +1,122 @@
+"""What a device says of itself: its limits, its options, and what it takes, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from nnadapter.ir.operand import DataType
+
+
+class DeviceType(StrEnum):
+    """Source: NNAdapterDeviceTypeCode."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+    ACCELERATOR = "accelerator"
+
+
+class ModelForm(StrEnum):
+    """In which form a device takes a segment."""
+
+    IR = "ir"
+    """The adapter IR: `nnadapter.ir.Model`."""
+    ONNX = "onnx"
+    """An ONNX sub-graph: `onnx.ModelProto`, all constants included."""
+
+
+class Threading(StrEnum):
+    """What may happen at once on a device; the executor keeps to it."""
+
+    REENTRANT = "program re-entrant"
+    """One execution may compute in many threads at once."""
+    EXCLUSIVE = "execution exclusive"
+    """Executions of one program may compute side by side, each in one thread at a time."""
+    SERIAL = "device serial"
+    """One computation at a time on the whole device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One typed option of a device, as help shows it."""
+
+    name: str
+    default: bool | int | float | str | tuple[str, ...]
+    """Also says the type: a tuple of strings is given as a list or as text with commas."""
+    help: str
+    """One sentence."""
+    choices: tuple[str, ...] = ()
+    """For strings: what it may be."""
+    minimum: int | float | None = None
+    """For numbers: the smallest value."""
+
+
+OptionValues = Mapping[str, bool | int | float | str | tuple[str, ...]]
+"""Validated options: every option of the device, defaults filled in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationSupport:
+    """What a device can do of one operation: a row of `nnadapter ops DEVICE`, from the table that decides."""
+
+    type: str
+    """The operation's name in the adapter IR, or `domain::op_type` for devices that take ONNX."""
+    dtypes: frozenset[DataType]
+    """Data types of the first input."""
+    ranks: tuple[int, int]
+    """Smallest and largest rank."""
+    limits: str = ""
+    """Further limits, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capability:
+    """A device's limits."""
+
+    form: ModelForm
+    """In which form it takes segments."""
+    threading: Threading = Threading.SERIAL
+    host_memory: bool = True
+    """It computes on the host's own memory, so that nothing is copied between it and other such devices."""
+    memory_bytes: int | None = None
+    """Size of the device's memory, if it is limited."""
+    options: tuple[Option, ...] = ()
+    """The options that a context understands."""
+    operations: tuple[OperationSupport, ...] = ()
+    """What it takes, operation by operation; empty where only asking tells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceInfo:
+    """One row of `nnadapter devices`."""
+
+    name: str
+    """What a person writes to choose it: `fake_npu`, or `driver:id` where a driver has several."""
+    vendor: str = ""
+    type: DeviceType = DeviceType.ACCELERATOR
+    sub_type: str = ""
+    """The vendor's own name for this model of device."""
+    version: str = ""
+    """The driver's version."""
+    available: bool = True
+    reason: str = ""
+    """Why it is not available, and what to do about it."""
+    distribution: str = ""
+    """The installed distribution that the driver came with."""
+    capability: Capability | None = None
+    """Limits and options; None where the device is not available."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as plain data."""
+        return {
+            "name": self.name,
+            "vendor": self.vendor,
+            "type": self.type.value,
+            "sub_type": self.sub_type,
+            "version": self.version,
+            "available": self.available,
+            "reason": self.reason,
+            "distribution": self.distribution,
+        }

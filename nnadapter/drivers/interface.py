@@ -1,0 +1,150 @@
+"""The driver interface: six things to write, everything else has a default.
+
+    1  Driver.open             open a device
+    2  Device.create_context   create a context from validated options
+    3  Context.supported       a verdict per operation
+    4  Context.compile         model -> program
+    5  Program.create_execution
+    6  Execution.compute       inputs -> outputs
+
+The host calls them in this order. `supported` is asked for the whole graph; `admit`, which has a default, is asked for
+every final segment, and only its yes obliges the driver to compile. A model arrives in the form that the device's
+capability names: adapter IR (`nnadapter.ir.Model`) or ONNX (`onnx.ModelProto`).
+
+Source: NNAdapter's driver interface (`open_device`, `create_context`, `validate_program`, `create_program`,
+`execute_program`), with verdicts instead of booleans and a separate execution.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nnadapter.drivers.capability import Capability, DeviceInfo, OptionValues
+from nnadapter.errors import IncompatibleProgramError
+from nnadapter.ir.operand import Array
+from partition.verdict import SUPPORTED, Verdict
+
+INTERFACE_VERSION = (1, 0)
+"""Major and minor. A driver's major must be equal, its minor at most this."""
+
+SegmentModel = Any
+"""`nnadapter.ir.Model` or `onnx.ModelProto`, as the device's capability says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """A device's answer to one final segment."""
+
+    verdict: Verdict = SUPPORTED
+    """Yes obliges the driver to compile."""
+    runs_as: tuple[str, ...] = ()
+    """For every operation of the model (node, for ONNX), what it runs as on the device; empty if not known.
+    Operations with the same text are fused into one."""
+    facts: Mapping[str, int | float | str] = field(default_factory=dict)
+    """What the device can say beforehand, for the report: names as in `arena_bytes`, units in the name."""
+
+
+class Execution(ABC):
+    """Buffers and bindings of one program; what may compute at once is the device's `Threading`."""
+
+    @abstractmethod
+    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        """Run the program once.
+
+        Args:
+            inputs: read-only, contiguous arrays in the order, data types and dimensions of the model's inputs.
+
+        Returns:
+            Arrays in the order of the model's outputs. They belong to the caller: a later `compute` must not
+            write to them.
+        """
+
+    def close(self) -> None:  # noqa: B027  a default, not an omission
+        """Free what the execution holds. May be called once; nothing is called after it."""
+
+
+class Program(ABC):
+    """A compiled model."""
+
+    @abstractmethod
+    def create_execution(self) -> Execution:
+        """Allocate what one run needs, so that `compute` allocates nothing but its outputs."""
+
+    def serialise(self) -> bytes | None:
+        """The program as bytes that `Context.restore` takes, or None where the device has no such form."""
+        return None
+
+    def close(self) -> None:  # noqa: B027
+        """Free what the program holds. Called after all of its executions are closed."""
+
+
+class Context(ABC):
+    """A device opened with options."""
+
+    @abstractmethod
+    def supported(self, model: SegmentModel) -> Sequence[Verdict]:
+        """Return one verdict per operation (per node, for ONNX) of the model, in its order.
+
+        The model is a whole graph with holes, or a part of one. Judge each operation by itself, as the device's own
+        lowering would; sizes of the whole are judged by `admit`.
+        """
+
+    def admit(self, model: SegmentModel) -> Admission:
+        """Say whether the final segment, as a whole, will compile: memory, size and count limits."""
+        return Admission()
+
+    @abstractmethod
+    def compile(self, model: SegmentModel) -> Program:
+        """Compile a segment that `admit` took."""
+
+    def restore(self, blob: bytes) -> Program:
+        """Make a program from what `Program.serialise` gave.
+
+        Raises:
+            IncompatibleProgramError: the bytes are damaged, or from another version or device.
+        """
+        raise IncompatibleProgramError(f"{type(self).__name__} cannot restore programs; compile the model instead")
+
+    def close(self) -> None:  # noqa: B027
+        """Free what the context holds. Called after all of its programs are closed."""
+
+
+class Device(ABC):
+    """One opened device."""
+
+    @property
+    @abstractmethod
+    def capability(self) -> Capability:
+        """Limits and options; the same at every call."""
+
+    @abstractmethod
+    def create_context(self, options: OptionValues) -> Context:
+        """Create a context.
+
+        Args:
+            options: every option that the capability lists, checked and with defaults filled in.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Close the device. Called after all of its contexts are closed."""
+
+
+class Driver(ABC):
+    """What an entry point of the group `nnadapter.drivers` names: a class, created without arguments."""
+
+    interface_version: tuple[int, int] = INTERFACE_VERSION
+    """The interface that the driver was written for."""
+
+    @abstractmethod
+    def open(self, device_id: str) -> Device:
+        """Open a device; `device_id` is what stands behind the colon of its name, or empty for the first."""
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        """The devices of this driver on this machine, cheaply: nothing is opened. One, of the driver's name, if empty.
+
+        A device that is known and cannot be used is listed with `available=False` and the reason.
+        """
+        return ()

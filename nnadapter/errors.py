@@ -1,0 +1,117 @@
+"""The one tree of exceptions.
+
+    NNAdapterError
+    ├── InvalidModelError        the model: not ONNX, truncated, contradicts itself
+    │   └── ModelFileError       the model's file or its external data cannot be read
+    ├── InvalidInputError        the caller: a feed that is missing, superfluous, or of the wrong type or shape
+    │   └── InputTypeError       a feed of the wrong data type
+    ├── InvalidOptionError       the caller: an option, a rule or a device's option that does not exist or does not fit
+    ├── DeviceNotFoundError      the caller: a device nobody offers
+    ├── DeviceUnavailableError   the machine: the device is known and cannot be used here
+    ├── NotDelegatedError        the policy: fallback is forbidden and something would have to fall back
+    ├── DriverError              the driver: it broke the interface or a promise
+    │   ├── CompilationError     it said yes and could not compile
+    │   └── ExecutionError       a compiled program failed while it ran
+    │       └── DeviceLostError  the device is gone; nothing on it can be used again
+    ├── IncompatibleProgramError a serialised program is damaged, or of another version or device
+    ├── OutOfMemoryError         the device: no room
+    └── CancelledError           the caller: it asked to stop
+
+Every message says what failed, which, what was got and expected, and what to do next. What a program may want
+to know is in fields, not in the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class NNAdapterError(Exception):
+    """The root: every error that this package raises on purpose."""
+
+
+class InvalidModelError(NNAdapterError):
+    """The model is at fault: it is not ONNX, is truncated, or contradicts itself."""
+
+
+class ModelFileError(InvalidModelError):
+    """The model's file, or a file of external data that it names, cannot be read."""
+
+
+class InvalidInputError(NNAdapterError):
+    """The caller is at fault: a feed is missing, superfluous, or has the wrong type or shape."""
+
+    def __init__(self, message: str, *, name: str | None = None) -> None:
+        super().__init__(message)
+        self.name = name
+        """The input in question, if it is one."""
+
+
+class InputTypeError(InvalidInputError):
+    """The caller is at fault: a feed has the wrong data type."""
+
+
+class InvalidOptionError(NNAdapterError):
+    """The caller is at fault: an option does not exist or its value does not fit."""
+
+
+class DeviceNotFoundError(NNAdapterError):
+    """The caller is at fault: no driver offers a device of that name."""
+
+
+class DeviceUnavailableError(NNAdapterError):
+    """The machine is at fault: the device is known and cannot be used here."""
+
+
+class NotDelegatedError(NNAdapterError):
+    """The policy forbids fallback, and something would have to fall back to the CPU."""
+
+    def __init__(
+        self, message: str, *, device: str | None = None, segment: int | None = None, nodes: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message)
+        self.device = device
+        """The device that did not take or did not do it."""
+        self.segment = segment
+        """The segment's position in the plan, where it got that far."""
+        self.nodes = tuple(nodes)
+        """Names of the nodes concerned."""
+
+
+class DriverError(NNAdapterError):
+    """The driver is at fault: it broke the interface, or a promise."""
+
+    def __init__(
+        self, message: str, *, device: str | None = None, segment: int | None = None, nodes: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message)
+        self.device = device
+        """The device."""
+        self.segment = segment
+        """The segment's position in the plan, where there is one."""
+        self.nodes = tuple(nodes)
+        """Names of the nodes concerned."""
+
+
+class CompilationError(DriverError):
+    """The driver said yes to a segment and could not compile it."""
+
+
+class ExecutionError(DriverError):
+    """A compiled program failed while it ran."""
+
+
+class DeviceLostError(ExecutionError):
+    """The device is gone; nothing on it can be used again."""
+
+
+class IncompatibleProgramError(NNAdapterError):
+    """A serialised program is damaged, or was made by another version or for another device."""
+
+
+class OutOfMemoryError(NNAdapterError):
+    """The device has no room for what was asked."""
+
+
+class CancelledError(NNAdapterError):
+    """The caller asked for the run to stop."""

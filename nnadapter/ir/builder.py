@@ -1,0 +1,108 @@
+"""The builder: the one place where a model is made, operand by operand, with types inferred as it grows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.operand import Array, DataType, Lifetime, Operand, OperandType, Quantisation, freeze
+from nnadapter.ir.operations import schema_of
+from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir.verify import check_attributes, check_inputs
+
+
+class ModelBuilder:
+    """Builds one model. Operands are referred to by the numbers that the `add_…` methods return.
+
+    Source: NNAdapterModel_addOperand, _addOperation, _identifyInputsAndOutputs, _finish.
+    """
+
+    def __init__(self) -> None:
+        self._operands: list[Operand] = []
+        self._operations: list[Operation] = []
+        self._inputs: list[int] = []
+        self._names: set[str] = set()
+
+    def type_of(self, operand: int) -> OperandType:
+        """The type of an operand that was added."""
+        return self._operands[operand].type
+
+    def value_of(self, operand: int) -> Array | None:
+        """The contents of a constant operand, None for any other."""
+        return self._operands[operand].value
+
+    def add_input(self, name: str, type_: OperandType) -> int:
+        """Add a model input."""
+        index = self._add(Operand(name, type_, Lifetime.MODEL_INPUT))
+        self._inputs.append(index)
+        return index
+
+    def add_constant(self, name: str, value: Array, quantisation: Quantisation | None = None) -> int:
+        """Add a constant; `value` is kept, read-only, and not copied where it is contiguous."""
+        array = freeze(value)
+        type_ = OperandType(DataType(array.dtype.name), array.shape, quantisation=quantisation)
+        return self._add(Operand(name, type_, Lifetime.CONSTANT, array))
+
+    def add_operation(
+        self,
+        type_: str,
+        inputs: Sequence[int],
+        attributes: Mapping[str, AttributeValue] | None = None,
+        *,
+        outputs: Sequence[str] = (),
+        origins: Sequence[str] = (),
+    ) -> tuple[int, ...]:
+        """Add an operation and one operand per output, whose types the schema's shape rule gives.
+
+        Args:
+            type_: a row of the schema table, such as `CONV_2D`.
+            inputs: operands by role; `ABSENT` for an optional one that is left out in the middle.
+            attributes: by name; what is not given takes its default.
+            outputs: names for the outputs; made up where they are missing.
+            origins: names of the ONNX nodes that the operation stands for.
+
+        Raises:
+            InvalidModelError: unknown type, inputs or attributes that do not fit the schema.
+        """
+        schema = schema_of(type_)
+        types = tuple(None if index == ABSENT else self._operands[index].type for index in inputs)
+        check_inputs(schema, types)
+        complete = check_attributes(schema, attributes or {})
+        results = schema.infer(types, complete)
+        made = tuple(
+            self._add(Operand(self._output_name(outputs, position), result, Lifetime.TEMPORARY))
+            for position, result in enumerate(results)
+        )
+        self._operations.append(Operation(type_, tuple(inputs), made, complete, tuple(origins)))
+        return made
+
+    def finish(self, outputs: Sequence[int]) -> Model:
+        """Return the model whose outputs are `outputs`, in that order. The builder is not to be used after it.
+
+        Raises:
+            InvalidModelError: an output is no operand of the model.
+        """
+        for index in outputs:
+            if not 0 <= index < len(self._operands):
+                raise InvalidModelError(f"model output {index} is no operand of the model of {len(self._operands)}")
+        operands = list(self._operands)
+        for index in outputs:
+            operand = operands[index]
+            if operand.lifetime is Lifetime.TEMPORARY:
+                operands[index] = Operand(operand.name, operand.type, Lifetime.MODEL_OUTPUT)
+        return Model(tuple(operands), tuple(self._operations), tuple(self._inputs), tuple(outputs))
+
+    def _add(self, operand: Operand) -> int:
+        if operand.name in self._names:
+            raise InvalidModelError(f"the model has two operands named {operand.name!r}; names must differ")
+        self._names.add(operand.name)
+        self._operands.append(operand)
+        return len(self._operands) - 1
+
+    def _output_name(self, outputs: Sequence[str], position: int) -> str:
+        if position < len(outputs) and outputs[position]:
+            return outputs[position]
+        # A per cent sign cannot start an ONNX value name that a person wrote by hand, so these never collide in practice;
+        # where they do, `_add` says so.
+        return f"%{len(self._operands)}"

@@ -1,0 +1,148 @@
+"""Operands: the values of an adapter IR model, and their types.
+
+Names follow NNAPI and NNAdapter: an operand has a type (data type, dimensions, layout, quantisation) and a
+lifetime. Data types carry numpy's and ml_dtypes' names, so that `numpy.dtype(data_type)` is the array type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+"""A numpy array of any data type."""
+
+
+class DataType(StrEnum):
+    """Element types. Source: NNAdapter's precisions, extended by ONNX's narrow types."""
+
+    BOOL = "bool"
+    INT4 = "int4"
+    INT8 = "int8"
+    INT16 = "int16"
+    INT32 = "int32"
+    INT64 = "int64"
+    UINT4 = "uint4"
+    UINT8 = "uint8"
+    UINT16 = "uint16"
+    UINT32 = "uint32"
+    UINT64 = "uint64"
+    FLOAT8E4M3FN = "float8_e4m3fn"
+    FLOAT8E5M2 = "float8_e5m2"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+
+    @property
+    def itemsize(self) -> float:
+        """Bytes of one element; half a byte for the 4-bit types, which are stored two to a byte."""
+        return _ITEMSIZE[self]
+
+    @property
+    def is_floating(self) -> bool:
+        """True for the floating-point types."""
+        return self in FLOATING
+
+
+_ITEMSIZE = {
+    data_type: size
+    for size, names in {
+        0.5: "int4 uint4",
+        1: "bool int8 uint8 float8_e4m3fn float8_e5m2",
+        2: "int16 uint16 float16 bfloat16",
+        4: "int32 uint32 float32",
+        8: "int64 uint64 float64",
+    }.items()
+    for data_type in map(DataType, names.split())
+}
+FLOATING = frozenset(data_type for data_type in DataType if "float" in data_type)
+INTEGER = frozenset(data_type for data_type in DataType if "int" in data_type)
+NUMERIC = FLOATING | INTEGER
+ANY = frozenset(DataType)
+
+
+class Layout(StrEnum):
+    """Order of the axes of a rank-4 operand in memory. Source: NNADAPTER_NCHW, NNADAPTER_NHWC."""
+
+    NCHW = "NCHW"
+    """ONNX's order, and the order of every operand that is not an image."""
+    NHWC = "NHWC"
+
+
+class Lifetime(StrEnum):
+    """Where an operand's contents come from. Source: NNAdapterOperandLifetimeCode."""
+
+    CONSTANT = "constant"
+    TEMPORARY = "temporary"
+    MODEL_INPUT = "model_input"
+    MODEL_OUTPUT = "model_output"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantisation:
+    """How integers stand for reals: real = scale * (integer - zero_point), per tensor or along one axis."""
+
+    scale: tuple[float, ...]
+    """One per tensor, or one per index of `axis`."""
+    zero_point: tuple[int, ...]
+    """As many as scales."""
+    axis: int | None = None
+    """The axis that the scales run along; None for per tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperandType:
+    """The type of an operand. Source: NNAdapterOperandType."""
+
+    dtype: DataType
+    dimensions: tuple[int, ...]
+    """Every one known, in the order that `layout` says; empty for a scalar."""
+    layout: Layout = Layout.NCHW
+    quantisation: Quantisation | None = None
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.dimensions)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.dimensions)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the contents; 4-bit types rounded up to whole bytes."""
+        return int(-(-self.size * _ITEMSIZE[self.dtype] // 1))
+
+    def __str__(self) -> str:
+        """As in the text form: `float32[1, 3, 224, 224]`, with the layout where it is not ONNX's."""
+        layout = "" if self.layout is Layout.NCHW else f" {self.layout.value}"
+        return f"{self.dtype.value}{list(self.dimensions)}{layout}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operand:
+    """One value of a model."""
+
+    name: str
+    """Unique in the model; the ONNX value's name where it stands for one."""
+    type: OperandType
+    lifetime: Lifetime
+    value: Array | None = None
+    """The contents of a constant, read-only; None for everything else."""
+
+
+def freeze(array: Array) -> Array:
+    """Return `array` as a contiguous array that cannot be written to, copied only where it must be."""
+    contiguous = np.ascontiguousarray(array).reshape(array.shape)
+    if contiguous is array and array.flags.writeable:
+        contiguous = array.view()
+    contiguous.flags.writeable = False
+    return contiguous
