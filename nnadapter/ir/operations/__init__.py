@@ -1,0 +1,50 @@
+"""The schema table: every operation of the adapter IR."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.names import close_names
+from nnadapter.ir.operations import (
+    convolution,
+    elementwise,
+    indexing,
+    matrix,
+    movement,
+    normalisation,
+    pooling,
+    reduction,
+    resizing,
+)
+from nnadapter.ir.schema import OperationSchema
+
+__all__ = ["SCHEMAS", "schema_of"]
+
+_FAMILIES = (
+    elementwise.ROWS,
+    convolution.ROWS,
+    pooling.ROWS,
+    matrix.ROWS,
+    normalisation.ROWS,
+    reduction.ROWS,
+    movement.ROWS,
+    indexing.ROWS,
+    resizing.ROWS,
+)
+
+SCHEMAS: Mapping[str, OperationSchema] = MappingProxyType({row.type: row for family in _FAMILIES for row in family})
+"""The rows by operation type."""
+
+
+def schema_of(type_: str) -> OperationSchema:
+    """Return the row of an operation type.
+
+    Raises:
+        InvalidModelError: there is no such operation.
+    """
+    try:
+        return SCHEMAS[type_]
+    except KeyError:
+        raise InvalidModelError(f"unknown operation {type_!r}; {close_names(type_, SCHEMAS)}") from None

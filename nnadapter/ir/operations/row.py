@@ -1,0 +1,78 @@
+"""How a row of the schema table is written down, and the FLOP formulas that many rows share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operand import OperandType
+from nnadapter.ir.schema import Attribute, Attributes, FlopsRule, OperationSchema, Role, ShapeRule
+
+Types = Sequence[OperandType | None]
+"""Types of an operation's inputs by role, None where an optional one is absent."""
+
+
+def row(
+    type_: str,
+    inputs: tuple[Role, ...],
+    infer: ShapeRule,
+    flops: FlopsRule,
+    source: str,
+    *,
+    attributes: tuple[Attribute, ...] = (),
+    outputs: tuple[str, ...] = ("output",),
+    variadic_outputs: bool = False,
+    ranks: tuple[int, int] = (0, 64),
+) -> OperationSchema:
+    """Return a row whose shape rule says the operation's type in front of whatever it has to complain about."""
+    return OperationSchema(
+        type=type_,
+        inputs=inputs,
+        attributes=attributes,
+        outputs=outputs,
+        variadic_outputs=variadic_outputs,
+        ranks=ranks,
+        infer=_named(type_, infer),
+        flops=flops,
+        source=source,
+    )
+
+
+def _named(type_: str, rule: ShapeRule) -> ShapeRule:
+    def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
+        try:
+            return rule(types, attributes)
+        except InvalidModelError as error:
+            raise InvalidModelError(f"{type_}: {error}") from None
+
+    return infer
+
+
+def present(types: Types, position: int) -> OperandType:
+    """The type of an input that `check_inputs` has seen to be there."""
+    type_ = types[position]
+    assert type_ is not None
+    return type_
+
+
+def no_flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
+    """The formula of operations that only move data."""
+    return 0
+
+
+def per_output(steps: int) -> FlopsRule:
+    """The formula of elementwise operations: so many arithmetic steps for each element of the first output."""
+
+    def flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
+        return steps * outputs[0].size
+
+    return flops
+
+
+def per_input(steps: int) -> FlopsRule:
+    """The formula of reductions: so many arithmetic steps for each element of the first input."""
+
+    def flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
+        return steps * present(types, 0).size
+
+    return flops
