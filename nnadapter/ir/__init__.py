@@ -1,1 +1,65 @@
-"""The adapter IR."""
+"""The adapter IR: models in the form that drivers take.
+
+Glossary:
+
+    operand       one value of a model
+    operation     one step of a model, a row of the schema table with inputs, attributes, outputs
+    model         operands, operations, and which operands go in and out
+    segment       a part of a model that one device runs
+    type          data type, dimensions, layout and quantisation of an operand
+    dimensions    sizes of an operand's axes
+    layout        order of the axes of an image: NCHW or NHWC
+    lifetime      where an operand's contents come from
+    constant      an operand whose contents are in the model
+    temporary     an operand that lives within a run
+    schema        what an operation may look like: the row of a table
+    role          one input position of an operation
+    attribute     a named setting of an operation
+    kind          the type of an attribute
+    variadic      standing for one or more operands
+    fuse code     an activation that an operation applies to its own output
+    origin        an ONNX node that an operation stands for
+    pads          what is added around an image: top, left, bottom, right
+    group         a share of the channels that a convolution keeps apart
+    scale         what a quantised integer is multiplied by
+    zero point    the quantised integer that stands for 0
+    text form     a model as lines that can be read and compared
+    digest        a short name for contents: equal only if they are
+"""
+
+from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir.extract import submodel
+from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.operand import Array, DataType, Layout, Lifetime, Operand, OperandType, Quantisation
+from nnadapter.ir.operations import SCHEMAS, schema_of
+from nnadapter.ir.schema import Attribute, Attributes, AttributeValue, Kind, OperationSchema, Role
+from nnadapter.ir.text import digest, to_text
+from nnadapter.ir.verify import check_attributes, check_inputs, verify
+
+__all__ = [
+    "ABSENT",
+    "SCHEMAS",
+    "Array",
+    "Attribute",
+    "AttributeValue",
+    "Attributes",
+    "DataType",
+    "Kind",
+    "Layout",
+    "Lifetime",
+    "Model",
+    "ModelBuilder",
+    "Operand",
+    "OperandType",
+    "Operation",
+    "OperationSchema",
+    "Quantisation",
+    "Role",
+    "check_attributes",
+    "check_inputs",
+    "digest",
+    "schema_of",
+    "submodel",
+    "to_text",
+    "verify",
+]

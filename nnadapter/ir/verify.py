@@ -1,19 +1,18 @@
-"""Checks of operations against the schema table, and of a whole model from outside."""
+"""Checks: of one operation against its row of the schema table, and of a whole model from outside."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
-from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from nnadapter.errors import InvalidModelError
+from nnadapter.ir.attribute_values import normalised
+from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.names import close_names
-from nnadapter.ir.operand import OperandType
-from nnadapter.ir.schema import Attribute, AttributeValue, Kind, OperationSchema, Role
+from nnadapter.ir.operand import INTEGER, Layout, Lifetime, Operand, OperandType, Quantisation
+from nnadapter.ir.operations import schema_of
+from nnadapter.ir.schema import Attribute, AttributeValue, OperationSchema, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,71 +135,168 @@ def check_attributes(schema: OperationSchema, given: Mapping[str, AttributeValue
 
 def _value(schema: OperationSchema, attribute: Attribute, value: object) -> AttributeValue:
     try:
-        result = _NORMALISE[attribute.kind](value)
+        result = normalised(attribute.kind, value)
     except TypeError:
         raise _wrong(schema, attribute, value, f"a value of kind {attribute.kind.value}") from None
     if attribute.choices and result not in attribute.choices:
         raise _wrong(schema, attribute, value, f"one of {list(attribute.choices)}")
-    if attribute.length is not None and len(result) != attribute.length:
+    if attribute.length is not None and isinstance(result, tuple) and len(result) != attribute.length:
         raise _wrong(schema, attribute, value, f"{attribute.length} values")
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 def _wrong(schema: OperationSchema, attribute: Attribute, value: object, expected: str) -> InvalidModelError:
     return InvalidModelError(f"{schema.type}: attribute {attribute.name!r} is {value!r}, expected {expected}")
 
 
-def _boolean(value: object) -> bool:
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    raise TypeError
+def verify(model: Model) -> None:
+    """Check a complete model, whoever made it.
+
+    1. Operands: unique names, sane dimensions and layouts, sound quantisation, and constants whose contents fit.
+    2. The lists of inputs and outputs agree with the operands' lifetimes.
+    3. Operations, in order: known types, complete attributes, inputs that exist by then, outputs made once, and of
+       the types that the schema infers.
+
+    Raises:
+        InvalidModelError: the first thing that is wrong, with the operand or operation that it concerns.
+    """
+    _check_names(model)
+    for operand in model.operands:
+        _check_operand(operand)
+    _check_inputs_and_outputs(model)
+    known = {index for index, operand in enumerate(model.operands) if operand.lifetime in _GIVEN}
+    for position, operation in enumerate(model.operations):
+        try:
+            _check_operation(model, operation, known)
+        except InvalidModelError as error:
+            raise InvalidModelError(f"operation {position}, from nodes {list(operation.origins)}: {error}") from None
+        known.update(operation.outputs)
+    if len(known) != len(model.operands):
+        index = next(index for index in range(len(model.operands)) if index not in known)
+        operand = model.operands[index]
+        raise InvalidModelError(
+            f"operand {index} {operand.name!r} is {operand.lifetime.value}, expected an operation that makes it"
+        )
 
 
-def _integer(value: object) -> int:
-    if type(value) is int:
-        return value
-    if isinstance(value, Integral) and not isinstance(value, bool):
-        return int(value)
-    raise TypeError
+_GIVEN = frozenset({Lifetime.CONSTANT, Lifetime.MODEL_INPUT})
 
 
-def _real(value: object) -> float:
-    if type(value) is float:
-        return value
-    if isinstance(value, Real) and not isinstance(value, bool):
-        return float(value)
-    raise TypeError
+def _check_names(model: Model) -> None:
+    first: dict[str, int] = {}
+    for index, operand in enumerate(model.operands):
+        other = first.setdefault(operand.name, index)
+        if other != index:
+            raise InvalidModelError(
+                f"operand {index} is called {operand.name!r} like operand {other}, expected a new name"
+            )
 
 
-def _string(value: object) -> str:
-    if isinstance(value, str):
-        return str(value)
-    raise TypeError
+def _check_operand(operand: Operand) -> None:
+    type_ = operand.type
+    if any(size < 0 for size in type_.dimensions):
+        raise InvalidModelError(f"operand {operand.name!r} is {type_}, expected no dimension below 0")
+    if type_.layout is Layout.NHWC and type_.rank != 4:
+        raise InvalidModelError(f"operand {operand.name!r} is {type_}, expected rank 4 for layout NHWC")
+    if type_.quantisation is not None:
+        _check_quantisation(operand, type_.quantisation)
+    value = operand.value
+    if (value is None) is (operand.lifetime is Lifetime.CONSTANT):
+        got = "no contents" if value is None else "contents"
+        raise InvalidModelError(
+            f"operand {operand.name!r} is {operand.lifetime.value} and has {got}, expected contents for constants alone"
+        )
+    if value is not None and (value.dtype.name != type_.dtype.value or value.shape != type_.dimensions):
+        raise InvalidModelError(
+            f"constant {operand.name!r} holds {value.dtype.name}{list(value.shape)}, expected its type, {type_}"
+        )
 
 
-def _integers(value: object) -> tuple[int, ...]:
-    return tuple(map(_integer, _items(value)))
+def _check_quantisation(operand: Operand, quantisation: Quantisation) -> None:
+    type_, axis, count = operand.type, quantisation.axis, len(quantisation.scale)
+    if type_.dtype not in INTEGER:
+        raise InvalidModelError(f"operand {operand.name!r} is {type_} and quantised, expected an integer data type")
+    if axis is not None and not 0 <= axis < type_.rank:
+        raise InvalidModelError(
+            f"operand {operand.name!r} is quantised along axis {axis}, expected one of 0 to {type_.rank - 1}"
+        )
+    wanted = 1 if axis is None else type_.dimensions[axis]
+    if count != wanted or len(quantisation.zero_point) != wanted:
+        raise InvalidModelError(
+            f"operand {operand.name!r} has {count} scales and {len(quantisation.zero_point)} zero points, "
+            f"expected {wanted} of each"
+        )
+    if not all(0 < scale < float("inf") for scale in quantisation.scale):
+        raise InvalidModelError(
+            f"operand {operand.name!r} has a scale that is not positive and finite, expected only such"
+        )
+    smallest, largest = _range(type_)
+    if not all(smallest <= point <= largest for point in quantisation.zero_point):
+        raise InvalidModelError(
+            f"operand {operand.name!r} has a zero point outside its data type, expected {smallest} to {largest}"
+        )
 
 
-def _reals(value: object) -> tuple[float, ...]:
-    return tuple(map(_real, _items(value)))
+def _range(type_: OperandType) -> tuple[int, int]:
+    bits = round(type_.dtype.itemsize * 8)
+    if type_.dtype.value.startswith("uint"):
+        return 0, 2**bits - 1
+    return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
 
-def _items(value: object) -> Sequence[object]:
-    if isinstance(value, tuple | list):
-        return value
-    if isinstance(value, np.ndarray) and value.ndim == 1:
-        return value.tolist()  # type: ignore[no-any-return]
-    raise TypeError
+def _check_inputs_and_outputs(model: Model) -> None:
+    for name, listed in (("input", model.inputs), ("output", model.outputs)):
+        for index in listed:
+            if not 0 <= index < len(model.operands):
+                raise InvalidModelError(f"model {name} {index} is no operand, expected one of {len(model.operands)}")
+    if len(frozenset(model.inputs)) != len(model.inputs):
+        raise InvalidModelError(f"model inputs are {list(model.inputs)}, expected none twice")
+    _check_listed(model, model.inputs, Lifetime.MODEL_INPUT, frozenset({Lifetime.MODEL_INPUT}))
+    _check_listed(model, model.outputs, Lifetime.MODEL_OUTPUT, _GIVEN | {Lifetime.MODEL_OUTPUT})
 
 
-_NORMALISE: Mapping[Kind, Any] = MappingProxyType(
-    {
-        Kind.BOOL: _boolean,
-        Kind.INT: _integer,
-        Kind.FLOAT: _real,
-        Kind.STRING: _string,
-        Kind.INTS: _integers,
-        Kind.FLOATS: _reals,
-    }
-)
+def _check_listed(model: Model, listed: Sequence[int], lifetime: Lifetime, allowed: frozenset[Lifetime]) -> None:
+    for index in listed:
+        operand = model.operands[index]
+        if operand.lifetime not in allowed:
+            raise InvalidModelError(
+                f"operand {index} {operand.name!r} is listed as {lifetime.value} and is {operand.lifetime.value}"
+            )
+    chosen = frozenset(listed)
+    for index, operand in enumerate(model.operands):
+        if operand.lifetime is lifetime and index not in chosen:
+            raise InvalidModelError(f"operand {index} {operand.name!r} is {lifetime.value}, expected it in that list")
+
+
+def _check_operation(model: Model, operation: Operation, known: set[int]) -> None:
+    schema = schema_of(operation.type)
+    for index in operation.inputs:
+        if index != ABSENT and index not in known:
+            raise InvalidModelError(f"{operation.type}: reads operand {index}, expected one that exists by then")
+    types = tuple(model.type_of(index) for index in operation.inputs)
+    check_inputs(schema, types)
+    complete = check_attributes(schema, operation.attributes)
+    if complete.keys() != operation.attributes.keys():
+        missing = sorted(complete.keys() - operation.attributes.keys())
+        raise InvalidModelError(f"{operation.type}: attributes {missing} are missing, expected every one of the schema")
+    inferred = schema.infer(types, complete)
+    if len(operation.outputs) != len(inferred):
+        raise InvalidModelError(f"{operation.type}: {len(operation.outputs)} outputs, expected {len(inferred)}")
+    if len(frozenset(operation.outputs)) != len(inferred):
+        raise InvalidModelError(f"{operation.type}: outputs are {list(operation.outputs)}, expected none twice")
+    for index, expected in zip(operation.outputs, inferred, strict=True):
+        _check_output(model, operation, index, expected, known)
+
+
+def _check_output(model: Model, operation: Operation, index: int, expected: OperandType, known: set[int]) -> None:
+    if not 0 <= index < len(model.operands):
+        raise InvalidModelError(f"{operation.type}: makes operand {index}, expected one of {len(model.operands)}")
+    operand = model.operands[index]
+    if index in known:
+        raise InvalidModelError(
+            f"{operation.type}: makes operand {index} {operand.name!r}, expected one that does not exist yet"
+        )
+    got = operand.type
+    # Quantisation is what a model says of its operands, not what follows from the operation.
+    if (got.dtype, got.dimensions, got.layout) != (expected.dtype, expected.dimensions, expected.layout):
+        raise InvalidModelError(f"{operation.type}: output {operand.name!r} is {got}, expected {expected}")

@@ -12,7 +12,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import ANY, FLOATING, NUMERIC, DataType, OperandType
 from nnadapter.ir.operations.fusion import FUSE_ATTRIBUTES, fusable, fused
 from nnadapter.ir.operations.row import Types, no_flops, per_output, present, row
-from nnadapter.ir.operations.shapes import broadcast, check_broadcasts_to, layout_of, like
+from nnadapter.ir.operations.shapes import broadcast, check_broadcasts_to, layout_of, like, string
 from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role, ShapeRule
 
 _BOOLEAN = frozenset({DataType.BOOL})
@@ -40,7 +40,7 @@ def _assign(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
 
 def _cast(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
     first = present(types, 0)
-    return (like(first, first.dimensions, DataType(attributes["to"])),)
+    return (like(first, first.dimensions, DataType(string(attributes, "to"))),)
 
 
 def _prelu(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import cast
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import OperandType
 from nnadapter.ir.operations.row import Types
+from nnadapter.ir.operations.shapes import floats, string
 from nnadapter.ir.schema import Attribute, Attributes, FlopsRule, Kind, ShapeRule
 
 FUSE_CODES: Mapping[str, tuple[tuple[str, ...], int]] = MappingProxyType(
@@ -56,15 +56,15 @@ def fused(rule: FlopsRule) -> FlopsRule:
     """Return the FLOP formula, extended by the activation's steps, so that fusing does not change a model's FLOPs."""
 
     def flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
-        _, steps = FUSE_CODES[cast("str", attributes["fuse_code"])]
+        _, steps = FUSE_CODES[string(attributes, "fuse_code")]
         return rule(types, outputs, attributes) + steps * outputs[0].size
 
     return flops
 
 
 def _check(attributes: Attributes, output: OperandType) -> None:
-    code = cast("str", attributes["fuse_code"])
-    given = cast("tuple[float, ...]", attributes["fuse_parameters"])
+    code = string(attributes, "fuse_code")
+    given = floats(attributes, "fuse_parameters")
     names, _ = FUSE_CODES[code]
     if len(given) != len(names):
         raise InvalidModelError(

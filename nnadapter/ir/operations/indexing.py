@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.operations.row import Types, no_flops, present, row
-from nnadapter.ir.operations.shapes import check_axis, check_length, integer, integers, like
+from nnadapter.ir.operations.shapes import check_axis, check_length, integer, integers, like, string
 from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
 
 _INPUT = Role("input")
@@ -65,7 +63,7 @@ def _pad(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
     # pads = [begin of every axis…, end of every axis…]; a negative one takes elements away
     pads = integers(attributes, "pads")
     check_length("pads", pads, 2 * first.rank)
-    mode = cast("str", attributes["mode"])
+    mode = string(attributes, "mode")
     sizes = zip(first.dimensions, pads[: first.rank], pads[first.rank :], strict=True)
     return (like(first, tuple(_padded(mode, axis, *sizes_) for axis, sizes_ in enumerate(sizes))),)
 

@@ -17,6 +17,7 @@ from nnadapter.ir.operations.shapes import (
     integer,
     integers,
     like,
+    string,
 )
 from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
 
@@ -39,7 +40,7 @@ def _transpose(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
     perm = integers(attributes, "perm")
     if sorted(perm) != list(range(first.rank)):
         raise InvalidModelError(f"perm is {list(perm)}, expected an order of the axes 0 to {first.rank - 1}")
-    layout = Layout(attributes["output_layout"])
+    layout = Layout(string(attributes, "output_layout"))
     if layout is Layout.NHWC and first.rank != 4:
         raise InvalidModelError(f"output_layout is 'NHWC' for rank {first.rank}, expected rank 4")
     dimensions = first.dimensions

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, NUMERIC, OperandType
 from nnadapter.ir.operations.row import Types, no_flops, present, row
-from nnadapter.ir.operations.shapes import check_at_least, check_length, integers, like
+from nnadapter.ir.operations.shapes import check_at_least, check_length, floats, integers, like
 from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
 
 _ROUNDING = 1e-3
@@ -29,7 +28,7 @@ _ATTRIBUTES = (
 def _resize(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
     first = present(types, 0)
     shape = integers(attributes, "shape")
-    scales = cast("tuple[float, ...]", attributes["scales"])
+    scales = floats(attributes, "scales")
     check_length("shape", shape, first.rank)
     check_length("scales", scales, first.rank)
     check_at_least("shape", shape, 0)

@@ -108,6 +108,16 @@ def integers(attributes: Attributes, name: str) -> tuple[int, ...]:
     return cast("tuple[int, ...]", attributes[name])
 
 
+def floats(attributes: Attributes, name: str) -> tuple[float, ...]:
+    """An attribute of kind FLOATS."""
+    return cast("tuple[float, ...]", attributes[name])
+
+
+def string(attributes: Attributes, name: str) -> str:
+    """An attribute of kind STRING."""
+    return cast("str", attributes[name])
+
+
 def check_at_least(name: str, values: Sequence[int], smallest: int) -> None:
     """Raise InvalidModelError if a value of a list attribute is too small."""
     if values and min(values) < smallest:

@@ -1,0 +1,76 @@
+"""Values that people give for attributes, as the plain Python values that models hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
+from types import MappingProxyType
+
+import numpy as np
+
+from nnadapter.ir.schema import AttributeValue, Kind
+
+
+def normalised(kind: Kind, value: object) -> AttributeValue:
+    """Return `value` as a Python value of that kind: numpy numbers become Python's, lists and vectors tuples.
+
+    Raises:
+        TypeError: it is of another kind; a bool is not an int, and no int is a bool.
+    """
+    return _NORMALISE[kind](value)
+
+
+def _boolean(value: object) -> bool:
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise TypeError
+
+
+def _integer(value: object) -> int:
+    if type(value) is int:
+        return value
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
+    raise TypeError
+
+
+def _real(value: object) -> float:
+    if type(value) is float:
+        return value
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return float(value)
+    raise TypeError
+
+
+def _string(value: object) -> str:
+    if isinstance(value, str):
+        return str(value)
+    raise TypeError
+
+
+def _integers(value: object) -> tuple[int, ...]:
+    return tuple(map(_integer, _items(value)))
+
+
+def _reals(value: object) -> tuple[float, ...]:
+    return tuple(map(_real, _items(value)))
+
+
+def _items(value: object) -> Sequence[object]:
+    if isinstance(value, tuple | list):
+        return value
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        return value.tolist()  # type: ignore[no-any-return]
+    raise TypeError
+
+
+_NORMALISE: Mapping[Kind, Callable[[object], AttributeValue]] = MappingProxyType(
+    {
+        Kind.BOOL: _boolean,
+        Kind.INT: _integer,
+        Kind.FLOAT: _real,
+        Kind.STRING: _string,
+        Kind.INTS: _integers,
+        Kind.FLOATS: _reals,
+    }
+)

@@ -1,0 +1,94 @@
+"""The text form of a model, and its digest.
+
+    input %0 "x": float32[1, 3, 8, 8]
+    constant %1 "w": float32[4, 3, 3, 3] sha256 0f3a…
+    %2 "y": float32[1, 4, 6, 6] = CONV_2D(%0, %1) {strides=[1, 1], …} from "conv"
+    output %2
+
+Operands are numbered by their position. Models with the same text are the same but for the contents of constants, of
+which the text holds the beginning of a digest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+
+import numpy as np
+
+from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.operand import Array, Operand, OperandType
+from nnadapter.ir.schema import AttributeValue
+
+_PREFIX = 16
+"""Hexadecimal digits of a constant's digest that the text shows."""
+
+
+def to_text(model: Model) -> str:
+    """Return the model as text: a line for each input, constant, operation and output, ended by a newline."""
+    return _text(model, _digests(model))
+
+
+def digest(model: Model) -> str:
+    """Return the SHA-256, 64 hexadecimal digits, of the text form and of the contents of every constant."""
+    digests = _digests(model)
+    whole = sha256(_text(model, digests).encode())
+    for each in digests.values():
+        whole.update(each.encode())
+    return whole.hexdigest()
+
+
+def _digests(model: Model) -> Mapping[int, str]:
+    values = ((index, operand.value) for index, operand in enumerate(model.operands))
+    return {index: _contents(value) for index, value in values if value is not None}
+
+
+def _contents(value: Array) -> str:
+    return sha256(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data).hexdigest()
+
+
+def _text(model: Model, digests: Mapping[int, str]) -> str:
+    lines = [f"input {_operand(model, index)}" for index in model.inputs]
+    lines += [f"constant {_operand(model, index)} sha256 {each[:_PREFIX]}" for index, each in digests.items()]
+    lines += [_operation(model, operation) for operation in model.operations]
+    lines += [f"output %{index}" for index in model.outputs]
+    return "\n".join(lines) + "\n"
+
+
+def _operand(model: Model, index: int) -> str:
+    operand: Operand = model.operands[index]
+    return f"%{index} {_quoted(operand.name)}: {_type(operand.type)}"
+
+
+def _type(type_: OperandType) -> str:
+    quantisation = type_.quantisation
+    if quantisation is None:
+        return str(type_)
+    along = "" if quantisation.axis is None else f" along {quantisation.axis}"
+    return f"{type_} scale {_value(quantisation.scale)} zero_point {_value(quantisation.zero_point)}{along}"
+
+
+def _operation(model: Model, operation: Operation) -> str:
+    made = ", ".join(_operand(model, index) for index in operation.outputs)
+    read = ", ".join("-" if index == ABSENT else f"%{index}" for index in operation.inputs)
+    attributes = ", ".join(f"{name}={_value(value)}" for name, value in sorted(operation.attributes.items()))
+    origins = ", ".join(map(_quoted, operation.origins))
+    return (
+        f"{made} = {operation.type}({read})"
+        f"{f' {{{attributes}}}' if attributes else ''}{f' from {origins}' if origins else ''}"
+    )
+
+
+def _value(value: AttributeValue | Sequence[int | float]) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, int | float):
+        return repr(value)
+    return f"[{', '.join(map(repr, value))}]"
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)
