@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pytest
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir import SCHEMAS, Kind, OperationSchema, check_attributes, schema_of
+from nnadapter.ir.operations.fusion import FUSE_CODES
+
+_PYTHON = {Kind.BOOL: bool, Kind.INT: int, Kind.FLOAT: float, Kind.STRING: str, Kind.INTS: tuple, Kind.FLOATS: tuple}
+_ROWS = pytest.mark.parametrize("row", SCHEMAS.values(), ids=SCHEMAS)
+
+# The vocabulary that converters, passes and drivers agree on.
+_NAMES = """
+    ABS NEG SIGN FLOOR CEIL ROUND EXP LOG SQRT RECIPROCAL ERF SIN COS TANH SIGMOID SOFTPLUS SOFTSIGN MISH RELU SWISH
+    GELU HARD_SIGMOID HARD_SWISH LEAKY_RELU ELU SELU CLIP NOT ASSIGN CAST PRELU ADD SUB MUL DIV POW MAX MIN MOD EQUAL
+    GREATER GREATER_EQUAL LESS LESS_EQUAL AND OR XOR SUM WHERE CONV_2D CONV_2D_TRANSPOSE FULLY_CONNECTED MAT_MUL
+    MAX_POOL_2D AVERAGE_POOL_2D BATCH_NORMALIZATION LAYER_NORMALIZATION INSTANCE_NORMALIZATION
+    LOCAL_RESPONSE_NORMALIZATION SOFTMAX LOG_SOFTMAX REDUCE_MEAN REDUCE_SUM REDUCE_MAX REDUCE_MIN REDUCE_PROD ARG_MAX
+    ARG_MIN RESHAPE TRANSPOSE EXPAND TILE CONCAT SPLIT SLICE GATHER GATHER_ELEMENTS PAD RESIZE_NEAREST RESIZE_LINEAR
+    DEPTH_TO_SPACE SPACE_TO_DEPTH CUM_SUM TOP_K
+"""
+_FUSABLE = {"ADD", "SUB", "MUL", "DIV", "CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED", "MAT_MUL"}
+
+
+def test_table_holds_the_agreed_operations():
+    assert sorted(SCHEMAS) == sorted(_NAMES.split())
+    assert {row.type for row in SCHEMAS.values() if row.attribute("fuse_code")} == _FUSABLE
+
+
+def test_table_is_read_only():
+    with pytest.raises(TypeError):
+        SCHEMAS["ABS"] = SCHEMAS["NEG"]  # type: ignore[index]
+
+
+@_ROWS
+def test_attributes_are_well_formed(row: OperationSchema):
+    names = [attribute.name for attribute in row.attributes]
+    assert len(set(names)) == len(names)
+    for attribute in row.attributes:
+        assert not attribute.choices or attribute.kind is Kind.STRING
+        assert attribute.length is None or attribute.kind in (Kind.INTS, Kind.FLOATS)
+        if attribute.default is not None:
+            assert type(attribute.default) is _PYTHON[attribute.kind]
+            assert check_attributes(_only(row, attribute.name), {attribute.name: attribute.default})
+
+
+def _only(row: OperationSchema, name: str) -> OperationSchema:
+    attribute = row.attribute(name)
+    assert attribute is not None
+    return OperationSchema(
+        type=row.type, inputs=row.inputs, attributes=(attribute,), infer=row.infer, flops=row.flops, source=row.source
+    )
+
+
+@_ROWS
+def test_roles_are_well_formed(row: OperationSchema):
+    names = [role.name for role in row.inputs]
+    assert len(set(names)) == len(names) > 0
+    assert not row.inputs[0].optional
+    assert all(role.same in (None, *names) for role in row.inputs)
+    assert not any(role.variadic for role in row.inputs[:-1])
+    optional = [role.optional for role in row.inputs]
+    assert optional == sorted(optional)
+    assert all(role.dtypes for role in row.inputs)
+
+
+@_ROWS
+def test_row_says_its_source_and_outputs(row: OperationSchema):
+    assert any(origin in row.source for origin in ("ONNX", "NNAPI", "NNADAPTER"))
+    assert row.outputs
+    assert 0 <= row.ranks[0] <= row.ranks[1]
+
+
+def test_row_attribute_finds_by_name():
+    assert schema_of("CONV_2D").attribute("group").default == 1
+    assert schema_of("CONV_2D").attribute("groups") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("CONV2D", "'CONV_2D'"), ("conv_2d", "'CONV_2D'"), ("Sofmax", "'SOFTMAX'"), ("?", "known: ABS")]
+)
+def test_unknown_operation_suggests_close_names(name: str, hint: str):
+    with pytest.raises(InvalidModelError, match="unknown operation") as caught:
+        schema_of(name)
+    assert hint in str(caught.value)
+
+
+def test_every_fuse_code_names_its_parameters():
+    assert FUSE_CODES["clip"][0] == ("min", "max")
+    assert next(iter(FUSE_CODES)) == "none"
