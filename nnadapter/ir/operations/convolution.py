@@ -6,16 +6,11 @@ from collections.abc import Sequence
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, OperandType
+from nnadapter.ir.operations.access import integer, integers
+from nnadapter.ir.operations.checks import check_at_least, check_vector
 from nnadapter.ir.operations.fusion import FUSE_ATTRIBUTES, fusable, fused
+from nnadapter.ir.operations.layouts import image_like, image_size
 from nnadapter.ir.operations.row import Types, present, row
-from nnadapter.ir.operations.shapes import (
-    check_at_least,
-    check_vector,
-    image_like,
-    image_size,
-    integer,
-    integers,
-)
 from nnadapter.ir.operations.windows import window_count
 from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
 

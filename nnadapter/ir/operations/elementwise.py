@@ -10,9 +10,11 @@ from collections.abc import Sequence
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import ANY, FLOATING, NUMERIC, DataType, OperandType
+from nnadapter.ir.operations.access import string
+from nnadapter.ir.operations.broadcasting import broadcast, check_broadcasts_to
 from nnadapter.ir.operations.fusion import FUSE_ATTRIBUTES, fusable, fused
+from nnadapter.ir.operations.layouts import layout_of, like
 from nnadapter.ir.operations.row import Types, no_flops, per_output, present, row
-from nnadapter.ir.operations.shapes import broadcast, check_broadcasts_to, layout_of, like, string
 from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role, ShapeRule
 
 _BOOLEAN = frozenset({DataType.BOOL})

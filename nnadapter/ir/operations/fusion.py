@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import OperandType
+from nnadapter.ir.operations.access import floats, string
 from nnadapter.ir.operations.row import Types
-from nnadapter.ir.operations.shapes import floats, string
 from nnadapter.ir.schema import Attribute, Attributes, FlopsRule, Kind, ShapeRule
 
 FUSE_CODES: Mapping[str, tuple[tuple[str, ...], int]] = MappingProxyType(

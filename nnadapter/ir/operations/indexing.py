@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir.operations.access import integer, integers, string
+from nnadapter.ir.operations.checks import check_axis, check_length
+from nnadapter.ir.operations.layouts import like
 from nnadapter.ir.operations.row import Types, no_flops, present, row
-from nnadapter.ir.operations.shapes import check_axis, check_length, integer, integers, like, string
 from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
 
 _INPUT = Role("input")

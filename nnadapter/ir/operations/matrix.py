@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, NUMERIC, OperandType
+from nnadapter.ir.operations.broadcasting import Dimensions, broadcast
+from nnadapter.ir.operations.checks import check_vector
 from nnadapter.ir.operations.fusion import FUSE_ATTRIBUTES, fusable, fused
 from nnadapter.ir.operations.row import Types, present, row
-from nnadapter.ir.operations.shapes import Dimensions, broadcast, check_vector
 from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
 
 

@@ -7,8 +7,10 @@ from itertools import pairwise
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import NUMERIC, DataType, OperandType
+from nnadapter.ir.operations.access import integer, integers
+from nnadapter.ir.operations.checks import check_axis
+from nnadapter.ir.operations.layouts import like
 from nnadapter.ir.operations.row import Types, per_input, present, row
-from nnadapter.ir.operations.shapes import check_axis, integer, integers, like
 from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
 
 _INPUT = (Role("input", NUMERIC),)

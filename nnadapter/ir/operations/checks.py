@@ -1,0 +1,33 @@
+"""Checks that many shape rules make: each raises InvalidModelError with what was got and expected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operand import OperandType
+
+
+def check_axis(axis: int, rank: int) -> int:
+    """Return `axis`, or raise InvalidModelError unless it is in [0, rank)."""
+    if not 0 <= axis < rank:
+        raise InvalidModelError(f"axis is {axis}, expected one of 0 to {rank - 1} for an input of rank {rank}")
+    return axis
+
+
+def check_vector(name: str, type_: OperandType, length: int) -> None:
+    """Raise InvalidModelError unless an operand has dimensions [length]."""
+    if type_.dimensions != (length,):
+        raise InvalidModelError(f"{name} has dimensions {list(type_.dimensions)}, expected [{length}]")
+
+
+def check_at_least(name: str, values: Sequence[int], smallest: int) -> None:
+    """Raise InvalidModelError if a value of a list attribute is too small."""
+    if values and min(values) < smallest:
+        raise InvalidModelError(f"{name} is {list(values)}, expected every value to be at least {smallest}")
+
+
+def check_length(name: str, values: Sequence[object], length: int) -> None:
+    """Raise InvalidModelError unless a list attribute has that many values."""
+    if len(values) != length:
+        raise InvalidModelError(f"{name} has {len(values)} values {list(values)}, expected {length}")
