@@ -240,7 +240,8 @@ def _slice(x: Array, starts: Any, ends: Any, axes: Any, steps: Any) -> Array:
 
 
 def _gather_elements(x: Array, indices: Array, axis: int) -> Array:
-    return np.take_along_axis(x, np.where(indices < 0, indices + x.shape[axis], indices), axis)
+    reached = tuple(slice(size) if other != axis else slice(None) for other, size in enumerate(indices.shape))
+    return np.take_along_axis(x[reached], np.where(indices < 0, indices + x.shape[axis], indices), axis)
 
 
 def _pad(x: Array, mode: str, pads: Any, value: float) -> Array:
@@ -367,7 +368,7 @@ _FUNCTIONS: Mapping[str, _Function] = {
     "ARG_MAX": _arg(np.argmax),
     "ARG_MIN": _arg(np.argmin),
     "RESHAPE": lambda x, shape: x.reshape(shape),
-    "TRANSPOSE": lambda x, perm: x.transpose(perm),
+    "TRANSPOSE": lambda x, perm, output_layout: x.transpose(perm),
     "EXPAND": lambda x, shape: np.broadcast_to(x, shape),
     "TILE": lambda x, repeats: np.tile(x, repeats),
     "CONCAT": lambda *inputs, axis: np.concatenate(inputs, axis),

@@ -77,6 +77,19 @@ class ModelBuilder:
         self._operations.append(Operation(type_, tuple(inputs), made, complete, tuple(origins)))
         return made
 
+    def mark(self) -> tuple[int, int]:
+        """How far the model has grown, for `undo`: the numbers of operands and operations."""
+        return len(self._operands), len(self._operations)
+
+    def undo(self, mark: tuple[int, int]) -> None:
+        """Take away every operand and operation that was added since `mark` was taken."""
+        operands, operations = mark
+        self._names.difference_update(operand.name for operand in self._operands[operands:])
+        del self._operands[operands:]
+        del self._operations[operations:]
+        while self._inputs and self._inputs[-1] >= operands:
+            self._inputs.pop()
+
     def finish(self, outputs: Sequence[int]) -> Model:
         """Return the model whose outputs are `outputs`, in that order. The builder is not to be used after it.
 

@@ -1,0 +1,213 @@
+"""What a converter function works with: the values of the graph on one side, the IR model that grows on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nnadapter.converters.node import OnnxNode
+from nnadapter.converters.refusal import Refusal
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir.model import ABSENT, Model
+from nnadapter.ir.operand import Array, DataType, OperandType
+from nnadapter.ir.operations import schema_of
+from nnadapter.ir.schema import AttributeValue
+from partition.graph import Value
+from partition.verdict import Reason
+
+_DATA_TYPES: Mapping[str, DataType] = {data_type.value: data_type for data_type in DataType}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far the model had grown at some time."""
+
+    builder: tuple[int, int]
+    operands: int
+
+
+class ConversionContext:
+    """Adds the operations of one node after the other to one model; a refused node leaves nothing behind.
+
+    Args:
+        values: what is known of each value of the graph, by name.
+        constants: contents of the initialisers, by name.
+    """
+
+    def __init__(self, values: Mapping[str, Value], constants: Mapping[str, Array]) -> None:
+        self._values = values
+        self._constants = constants
+        self._builder = ModelBuilder()
+        self._operands: dict[str, int] = {}
+        self._types: dict[str, OperandType] = {}
+        self._node = OnnxNode("", "", "", 0, (), ())
+        self._made = 0
+
+    @property
+    def operand_of(self) -> Mapping[str, int]:
+        """The operand of every ONNX value that has one."""
+        return self._operands
+
+    @property
+    def operations(self) -> int:
+        """Number of operations so far."""
+        return self._builder.mark()[1]
+
+    def begin(self, node: OnnxNode) -> Mark:
+        """Take `node` as the origin of the operations to come; returns what `undo` needs."""
+        self._node = node
+        self._made = 0
+        return Mark(self._builder.mark(), len(self._operands))
+
+    def undo(self, mark: Mark) -> None:
+        """Forget everything that was added since `mark`."""
+        self._builder.undo(mark.builder)
+        while len(self._operands) > mark.operands:
+            self._operands.popitem()
+
+    def finish(self, outputs: Sequence[int]) -> Model:
+        """Return the model."""
+        return self._builder.finish(outputs)
+
+    def operand(self, name: str) -> int:
+        """The operand of an ONNX value: a constant or a model input if no operation has made it.
+
+        Raises:
+            Refusal: there is no such value, or it is nothing that an operand can be.
+        """
+        if not name:
+            raise Refusal(Reason.INVALID_NODE, f"{self._node.op_type} lacks a required input")
+        found = self._operands.get(name)
+        if found is None:
+            found = self._operands[name] = self._add_outer(name)
+        return found
+
+    def optional_operand(self, name: str) -> int:
+        """The operand of an ONNX value, `ABSENT` if the name is empty."""
+        return self.operand(name) if name else ABSENT
+
+    def type_of(self, value: int | str) -> OperandType:
+        """The type of an operand, or the type that the graph gives for an ONNX value.
+
+        Raises:
+            Refusal: the value is no dense tensor of a known shape.
+        """
+        return self._builder.type_of(value) if isinstance(value, int) else self._declared(value)
+
+    def dimensions(self, name: str) -> tuple[int, ...]:
+        """The dimensions of an ONNX value."""
+        return self._declared(name).dimensions
+
+    def constant(self, name: str) -> Array:
+        """The contents of an ONNX value.
+
+        Raises:
+            Refusal: they are not known before the run.
+        """
+        found = self._constants.get(name)
+        if found is None:
+            position = self._node.inputs.index(name) if name in self._node.inputs else -1
+            where = f"input {position} ({name!r})" if name else "a required input"
+            raise Refusal(
+                Reason.NOT_CONSTANT, f"{where} of {self._node.op_type} must be an initialiser or folded to a constant"
+            )
+        return found
+
+    def is_constant(self, name: str) -> bool:
+        """Whether the contents of an ONNX value are known."""
+        return name in self._constants
+
+    def optional_constant(self, node: OnnxNode, position: int) -> Array | None:
+        """The contents of an input, None if it is absent.
+
+        Raises:
+            Refusal: it is there, and not known before the run.
+        """
+        name = node.input(position)
+        return self.constant(name) if name else None
+
+    def add(
+        self,
+        type_: str,
+        inputs: Sequence[int],
+        attributes: Mapping[str, AttributeValue] | None = None,
+        outputs: Sequence[str] = (),
+    ) -> tuple[int, ...]:
+        """Add an operation that stands for the current node.
+
+        Args:
+            type_: a row of the schema table.
+            inputs: operands by role.
+            attributes: by name; what is not given takes its default.
+            outputs: names of the ONNX values that its outputs are; none for intermediate results.
+
+        Raises:
+            Refusal: the operation does not take such operands or attributes.
+        """
+        try:
+            made = self._builder.add_operation(type_, inputs, attributes, outputs=outputs, origins=(self._node.name,))
+        except InvalidModelError as error:
+            raise self._refusal(type_, inputs, error) from error
+        for name, operand in zip(outputs, made, strict=False):
+            if name:
+                self._operands[name] = operand
+        return made
+
+    def add_constant(self, array: Array) -> int:
+        """Add a constant that belongs to the current node."""
+        self._made += 1
+        return self._builder.add_constant(f"{self._node.outputs[0]}%{self._made}", array)
+
+    def _refusal(self, type_: str, inputs: Sequence[int], error: InvalidModelError) -> Refusal:
+        """A data type that the operation is not defined for is no fault of the model."""
+        roles = schema_of(type_).inputs
+        for position, index in enumerate(inputs):
+            role = roles[min(position, len(roles) - 1)]
+            if index != ABSENT and self._builder.type_of(index).dtype not in role.dtypes:
+                return Refusal(Reason.UNSUPPORTED_DTYPE, str(error))
+        return Refusal(Reason.INVALID_NODE, str(error))
+
+    def _add_outer(self, name: str) -> int:
+        type_ = self._declared(name)
+        value = self._constants.get(name)
+        return self._builder.add_input(name, type_) if value is None else self._builder.add_constant(name, value)
+
+    def _declared(self, name: str) -> OperandType:
+        found = self._types.get(name)
+        if found is None:
+            value = self._constants.get(name)
+            found = self._types[name] = (
+                _operand_type(self._values.get(name) or Value(name))
+                if value is None
+                else OperandType(_data_type(name, value.dtype.name), value.shape)
+            )
+        return found
+
+
+def _operand_type(value: Value) -> OperandType:
+    data_type = _data_type(value.name, value.dtype)
+    dimensions = value.static_shape
+    if dimensions is not None:
+        return OperandType(data_type, dimensions)
+    shape = "an unknown rank" if value.shape is None else f"shape {list(value.shape)}"
+    if value.data_dependent:
+        raise Refusal(
+            Reason.DATA_DEPENDENT_SHAPE, f"value {value.name!r} has {shape}, which the contents of a tensor decide"
+        )
+    raise Refusal(Reason.DYNAMIC_SHAPE, f"value {value.name!r} has {shape}; every dimension must be a known number")
+
+
+def _data_type(name: str, found: str | None) -> DataType:
+    data_type = _DATA_TYPES.get(found or "")
+    if data_type is None:
+        raise Refusal(
+            Reason.UNSUPPORTED_TYPE, f"value {name!r} is {_kind(found)}, not a dense tensor of numbers or booleans"
+        )
+    return data_type
+
+
+def _kind(found: str | None) -> str:
+    if found is None:
+        return "of an unknown type"
+    return "of strings" if found in ("object", "string") else f"of type {found}"

@@ -1,0 +1,145 @@
+"""A whole ONNX graph to one adapter IR model, with a verdict for every node.
+
+The graph is converted once. What a node that cannot be converted makes is a model input (a hole), so that every other
+node has its place in one and the same model, of which segments are cut later (`ir.extract`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.node import OnnxNode
+from nnadapter.converters.refusal import Refusal
+from nnadapter.converters.registry import Converter, converted, lookup
+from nnadapter.ir.model import Model
+from nnadapter.ir.operand import Array
+from nnadapter.ir.operations import schema_of
+from partition.graph import Value
+from partition.verdict import SUPPORTED, Reason, Verdict
+
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """A graph as an adapter IR model, and what became of each node."""
+
+    model: Model
+    """Every convertible node; values that other nodes make are model inputs."""
+    verdicts: tuple[Verdict, ...]
+    """Per node: whether it was converted, and if not why."""
+    operations: tuple[tuple[int, ...], ...]
+    """Per node: positions in `model.operations`; empty if it was not converted."""
+    operand_of: Mapping[str, int]
+    """The operand of every ONNX value that a converted node reads or makes."""
+    flops: tuple[int | None, ...]
+    """Per node: floating-point operations; None if it was not converted."""
+
+
+def convert_graph(
+    nodes: Sequence[OnnxNode],
+    values: Mapping[str, Value],
+    constants: Mapping[str, Array],
+    outputs: Sequence[str],
+    captured: Sequence[str] = (),
+) -> Conversion:
+    """Convert what can be converted.
+
+    1. Nodes are converted in their order, each by the converter of its exact schema version.
+    2. A node is refused, with a reason, if it has no converter, if one of its values is no dense tensor of a known
+       shape, or if its converter or the schema table refuses it. It leaves nothing in the model.
+    3. What the operations make must be what the graph says of the node's outputs, or the node is refused.
+    4. Model inputs are the values that no converted node makes, in the order of their first use.
+    5. Model outputs are the graph's outputs, what refused nodes read, and `captured`, as far as they have an operand.
+
+    Args:
+        nodes: in a topological order; nodes whose inputs are all constant were folded before.
+        values: what is known of each value.
+        constants: contents of the initialisers, read-only.
+        outputs: names of the graph's outputs.
+        captured: names of outer values that sub-graphs read.
+    """
+    context = ConversionContext(values, constants)
+    verdicts: list[Verdict] = []
+    operations: list[tuple[int, ...]] = []
+    wanted = dict.fromkeys((*outputs, *captured))
+    for node in nodes:
+        before = context.operations
+        verdict = _convert(context, node)
+        verdicts.append(verdict)
+        operations.append(tuple(range(before, context.operations)))
+        if not verdict:
+            wanted.update(dict.fromkeys(node.inputs))
+    operand_of = dict(context.operand_of)
+    model = context.finish([operand_of[name] for name in wanted if name in operand_of])
+    return Conversion(
+        model=model,
+        verdicts=tuple(verdicts),
+        operations=tuple(operations),
+        operand_of=operand_of,
+        flops=tuple(_flops(model, made) if made else None for made in operations),
+    )
+
+
+def _flops(model: Model, operations: Sequence[int]) -> int:
+    total = 0
+    for position in operations:
+        operation = model.operations[position]
+        given = [model.type_of(operand) for operand in operation.inputs]
+        results = [model.operands[operand].type for operand in operation.outputs]
+        total += schema_of(operation.type).flops(given, results, operation.attributes)
+    return total
+
+
+def _convert(context: ConversionContext, node: OnnxNode) -> Verdict:
+    mark = context.begin(node)
+    try:
+        convert = _converter_of(node)
+        for name in (*node.inputs, *node.outputs):
+            if name:
+                context.type_of(name)
+        convert(context, node)
+        _check_outputs(context, node)
+    except Refusal as refusal:
+        context.undo(mark)
+        return refusal.verdict
+    return SUPPORTED
+
+
+def _converter_of(node: OnnxNode) -> Converter:
+    convert = lookup(node.domain, node.op_type, node.since_version)
+    if convert is None:
+        raise _unknown(node)
+    return convert
+
+
+def _unknown(node: OnnxNode) -> Refusal:
+    if all(domain != node.domain for domain, _ in converted()):
+        known = ", ".join(sorted({domain or "ai.onnx" for domain, _ in converted()}))
+        return Refusal(
+            Reason.UNSUPPORTED_DOMAIN,
+            f"domain {node.domain!r} of {node.op_type} has no converters; these have: {known}",
+        )
+    if not node.domain and node.op_type in _CONTROL_FLOW:
+        return Refusal(Reason.CONTROL_FLOW, f"{node.op_type} runs another graph, which the adapter IR cannot hold")
+    versions = converted().get((node.domain, node.op_type))
+    if versions is None:
+        return Refusal(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} has no converter")
+    return Refusal(
+        Reason.UNSUPPORTED_VERSION,
+        f"{node.op_type} of schema version {node.since_version} has no converter; versions {list(versions)} have",
+    )
+
+
+def _check_outputs(context: ConversionContext, node: OnnxNode) -> None:
+    for name in filter(None, node.outputs):
+        operand = context.operand_of.get(name)
+        if operand is None:
+            raise Refusal(Reason.INVALID_NODE, f"output {name!r} of {node.op_type} is not one that the op has")
+        made, declared = context.type_of(operand), context.type_of(name)
+        if made.dtype != declared.dtype or made.dimensions != declared.dimensions:
+            raise Refusal(
+                Reason.INVALID_NODE, f"output {name!r} of {node.op_type} is {made}; the graph says {declared}"
+            )

@@ -1,0 +1,106 @@
+"""Convolutions of sequences and pictures."""
+
+from __future__ import annotations
+
+from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.node import OnnxNode
+from nnadapter.converters.refusal import Refusal
+from nnadapter.converters.registry import converter
+from nnadapter.converters.windows import (
+    Windows,
+    add_on_picture,
+    as_picture,
+    read_windows,
+    resolve_pads,
+    spatial_sizes,
+    split_pads,
+)
+from partition.verdict import Reason
+
+
+@converter("Conv", 1, 11, 22)
+def convert_conv(context: ConversionContext, node: OnnxNode) -> None:
+    """Conv of rank 3 and 4, `auto_pad` resolved to pads; rank 5 is refused. Source: ONNX Conv-11."""
+    sizes = spatial_sizes(context, node)
+    windows = read_windows(node, _kernel(context, node, len(sizes)))
+    attributes = windows.attributes(resolve_pads(windows, sizes))
+    attributes["group"] = node.integer("group", 1)
+    add_on_picture(context, node, "CONV_2D", _operands(context, node), attributes)
+
+
+@converter("ConvTranspose", 1, 11, 22)
+def convert_conv_transpose(context: ConversionContext, node: OnnxNode) -> None:
+    """ConvTranspose of rank 3 and 4, `auto_pad` and `output_shape` resolved to pads. Source: ONNX ConvTranspose-11."""
+    sizes = spatial_sizes(context, node)
+    windows = read_windows(node, _kernel(context, node, len(sizes)))
+    extra = node.integers("output_padding") or (0,) * len(sizes)
+    wanted = _wanted_sizes(node, windows, sizes)
+    attributes = windows.attributes(windows.pads if wanted is None else _crop(node, windows, sizes, extra, wanted))
+    attributes["output_padding"] = as_picture(extra, 0)
+    attributes["group"] = node.integer("group", 1)
+    add_on_picture(context, node, "CONV_2D_TRANSPOSE", _operands(context, node), attributes)
+
+
+def _kernel(context: ConversionContext, node: OnnxNode, rank: int) -> tuple[int, ...]:
+    dimensions = context.dimensions(node.input(1))
+    if len(dimensions) != rank + 2:
+        raise Refusal(
+            Reason.INVALID_NODE, f"filter of {node.op_type} has shape {list(dimensions)}; expected rank {rank + 2}"
+        )
+    named = node.integers("kernel_shape")
+    if named and named != dimensions[2:]:
+        raise Refusal(
+            Reason.INVALID_NODE,
+            f"kernel_shape of {node.op_type} is {list(named)}; expected the filter's, {list(dimensions[2:])}",
+        )
+    return dimensions[2:]
+
+
+def _operands(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:
+    bias = (context.operand(node.input(2)),) if node.input(2) else ()
+    return (context.operand(node.input(0)), _filter(context, node.input(1)), *bias)
+
+
+def _filter(context: ConversionContext, name: str) -> int:
+    dimensions = context.dimensions(name)
+    if len(dimensions) == 4:
+        return context.operand(name)
+    shape = (*dimensions[:2], 1, *dimensions[2:])
+    if context.is_constant(name):
+        return context.add_constant(context.constant(name).reshape(shape))
+    (reshaped,) = context.add("RESHAPE", (context.operand(name),), {"shape": shape})
+    return reshaped
+
+
+def _wanted_sizes(node: OnnxNode, windows: Windows, sizes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The output's spatial sizes where the node names them, or `auto_pad` does; None where the pads decide."""
+    named = node.integers("output_shape")
+    if named:
+        if len(named) not in (len(sizes), len(sizes) + 2):
+            raise Refusal(
+                Reason.INVALID_NODE,
+                f"attribute 'output_shape' of {node.op_type} is {list(named)}; expected {len(sizes)} values",
+            )
+        return named[-len(sizes) :]
+    if windows.auto_pad.startswith("SAME"):
+        return tuple(size * stride for size, stride in zip(sizes, windows.strides, strict=True))
+    return None
+
+
+def _crop(
+    node: OnnxNode, windows: Windows, sizes: tuple[int, ...], extra: tuple[int, ...], wanted: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the pads with which the output has the wanted sizes."""
+    totals = [
+        stride * (size - 1) + more + extent - target
+        for size, stride, more, extent, target in zip(
+            sizes, windows.strides, extra, windows.extents, wanted, strict=True
+        )
+    ]
+    if min(totals) < 0:
+        raise Refusal(
+            Reason.UNSUPPORTED_ATTRIBUTE,
+            f"output of {node.op_type} is to be {list(wanted)}, {list(totals)} smaller than what the input spreads to; "
+            "expected 0 or more",
+        )
+    return split_pads(totals, more_at_end=windows.auto_pad == "SAME_UPPER")

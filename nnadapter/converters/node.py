@@ -1,0 +1,74 @@
+"""An ONNX node without its protobuf: what a converter reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nnadapter.converters.refusal import Refusal
+from partition.verdict import Reason
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnnxNode:
+    """One node of a model, its attributes as plain Python values."""
+
+    name: str
+    op_type: str
+    domain: str
+    """Empty for ONNX's own."""
+    since_version: int
+    """The version of the op's schema that the model's opset means; 0 if there is no such schema."""
+    inputs: tuple[str, ...]
+    """Empty strings stand for absent optional inputs."""
+    outputs: tuple[str, ...]
+    """Empty strings stand for outputs nobody asked for."""
+    attributes: Mapping[str, object] = field(default_factory=dict)
+    """int, float, str, tuples of these, and numpy arrays for tensors; a sub-graph stays the protobuf it was."""
+
+    def input(self, position: int) -> str:
+        """The name of an input, empty if it is absent."""
+        return self.inputs[position] if position < len(self.inputs) else ""
+
+    def output(self, position: int) -> str:
+        """The name of an output, empty if nobody asked for it."""
+        return self.outputs[position] if position < len(self.outputs) else ""
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """An attribute that is one integer; without a default it is required."""
+        value = self.attributes.get(name, default)
+        if type(value) is not int:
+            raise self._mismatch(name, value, "one integer")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """An attribute that is one floating-point number; without a default it is required."""
+        value = self.attributes.get(name, default)
+        if type(value) is not float:
+            raise self._mismatch(name, value, "one floating-point number")
+        return value
+
+    def text(self, name: str, default: str) -> str:
+        """An attribute that is a string."""
+        value = self.attributes.get(name, default)
+        if type(value) is not str:
+            raise self._mismatch(name, value, "a string")
+        return value
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        """An attribute that is a list of integers, or None if the node does not have it."""
+        value = self.attributes.get(name)
+        if value is not None and not (isinstance(value, tuple) and all(type(item) is int for item in value)):
+            raise self._mismatch(name, value, "a list of integers")
+        return value
+
+    def numbers(self, name: str) -> tuple[float, ...] | None:
+        """An attribute that is a list of floating-point numbers, or None if the node does not have it."""
+        value = self.attributes.get(name)
+        if value is not None and not (isinstance(value, tuple) and all(type(item) is float for item in value)):
+            raise self._mismatch(name, value, "a list of floating-point numbers")
+        return value
+
+    def _mismatch(self, name: str, value: object, expected: str) -> Refusal:
+        found = "is missing" if value is None else f"is {value!r}"
+        return Refusal(Reason.INVALID_NODE, f"attribute {name!r} of {self.op_type} {found}; expected {expected}")

@@ -1,0 +1,135 @@
+"""Normalisations."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nnadapter.converters.axes import normalise_axis
+from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.node import OnnxNode
+from nnadapter.converters.refusal import Refusal
+from nnadapter.converters.registry import converter
+from nnadapter.ir.schema import AttributeValue
+from partition.verdict import Reason
+
+_EPSILON = 1e-5
+
+
+@converter("BatchNormalization", 7, 9, 14, 15)
+def convert_batch_normalization(context: ConversionContext, node: OnnxNode) -> None:
+    """BatchNormalization at inference. Source: ONNX BatchNormalization-15; the attribute `spatial` is version 7's.
+
+    Refused: `training_mode`, outputs beyond the first, `spatial` 0.
+    """
+    _refuse_unless(node, "spatial", 1)
+    _refuse_unless(node, "training_mode", 0)
+    _refuse_outputs(node, "the running and saved statistics are made by training alone")
+    inputs = tuple(context.operand(node.input(position)) for position in range(5))
+    context.add("BATCH_NORMALIZATION", inputs, _epsilon(node), node.outputs[:1])
+
+
+def _refuse_unless(node: OnnxNode, name: str, expected: int) -> None:
+    value = node.integer(name, expected)
+    if value != expected:
+        raise Refusal(
+            Reason.UNSUPPORTED_ATTRIBUTE, f"attribute {name!r} of {node.op_type} is {value}; expected {expected}"
+        )
+
+
+def _refuse_outputs(node: OnnxNode, why: str) -> None:
+    if any(node.outputs[1:]):
+        raise Refusal(
+            Reason.UNSUPPORTED_ATTRIBUTE,
+            f"outputs {[name for name in node.outputs[1:] if name]} of {node.op_type} are asked for; "
+            f"expected the first alone: {why}",
+        )
+
+
+def _epsilon(node: OnnxNode) -> dict[str, AttributeValue]:
+    return {"epsilon": node.number("epsilon", _EPSILON)}
+
+
+@converter("LayerNormalization", 17)
+def convert_layer_normalization(context: ConversionContext, node: OnnxNode) -> None:
+    """LayerNormalization without the outputs Mean and InvStdDev. Source: ONNX LayerNormalization-17.
+
+    `stash_type` asks for a precision of the statistics; a device computes them at least as precisely as its results.
+    """
+    _refuse_outputs(node, "the adapter IR has no mean and deviation beside the result")
+    rank = len(context.dimensions(node.input(0)))
+    attributes = {**_epsilon(node), "axis": normalise_axis(node, node.integer("axis", -1), rank)}
+    bias = (context.operand(node.input(2)),) if node.input(2) else ()
+    inputs = (context.operand(node.input(0)), context.operand(node.input(1)), *bias)
+    context.add("LAYER_NORMALIZATION", inputs, attributes, node.outputs[:1])
+
+
+@converter("InstanceNormalization", 6, 22)
+def convert_instance_normalization(context: ConversionContext, node: OnnxNode) -> None:
+    """InstanceNormalization. Source: ONNX InstanceNormalization-6."""
+    inputs = tuple(context.operand(node.input(position)) for position in range(3))
+    context.add("INSTANCE_NORMALIZATION", inputs, _epsilon(node), node.outputs)
+
+
+@converter("GroupNormalization", 18)
+def convert_group_normalization_per_group(context: ConversionContext, node: OnnxNode) -> None:
+    """GroupNormalization with one scale and bias per group: the groups as instances. Source: its version 18."""
+    scale, bias = context.operand(node.input(1)), context.operand(node.input(2))
+    grouped = _normalise_groups(context, node, scale, bias)
+    context.add("RESHAPE", (grouped,), {"shape": context.dimensions(node.input(0))}, node.outputs)
+
+
+@converter("GroupNormalization", 21)
+def convert_group_normalization(context: ConversionContext, node: OnnxNode) -> None:
+    """GroupNormalization with one scale and bias per channel: the groups as instances, then MUL and ADD.
+
+    Source: ONNX GroupNormalization-21.
+    """
+    dimensions = context.dimensions(node.input(0))
+    groups, data_type = _groups(context, node), np.dtype(context.type_of(node.input(0)).dtype)
+    ones, zeros = (context.add_constant(make(groups, data_type)) for make in (np.ones, np.zeros))
+    grouped = _normalise_groups(context, node, ones, zeros)
+    (result,) = context.add("RESHAPE", (grouped,), {"shape": dimensions})
+    (result,) = context.add("MUL", (result, _per_channel(context, node.input(1), len(dimensions))))
+    context.add("ADD", (result, _per_channel(context, node.input(2), len(dimensions))), outputs=node.outputs)
+
+
+def _groups(context: ConversionContext, node: OnnxNode) -> int:
+    dimensions, groups = context.dimensions(node.input(0)), node.integer("num_groups")
+    if len(dimensions) < 2 or groups < 1 or dimensions[1] % groups:
+        raise Refusal(
+            Reason.INVALID_NODE,
+            f"attribute 'num_groups' of GroupNormalization on shape {list(dimensions)} is {groups}; "
+            "expected a divisor of the number of channels",
+        )
+    return groups
+
+
+def _normalise_groups(context: ConversionContext, node: OnnxNode, scale: int, bias: int) -> int:
+    """Return `[N, groups, elements of a group]`, every group normalised over its elements."""
+    groups, input_type = _groups(context, node), context.type_of(node.input(0))
+    batch = input_type.dimensions[0]
+    shape = (batch, groups, input_type.size // (batch * groups) if batch else 0)
+    (grouped,) = context.add("RESHAPE", (context.operand(node.input(0)),), {"shape": shape})
+    (result,) = context.add("INSTANCE_NORMALIZATION", (grouped, scale, bias), _epsilon(node))
+    return result
+
+
+def _per_channel(context: ConversionContext, name: str, rank: int) -> int:
+    """Return `[C]` as `[C, 1, …]`, which spreads over `[N, C, …]`."""
+    shape = (*context.dimensions(name), *(1,) * (rank - 2))
+    if context.is_constant(name):
+        return context.add_constant(context.constant(name).reshape(shape))
+    (reshaped,) = context.add("RESHAPE", (context.operand(name),), {"shape": shape})
+    return reshaped
+
+
+@converter("LRN", 1, 13)
+def convert_lrn(context: ConversionContext, node: OnnxNode) -> None:
+    """LRN, across channels. Source: ONNX LRN-13."""
+    attributes: dict[str, AttributeValue] = {
+        "size": node.integer("size"),
+        "alpha": node.number("alpha", 1e-4),
+        "beta": node.number("beta", 0.75),
+        "bias": node.number("bias", 1.0),
+    }
+    context.add("LOCAL_RESPONSE_NORMALIZATION", (context.operand(node.input(0)),), attributes, node.outputs)

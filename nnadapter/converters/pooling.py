@@ -1,0 +1,67 @@
+"""Pooling of sequences and pictures, over windows or over everything."""
+
+from __future__ import annotations
+
+from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.node import OnnxNode
+from nnadapter.converters.refusal import Refusal
+from nnadapter.converters.registry import converter
+from nnadapter.converters.windows import Windows, add_on_picture, as_picture, read_windows, resolve_pads, spatial_sizes
+from nnadapter.ir.schema import AttributeValue
+from partition.verdict import Reason
+
+
+@converter("MaxPool", 1, 8, 10, 11, 12, 22)
+def convert_max_pool(context: ConversionContext, node: OnnxNode) -> None:
+    """MaxPool without the output Indices, so that `storage_order` does not matter. Source: ONNX MaxPool-12."""
+    if node.output(1):
+        raise Refusal(Reason.UNSUPPORTED_ATTRIBUTE, "output 'Indices' of MaxPool is asked for; expected only 'Y'")
+    add_on_picture(context, node, "MAX_POOL_2D", (context.operand(node.input(0)),), _attributes(context, node))
+
+
+@converter("AveragePool", 7, 10, 11, 19, 22)
+def convert_average_pool(context: ConversionContext, node: OnnxNode) -> None:
+    """AveragePool; dilations exist since version 19. Source: ONNX AveragePool-19."""
+    attributes = _attributes(context, node)
+    attributes["count_include_pad"] = bool(node.integer("count_include_pad", 0))
+    add_on_picture(context, node, "AVERAGE_POOL_2D", (context.operand(node.input(0)),), attributes)
+
+
+def _attributes(context: ConversionContext, node: OnnxNode) -> dict[str, AttributeValue]:
+    sizes = spatial_sizes(context, node)
+    kernel = node.integers("kernel_shape")
+    if kernel is None or len(kernel) != len(sizes):
+        raise Refusal(
+            Reason.INVALID_NODE,
+            f"attribute 'kernel_shape' of {node.op_type} is {kernel}; expected {len(sizes)} values",
+        )
+    windows = read_windows(node, kernel)
+    attributes = windows.attributes(resolve_pads(windows, sizes))
+    attributes["kernel_shape"] = as_picture(kernel, 1)
+    attributes["ceil_mode"] = _rounds_up(node, windows)
+    return attributes
+
+
+def _rounds_up(node: OnnxNode, windows: Windows) -> bool:
+    """With `auto_pad` set, ONNX's formulas give the same size for either rounding."""
+    return windows.auto_pad == "NOTSET" and bool(node.integer("ceil_mode", 0))
+
+
+@converter("GlobalAveragePool", 1, 22)
+def convert_global_average_pool(context: ConversionContext, node: OnnxNode) -> None:
+    """GlobalAveragePool: the mean over every spatial axis. Source: ONNX GlobalAveragePool-1."""
+    _reduce_spatial_axes(context, node, "REDUCE_MEAN")
+
+
+@converter("GlobalMaxPool", 1, 22)
+def convert_global_max_pool(context: ConversionContext, node: OnnxNode) -> None:
+    """GlobalMaxPool: the largest over every spatial axis. Source: ONNX GlobalMaxPool-1."""
+    _reduce_spatial_axes(context, node, "REDUCE_MAX")
+
+
+def _reduce_spatial_axes(context: ConversionContext, node: OnnxNode, type_: str) -> None:
+    rank = len(context.dimensions(node.input(0)))
+    if rank < 3:
+        raise Refusal(Reason.UNSUPPORTED_RANK, f"input of {node.op_type} has rank {rank}; expected 3 or more")
+    attributes: dict[str, AttributeValue] = {"axes": tuple(range(2, rank)), "keepdims": True}
+    context.add(type_, (context.operand(node.input(0)),), attributes, node.outputs)

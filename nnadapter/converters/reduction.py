@@ -1,0 +1,154 @@
+"""Reductions over axes, which are an attribute in old versions and an input in new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from nnadapter.converters.axes import constant_integers, normalise_axes
+from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.node import OnnxNode
+from nnadapter.converters.registry import converter
+from nnadapter.ir.operand import DataType
+from nnadapter.ir.schema import AttributeValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reduction:
+    """What a reduction is made of: an operand, axes, and what remains."""
+
+    context: ConversionContext
+    input: int
+    axes: tuple[int, ...]
+    """Ascending; empty if nothing is reduced."""
+    keepdims: bool
+    outputs: tuple[str, ...]
+
+    def reduce(self, type_: str, operand: int, outputs: tuple[str, ...] = ()) -> int:
+        """Reduce `operand` over the axes; over none it is what it was."""
+        if self.axes:
+            attributes: dict[str, AttributeValue] = {"axes": self.axes, "keepdims": self.keepdims}
+            return self.context.add(type_, (operand,), attributes, outputs)[0]
+        return self.context.add("ASSIGN", (operand,), outputs=outputs)[0] if outputs else operand
+
+    def kept(self, type_: str, operand: int) -> int:
+        """Reduce `operand` over the axes, which stay as axes of one element."""
+        return self.context.add(type_, (operand,), {"axes": self.axes, "keepdims": True})[0]
+
+    def step(self, type_: str, *operands: int, outputs: tuple[str, ...] = ()) -> int:
+        """Add an elementwise operation."""
+        return self.context.add(type_, operands, outputs=outputs)[0]
+
+
+_Rule = Callable[[_Reduction], object]
+
+
+def _plain(type_: str, reduction: _Reduction) -> None:
+    reduction.reduce(type_, reduction.input, reduction.outputs)
+
+
+def _l1(reduction: _Reduction) -> None:
+    """Sum of magnitudes."""
+    if not reduction.axes:
+        reduction.step("ABS", reduction.input, outputs=reduction.outputs)
+        return
+    reduction.reduce("REDUCE_SUM", reduction.step("ABS", reduction.input), reduction.outputs)
+
+
+def _square_sum(reduction: _Reduction, outputs: tuple[str, ...]) -> int:
+    if not reduction.axes:
+        return reduction.step("MUL", reduction.input, reduction.input, outputs=outputs)
+    return reduction.reduce("REDUCE_SUM", reduction.step("MUL", reduction.input, reduction.input), outputs)
+
+
+def _l2(reduction: _Reduction) -> None:
+    """Root of the sum of squares."""
+    reduction.step("SQRT", _square_sum(reduction, ()), outputs=reduction.outputs)
+
+
+def _log_sum(reduction: _Reduction) -> None:
+    """Logarithm of the sum."""
+    reduction.step("LOG", reduction.reduce("REDUCE_SUM", reduction.input), outputs=reduction.outputs)
+
+
+def _log_sum_exp(reduction: _Reduction) -> None:
+    """Logarithm of the sum of exponentials, with the largest element taken out so that nothing overflows.
+
+    The largest element is kept finite: taking infinity from infinity would give no number.
+    """
+    if not reduction.axes:
+        reduction.step("ASSIGN", reduction.input, outputs=reduction.outputs)
+        return
+    context = reduction.context
+    largest = reduction.kept("REDUCE_MAX", reduction.input)
+    limit = _largest_finite(context.type_of(reduction.input).dtype)
+    (largest,) = context.add("CLIP", (largest,), {"min": -limit, "max": limit})
+    raised = reduction.step("EXP", reduction.step("SUB", reduction.input, largest))
+    logarithm = reduction.step("LOG", reduction.kept("REDUCE_SUM", raised))
+    if reduction.keepdims:
+        reduction.step("ADD", logarithm, largest, outputs=reduction.outputs)
+        return
+    total = reduction.step("ADD", logarithm, largest)
+    dimensions = context.type_of(total).dimensions
+    shape = tuple(size for axis, size in enumerate(dimensions) if axis not in reduction.axes)
+    context.add("RESHAPE", (total,), {"shape": shape}, reduction.outputs)
+
+
+def _largest_finite(data_type: DataType) -> float:
+    # bfloat16 has float32's exponents and 8 bits of fraction; numpy itself knows only IEEE's types.
+    special = {DataType.BFLOAT16: float.fromhex("0x1.fep127")}
+    if data_type in special or not data_type.is_floating:
+        return special.get(data_type, float("inf"))
+    return float(np.finfo(np.dtype(data_type)).max)
+
+
+_RULES: Mapping[str, tuple[_Rule, tuple[int, ...], tuple[int, ...]]] = {
+    "ReduceL1": (_l1, (1, 11, 13), (18,)),
+    "ReduceL2": (_l2, (1, 11, 13), (18,)),
+    "ReduceLogSum": (_log_sum, (1, 11, 13), (18, 28)),
+    "ReduceLogSumExp": (_log_sum_exp, (1, 11, 13), (18, 28)),
+    "ReduceMax": (partial(_plain, "REDUCE_MAX"), (1, 11, 12, 13), (18, 20)),
+    "ReduceMean": (partial(_plain, "REDUCE_MEAN"), (1, 11, 13), (18,)),
+    "ReduceMin": (partial(_plain, "REDUCE_MIN"), (1, 11, 12, 13), (18, 20)),
+    "ReduceProd": (partial(_plain, "REDUCE_PROD"), (1, 11, 13), (18,)),
+    "ReduceSum": (partial(_plain, "REDUCE_SUM"), (1, 11), (13,)),
+    "ReduceSumSquare": (
+        lambda reduction: _square_sum(reduction, reduction.outputs),
+        (1, 11, 13),
+        (18,),
+    ),
+}
+"""How each is computed, the versions with axes as an attribute, and those with axes as an input."""
+
+
+def _with_attribute(rule: _Rule, context: ConversionContext, node: OnnxNode) -> None:
+    """Axes are an attribute; none means all."""
+    _convert(rule, context, node, node.integers("axes") or None)
+
+
+def _with_input(rule: _Rule, context: ConversionContext, node: OnnxNode) -> None:
+    """Axes are an optional input; none means all, or with `noop_with_empty_axes` none."""
+    axes = constant_integers(context, node, 1) or None
+    _convert(rule, context, node, () if axes is None and node.integer("noop_with_empty_axes", 0) else axes)
+
+
+def _convert(rule: _Rule, context: ConversionContext, node: OnnxNode, axes: tuple[int, ...] | None) -> None:
+    rank = len(context.dimensions(node.input(0)))
+    reduced = range(rank) if axes is None else sorted(normalise_axes(node, axes, rank))
+    rule(
+        _Reduction(
+            context=context,
+            input=context.operand(node.input(0)),
+            axes=tuple(reduced),
+            keepdims=bool(node.integer("keepdims", 1)),
+            outputs=node.outputs,
+        )
+    )
+
+
+for _op_type, (_rule, _attribute_versions, _input_versions) in _RULES.items():
+    converter(_op_type, *_attribute_versions)(partial(_with_attribute, _rule))
+    converter(_op_type, *_input_versions)(partial(_with_input, _rule))

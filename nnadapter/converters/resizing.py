@@ -1,0 +1,165 @@
+"""Resizing by nearest element or by linear interpolation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import floor
+from typing import TypeVar
+
+import numpy as np
+
+from nnadapter.converters.axes import constant_integers, normalise_axes
+from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.node import OnnxNode
+from nnadapter.converters.refusal import Refusal
+from nnadapter.converters.registry import converter
+from nnadapter.ir.operand import Array
+from nnadapter.ir.schema import AttributeValue
+from partition.verdict import Reason
+
+_Number = TypeVar("_Number", int, float)
+_COORDINATES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel", "half_pixel_symmetric")
+_NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+
+
+@converter("Upsample", 7)
+def convert_upsample_attribute(context: ConversionContext, node: OnnxNode) -> None:
+    """Upsample with its scales in an attribute. Source: ONNX Upsample-7."""
+    _resize_by_old_rule(context, node, node.numbers("scales") or ())
+
+
+@converter("Upsample", 9)
+@converter("Resize", 10)
+def convert_resize_by_scales(context: ConversionContext, node: OnnxNode) -> None:
+    """Upsample and the first Resize, with scales in a constant input. Source: ONNX Upsample-9, Resize-10."""
+    _resize_by_old_rule(context, node, _numbers(context.constant(node.input(1))))
+
+
+def _resize_by_old_rule(context: ConversionContext, node: OnnxNode, scales: tuple[float, ...]) -> None:
+    """Coordinates are divided by the scale; the nearest element is the one before, when shrinking the one after.
+
+    ONNX's text leaves the rounding open; this is what its test data and ONNX Runtime have. An axis that grows and one
+    that shrinks therefore take two operations.
+    """
+    dimensions = context.dimensions(node.input(0))
+    _check_lengths(node, "scales", scales, len(dimensions))
+    if node.text("mode", "nearest") != "nearest":
+        _add_resize(context, node, _sizes(dimensions, scales), scales, {"coordinate_transformation_mode": "asymmetric"})
+        return
+    growing = tuple(max(scale, 1.0) for scale in scales)
+    shrinking = tuple(min(scale, 1.0) for scale in scales)
+    steps = [(part, mode) for part, mode in ((growing, "floor"), (shrinking, "ceil")) if set(part) != {1.0}]
+    operand = context.operand(node.input(0))
+    for position, (part, mode) in enumerate(steps or [(growing, "floor")], 1):
+        attributes: dict[str, AttributeValue] = {
+            "shape": _sizes(context.type_of(operand).dimensions, part),
+            "scales": part,
+            "coordinate_transformation_mode": "asymmetric",
+            "nearest_mode": mode,
+        }
+        last = position >= len(steps)
+        (operand,) = context.add("RESIZE_NEAREST", (operand,), attributes, node.outputs if last else ())
+
+
+@converter("Resize", 11, 13, 18, 19)
+def convert_resize(context: ConversionContext, node: OnnxNode) -> None:
+    """Resize by constant scales or sizes; axes and aspect ratio, which exist since version 18, are resolved.
+
+    Refused: cubic interpolation, a region of interest, and antialiasing where it would change anything.
+
+    Source: ONNX Resize-19.
+    """
+    dimensions = context.dimensions(node.input(0))
+    shape, scales = _resolve(context, node, dimensions)
+    mode = node.text("coordinate_transformation_mode", "half_pixel")
+    _check_choice(node, "coordinate_transformation_mode", mode, _COORDINATES)
+    if node.integer("antialias", 0) and node.text("mode", "nearest") != "nearest" and min(scales, default=1.0) < 1:
+        raise Refusal(Reason.UNSUPPORTED_ATTRIBUTE, "attribute 'antialias' of Resize is 1; expected 0 when shrinking")
+    _add_resize(context, node, shape, scales, {"coordinate_transformation_mode": mode})
+
+
+def _add_resize(
+    context: ConversionContext,
+    node: OnnxNode,
+    shape: tuple[int, ...],
+    scales: tuple[float, ...],
+    given: Mapping[str, AttributeValue],
+) -> None:
+    mode = node.text("mode", "nearest")
+    _check_choice(node, "mode", mode, ("nearest", "linear"))
+    attributes: dict[str, AttributeValue] = {**given, "shape": shape, "scales": scales}
+    if mode == "nearest":
+        attributes["nearest_mode"] = node.text("nearest_mode", "round_prefer_floor")
+        _check_choice(node, "nearest_mode", str(attributes["nearest_mode"]), _NEAREST)
+    type_ = "RESIZE_NEAREST" if mode == "nearest" else "RESIZE_LINEAR"
+    context.add(type_, (context.operand(node.input(0)),), attributes, node.outputs)
+
+
+def _resolve(
+    context: ConversionContext, node: OnnxNode, dimensions: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Return sizes and scales of all axes from the scales or sizes of some."""
+    named = node.integers("axes")
+    axes = normalise_axes(node, range(len(dimensions)) if named is None else named, len(dimensions))
+    given = context.optional_constant(node, 2)
+    if given is not None and given.size:
+        _check_lengths(node, "scales", _numbers(given), len(axes))
+        scales = _spread(axes, _numbers(given), [1.0] * len(dimensions))
+        return _sizes(dimensions, scales), scales
+    sizes = constant_integers(context, node, 3)
+    if not sizes:
+        raise Refusal(Reason.INVALID_NODE, "Resize has neither scales nor sizes; expected one of them")
+    _check_lengths(node, "sizes", sizes, len(axes))
+    return _resolve_sizes(node, dimensions, axes, sizes)
+
+
+def _resolve_sizes(
+    node: OnnxNode, dimensions: tuple[int, ...], axes: tuple[int, ...], sizes: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Source: ONNX Resize-18, `keep_aspect_ratio_policy`."""
+    policy = node.text("keep_aspect_ratio_policy", "stretch")
+    ratios = tuple(_ratio(size, dimensions[axis]) for axis, size in zip(axes, sizes, strict=True))
+    choose = {"not_larger": min, "not_smaller": max}.get(policy)
+    if choose is not None:
+        scale = choose(ratios)
+        # ONNX's round_int: halves up
+        sizes = tuple(floor(scale * dimensions[axis] + 0.5) for axis in axes)
+        ratios = (scale,) * len(axes)
+    else:
+        _check_choice(node, "keep_aspect_ratio_policy", policy, ("stretch",))
+    return _spread(axes, sizes, list(dimensions)), _spread(axes, ratios, [1.0] * len(dimensions))
+
+
+def _ratio(size: int, dimension: int) -> float:
+    """The scale from a size, in float32 as scales are given; 1 where there is nothing to scale."""
+    return float(np.float32(size) / np.float32(dimension)) if dimension else 1.0
+
+
+def _spread(axes: Sequence[int], values: Sequence[_Number], complete: list[_Number]) -> tuple[_Number, ...]:
+    for axis, value in zip(axes, values, strict=True):
+        complete[axis] = value
+    return tuple(complete)
+
+
+def _sizes(dimensions: Sequence[int], scales: Sequence[float]) -> tuple[int, ...]:
+    """Source: ONNX Resize-11: floor(input dimension * scale), in float32 as the scales are."""
+    return tuple(
+        int(np.floor(np.float32(size) * np.float32(scale))) for size, scale in zip(dimensions, scales, strict=True)
+    )
+
+
+def _numbers(array: Array) -> tuple[float, ...]:
+    return tuple(map(float, array.reshape(-1).tolist()))
+
+
+def _check_lengths(node: OnnxNode, name: str, values: Sequence[object], expected: int) -> None:
+    if len(values) != expected:
+        raise Refusal(Reason.INVALID_NODE, f"{name} of {node.op_type} is {list(values)}; expected {expected} values")
+
+
+def _check_choice(node: OnnxNode, name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise Refusal(
+            Reason.UNSUPPORTED_ATTRIBUTE,
+            f"attribute {name!r} of {node.op_type} is {value!r}; expected one of {', '.join(choices)}",
+        )

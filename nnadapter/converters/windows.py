@@ -1,0 +1,149 @@
+"""The attributes that convolution and pooling share, for pictures: two spatial axes, explicit pads.
+
+A sequence `[N, C, L]` is taken as a picture of height 1: what it lacks is put before what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.node import OnnxNode
+from nnadapter.converters.refusal import Refusal
+from nnadapter.ir.schema import AttributeValue
+from partition.verdict import Reason
+
+AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+"""What the attribute `auto_pad` may say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """How a window moves over `rank` spatial axes; every list has that many values."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    auto_pad: str
+    pads: tuple[int, ...]
+    """As in the node, begin of every axis and then end of every axis; zeros if `auto_pad` is set."""
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Elements from a window's first to its last."""
+        return tuple((size - 1) * dilation + 1 for size, dilation in zip(self.kernel, self.dilations, strict=True))
+
+    def attributes(self, pads: Sequence[int]) -> dict[str, AttributeValue]:
+        """Strides, dilations and the resolved pads as attributes of an operation on pictures."""
+        return {
+            "strides": as_picture(self.strides, 1),
+            "dilations": as_picture(self.dilations, 1),
+            "pads": picture_pads(pads),
+        }
+
+
+def read_windows(node: OnnxNode, kernel: tuple[int, ...]) -> Windows:
+    """Read and check strides, dilations, auto_pad and pads.
+
+    Args:
+        node: the node.
+        kernel: size of the window; its length is the number of spatial axes.
+
+    Raises:
+        Refusal: a list has the wrong length, or auto_pad is unknown.
+    """
+    rank = len(kernel)
+    auto_pad = node.text("auto_pad", "NOTSET") or "NOTSET"
+    if auto_pad not in AUTO_PADS:
+        raise Refusal(
+            Reason.INVALID_NODE,
+            f"attribute 'auto_pad' of {node.op_type} is {auto_pad!r}; expected one of {', '.join(AUTO_PADS)}",
+        )
+    return Windows(
+        kernel=kernel,
+        strides=_list(node, "strides", (1,) * rank),
+        dilations=_list(node, "dilations", (1,) * rank),
+        auto_pad=auto_pad,
+        pads=_list(node, "pads", (0,) * (2 * rank)) if auto_pad == "NOTSET" else (0,) * (2 * rank),
+    )
+
+
+def _list(node: OnnxNode, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    values = node.integers(name)
+    if values is None:
+        return default
+    if len(values) != len(default):
+        raise Refusal(
+            Reason.INVALID_NODE,
+            f"attribute {name!r} of {node.op_type} is {list(values)}; expected {len(default)} values",
+        )
+    return values
+
+
+def same_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return pads with which a window fits ceil(size / stride) times, the odd one where `auto_pad` says.
+
+    Source: ONNX Conv-11, auto_pad SAME_UPPER and SAME_LOWER.
+    """
+    totals = [
+        max(0, (-(-size // stride) - 1) * stride + extent - size)
+        for size, stride, extent in zip(sizes, windows.strides, windows.extents, strict=True)
+    ]
+    return split_pads(totals, more_at_end=windows.auto_pad == "SAME_UPPER")
+
+
+def split_pads(totals: Sequence[int], *, more_at_end: bool) -> tuple[int, ...]:
+    """Split the padding of every axis into begins and ends; `more_at_end` says where the odd one goes."""
+    smaller = tuple(total // 2 for total in totals)
+    larger = tuple(total - total // 2 for total in totals)
+    return smaller + larger if more_at_end else larger + smaller
+
+
+def resolve_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return explicit pads: begin of every axis, then end of every axis."""
+    return same_pads(windows, sizes) if windows.auto_pad.startswith("SAME") else windows.pads
+
+
+def spatial_sizes(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:
+    """Return the spatial dimensions of a node's first input: one or two.
+
+    Raises:
+        Refusal: there are more, or none.
+    """
+    dimensions = context.dimensions(node.input(0))
+    if not 3 <= len(dimensions) <= 4:
+        raise Refusal(
+            Reason.UNSUPPORTED_RANK,
+            f"input of {node.op_type} has rank {len(dimensions)}; expected [N, C, L] or [N, C, H, W]",
+        )
+    return dimensions[2:]
+
+
+def as_picture(values: tuple[int, ...], filler: int) -> tuple[int, ...]:
+    """Return one value per axis of a picture, `filler` standing for the height that a sequence lacks."""
+    return (filler,) * (2 - len(values)) + values
+
+
+def picture_pads(pads: Sequence[int]) -> tuple[int, ...]:
+    """Return pads of a picture, (top, left, bottom, right)."""
+    rank = len(pads) // 2
+    return as_picture(tuple(pads[:rank]), 0) + as_picture(tuple(pads[rank:]), 0)
+
+
+def add_on_picture(
+    context: ConversionContext,
+    node: OnnxNode,
+    type_: str,
+    inputs: Sequence[int],
+    attributes: dict[str, AttributeValue],
+) -> None:
+    """Add an operation on pictures whose first input may be a sequence `[N, C, L]`, reshaped there and back."""
+    dimensions = context.type_of(inputs[0]).dimensions
+    if len(dimensions) == 4:
+        context.add(type_, inputs, attributes, node.outputs[:1])
+        return
+    (picture,) = context.add("RESHAPE", inputs[:1], {"shape": (*dimensions[:2], 1, *dimensions[2:])})
+    (result,) = context.add(type_, (picture, *inputs[1:]), attributes)
+    batch, channels, _, length = context.type_of(result).dimensions
+    context.add("RESHAPE", (result,), {"shape": (batch, channels, length)}, node.outputs[:1])
