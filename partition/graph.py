@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
+from math import ceil, prod
 
 
 class GraphError(ValueError):
@@ -24,7 +24,7 @@ class Value:
     name: str
     """The value's name, unique in the graph."""
     dtype: str | None = None
-    """A numpy data type name such as `float32`, `string`, a container such as `sequence(float32)`, or None if unknown."""
+    """A numpy data type name such as `float32`, `string`, a container such as `sequence(float32)`; None if unknown."""
     shape: tuple[int | str | None, ...] | None = None
     """Dimensions; a name or None stands for one that is not known. None if not even the rank is."""
     itemsize: float = 0
@@ -44,7 +44,7 @@ class Value:
     def nbytes(self) -> int | None:
         """Bytes of the whole value, or None where a dimension is not known."""
         shape = self.static_shape
-        return None if shape is None else int(prod(shape) * self.itemsize)
+        return None if shape is None else ceil(prod(shape) * self.itemsize)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from partition.graph import Graph
-from partition.segments import Segment
+from partition.graph import Graph, GraphError
+from partition.segments import Segment, check_order
 from partition.verdict import Verdict
 
 
@@ -66,7 +66,69 @@ def make_plan(
 ) -> Plan:
     """Return the plan that runs `segments` in the given order.
 
+    Values that sub-graphs capture count as read. A model output is never released. A model output that is itself a
+    model input or a constant is no step's output.
+
+    Args:
+        graph: the graph.
+        devices: labels in the person's order of preference.
+        verdicts: per device, its verdict on every atom.
+        placement: the device of every atom.
+        segments: in the order in which they shall run.
+        exact: whether the number of segments is known to be the smallest.
+
     Raises:
         GraphError: a segment reads a value that a later one makes, or a node is in none or in two of them.
     """
-    raise NotImplementedError
+    check_order(graph, segments)
+    parts = [_nodes(graph, segment) for segment in segments]
+    home = {node: position for position, nodes in enumerate(parts) for node in nodes}
+    kept = frozenset(graph.outputs)
+    last = {name: max(home[node] for node in readers) for name, readers in graph.consumers.items()}
+    _refuse_unknown(graph)
+    steps = tuple(
+        _step(graph, position, segment.device, nodes, last, kept)
+        for position, (segment, nodes) in enumerate(zip(segments, parts, strict=True))
+    )
+    return Plan(
+        graph=graph,
+        devices=tuple(devices),
+        verdicts={device: tuple(given) for device, given in verdicts.items()},
+        placement=tuple(placement),
+        steps=steps,
+        exact=exact,
+    )
+
+
+def _nodes(graph: Graph, segment: Segment) -> tuple[int, ...]:
+    return tuple(sorted(node for atom in segment.atoms for node in graph.atoms[atom]))
+
+
+def _refuse_unknown(graph: Graph) -> None:
+    known = graph.constants.union(graph.inputs, graph.producer)
+    for name, readers in graph.consumers.items():
+        if name not in known:
+            raise GraphError(f"node {graph.nodes[readers[0]].name!r} reads {name!r}, which nothing makes")
+    for name in graph.outputs:
+        if name not in known:
+            raise GraphError(f"the graph's output {name!r} is made by nothing")
+
+
+def _step(
+    graph: Graph, position: int, device: str, nodes: tuple[int, ...], last: Mapping[str, int], kept: frozenset[str]
+) -> Step:
+    made = [name for node in nodes for name in graph.nodes[node].outputs if name]
+    inside = frozenset(made)
+    read = [
+        name for name in dict.fromkeys(name for node in nodes for name in graph.nodes[node].reads) if name not in inside
+    ]
+    inputs = tuple(name for name in read if name not in graph.constants)
+    return Step(
+        segment=position,
+        device=device,
+        nodes=nodes,
+        inputs=inputs,
+        constants=tuple(name for name in read if name in graph.constants),
+        outputs=tuple(name for name in made if name in kept or last.get(name, position) > position),
+        released=tuple(name for name in inputs if last[name] == position and name not in kept),
+    )

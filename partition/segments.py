@@ -1,7 +1,13 @@
-"""Placement -> segments."""
+"""Segments: placement -> the fewest parts that run one after the other, each on one device."""
+
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+
+from partition.graph import Graph, GraphError
+from partition.sequences import schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,3 +18,126 @@ class Segment:
     """The device's label."""
     atoms: tuple[int, ...]
     """Positions of its atoms, ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A graph cut into segments."""
+
+    segments: tuple[Segment, ...]
+    """In an order in which they can run."""
+    exact: bool
+    """No cut with fewer segments exists for this placement."""
+
+
+def cut(graph: Graph, placement: Sequence[str], *, host: str | None = None) -> Cut:
+    """Return the fewest segments that hold `placement`.
+
+    Up to two labels, exact and linear. Let the schedule alternate between the labels, beginning with label `first`
+    (its first turn may stay empty). level(v) = max over producers p of level(p) + [label(p) != label(v)], sources at 0
+    for `first` and 1 for the other label, is the earliest turn in which v can run, so by induction no schedule that
+    begins with `first` needs fewer turns than the levels, and running every level as one segment needs no more.
+    Every schedule begins with one of the two labels, so the better of both starts is the minimum.
+
+    Ties: beginning with the host keeps the number of other segments at its minimum, n. A start with another label that
+    needs n + 1 of those has at least 2 n + 1 segments in all, and the host's start has at most 2 n + 1. So it can tie
+    and never win, and giving ties to the start with fewer segments of other labels minimises both numbers at once.
+
+    Three and more labels: see `partition.sequences.schedule`; `exact` says whether the number is the minimum.
+
+    Siblings that are not connected share a segment. The last step is `check_order`.
+
+    Args:
+        graph: the graph.
+        placement: the label of every atom.
+        host: label of the device whose segments count for less in a tie; without it, the label of the first atom.
+
+    Raises:
+        GraphError: the placement does not name one label per atom.
+    """
+    if len(placement) != len(graph.atoms):
+        raise GraphError(
+            f"the placement names {len(placement)} devices for {len(graph.atoms)} atoms; every atom needs one"
+        )
+    labels = tuple(dict.fromkeys(placement))
+    if len(labels) > 2:
+        turns, exact = schedule(graph.atom_predecessors, placement)
+        segments = tuple(Segment(label, atoms) for label, atoms in turns)
+    else:
+        segments, exact = _better_start(graph, placement, labels, host), True
+    check_order(graph, segments)
+    return Cut(segments, exact)
+
+
+def _better_start(
+    graph: Graph, placement: Sequence[str], labels: Sequence[str], host: str | None
+) -> tuple[Segment, ...]:
+    free = host if host in labels else next(iter(labels), None)
+    candidates = [_by_levels(graph, placement, first) for first in labels]
+    return min(candidates, key=lambda found: (len(found), sum(part.device != free for part in found)), default=())
+
+
+def _by_levels(graph: Graph, placement: Sequence[str], first: str) -> tuple[Segment, ...]:
+    levels: list[int] = []
+    parts: dict[int, list[int]] = {}
+    for atom, (label, predecessors) in enumerate(zip(placement, graph.atom_predecessors, strict=True)):
+        own = int(label != first)
+        level = max((levels[before] + (placement[before] != label) for before in predecessors), default=own)
+        levels.append(max(own, level))
+        parts.setdefault(levels[atom], []).append(atom)
+    return tuple(Segment(placement[atoms[0]], tuple(atoms)) for _, atoms in sorted(parts.items()))
+
+
+def check_order(graph: Graph, segments: Sequence[Segment]) -> None:
+    """Check that `segments` can run in the given order.
+
+    Every atom is in exactly one segment and reads only from its own or an earlier one. All edges of the contracted
+    graph then point forwards, so it has no cycle and every segment is convex.
+
+    Raises:
+        GraphError: this does not hold; the message names a node.
+    """
+    home = dict(_homes(graph, segments))
+    for atom, predecessors in enumerate(graph.atom_predecessors):
+        if atom not in home:
+            raise GraphError(f"{_name(graph, atom)} is in no segment")
+        for before in predecessors:
+            if home.get(before, -1) > home[atom]:
+                raise GraphError(
+                    f"{_name(graph, atom)} in segment {home[atom]} reads from {_name(graph, before)}, "
+                    f"which runs later, in segment {home[before]}"
+                )
+
+
+def _homes(graph: Graph, segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:
+    seen = [False] * len(graph.atoms)
+    for position, segment in enumerate(segments):
+        for atom in segment.atoms:
+            if not 0 <= atom < len(seen):
+                raise GraphError(f"segment {position} names atom {atom}; the graph has {len(seen)} atoms")
+            if seen[atom]:
+                raise GraphError(f"{_name(graph, atom)} is in two segments, the second being {position}")
+            seen[atom] = True
+            yield atom, position
+
+
+def _name(graph: Graph, atom: int) -> str:
+    return f"node {graph.nodes[graph.atoms[atom][0]].name!r}"
+
+
+def halve(segment: Segment, weights: Sequence[float] | Mapping[int, float]) -> tuple[Segment, Segment] | None:
+    """Split a segment in two that run one after the other, or return None where it holds a single atom.
+
+    Atoms are numbered in a topological order, so the front and the back of the segment are convex if it is, and
+    nothing in the front reads from the back. Of all such splits, the one whose heavier half is lightest is taken.
+
+    Args:
+        segment: the segment.
+        weights: per atom of the graph, by its position, a number that is not negative, such as bytes.
+    """
+    if len(segment.atoms) < 2:
+        return None
+    fronts = list(accumulate(weights[atom] for atom in segment.atoms))
+    whole = fronts[-1]
+    at = min(range(1, len(fronts)), key=lambda size: max(fronts[size - 1], whole - fronts[size - 1]))
+    return Segment(segment.device, segment.atoms[:at]), Segment(segment.device, segment.atoms[at:])

@@ -1,0 +1,24 @@
+import pytest
+from small_graphs import graph_of
+
+from partition import SUPPORTED, GraphError, Reason, Unsupported, place_by_priority
+
+NO = Unsupported(Reason.UNSUPPORTED_OPERATION, "not here")
+
+
+def test_first_yes_in_order():
+    graph = graph_of([set(), {0}, {1}])
+    verdicts = {"a": [NO, SUPPORTED, NO], "b": [SUPPORTED, SUPPORTED, NO], "c": [SUPPORTED] * 3}
+    assert place_by_priority(graph, ["a", "b", "c"], verdicts) == ("b", "a", "c")
+    assert place_by_priority(graph, ["c", "a"], verdicts) == ("c", "c", "c")
+
+
+def test_refuses_what_nobody_takes():
+    graph = graph_of([{0} - {0} for _ in range(8)])
+    with pytest.raises(GraphError, match=r"'n1' \(Sum\), .* and 2 more"):
+        place_by_priority(graph, ["a"], {"a": [SUPPORTED, *[NO] * 7]})
+
+
+def test_refuses_missing_verdicts():
+    with pytest.raises(GraphError, match="'a' gave 0 verdicts for 1 atoms"):
+        place_by_priority(graph_of([set()]), ["a"], {})

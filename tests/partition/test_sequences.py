@@ -1,0 +1,29 @@
+from hypothesis import given
+from small_graphs import fewest_turns, long_graph, placed_graphs
+
+from partition.sequences import schedule
+
+
+@given(placed_graphs(labels="abcd", most=8))
+def test_search_is_exact_where_it_says_so(case):
+    graph, placement = case
+    turns, exact = schedule(graph.atom_predecessors, placement)
+    assert exact
+    assert len(turns) == fewest_turns(graph, placement)
+
+
+@given(placed_graphs(labels="abc", most=8))
+def test_greedy_alone_runs_everything_and_claims_little(case):
+    graph, placement = case
+    turns, exact = schedule(graph.atom_predecessors, placement, work=0)
+    assert sorted(atom for _, atoms in turns for atom in atoms) == list(range(len(placement)))
+    assert len(turns) >= fewest_turns(graph, placement)
+    assert not exact or len(turns) == fewest_turns(graph, placement)
+
+
+def test_beam_beats_greedy_and_claims_nothing():
+    graph, placement = long_graph(1000, "abcd")
+    greedy, _ = schedule(graph.atom_predecessors, placement, work=0)
+    beam, exact = schedule(graph.atom_predecessors, placement, work=2_000_000)
+    assert len(beam) < len(greedy)
+    assert not exact
