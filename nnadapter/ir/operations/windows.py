@@ -26,9 +26,14 @@ def window_count_ceil(name: str, size: int, begin: int, end: int, kernel: int, s
     """Return the number of windows, a last partial one included if it starts in the input or the padding before it.
 
     Source: ONNX MaxPool-22 and AveragePool-22, `ceil_mode`.
+
+    Raises:
+        InvalidModelError: not even a partial window fits.
     """
-    padded = size + begin + end
-    whole = window_count(name, padded, kernel, stride, dilation)
-    rest = (padded - (kernel - 1) * dilation - 1) % stride
-    count = whole + (rest > 0)
-    return count - 1 if (count - 1) * stride >= size + begin else count
+    extent = (kernel - 1) * dilation + 1
+    count = -((extent - size - begin - end) // stride) + 1
+    if (count - 1) * stride >= size + begin:
+        count -= 1
+    if size < 1 or count < 1:
+        raise InvalidModelError(f"{name} is {size}, expected at least part of a window of extent {extent}")
+    return count
