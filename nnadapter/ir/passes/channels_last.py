@@ -1,0 +1,214 @@
+"""The whole model from [N, C, H, W] to [N, H, W, C], where it pays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.operand import Array, Layout
+from nnadapter.ir.passes.remapping import ELEMENTWISE, IMAGE, REMAP, kept_axes
+from nnadapter.ir.passes.view import FROM_NCHW, Axes, View
+
+
+def channels_last(model: Model) -> Model:
+    """Let images flow as [N, H, W, C] between the operations that want them so.
+
+    1. Convolutions, pools, BATCH_, INSTANCE_ and LOCAL_RESPONSE_NORMALIZATION, RESIZE_…, DEPTH_TO_SPACE and
+       SPACE_TO_DEPTH of rank 4 take and give NHWC operands. Filters stay as they are.
+    2. Elementwise operations follow: if an input is NHWC alone, they compute in NHWC. Constants are permuted now, other
+       inputs when they run; those of lower rank get leading axes of size 1 before.
+    3. CONCAT, SPLIT, SLICE, PAD, TILE, SOFTMAX, LOG_SOFTMAX, CUM_SUM, TOP_K, REDUCE_… and ARG_… follow with their axes
+       renumbered.
+    4. TRANSPOSE and RESHAPE are put off until somebody reads the result, composed with each other and with the order
+       that the operand has; what comes out as the identity vanishes, and where only axes of size 1 move, RESHAPE does.
+    5. Every other operation gets NCHW operands, transposed back once for all readers.
+    6. Model inputs and outputs keep name, type and order.
+    7. Refused: a model without an operation of 1., or one that has NHWC operands already.
+    """
+    wanted = any(
+        operation.type in IMAGE and model.operands[operation.inputs[0]].type.rank == 4 for operation in model.operations
+    )
+    if not wanted or any(operand.type.layout is Layout.NHWC for operand in model.operands):
+        return model
+    editor = ModelEditor(model)
+    state = _Images(editor)
+    for index in editor.sweep():
+        state.visit(index)
+    for output in dict.fromkeys(model.outputs):
+        state.plain(output)
+    return editor.finish()
+
+
+class _Images:
+    """In which orders each operand is there."""
+
+    def __init__(self, editor: ModelEditor) -> None:
+        self._editor = editor
+        self._views: dict[int, View] = {}
+        """Operands that were not made as the model has them, and what they are seen through."""
+        self._made: dict[tuple[int, Layout], int] = {}
+        """Operands that stand for them."""
+        self._current = 0
+
+    def visit(self, index: int) -> None:
+        """Convert one operation."""
+        self._current = index
+        operation = self._editor.operation(index)
+        if operation.type in ("TRANSPOSE", "RESHAPE") and self._put_off(index, operation):
+            return
+        if self._follows(operation):
+            self._convert(index, operation)
+            return
+        for operand in operation.inputs:
+            if operand != ABSENT:
+                self.plain(operand)
+
+    def plain(self, operand: int) -> int:
+        """The operand in the order that the model has it in."""
+        if operand not in self._views:
+            return operand
+        found = self._made.get((operand, Layout.NCHW))
+        if found is None:
+            found = self._emit(self._views[operand], operand, Layout.NCHW)
+            self._editor.substitute(operand, found)
+            self._made[operand, Layout.NCHW] = found
+            if found not in self._views and (operand, Layout.NHWC) in self._made:
+                self._remember(operand, found)
+        return found
+
+    def _remember(self, operand: int, found: int) -> None:
+        # Later readers see `found` in the place of `operand`, and shall know what else there is.
+        self._views[found] = self._views[operand]
+        self._made[found, Layout.NCHW] = found
+        self._made[found, Layout.NHWC] = self._made[operand, Layout.NHWC]
+
+    def _channels_last(self, operand: int) -> int:
+        found = self._made.get((operand, Layout.NHWC))
+        if found is None:
+            view = self._view(operand)
+            dimensions = self._editor.type_of(operand).dimensions
+            raised = view.reshaped((*[1] * (4 - len(dimensions)), *dimensions))
+            if raised is None:
+                raised = self._whole(self.plain(operand)).reshaped((*[1] * (4 - len(dimensions)), *dimensions))
+            assert raised is not None, "an operand that is not transposed can be reshaped"
+            found = self._emit(raised.transposed(FROM_NCHW), operand, Layout.NHWC)
+            self._made[operand, Layout.NHWC] = found
+            if operand not in self._views:
+                self._views[operand] = self._whole(operand)
+                self._made[operand, Layout.NCHW] = operand
+        return found
+
+    def _view(self, operand: int) -> View:
+        return self._views.get(operand) or self._whole(operand)
+
+    def _whole(self, operand: int) -> View:
+        dimensions = self._editor.type_of(operand).dimensions
+        return View(operand, dimensions, tuple(range(len(dimensions))))
+
+    def _put_off(self, index: int, operation: Operation) -> bool:
+        (operand,), (output,) = operation.inputs, operation.outputs
+        view: View | None = self._view(operand)
+        assert view is not None
+        if operation.type == "TRANSPOSE":
+            view = view.transposed(_ints(operation, "perm"), index)
+        else:
+            shape = _ints(operation, "shape")
+            view = view.reshaped(shape, index)
+            there = self._made.get((operand, Layout.NCHW))
+            if there is not None and (view is None or not view.is_identity):
+                view = self._whole(there).reshaped(shape, index)
+        if view is None:
+            return False
+        self._views[output] = view
+        self._editor.remove((index,))
+        return True
+
+    def _follows(self, operation: Operation) -> bool:
+        if operation.type not in REMAP:
+            return False
+        types = [self._editor.type_of(operand) for operand in operation.inputs if operand != ABSENT]
+        if operation.type in IMAGE:
+            return types[0].rank == 4
+        if operation.type in ELEMENTWISE:
+            fits = self._editor.type_of(operation.outputs[0]).rank == 4
+        else:
+            fits = all(type_.rank == 4 for type_ in types)
+        return fits and any(map(self._is_channels_last, operation.inputs))
+
+    def _is_channels_last(self, operand: int) -> bool:
+        """There in NHWC, or for nothing, and not in NCHW."""
+        view = self._views.get(operand)
+        if view is None or len(view.perm) != 4 or (operand, Layout.NCHW) in self._made:
+            return False
+        return (operand, Layout.NHWC) in self._made or view.transposed(FROM_NCHW).is_identity
+
+    def _convert(self, index: int, operation: Operation) -> None:
+        editor = self._editor
+        attributes = {**operation.attributes, **REMAP[operation.type](operation.attributes)}
+        kept = kept_axes(operation.type, operation.attributes)
+        names = [f"{editor.operand(output).name}:NHWC" for output in operation.outputs] if kept == FROM_NCHW else ()
+        inputs = self._inputs(operation)
+        results = editor.add_operation(operation.type, inputs, attributes, origins=(index,), names=names)
+        editor.remove((index,))
+        for old, new in zip(operation.outputs, results, strict=True):
+            self._record(old, new, kept)
+
+    def _record(self, old: int, new: int, kept: Axes) -> None:
+        type_ = self._editor.type_of(new)
+        if kept == tuple(sorted(kept)) and kept != FROM_NCHW:
+            self._editor.substitute(old, new)
+            return
+        perm = tuple(map(kept.index, sorted(kept)))
+        self._views[old] = View(new, type_.dimensions, perm)
+        if type_.layout is Layout.NHWC:
+            self._made[old, Layout.NHWC] = new
+
+    def _inputs(self, operation: Operation) -> list[int]:
+        first, *others = operation.inputs
+        if operation.type in IMAGE:
+            plain = [operand if operand == ABSENT else self.plain(operand) for operand in others]
+            return [self._channels_last(first), *plain]
+        if operation.type in ELEMENTWISE:
+            return [self._broadcast(operand) for operand in operation.inputs]
+        return [self._channels_last(operand) for operand in operation.inputs]
+
+    def _broadcast(self, operand: int) -> int:
+        found = self._editor.operand(operand)
+        if found.type.size == 1 and found.type.rank < 4:
+            return self.plain(operand)
+        if found.value is not None:
+            return self._editor.derived(operand, f"{found.name}:NHWC", _permuted)
+        return self._channels_last(operand)
+
+    def _emit(self, view: View, operand: int, layout: Layout) -> int:
+        """Make what the view shows, in as few operations as it takes, to stand for `operand`."""
+        editor, source = self._editor, view.source
+        type_, dimensions = editor.type_of(source), view.dimensions
+        gone = view.operations
+        producer = editor.producer(source)
+        heir = self._current if producer is None else producer
+        is_there = view.is_identity and type_.dimensions == dimensions and type_.layout is layout
+        if is_there and (layout is Layout.NHWC or editor.can_stand_for(operand, source)):
+            if gone:
+                editor.adopt(heir, gone)
+            return source
+        origins = gone or (heir,)
+        if view.is_identity and layout is Layout.NCHW:
+            return editor.add_operation("RESHAPE", (source,), {"shape": dimensions}, origins=origins)[0]
+        if type_.dimensions != view.shape:
+            (source,) = editor.add_operation("RESHAPE", (source,), {"shape": view.shape}, origins=origins)
+        names = (f"{editor.operand(operand).name}:NHWC",) if layout is Layout.NHWC else ()
+        attributes = {"perm": view.perm, "output_layout": layout.value}
+        return editor.add_operation("TRANSPOSE", (source,), attributes, origins=origins, names=names)[0]
+
+
+def _ints(operation: Operation, name: str) -> Axes:
+    value = operation.attributes[name]
+    assert isinstance(value, tuple)
+    return tuple(map(int, value))
+
+
+def _permuted(value: Array) -> Array:
+    raised = value.reshape((*[1] * (4 - value.ndim), *value.shape))
+    return np.ascontiguousarray(raised.transpose(FROM_NCHW))

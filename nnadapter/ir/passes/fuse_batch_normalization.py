@@ -1,0 +1,72 @@
+"""Batch normalisation folded into the operation before it, or taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.model import Model, Operation
+from nnadapter.ir.operand import Array, Layout, OperandType
+from nnadapter.ir.passes.per_channel import channel_axis, fold, foldable
+from nnadapter.ir.pattern import Match, constant, operand, operation
+from nnadapter.ir.rewrite import Rule, rewrite
+
+
+def fuse_batch_normalization(model: Model) -> Model:
+    """Remove every BATCH_NORMALIZATION with constant scale, bias, mean and variance.
+
+    1. Behind a CONV_2D, CONV_2D_TRANSPOSE or FULLY_CONNECTED with constant filter (and bias), read by nothing else,
+       it is folded into filter and bias, in float64, rounded once.
+    2. Anywhere else it becomes MUL and ADD with constants of shape [C, 1, 1], or [C] where the layout is NHWC.
+    3. Refused: statistics that are not constant; a host with an activation fused to it or whose channels are another
+       axis; a result that is not finite in the operand's data type.
+    """
+    return rewrite(model, _RULES)
+
+
+def _into_host(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+    host = editor.operation(match.named["host"])
+    type_ = editor.type_of(host.outputs[0])
+    if channel_axis(host, type_) != _channel_axis(type_):
+        return None
+    scale, shift = _scale_and_shift(editor, editor.operation(match.anchor))
+    return fold(editor, match.named["host"], scale, shift, match.operations)
+
+
+def _apart(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+    old = editor.operation(match.anchor)
+    type_ = editor.type_of(old.inputs[0])
+    shape = (-1, *[1] * (type_.rank - 1 - _channel_axis(type_)))
+    dtype = np.dtype(type_.dtype.value)
+    with np.errstate(over="ignore", invalid="ignore"):
+        scale, shift = (each.astype(dtype).reshape(shape) for each in _scale_and_shift(editor, old))
+    if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
+        return None
+    name = editor.operand(old.outputs[0]).name
+    (scaled,) = editor.add_operation(
+        "MUL", (old.inputs[0], editor.add_constant(f"{name}.scale", scale)), origins=match.operations
+    )
+    return editor.add_operation("ADD", (scaled, editor.add_constant(f"{name}.shift", shift)), origins=match.operations)
+
+
+def _scale_and_shift(editor: ModelEditor, operation_: Operation) -> tuple[Array, Array]:
+    values = (editor.value_of(index) for index in operation_.inputs[1:])
+    scale, bias, mean, variance = (value.astype(np.float64) for value in values if value is not None)
+    epsilon = operation_.attributes["epsilon"]
+    assert isinstance(epsilon, float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = scale / np.sqrt(variance + epsilon)
+        return factor, bias - mean * factor
+
+
+def _channel_axis(type_: OperandType) -> int:
+    return type_.rank - 1 if type_.layout is Layout.NHWC else 1
+
+
+_STATISTICS = tuple(map(constant, ("scale", "bias", "mean", "variance")))
+_RULES = (
+    Rule(operation("BATCH_NORMALIZATION", foldable("host"), *_STATISTICS), _into_host),
+    Rule(operation("BATCH_NORMALIZATION", operand("input"), *_STATISTICS), _apart),
+)

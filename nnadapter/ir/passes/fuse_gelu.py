@@ -1,0 +1,80 @@
+"""GELU, spelled out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import pi, sqrt
+
+from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.model import Model
+from nnadapter.ir.pattern import Match, OperationPattern, Pattern, constant, either, operand, operation
+from nnadapter.ir.rewrite import Replacement, Rule, rewrite
+
+
+def fuse_gelu(model: Model) -> Model:
+    """Make GELU of what it is made of.
+
+    1. x * (1 + erf(x / sqrt(2))) / 2 becomes GELU(x; none). The inner division may be a DIV by sqrt(2) or a MUL by its
+       reciprocal, the half a MUL by 0.5 or a DIV by 2, on x, on the sum, on both parts of the sum or on the product.
+    2. x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2 becomes GELU(x; tanh). The cube may be a POW or two MULs,
+       and one x may be factored out of the inner sum.
+    3. Products and sums may stand either way round; constants must be right to four units in the last place.
+       Refused: a part that something else reads.
+    """
+    return rewrite(model, _RULES)
+
+
+def _half(pattern: Pattern) -> tuple[OperationPattern, OperationPattern]:
+    return operation("MUL", pattern, constant(value=0.5)), operation("DIV", pattern, constant(value=2))
+
+
+def _scaled(pattern: Pattern, factor: float) -> Pattern:
+    return operation("MUL", pattern, constant(value=factor))
+
+
+def _forms(inner: Pattern) -> tuple[OperationPattern, ...]:
+    """The product of x, 1 + inner and a half, in every association."""
+    raised = operation("ADD", inner, constant(value=1))
+    halves = either(*_half(raised), operation("ADD", either(*_half(inner)), constant(value=0.5)))
+    return (
+        *_half(operation("MUL", _X, raised)),
+        operation("MUL", either(*_half(_X)), raised),
+        operation("MUL", _X, halves),
+    )
+
+
+def _made(approximate: str) -> Replacement:
+    def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+        x = match.operands["x"]
+        if editor.type_of(x).dimensions != editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions:
+            return None
+        return editor.add_operation("GELU", (x,), {"approximate": approximate}, origins=match.operations)
+
+    return replacement
+
+
+_X = operand("x", when=lambda found: found.type.dtype.is_floating)
+_ERF = operation("ERF", either(operation("DIV", _X, constant(value=sqrt(2))), _scaled(_X, 1 / sqrt(2))))
+
+_SLOPE, _CUBIC = sqrt(2 / pi), 0.044715
+_SQUARE = either(operation("POW", _X, constant(value=2)), operation("MUL", _X, _X))
+_CUBE = either(operation("POW", _X, constant(value=3)), operation("MUL", _X, _SQUARE))
+_CUBED = either(
+    _scaled(_CUBE, _CUBIC),
+    operation("MUL", _scaled(_X, _CUBIC), _SQUARE),
+    operation("MUL", _X, _scaled(_SQUARE, _CUBIC)),
+    operation("MUL", operation("MUL", _scaled(_X, _CUBIC), _X), _X),
+)
+_FACTORED = operation("ADD", _scaled(_SQUARE, _CUBIC), constant(value=1))
+_ARGUMENT = either(
+    _scaled(operation("ADD", _X, _CUBED), _SLOPE),
+    operation("MUL", _scaled(_X, _SLOPE), _FACTORED),
+    _scaled(operation("MUL", _X, _FACTORED), _SLOPE),
+    operation("MUL", _X, _scaled(_FACTORED, _SLOPE)),
+)
+_TANH = operation("TANH", _ARGUMENT)
+
+_RULES = (
+    *(Rule(form, _made("none")) for form in _forms(_ERF)),
+    *(Rule(form, _made("tanh")) for form in _forms(_TANH)),
+)

@@ -1,0 +1,52 @@
+"""Hard sigmoid and hard swish, spelled out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.model import Model
+from nnadapter.ir.pattern import Match, Pattern, constant, either, operand, operation
+from nnadapter.ir.rewrite import Replacement, Rule, rewrite
+
+
+def fuse_hard_swish(model: Model) -> Model:
+    """Make HARD_SIGMOID and HARD_SWISH of what they are made of.
+
+    1. CLIP(x + 3, 0, 6) / 6 becomes HARD_SIGMOID(x; 1/6, 1/2). The division may be a DIV by 6 or a MUL by 1/6.
+    2. x * CLIP(x + 3, 0, 6) / 6 becomes HARD_SWISH(x; 1/6, 1/2), wherever the division stands.
+    3. MUL(x, HARD_SIGMOID(x; alpha, beta)) becomes HARD_SWISH(x; alpha, beta).
+    4. Products and sums may stand either way round. Refused: other numbers; a part that something else reads.
+    """
+    return rewrite(model, _RULES)
+
+
+def _sixth(pattern: Pattern) -> Pattern:
+    return either(operation("DIV", pattern, constant(value=6)), operation("MUL", pattern, constant(value=1 / 6)))
+
+
+def _made(type_: str) -> Replacement:
+    def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+        x = match.operands["x"]
+        if editor.type_of(x).dimensions != editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions:
+            return None
+        attributes = {"alpha": 1 / 6, "beta": 0.5}
+        if "inner" in match.named:
+            inner = editor.operation(match.named["inner"]).attributes
+            attributes = {name: inner[name] for name in attributes}  # type: ignore[misc]
+        return editor.add_operation(type_, (x,), attributes, origins=match.operations)
+
+    return replacement
+
+
+_X = operand("x", when=lambda found: found.type.dtype.is_floating)
+_CLIPPED = operation("CLIP", operation("ADD", _X, constant(value=3)), min=0.0, max=6.0)
+_PRODUCT = operation("MUL", _X, _CLIPPED)
+_RULES = (
+    Rule(operation("MUL", _X, operation("HARD_SIGMOID", _X, name="inner")), _made("HARD_SWISH")),
+    Rule(operation("MUL", _sixth(_X), _CLIPPED), _made("HARD_SWISH")),
+    Rule(operation("DIV", _PRODUCT, constant(value=6)), _made("HARD_SWISH")),
+    Rule(operation("MUL", _PRODUCT, constant(value=1 / 6)), _made("HARD_SWISH")),
+    Rule(operation("DIV", _CLIPPED, constant(value=6)), _made("HARD_SIGMOID")),
+    Rule(operation("MUL", _CLIPPED, constant(value=1 / 6)), _made("HARD_SIGMOID")),
+)

@@ -1,0 +1,77 @@
+"""Layer normalisation, spelled out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.model import ABSENT, Model
+from nnadapter.ir.operand import Array
+from nnadapter.ir.pattern import Match, OperationPattern, constant, either, operand, operation
+from nnadapter.ir.rewrite import Rule, rewrite
+
+
+def fuse_layer_normalization(model: Model) -> Model:
+    """Make LAYER_NORMALIZATION of what it is made of.
+
+    1. d = SUB(x, REDUCE_MEAN(x)); v = REDUCE_MEAN of d squared (POW by 2, or MUL with itself); d / SQRT(v + epsilon)
+       (or times its RECIPROCAL), times a constant scale, is LAYER_NORMALIZATION without a bias.
+    2. ADD of a constant behind that is its bias.
+    3. The means run over the trailing axes, with `keepdims`; scale and bias have just those axes' dimensions.
+    4. Refused: other axes, other constants' shapes, an epsilon that is not one positive number, a part that
+       something else reads.
+    """
+    return rewrite(model, _RULES)
+
+
+def _normalised(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+    x, scale = match.operands["x"], match.operands["scale"]
+    axes = editor.operation(match.named["mean"]).attributes["axes"]
+    rank = editor.type_of(x).rank
+    assert isinstance(axes, tuple)
+    if axes != editor.operation(match.named["variance"]).attributes["axes"]:
+        return None
+    if not axes or axes != tuple(range(int(axes[0]), rank)):
+        return None
+    epsilon = editor.value_of(match.operands["epsilon"])
+    if epsilon is None or not _fits(editor, x, scale, int(axes[0])):
+        return None
+    attributes = {"axis": int(axes[0]), "epsilon": float(epsilon.reshape(()))}
+    return editor.add_operation("LAYER_NORMALIZATION", (x, scale), attributes, origins=match.operations)
+
+
+def _biased(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+    old = editor.operation(match.named["normalised"])
+    axis, bias = old.attributes["axis"], match.operands["bias"]
+    assert isinstance(axis, int)
+    if (len(old.inputs) > 2 and old.inputs[2] != ABSENT) or not _fits(editor, old.inputs[0], bias, axis):
+        return None
+    return editor.add_operation(
+        "LAYER_NORMALIZATION", (*old.inputs[:2], bias), old.attributes, origins=match.operations
+    )
+
+
+def _fits(editor: ModelEditor, x: int, constant_: int, axis: int) -> bool:
+    return editor.type_of(constant_).dimensions == editor.type_of(x).dimensions[axis:]
+
+
+def _is_epsilon(value: Array) -> bool:
+    return value.size == 1 and float(value.reshape(())) > 0
+
+
+def _deviation() -> OperationPattern:
+    # A new pattern for each place: exporters write the difference once or twice.
+    return operation("SUB", _X, operation("REDUCE_MEAN", _X, name="mean", keepdims=True))
+
+
+_X = operand("x")
+_SQUARE = either(operation("POW", _deviation(), constant(value=2)), operation("MUL", _deviation(), _deviation()))
+_VARIANCE = operation("REDUCE_MEAN", _SQUARE, name="variance", keepdims=True)
+_ROOT = operation("SQRT", operation("ADD", _VARIANCE, constant("epsilon", when=_is_epsilon)))
+_QUOTIENT = either(
+    operation("DIV", _deviation(), _ROOT), operation("MUL", _deviation(), operation("RECIPROCAL", _ROOT))
+)
+_RULES = (
+    Rule(operation("MUL", _QUOTIENT, constant("scale")), _normalised),
+    Rule(operation("ADD", operation("LAYER_NORMALIZATION", name="normalised"), constant("bias")), _biased),
+)

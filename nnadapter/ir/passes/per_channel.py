@@ -1,0 +1,86 @@
+"""Scale and shift per output channel, folded into the filter and bias of a convolution or a matrix product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.model import ABSENT, Operation
+from nnadapter.ir.operand import Array, Layout, OperandType
+from nnadapter.ir.pattern import OperationPattern, constant, operand, operation
+
+FOLDABLE = ("CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED")
+"""Operations whose output is filter times something plus bias."""
+
+
+def foldable(name: str, *more: str) -> OperationPattern:
+    """The pattern of such an operation, or one of `more`, with a constant filter; its name in the match is `name`."""
+    return operation((*FOLDABLE, *more), operand(f"{name} input"), constant(f"{name} filter"), name=name)
+
+
+def channel_axis(host: Operation, output: OperandType) -> int:
+    """The axis of a foldable operation's output that its bias runs along."""
+    last = host.type == "FULLY_CONNECTED" or output.layout is Layout.NHWC
+    return output.rank - 1 if last else 1
+
+
+def fold(
+    editor: ModelEditor, host: int, scale: Array | None, shift: Array | None, operations: Sequence[int]
+) -> tuple[int, ...] | None:
+    """Add a copy of `host` whose output is the old one times `scale` plus `shift`.
+
+    Computed in float64 and rounded once to the filter's data type.
+
+    Args:
+        editor: what the host is in.
+        host: a foldable operation with a constant filter, or a BATCH_NORMALIZATION, whose scale is one.
+        scale: float64 [C] or None.
+        shift: float64 [C] or None.
+        operations: what the new operation stands for; its constants are named for the output of the first one.
+
+    Returns:
+        The new operation's outputs, or None if the bias is not constant or the result is not finite in its data type.
+    """
+    old = editor.operation(host)
+    filter_, bias = _filter_and_bias(editor, old, scale, shift)
+    if filter_ is None or not np.isfinite(filter_).all() or (bias is not None and not np.isfinite(bias).all()):
+        return None
+    stem = editor.operand(editor.operation(operations[0]).outputs[0]).name
+    inputs = [old.inputs[0], old.inputs[1]]
+    if scale is not None:
+        inputs[1] = editor.add_constant(f"{stem}.filter", filter_)
+    if bias is not None:
+        inputs.append(editor.add_constant(f"{stem}.bias", bias))
+    inputs += old.inputs[3:]
+    return editor.add_operation(old.type, inputs, old.attributes, origins=(host, *operations))
+
+
+def _filter_and_bias(
+    editor: ModelEditor, host: Operation, scale: Array | None, shift: Array | None
+) -> tuple[Array | None, Array | None]:
+    filter_ = editor.value_of(host.inputs[1])
+    has_bias = len(host.inputs) > 2 and host.inputs[2] != ABSENT
+    bias = editor.value_of(host.inputs[2]) if has_bias else None
+    if filter_ is None or (has_bias and bias is None):
+        return None, None
+    moved = None if bias is None else bias.astype(np.float64)
+    if scale is not None and moved is not None:
+        moved = moved * scale
+    if shift is not None:
+        moved = shift if moved is None else moved + shift
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = filter_ if scale is None else _scaled(host, filter_, scale).astype(filter_.dtype)
+        return scaled, None if moved is None else moved.astype(filter_.dtype)
+
+
+def _scaled(host: Operation, filter_: Array, scale: Array) -> Array:
+    wide = filter_.astype(np.float64)
+    if host.type != "CONV_2D_TRANSPOSE":
+        return wide * scale.reshape(-1, *[1] * (wide.ndim - 1))
+    # [C, O/group, kH, kW]: the rows of a group belong to the same output channels
+    group = host.attributes["group"]
+    assert isinstance(group, int)
+    grouped = wide.reshape(group, -1, *wide.shape[1:])
+    return (grouped * scale.reshape(group, 1, wide.shape[1], 1, 1)).reshape(wide.shape)

@@ -1,0 +1,95 @@
+"""What becomes of an operation's attributes when its image goes from [N, C, H, W] to [N, H, W, C]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from nnadapter.ir.passes.view import FROM_NCHW, TO_NCHW
+from nnadapter.ir.schema import Attributes
+
+Remap = Callable[[Attributes], Mapping[str, Any]]
+"""The attributes in NCHW order -> those that change, in NHWC order."""
+
+
+def _types(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+IMAGE = _types(
+    "CONV_2D CONV_2D_TRANSPOSE MAX_POOL_2D AVERAGE_POOL_2D BATCH_NORMALIZATION INSTANCE_NORMALIZATION"
+    " LOCAL_RESPONSE_NORMALIZATION DEPTH_TO_SPACE SPACE_TO_DEPTH RESIZE_NEAREST RESIZE_LINEAR"
+)
+"""Operations that want NHWC; all inputs but the first stay as they are."""
+
+ELEMENTWISE = _types(
+    "ABS NEG SIGN FLOOR CEIL ROUND EXP LOG SQRT RECIPROCAL ERF SIN COS TANH SIGMOID SOFTPLUS SOFTSIGN MISH RELU SWISH"
+    " GELU HARD_SIGMOID HARD_SWISH LEAKY_RELU ELU SELU CLIP NOT ASSIGN CAST PRELU ADD SUB MUL DIV POW MAX MIN MOD EQUAL"
+    " GREATER GREATER_EQUAL LESS LESS_EQUAL AND OR XOR SUM WHERE"
+)
+"""Operations that are the same in every layout; inputs broadcast."""
+
+REDUCING = _types("REDUCE_MEAN REDUCE_SUM REDUCE_MAX REDUCE_MIN REDUCE_PROD ARG_MAX ARG_MIN")
+"""Operations that may take axes away."""
+
+
+def _unchanged(attributes: Attributes) -> Mapping[str, Any]:
+    return {}
+
+
+def _axis(attributes: Attributes) -> Mapping[str, Any]:
+    return {"axis": TO_NCHW[_whole(attributes["axis"])]}
+
+
+def _axes(attributes: Attributes) -> Mapping[str, Any]:
+    return {"axes": tuple(sorted(map(TO_NCHW.__getitem__, _list(attributes["axes"]))))}
+
+
+def _permuted(*names: str) -> Remap:
+    def remap(attributes: Attributes) -> Mapping[str, Any]:
+        return {name: tuple(_list(attributes[name])[axis] for axis in FROM_NCHW) for name in names}
+
+    return remap
+
+
+def _pads(attributes: Attributes) -> Mapping[str, Any]:
+    pads = _list(attributes["pads"])
+    return {"pads": tuple(pads[end + axis] for end in (0, 4) for axis in FROM_NCHW)}
+
+
+def _slices(attributes: Attributes) -> Mapping[str, Any]:
+    names = ("axes", "starts", "ends", "steps")
+    axes, *others = (_list(attributes[name]) for name in names)
+    rows = sorted(zip(map(TO_NCHW.__getitem__, axes), *others, strict=True))
+    return {name: tuple(row[position] for row in rows) for position, name in enumerate(names)}
+
+
+def _list(value: Any) -> tuple[Any, ...]:
+    return tuple(value)
+
+
+def _whole(value: Any) -> int:
+    return int(value)
+
+
+REMAP: Mapping[str, Remap] = MappingProxyType(
+    {
+        **dict.fromkeys(IMAGE | ELEMENTWISE, _unchanged),
+        **dict.fromkeys(("CONCAT", "SPLIT", "SOFTMAX", "LOG_SOFTMAX", "CUM_SUM", "TOP_K", "ARG_MAX", "ARG_MIN"), _axis),
+        **dict.fromkeys(REDUCING - {"ARG_MAX", "ARG_MIN"}, _axes),
+        **dict.fromkeys(("RESIZE_NEAREST", "RESIZE_LINEAR"), _permuted("shape", "scales")),
+        "TILE": _permuted("repeats"),
+        "SLICE": _slices,
+        "PAD": _pads,
+    }
+)
+"""By operation type; an operation that is not here wants NCHW."""
+
+
+def kept_axes(type_: str, attributes: Attributes) -> tuple[int, ...]:
+    """The axes of an NHWC result in NCHW numbers, in the order in which they stand in memory."""
+    if type_ not in REDUCING or attributes["keepdims"]:
+        return FROM_NCHW
+    gone = {_whole(attributes["axis"])} if "axis" in attributes else set(_list(attributes["axes"]))
+    return tuple(axis for axis in FROM_NCHW if axis not in gone)

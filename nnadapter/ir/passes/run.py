@@ -1,0 +1,75 @@
+"""Passes by name, and how a list of them is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from nnadapter.errors import InvalidOptionError
+from nnadapter.ir.model import Model
+from nnadapter.ir.names import close_names
+from nnadapter.ir.passes.channels_last import channels_last
+from nnadapter.ir.passes.fuse_activation import fuse_activation
+from nnadapter.ir.passes.fuse_batch_normalization import fuse_batch_normalization
+from nnadapter.ir.passes.fuse_gelu import fuse_gelu
+from nnadapter.ir.passes.fuse_hard_swish import fuse_hard_swish
+from nnadapter.ir.passes.fuse_layer_normalization import fuse_layer_normalization
+from nnadapter.ir.passes.fuse_scale_and_bias import fuse_scale_and_bias
+from nnadapter.ir.passes.fuse_swish import fuse_swish
+from nnadapter.ir.passes.matmul_to_fully_connected import matmul_to_fully_connected
+from nnadapter.ir.passes.remove_dead import remove_dead
+from nnadapter.ir.passes.simplify import simplify
+
+Pass = Callable[[Model], Model]
+"""A transformation: the same object if nothing changed, else a new model with the same inputs and outputs."""
+
+Observer = Callable[[str, Model, Model], None]
+"""Called after each pass with its name, the model before and the model after."""
+
+PASSES: Mapping[str, Pass] = MappingProxyType(
+    {
+        each.__name__: each
+        for each in (
+            remove_dead,
+            simplify,
+            fuse_layer_normalization,
+            fuse_gelu,
+            fuse_hard_swish,
+            fuse_swish,
+            matmul_to_fully_connected,
+            fuse_scale_and_bias,
+            fuse_batch_normalization,
+            fuse_activation,
+            channels_last,
+        )
+    }
+)
+"""Every pass by its name, in an order that suits a driver that wants them all: spelled-out operations are put
+together before their parts are folded into others, and the layout changes last."""
+
+
+def run_passes(model: Model, passes: Sequence[str | Pass], check: Observer | None = None) -> Model:
+    """Apply passes in the given order.
+
+    Args:
+        model: left as it is.
+        passes: names from `PASSES`, or a driver's own.
+        check: sees every step, to dump it or to compare numbers; it raises to stop.
+
+    Raises:
+        InvalidOptionError: there is no pass of that name.
+    """
+    for name, function in [_named(each) for each in passes]:
+        after = function(model)
+        if check is not None:
+            check(name, model, after)
+        model = after
+    return model
+
+
+def _named(each: str | Pass) -> tuple[str, Pass]:
+    if not isinstance(each, str):
+        return getattr(each, "__name__", repr(each)), each
+    if each not in PASSES:
+        raise InvalidOptionError(f"there is no pass {each!r}; {close_names(each, PASSES)}")
+    return each, PASSES[each]

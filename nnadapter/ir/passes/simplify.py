@@ -1,0 +1,105 @@
+"""Operations that do nothing, or nothing that the one before them could not do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.model import Model
+
+
+def simplify(model: Model) -> Model:
+    """Bypass and merge operations that only copy, reshape, transpose or cast.
+
+    1. ASSIGN, CAST to the type that is there, RESHAPE to the dimensions that are there and TRANSPOSE by the identity
+       are bypassed. The operation that makes their input, or else the first that reads their output, stands for them
+       too.
+    2. A RESHAPE of a RESHAPE, and a TRANSPOSE of a TRANSPOSE, read from before it; inverse ones are bypassed together.
+    3. What was read by nothing else goes.
+    4. Refused: an operation that gives a model output its name, where the operand before it is a model input, a
+       constant or another output; one that changes the layout; one whose nodes nothing else could stand for.
+    """
+    editor = ModelEditor(model)
+    for index in editor.sweep():
+        handler = _HANDLERS.get(editor.operation(index).type)
+        if handler is not None:
+            handler(editor, index)
+    return editor.finish()
+
+
+def _copy(editor: ModelEditor, index: int) -> None:
+    _bypass(editor, index, editor.operation(index).inputs[0])
+
+
+def _reshape(editor: ModelEditor, index: int) -> None:
+    operation = editor.operation(index)
+    before = _before(editor, index)
+    source = operation.inputs[0] if before is None else editor.operation(before).inputs[0]
+    if not _bypass(editor, index, source) and before is not None:
+        _merge(editor, index, before, {"shape": operation.attributes["shape"]})
+
+
+def _transpose(editor: ModelEditor, index: int) -> None:
+    operation = editor.operation(index)
+    before = _before(editor, index)
+    perm = _perm(editor, index)
+    if before is not None:
+        inner = _perm(editor, before)
+        perm = tuple(inner[axis] for axis in perm)
+    source = operation.inputs[0] if before is None else editor.operation(before).inputs[0]
+    bypassed = perm == tuple(range(len(perm))) and _bypass(editor, index, source)
+    if not bypassed and before is not None:
+        _merge(editor, index, before, {**operation.attributes, "perm": perm})
+
+
+def _perm(editor: ModelEditor, index: int) -> tuple[int, ...]:
+    perm = editor.operation(index).attributes["perm"]
+    assert isinstance(perm, tuple)
+    return tuple(map(int, perm))
+
+
+def _before(editor: ModelEditor, index: int) -> int | None:
+    """The operation of the same type that makes the input, if there is one."""
+    operation = editor.operation(index)
+    producer = editor.producer(operation.inputs[0])
+    return producer if producer is not None and editor.operation(producer).type == operation.type else None
+
+
+def _is_read_by_one(editor: ModelEditor, index: int) -> bool:
+    (output,) = editor.operation(index).outputs
+    return len(editor.consumers(output)) == 1 and not editor.is_output(output)
+
+
+def _merge(editor: ModelEditor, index: int, before: int, attributes: Mapping[str, object]) -> None:
+    operation = editor.operation(index)
+    gone = (index, before) if _is_read_by_one(editor, before) else (index,)
+    results = editor.add_operation(
+        operation.type,
+        editor.operation(before).inputs,
+        attributes,  # type: ignore[arg-type]
+        origins=gone,
+    )
+    editor.replace(gone, results)
+
+
+def _bypass(editor: ModelEditor, index: int, source: int) -> bool:
+    (output,) = editor.operation(index).outputs
+    if editor.type_of(output) != editor.type_of(source) or not editor.can_stand_for(output, source):
+        return False
+    heir = editor.producer(source)
+    if heir is None:
+        heir = next(iter(editor.consumers(output)), None)
+    if heir is None:
+        return False
+    before = _before(editor, index)
+    between = before is not None and editor.operation(index).inputs[0] != source and _is_read_by_one(editor, before)
+    gone = (index, before) if between and before is not None else (index,)
+    editor.adopt(heir, gone)
+    editor.replace(gone, (source,))
+    return True
+
+
+_HANDLERS: Mapping[str, Callable[[ModelEditor, int], None]] = MappingProxyType(
+    {"ASSIGN": _copy, "CAST": _copy, "RESHAPE": _reshape, "TRANSPOSE": _transpose}
+)

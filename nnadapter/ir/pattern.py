@@ -1,0 +1,262 @@
+"""A small declarative language for pieces of a model: what an operation is, what it reads, and what that is made of.
+
+A pattern is a tree whose root, the anchor, is the last operation of the piece; it is matched backwards from there.
+
+- `operation("MUL", a, b)` is an operation of that type whose first inputs match `a` and `b`; further inputs are free.
+  Inputs of commutative operations match in either order.
+- `operand("x")` is any operand. The same name in two places means the same operand.
+- `constant("scale", value=0.5, when=...)` is a constant: of any contents, or one number, or as a predicate says.
+- `either(p, q)` is what matches `p` or, failing that, `q`.
+
+Every operation of a piece but the anchor must be read by the piece alone and make no model output, because it goes.
+An operation that another activation is fused to is not what a pattern means, so `fuse_code` must be `none`, unless
+the pattern says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from math import isclose
+from typing import NamedTuple
+
+from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.operand import Array, DataType, Operand
+from nnadapter.ir.schema import AttributeValue
+
+COMMUTATIVE = frozenset(["ADD", "MUL", "MAX", "MIN", "SUM", "EQUAL", "AND", "OR", "XOR"])
+"""Operations whose two inputs may stand in either order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperandPattern:
+    """Any operand; see `operand`."""
+
+    name: str
+    when: Callable[[Operand], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConstantPattern:
+    """A constant; see `constant`."""
+
+    name: str = ""
+    value: float | None = None
+    when: Callable[[Array], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperationPattern:
+    """An operation; see `operation`."""
+
+    types: frozenset[str]
+    inputs: tuple[Pattern, ...] = ()
+    name: str = ""
+    attributes: Mapping[str, AttributeValue | Callable[[AttributeValue], bool]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EitherPattern:
+    """One of several; see `either`."""
+
+    patterns: tuple[Pattern, ...]
+
+
+Pattern = OperandPattern | ConstantPattern | OperationPattern | EitherPattern
+Types = str | Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Match:
+    """One place where a pattern matches."""
+
+    operations: tuple[int, ...]
+    """The anchor first, then the others, each once."""
+    operands: Mapping[str, int]
+    """What the named operands and constants are."""
+    named: Mapping[str, int]
+    """What the named operations are."""
+
+    @property
+    def anchor(self) -> int:
+        """The last operation of the piece."""
+        return self.operations[0]
+
+
+def operand(name: str, when: Callable[[Operand], bool] | None = None) -> OperandPattern:
+    """Any operand, captured as `name`, for which `when` is true."""
+    return OperandPattern(name, when)
+
+
+def constant(
+    name: str = "", *, value: float | None = None, when: Callable[[Array], bool] | None = None
+) -> ConstantPattern:
+    """A constant, captured as `name` if that is given.
+
+    Args:
+        name: for `Match.operands`.
+        value: it has one element, and that is this number, as far as its data type can tell.
+        when: it has these contents.
+    """
+    return ConstantPattern(name, value, when)
+
+
+def operation(
+    types: Types, *inputs: Pattern, name: str = "", **attributes: AttributeValue | Callable[[AttributeValue], bool]
+) -> OperationPattern:
+    """An operation of one of `types`.
+
+    Args:
+        types: one row of the schema table, or several.
+        *inputs: patterns for the first inputs; the others are free.
+        name: for `Match.named`.
+        **attributes: what they are, or predicates; floats are compared with a tolerance.
+    """
+    return OperationPattern(frozenset((types,) if isinstance(types, str) else types), inputs, name, attributes)
+
+
+def either(*patterns: Pattern) -> EitherPattern:
+    """What matches one of `patterns`; they are tried in this order."""
+    return EitherPattern(patterns)
+
+
+def find_matches(model: Model, pattern: OperationPattern) -> tuple[Match, ...]:
+    """All matches in one forward sweep; of two that overlap, the one whose anchor comes first."""
+    editor = ModelEditor(model)
+    taken: set[int] = set()
+    found = []
+    for index in editor.sweep():
+        match = match_at(editor, index, pattern)
+        if match is not None and taken.isdisjoint(match.operations):
+            taken.update(match.operations)
+            found.append(match)
+    return tuple(found)
+
+
+def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Match | None:
+    """The first match whose anchor is the operation `index`, or None."""
+    if editor.operation(index).type not in pattern.types:
+        return None
+    found = (_matched(state) for state in _match_operation(editor, pattern, index, _State({}, {}, ())))
+    return next((match for match in found if _is_private(editor, match)), None)
+
+
+def required_types(pattern: Pattern) -> frozenset[frozenset[str]]:
+    """Sets of operation types, one of each of which a model must have for the pattern to match at all."""
+    if isinstance(pattern, OperationPattern):
+        return frozenset({pattern.types}).union(*map(required_types, pattern.inputs))
+    if isinstance(pattern, EitherPattern):
+        return frozenset.intersection(*map(required_types, pattern.patterns))
+    return frozenset()
+
+
+class _State(NamedTuple):
+    """What is bound so far; `operations` holds the anchor first."""
+
+    operands: dict[str, int]
+    named: dict[str, int]
+    operations: tuple[int, ...]
+
+
+def _matched(state: _State) -> Match:
+    return Match(tuple(dict.fromkeys(state.operations)), state.operands, state.named)
+
+
+def _is_private(editor: ModelEditor, match: Match) -> bool:
+    piece = set(match.operations)
+    return all(
+        not editor.is_output(operand) and editor.consumers(operand).keys() <= piece
+        for index in match.operations[1:]
+        for operand in editor.operation(index).outputs
+    )
+
+
+def _match_operation(editor: ModelEditor, pattern: OperationPattern, index: int, state: _State) -> Iterator[_State]:
+    found = editor.operation(index)
+    if found.type not in pattern.types or len(found.inputs) < len(pattern.inputs):
+        return
+    if not _attributes_match(pattern, found):
+        return
+    named = {**state.named, pattern.name: index} if pattern.name else state.named
+    state = _State(state.operands, named, (*state.operations, index))
+    yield from _match_inputs(editor, pattern.inputs, found.inputs, state)
+    if (
+        len(pattern.inputs) == 2 == len(found.inputs)
+        and found.type in COMMUTATIVE
+        and found.inputs[0] != found.inputs[1]
+    ):
+        yield from _match_inputs(editor, pattern.inputs, found.inputs[::-1], state)
+
+
+def _match_inputs(
+    editor: ModelEditor, patterns: Sequence[Pattern], inputs: Sequence[int], state: _State
+) -> Iterator[_State]:
+    if not patterns:
+        yield state
+        return
+    for first in _match_operand(editor, patterns[0], inputs[0], state):
+        yield from _match_inputs(editor, patterns[1:], inputs[1:], first)
+
+
+def _match_operand(editor: ModelEditor, pattern: Pattern, index: int, state: _State) -> Iterator[_State]:
+    if index == ABSENT:
+        return
+    if isinstance(pattern, OperationPattern):
+        producer = editor.producer(index)
+        if producer is not None and editor.operation(producer).outputs[0] == index:
+            yield from _match_operation(editor, pattern, producer, state)
+    elif isinstance(pattern, EitherPattern):
+        yield from chain.from_iterable(_match_operand(editor, each, index, state) for each in pattern.patterns)
+    elif _is_meant(pattern, editor.operand(index)) and state.operands.get(pattern.name, index) == index:
+        yield state._replace(operands={**state.operands, pattern.name: index}) if pattern.name else state
+
+
+def _is_meant(pattern: OperandPattern | ConstantPattern, found: Operand) -> bool:
+    if isinstance(pattern, OperandPattern):
+        return pattern.when is None or pattern.when(found)
+    if found.value is None:
+        return False
+    if pattern.value is not None and not _is_number(found.value, found.type.dtype, pattern.value):
+        return False
+    return pattern.when is None or pattern.when(found.value)
+
+
+def _is_number(value: Array, dtype: DataType, expected: float) -> bool:
+    if value.size != 1 or not (dtype.is_floating or float(expected).is_integer()):
+        return False
+    return isclose(float(value.reshape(())), expected, rel_tol=4 * _precision(dtype))
+
+
+def _precision(dtype: DataType) -> float:
+    """The distance from 1 to the next number of the data type."""
+    return _PRECISION.get(dtype, 0.0)
+
+
+_PRECISION = {
+    DataType.FLOAT64: 2.0**-52,
+    DataType.FLOAT32: 2.0**-23,
+    DataType.FLOAT16: 2.0**-10,
+    DataType.BFLOAT16: 2.0**-7,
+}
+
+
+def _attributes_match(pattern: OperationPattern, found: Operation) -> bool:
+    if found.attributes.get("fuse_code", "none") != "none" and "fuse_code" not in pattern.attributes:
+        return False
+    return all(
+        _attribute_matches(expected, found.attributes.get(name)) for name, expected in pattern.attributes.items()
+    )
+
+
+def _attribute_matches(
+    expected: AttributeValue | Callable[[AttributeValue], bool], value: AttributeValue | None
+) -> bool:
+    if value is None:
+        return False
+    if callable(expected):
+        return expected(value)
+    if isinstance(expected, float) and isinstance(value, float):
+        return isclose(value, expected, rel_tol=1e-6)
+    return value == expected

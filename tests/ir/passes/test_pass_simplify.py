@@ -1,0 +1,93 @@
+import pytest
+
+from nnadapter.errors import InvalidOptionError
+from nnadapter.ir.passes import PASSES, run_passes
+from tests.ir.passes.program import Program, check, origins, random, types
+
+SIMPLIFY = PASSES["simplify"]
+
+
+def test_copies_are_bypassed():
+    program = Program(x=(2, 3))
+    y = program("CAST", program("ASSIGN", program("ASSIGN", program.x)), to="float32")
+    assert types(check(SIMPLIFY, program.finish(program("RELU", y)))) == ["RELU"]
+
+
+def test_a_copy_that_names_an_output_gives_its_name_to_the_maker():
+    program = Program(x=(2, 3))
+    after = check(SIMPLIFY, program.finish(program("ASSIGN", program("RELU", program.x))))
+    assert types(after) == ["RELU"]
+
+
+def test_copies_at_the_border_stay():
+    program = Program(x=(2, 3))
+    y = program("RELU", program.x)
+    model = program.finish(program("ASSIGN", program.x), y, program("ASSIGN", y))
+    assert SIMPLIFY(model) is model
+
+
+def test_a_real_cast_stays():
+    program = Program(x=(2, 3))
+    model = program.finish(program("CAST", program.x, to="float16"))
+    assert SIMPLIFY(model) is model
+
+
+def test_reshapes_are_merged():
+    program = Program(x=(2, 3))
+    y = program("RESHAPE", program("RESHAPE", program("RESHAPE", program.x, shape=(6,)), shape=(1, 6)), shape=(3, 2))
+    assert types(check(SIMPLIFY, program.finish(y))) == ["RESHAPE"]
+
+
+def test_a_reshape_there_and_back_vanishes():
+    program = Program(x=(2, 3))
+    y = program("RESHAPE", program("RESHAPE", program.x, shape=(6,)), shape=(2, 3))
+    assert types(check(SIMPLIFY, program.finish(program("RELU", y)))) == ["RELU"]
+
+
+def test_a_reshape_that_others_read_stays():
+    program = Program(x=(2, 3))
+    flat = program("RESHAPE", program.x, shape=(6,))
+    after = check(SIMPLIFY, program.finish(flat, program("RELU", program("RESHAPE", flat, shape=(3, 2)))))
+    assert types(after) == ["RESHAPE", "RESHAPE", "RELU"]
+    assert after.operations[1].inputs == after.inputs
+
+
+@pytest.mark.parametrize(("second", "left"), [((1, 2, 0), ["RELU"]), ((0, 2, 1), ["TRANSPOSE", "RELU"])])
+def test_transposes_are_merged(second, left):
+    program = Program(x=(2, 3, 4))
+    y = program("TRANSPOSE", program("TRANSPOSE", program.x, perm=(2, 0, 1)), perm=second)
+    assert types(check(SIMPLIFY, program.finish(program("RELU", y)))) == left
+
+
+def test_dead_operations_go():
+    program = Program(x=(2, 3), unused=(1,))
+    program("TANH", program("MUL", program.x, random(1, 3)))
+    values, indices = program("TOP_K", program.x, k=1, axis=1)
+    after = check(PASSES["remove_dead"], program.finish(program("RELU", values)), keeps_origins=False)
+    assert types(after) == ["TOP_K", "RELU"]
+    assert len(after.operands) == 5
+    assert indices
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_nothing_to_do_is_the_same_object(name):
+    program = Program(x=(2, 3))
+    model = program.finish(program("SOFTMAX", program.x, axis=1))
+    assert PASSES[name](model) is model
+
+
+def test_observer_sees_every_step():
+    program = Program(x=(2, 3))
+    model = program.finish(program("RELU", program("ASSIGN", program.x)))
+    seen = []
+    after = run_passes(
+        model, ["remove_dead", SIMPLIFY], lambda name, old, new: seen.append((name, len(new.operations)))
+    )
+    assert seen == [("remove_dead", 2), ("simplify", 1)]
+    assert origins(after) == origins(model)
+
+
+def test_unknown_pass_is_named():
+    program = Program(x=(2, 3))
+    with pytest.raises(InvalidOptionError, match=r"'simplfy'; did you mean 'simplify'"):
+        run_passes(program.finish(program.x), ["simplfy"])

@@ -1,0 +1,138 @@
+import numpy as np
+import pytest
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operations import SCHEMAS
+from nnadapter.ir.passes.fuse_activation import FUSABLE
+from nnadapter.ir.pattern import constant, either, find_matches, operand, operation
+from nnadapter.ir.rewrite import Rule, rewrite
+from tests.ir.passes.program import Program, check, types
+
+X, Y = operand("x"), operand("y")
+
+
+def anchors(model, pattern):
+    return [match.anchor for match in find_matches(model, pattern)]
+
+
+def test_a_chain_is_matched_from_its_last_operation():
+    program = Program(x=(2, 3))
+    model = program.finish(program("TANH", program("RELU", program("NEG", program.x))))
+    (match,) = find_matches(model, operation("TANH", operation("RELU", X, name="inner")))
+    assert (match.operations, match.named["inner"], match.operands) == (
+        (2, 1),
+        1,
+        {"x": model.operations[0].outputs[0]},
+    )
+
+
+@pytest.mark.parametrize(("type_", "found"), [("ADD", 1), ("SUB", 0)])
+def test_commutative_inputs_match_either_way(type_, found):
+    program = Program(x=(2, 3), z=(2, 3))
+    model = program.finish(program(type_, program.z, program("RELU", program.x)))
+    assert len(find_matches(model, operation(type_, operation("RELU"), X))) == found
+
+
+@pytest.mark.parametrize(("same", "found"), [(True, 1), (False, 0)])
+def test_one_name_is_one_operand(same, found):
+    program = Program(x=(2, 3), z=(2, 3))
+    model = program.finish(program("MUL", program.x, program("RELU", program.x if same else program.z)))
+    assert len(find_matches(model, operation("MUL", X, operation("RELU", X)))) == found
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "found"),
+    [
+        (np.float32(1 / 3), 1 / 3, 1),
+        (np.full((1, 1), 1 / 3, np.float32), 1 / 3, 1),
+        (np.float32(0.3333), 1 / 3, 0),
+        (np.full(3, 1 / 3, np.float32), 1 / 3, 0),
+        (np.float32(2), 2, 1),
+        (np.float32(0), 0, 1),
+    ],
+)
+def test_a_constant_number_is_compared_at_its_precision(value, expected, found):
+    program = Program(x=(2, 3))
+    model = program.finish(program("ADD", program.x, np.asarray(value)))
+    assert len(find_matches(model, operation("ADD", X, constant(value=expected)))) == found
+
+
+def test_predicates():
+    program = Program(x=(2, 3))
+    model = program.finish(program("CLIP", program("ADD", program.x, np.ones(3, np.float32)), min=0.0, max=6.0))
+    pattern = operation(
+        "ADD", operand("x", when=lambda found: found.type.rank == 2), constant(when=lambda c: c.ndim == 1)
+    )
+    assert anchors(model, operation("CLIP", pattern, min=0.0, max=lambda value: value > 5)) == [1]
+    assert anchors(model, operation("CLIP", pattern, max=5.0)) == []
+    assert anchors(model, operation("CLIP", pattern, no_such_attribute=1)) == []
+
+
+def test_either_tries_one_after_the_other():
+    program = Program(x=(2, 3))
+    model = program.finish(program("RELU", program("TANH", program.x)), program("RELU", program("NEG", program.x)))
+    assert anchors(model, operation("RELU", either(operation("NEG"), operation("TANH")))) == [1, 3]
+
+
+def test_what_others_read_is_not_part_of_a_match():
+    program = Program(x=(2, 3))
+    inner = program("RELU", program.x)
+    model = program.finish(program("TANH", inner), inner)
+    assert anchors(model, operation("TANH", operation("RELU"))) == []
+
+
+def test_a_shared_part_may_be_read_twice_by_the_match():
+    program = Program(x=(2, 3))
+    inner = program("NEG", program.x)
+    model = program.finish(program("ADD", program("RELU", inner), program("TANH", inner)))
+    shared = operation("NEG", X)
+    assert anchors(model, operation("ADD", operation("TANH", shared), operation("RELU", shared))) == [3]
+
+
+def test_overlapping_matches_are_left_out():
+    program = Program(x=(2, 3))
+    y = program.x
+    for _ in range(5):
+        y = program("RELU", y)
+    assert anchors(program.finish(y), operation("RELU", operation("RELU"))) == [1, 3]
+
+
+def test_a_fused_activation_is_not_overlooked():
+    program = Program(x=(2, 3))
+    model = program.finish(program("ADD", program.x, 1.0, fuse_code="relu"))
+    assert anchors(model, operation("ADD", X, Y)) == []
+    assert anchors(model, operation("ADD", X, Y, fuse_code="relu")) == [0]
+
+
+def test_the_second_output_of_an_operation_is_not_the_first():
+    program = Program(x=(2, 3))
+    values, indices = program("TOP_K", program.x, k=1, axis=1)
+    model = program.finish(program("CAST", indices, to="float32"), values)
+    assert anchors(model, operation("CAST", operation("TOP_K"))) == []
+
+
+def double(editor, match):
+    return editor.add_operation(
+        "MUL", (match.operands["x"], editor.add_constant("x", np.float32([2]))), origins=match.operations
+    )
+
+
+def test_rewriting_keeps_names_and_origins():
+    program = Program(x=(2, 3))
+    y = program("ADD", program.x, program.x)
+    model = program.finish(program("TANH", program("ADD", y, y)), y)
+    after = check(lambda each: rewrite(each, [Rule(operation("ADD", X, X), double)]), model)
+    assert types(after) == ["MUL", "MUL", "TANH"]
+    assert {operand.name for operand in model.operands} <= {operand.name for operand in after.operands}
+
+
+def test_a_result_of_another_type_is_an_error():
+    program = Program(x=(2, 3))
+    model = program.finish(program("TANH", program("REDUCE_SUM", program.x, axes=(1,), keepdims=True)))
+    rule = Rule(operation("REDUCE_SUM", X), lambda editor, match: [match.operands["x"]])
+    with pytest.raises(InvalidModelError, match="cannot become"):
+        rewrite(model, [rule])
+
+
+def test_fusable_operations_are_those_of_the_table():
+    assert set(FUSABLE) == {type_ for type_, row in SCHEMAS.items() if row.attribute("fuse_code")}
