@@ -1,0 +1,89 @@
+"""A context: verdicts, admission and compilation under one set of options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
+from weakref import WeakKeyDictionary
+
+from nnadapter.drivers.fake_npu.lowering import Lowered, lower
+from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
+from nnadapter.drivers.fake_npu.options import FakeNpuOptions
+from nnadapter.drivers.fake_npu.program import FakeNpuProgram, restore_program, weight_bytes
+from nnadapter.drivers.fake_npu.verdicts import judge
+from nnadapter.drivers.interface import Admission, Context, Program
+from nnadapter.ir.model import Model
+from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+
+_REMEMBERED = 64
+"""How many admitted models are kept, lowered, until they are compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What `admit` works out and `compile` needs again."""
+
+    lowered: Lowered
+    memory: MemoryPlan
+
+
+class FakeNpuContext(Context):
+    """The device under one set of options; safe to use from many threads."""
+
+    def __init__(self, options: FakeNpuOptions) -> None:
+        self._options = options
+        self._prepared: WeakKeyDictionary[Model, _Prepared] = WeakKeyDictionary()
+        self._lock = Lock()
+
+    def supported(self, model: Model) -> Sequence[Verdict]:
+        """See `Context.supported`."""
+        return [judge(model, operation, self._options.switched_off) for operation in model.operations]
+
+    def admit(self, model: Model) -> Admission:
+        """See `Context.admit`."""
+        prepared = self._prepare(model)
+        with self._lock:
+            if len(self._prepared) < _REMEMBERED:
+                self._prepared[model] = prepared
+        weights, memory = weight_bytes(prepared.lowered.graph), prepared.memory
+        return Admission(
+            verdict=self._room_for(weights, memory.arena_bytes),
+            runs_as=prepared.lowered.runs_as,
+            facts={
+                "weight_bytes": weights,
+                "arena_bytes": memory.arena_bytes,
+                "arena_lower_bound_bytes": memory.arena_lower_bound_bytes,
+                "instructions": len(prepared.lowered.graph.instructions),
+            },
+        )
+
+    def compile(self, model: Model) -> Program:
+        """See `Context.compile`."""
+        with self._lock:
+            known = self._prepared.pop(model, None)
+        prepared = known or self._prepare(model)
+        return FakeNpuProgram(prepared.lowered.graph, prepared.memory)
+
+    def restore(self, blob: bytes) -> Program:
+        """See `Context.restore`."""
+        return restore_program(blob)
+
+    def close(self) -> None:
+        """See `Context.close`."""
+        with self._lock:
+            self._prepared.clear()
+
+    def _prepare(self, model: Model) -> _Prepared:
+        lowered = lower(model, half_precision=self._options.half_precision)
+        return _Prepared(lowered, plan_memory(lowered.graph))
+
+    def _room_for(self, weights: int, arena: int) -> Verdict:
+        available = self._options.memory_bytes
+        if weights + arena <= available:
+            return SUPPORTED
+        detail = (
+            f"needs {weights + arena} bytes of device memory ({weights} for weights, {arena} for the arena), "
+            f"available: {available}; the option memory_bytes sets it"
+        )
+        return Unsupported(Reason.MEMORY_LIMIT, detail)

@@ -1,0 +1,86 @@
+"""The driver and its one device: the way in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from nnadapter.drivers.capability import (
+    Capability,
+    DeviceInfo,
+    DeviceType,
+    ModelForm,
+    OperationSupport,
+    OptionValues,
+    Threading,
+)
+from nnadapter.drivers.fake_npu.context import FakeNpuContext
+from nnadapter.drivers.fake_npu.operations import OPERATIONS
+from nnadapter.drivers.fake_npu.options import DEFAULT_MEMORY_BYTES, OPTIONS, read_options
+from nnadapter.drivers.interface import Context, Device, Driver
+from nnadapter.errors import DeviceNotFoundError
+
+
+@cache
+def capability() -> Capability:
+    """The device's limits, from the tables of options and operations."""
+    return Capability(
+        form=ModelForm.IR,
+        threading=Threading.EXCLUSIVE,
+        host_memory=True,
+        memory_bytes=DEFAULT_MEMORY_BYTES,
+        options=OPTIONS,
+        operations=tuple(
+            OperationSupport(
+                type=type_,
+                dtypes=row.other_dtypes.get(0, row.dtypes),
+                ranks=row.ranks,
+                limits=row.limits_in_words,
+            )
+            for type_, row in sorted(OPERATIONS.items())
+        ),
+    )
+
+
+class FakeNpuDriver(Driver):
+    """The reference driver: a made-up accelerator that runs on the host, in numpy."""
+
+    def open(self, device_id: str) -> Device:
+        """See `Driver.open`.
+
+        Raises:
+            DeviceNotFoundError: there is only device 0.
+        """
+        if device_id not in ("", "0"):
+            raise DeviceNotFoundError(f"fake_npu has no device {device_id!r}, only '0'; write fake_npu or fake_npu:0")
+        return FakeNpuDevice()
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        """See `Driver.devices`."""
+        return (
+            DeviceInfo(
+                name="fake_npu",
+                vendor="nnadapter",
+                type=DeviceType.ACCELERATOR,
+                sub_type="numpy reference",
+                version="1.0",
+                capability=capability(),
+            ),
+        )
+
+
+class FakeNpuDevice(Device):
+    """The one device."""
+
+    @property
+    def capability(self) -> Capability:
+        """See `Device.capability`."""
+        return capability()
+
+    def create_context(self, options: OptionValues) -> Context:
+        """See `Device.create_context`.
+
+        Raises:
+            InvalidOptionError: `switched_off` names an operation that the device does not have.
+        """
+        return FakeNpuContext(read_options(options))

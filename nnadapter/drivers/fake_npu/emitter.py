@@ -1,0 +1,181 @@
+"""The emitter: what lowerings write instructions with, and the only place where a device graph grows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, Parameters, TensorType
+from nnadapter.drivers.fake_npu.kernels import KERNELS
+from nnadapter.drivers.fake_npu.kernels.elementwise import activation_scratch
+from nnadapter.ir.model import Model
+from nnadapter.ir.operand import Array, DataType, Lifetime
+
+
+def cell_type(dtype: DataType) -> str:
+    """The numpy type in which the device holds that data type: half precision lies in float32 cells."""
+    return "float32" if dtype is DataType.FLOAT16 else dtype.value
+
+
+class Emitter:
+    """Grows the device graph of one model.
+
+    Every IR operand has at most one tensor, whose dimensions are the operand's, in the operand's layout.
+    """
+
+    def __init__(self, model: Model, *, half_precision: bool) -> None:
+        self.model = model
+        self._half_precision = half_precision
+        self._tensors: list[NpuTensor] = []
+        self._instructions: list[Instruction] = []
+        self._tensor_of: dict[int, int] = {}
+        self._inputs = tuple(self._add_input(operand) for operand in model.inputs)
+
+    @property
+    def instruction_count(self) -> int:
+        """How many instructions there are so far."""
+        return len(self._instructions)
+
+    def tensor(self, operand: int) -> int:
+        """The tensor of an operand that was set, or of a constant."""
+        if operand not in self._tensor_of:
+            self._tensor_of[operand] = self.add_constant(self.constant(operand))
+        return self._tensor_of[operand]
+
+    def is_constant(self, operand: int) -> bool:
+        """Whether the operand's contents are known."""
+        return self.model.operands[operand].lifetime is Lifetime.CONSTANT
+
+    def constant(self, operand: int) -> Array:
+        """The contents of a constant operand, in the device's cells."""
+        value = self.model.operands[operand].value
+        assert value is not None, "a temporary is read before it is set"
+        if value.dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                value = value.astype(np.float16 if self._half_precision else value.dtype, copy=False)
+            return value.astype(np.float32, copy=False)
+        return value
+
+    def type_of(self, tensor: int) -> TensorType:
+        """The type of a tensor."""
+        return self._tensors[tensor].type
+
+    def result_type(self, operand: int) -> TensorType:
+        """The type of the tensor that an operand will have."""
+        type_ = self.model.operands[operand].type
+        return TensorType(cell_type(type_.dtype), type_.dimensions)
+
+    def assign(self, operand: int, tensor: int) -> None:
+        """Say which tensor holds an operand."""
+        assert self.type_of(tensor) == self.result_type(operand), "a lowering made a tensor of the wrong type"
+        self._tensor_of[operand] = tensor
+
+    def add_constant(self, value: Array) -> int:
+        """Add a constant, made contiguous."""
+        value = np.ascontiguousarray(value).reshape(value.shape)
+        return self._add(NpuTensor(TensorType(value.dtype.name, value.shape), value))
+
+    def view(self, tensor: int, dimensions: Sequence[int]) -> int:
+        """The same memory in other dimensions; costs nothing when the program runs."""
+        source = self._tensors[tensor]
+        if source.type.dimensions == tuple(dimensions):
+            return tensor
+        type_ = TensorType(source.type.dtype, tuple(dimensions))
+        if source.value is not None:
+            return self._add(NpuTensor(type_, source.value.reshape(dimensions)))
+        return self._add(NpuTensor(type_, view_of=tensor if source.view_of is None else source.view_of))
+
+    def transpose(self, tensor: int, perm: Sequence[int]) -> int:
+        """The tensor with its axes in another order; a view where only axes of size 1 change places."""
+        dimensions = self.type_of(tensor).dimensions
+        result = tuple(dimensions[axis] for axis in perm)
+        moved = [axis for axis in perm if dimensions[axis] != 1]
+        if moved == sorted(moved):
+            return self.view(tensor, result)
+        type_ = TensorType(self.type_of(tensor).dtype, result)
+        return self.emit("transpose", (tensor,), (type_,), {"perm": tuple(perm)})[0]
+
+    def emit(
+        self,
+        kernel: str,
+        inputs: Sequence[int],
+        results: Sequence[TensorType],
+        parameters: Parameters | None = None,
+        activation: Activation | None = None,
+    ) -> tuple[int, ...]:
+        """Add one instruction, with the scratch memory that its kernel and its activation ask for.
+
+        Returns:
+            One new tensor per type in `results`.
+        """
+        parameters = parameters or {}
+        assert activation is None or KERNELS[kernel].fuses, f"{kernel} cannot apply an activation"
+        scratch = KERNELS[kernel].scratch([self.type_of(tensor) for tensor in inputs], results, parameters)
+        if activation is not None:
+            scratch += activation_scratch(activation, results[0])
+        outputs = tuple(self._add(NpuTensor(type_)) for type_ in results)
+        self._instructions.append(
+            Instruction(
+                kernel=kernel,
+                inputs=tuple(inputs),
+                outputs=outputs,
+                scratch=tuple(self._add(NpuTensor(type_)) for type_ in scratch),
+                parameters=parameters,
+                activation=activation,
+            )
+        )
+        return outputs
+
+    def round_results(self, operands: Sequence[int]) -> None:
+        """Round what was computed to half precision, where the operand or the whole context is in half precision."""
+        for operand in operands:
+            dtype = self.model.operands[operand].type.dtype
+            if dtype is DataType.FLOAT16 or (self._half_precision and dtype is DataType.FLOAT32):
+                self._tensor_of[operand] = self._rounded(self._tensor_of[operand])
+
+    def finish(self) -> NpuGraph:
+        """The finished graph, in which no output shares memory with an input, a constant or another output."""
+        taken = set(self._inputs)
+        outputs = []
+        for operand in self.model.outputs:
+            tensor = self._output(operand, taken)
+            taken.add(self._owner(tensor))
+            outputs.append(tensor)
+        return NpuGraph(tuple(self._tensors), tuple(self._instructions), self._inputs, tuple(outputs))
+
+    def instructions(self, start: int, stop: int) -> Sequence[Instruction]:
+        """The instructions between two counts."""
+        return self._instructions[start:stop]
+
+    def _output(self, operand: int, taken: set[int]) -> int:
+        tensor = self.tensor(operand)
+        type_ = self.model.operands[operand].type
+        wanted = TensorType(type_.dtype.value, type_.dimensions)
+        if self.type_of(tensor) != wanted:
+            return self.emit("cast", (tensor,), (wanted,))[0]
+        owner = self._owner(tensor)
+        if owner in taken or self._tensors[owner].value is not None:
+            return self.emit("copy", (tensor,), (wanted,))[0]
+        return tensor
+
+    def _owner(self, tensor: int) -> int:
+        view_of = self._tensors[tensor].view_of
+        return tensor if view_of is None else view_of
+
+    def _add_input(self, operand: int) -> int:
+        type_ = self.model.operands[operand].type
+        given = self._add(NpuTensor(TensorType(type_.dtype.value, type_.dimensions)))
+        self._tensor_of[operand] = given
+        if type_.dtype is DataType.FLOAT16:
+            self._tensor_of[operand] = self.emit("cast", (given,), (self.result_type(operand),))[0]
+        elif self._half_precision and type_.dtype is DataType.FLOAT32:
+            self._tensor_of[operand] = self._rounded(given)
+        return given
+
+    def _rounded(self, tensor: int) -> int:
+        return self.emit("round_to_half", (tensor,), (self.type_of(tensor),))[0]
+
+    def _add(self, tensor: NpuTensor) -> int:
+        self._tensors.append(tensor)
+        return len(self._tensors) - 1

@@ -1,0 +1,95 @@
+"""The device's own form of a model: tensors and instructions, channels last, activations fused.
+
+This is what a vendor's compiler would call its low-level graph. It knows nothing of the adapter IR: an instruction
+names a kernel, and everything it holds can be written as JSON and raw bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from nnadapter.ir.operand import Array
+
+Parameters = Mapping[str, Any]
+"""What a kernel must know beside its tensors: numbers, strings, and tuples of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type and dimensions of one tensor."""
+
+    dtype: str
+    """A numpy name. Half precision is held in `float32` cells that are rounded to `float16` values."""
+    dimensions: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.dimensions)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the contents."""
+        return self.size * int(np.dtype(self.dtype).itemsize)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NpuTensor:
+    """One tensor; always contiguous."""
+
+    type: TensorType
+    value: Array | None = None
+    """The contents of a constant, packed as its kernel wants them; None for everything else."""
+    view_of: int | None = None
+    """The tensor whose memory this one is, seen in other dimensions; None if it has memory of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """A function applied to an instruction's output while it is still in cache."""
+
+    function: str
+    """A row of `kernels.functions.FUNCTIONS`."""
+    parameters: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruction:
+    """One call of a kernel. All numbers are positions in `NpuGraph.tensors`."""
+
+    kernel: str
+    """A row of `kernels.KERNELS`."""
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    scratch: tuple[int, ...] = ()
+    """Memory that only this instruction uses: what the kernel asks for, then what the activation asks for."""
+    parameters: Parameters = field(default_factory=dict)
+    activation: Activation | None = None
+
+    @property
+    def label(self) -> str:
+        """What a report calls it: `convolution+relu`."""
+        name = self.kernel.replace("_", " ")
+        return name if self.activation is None else f"{name}+{self.activation.function}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NpuGraph:
+    """A whole model, ready to be placed in memory."""
+
+    tensors: tuple[NpuTensor, ...]
+    instructions: tuple[Instruction, ...]
+    """In the order in which they run."""
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    """No two share memory, and none is an input, a constant, or a view of one."""
+
+    def owner(self, tensor: int) -> int:
+        """The tensor that has the memory in which `tensor` lies."""
+        view_of = self.tensors[tensor].view_of
+        return tensor if view_of is None else view_of

@@ -1,0 +1,32 @@
+"""The kernel table: what the device's instructions can name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from nnadapter.drivers.fake_npu.kernels.convolution import CONVOLUTION_KERNELS
+from nnadapter.drivers.fake_npu.kernels.elementwise import ELEMENTWISE_KERNELS
+from nnadapter.drivers.fake_npu.kernels.kernel import Kernel
+from nnadapter.drivers.fake_npu.kernels.matrix import MATRIX_KERNELS
+from nnadapter.drivers.fake_npu.kernels.movement import MOVEMENT_KERNELS
+from nnadapter.drivers.fake_npu.kernels.normalisation import NORMALISATION_KERNELS
+from nnadapter.drivers.fake_npu.kernels.pooling import POOLING_KERNELS
+from nnadapter.drivers.fake_npu.kernels.reduction import REDUCTION_KERNELS
+from nnadapter.drivers.fake_npu.kernels.resize import RESIZE_KERNELS
+
+KERNELS: Mapping[str, Kernel] = MappingProxyType(
+    {
+        **CONVOLUTION_KERNELS,
+        **ELEMENTWISE_KERNELS,
+        **MATRIX_KERNELS,
+        **MOVEMENT_KERNELS,
+        **NORMALISATION_KERNELS,
+        **POOLING_KERNELS,
+        **REDUCTION_KERNELS,
+        **RESIZE_KERNELS,
+    }
+)
+"""Every kernel by name."""
+
+__all__ = ["KERNELS", "Kernel"]

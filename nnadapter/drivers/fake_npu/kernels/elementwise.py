@@ -1,0 +1,197 @@
+"""Element-wise kernels: unary, binary, variadic and conditional, with numpy's broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from nnadapter.drivers.fake_npu.graph import Activation, Parameters, TensorType
+from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks
+from nnadapter.drivers.fake_npu.kernels.functions import FUNCTIONS, Function
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Finish, Kernel, Run
+from nnadapter.ir.operand import Array
+
+
+def activation_scratch(activation: Activation, result: TensorType) -> tuple[TensorType, ...]:
+    """Temporaries that an activation needs on a result of that type: one block each."""
+    block = TensorType(result.dtype, (min(result.size, BLOCK_ELEMENTS),))
+    return (block,) * FUNCTIONS[activation.function].temporaries
+
+
+def bind_activation(activation: Activation, temporaries: Sequence[Array]) -> Finish:
+    """The fused form of an activation: applied to any contiguous array, in place."""
+    row = FUNCTIONS[activation.function]
+    function = row.make(*activation.parameters)
+
+    def finish(array: Array) -> None:
+        flat = array.reshape(-1)
+        if not temporaries:
+            function(flat, flat)
+            return
+        for block in blocks(flat.size, BLOCK_ELEMENTS):
+            part = flat[block]
+            function(part, part, *(temporary[: part.size] for temporary in temporaries))
+
+    return finish
+
+
+def _bind_unary(call: Call) -> Run:
+    name, arguments = call.parameters["function"], call.parameters["arguments"]
+    row = FUNCTIONS[name]
+    return _over_blocks(row.make(*arguments), call.inputs[0], call.outputs[0], call.scratch, row.blocked)
+
+
+def _over_blocks(function: Function, x: Array, out: Array, temporaries: Sequence[Array], blocked: bool) -> Run:
+    x, out = x.reshape(-1), out.reshape(-1)
+    if not blocked or x.size <= BLOCK_ELEMENTS:
+        arguments = (x, out, *(temporary[: x.size] for temporary in temporaries))
+        return lambda: function(*arguments)
+    pieces = [
+        (x[block], out[block], *(temporary[: block.stop - block.start] for temporary in temporaries))
+        for block in blocks(x.size, BLOCK_ELEMENTS)
+    ]
+
+    def run() -> None:
+        for piece in pieces:
+            function(*piece)
+
+    return run
+
+
+def _unary_scratch(
+    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
+) -> tuple[TensorType, ...]:
+    return activation_scratch(Activation(parameters["function"]), outputs[0])
+
+
+def _divide(x: Array, y: Array, out: Array) -> None:
+    """Division as ONNX has it: integers truncate towards zero, where numpy rounds down."""
+    if out.dtype.kind == "f":
+        np.divide(x, y, out)
+        return
+    quotient, remainder = np.divmod(x, y)
+    np.add(quotient, (remainder != 0) & ((x < 0) != (y < 0)), out, casting="unsafe")
+
+
+def _power(x: Array, exponent: Array, out: Array) -> None:
+    """Powers; integers go through float64, because numpy has no negative integer powers."""
+    if out.dtype.kind == "f":
+        np.power(x, exponent.astype(x.dtype, copy=False), out)
+    else:
+        np.copyto(out, np.power(x.astype(np.float64), exponent), casting="unsafe")
+
+
+BINARY: Mapping[str, Callable[..., object]] = MappingProxyType(
+    {
+        "add": np.add,
+        "and": np.logical_and,
+        "divide": _divide,
+        "equal": np.equal,
+        "float_modulo": np.fmod,
+        "greater": np.greater,
+        "greater_equal": np.greater_equal,
+        "less": np.less,
+        "less_equal": np.less_equal,
+        "maximum": np.maximum,
+        "minimum": np.minimum,
+        "modulo": np.mod,
+        "multiply": np.multiply,
+        "or": np.logical_or,
+        "power": _power,
+        "subtract": np.subtract,
+        "xor": np.logical_xor,
+    }
+)
+"""Functions of two variables, called as `function(x, y, out=out)`."""
+
+
+def _bind_binary(name: str) -> Callable[[Call], Run]:
+    function = BINARY[name]
+
+    def bind(call: Call) -> Run:
+        (x, y), (out,), finish = call.inputs, call.outputs, call.finish
+        if finish is None:
+            return lambda: function(x, y, out=out)
+
+        def run() -> None:
+            function(x, y, out=out)
+            finish(out)
+
+        return run
+
+    return bind
+
+
+def _bind_sum(call: Call) -> Run:
+    """The sum of three or more tensors."""
+    (first, second, *others), (out,) = call.inputs, call.outputs
+
+    def run() -> None:
+        np.add(first, second, out)
+        for other in others:
+            np.add(out, other, out)
+
+    return run
+
+
+def _bind_prelu(call: Call) -> Run:
+    """max(x, 0) + slope min(x, 0)."""
+    (x, slope), (out,), (negative,) = call.inputs, call.outputs, call.scratch
+
+    def run() -> None:
+        np.minimum(x, 0, out=negative)
+        np.multiply(negative, slope, negative)
+        np.maximum(x, 0, out=out)
+        np.add(out, negative, out)
+
+    return run
+
+
+def _bind_where(call: Call) -> Run:
+    (condition, x, y), (out,) = call.inputs, call.outputs
+
+    def run() -> None:
+        np.copyto(out, y)
+        np.copyto(out, x, where=condition)
+
+    return run
+
+
+def _bind_cast(call: Call) -> Run:
+    (x,), (out,) = call.inputs, call.outputs
+    return lambda: np.copyto(out, x, casting="unsafe")
+
+
+def _bind_round_to_half(call: Call) -> Run:
+    """Rounds float32 cells to float16 values, block by block so that the half-precision copy stays in cache."""
+    x, out, (half,) = call.inputs[0].reshape(-1), call.outputs[0].reshape(-1), call.scratch
+    pieces = [(x[block], out[block], half[: block.stop - block.start]) for block in blocks(x.size, BLOCK_ELEMENTS)]
+
+    def run() -> None:
+        for source, target, rounded in pieces:
+            np.copyto(rounded, source, casting="same_kind")
+            np.copyto(target, rounded)
+
+    return run
+
+
+ELEMENTWISE_KERNELS: Mapping[str, Kernel] = MappingProxyType(
+    {name: Kernel(bind=_bind_binary(name), in_place=(0, 1), fuses=True) for name in BINARY}
+    | {
+        "cast": Kernel(bind=_bind_cast),
+        "prelu": Kernel(bind=_bind_prelu, scratch=lambda inputs, outputs, parameters: (outputs[0],), in_place=(0,)),
+        "round_to_half": Kernel(
+            bind=_bind_round_to_half,
+            scratch=lambda inputs, outputs, parameters: (
+                TensorType("float16", (min(outputs[0].size, BLOCK_ELEMENTS),)),
+            ),
+            in_place=(0,),
+        ),
+        "sum": Kernel(bind=_bind_sum, in_place=(0, 1)),
+        "unary": Kernel(bind=_bind_unary, scratch=_unary_scratch, in_place=(0,)),
+        "where": Kernel(bind=_bind_where),
+    }
+)
+"""Rows of the kernel table."""

@@ -1,0 +1,69 @@
+"""What a kernel is: a function that binds an instruction to its buffers, once, and gives back what to call per run.
+
+Everything that depends on shapes is decided while binding. What is called per run has no arguments, writes its
+outputs in place and allocates nothing large. The law of this folder: a kernel never writes to its inputs, and it
+reads each input before it writes the output at the same place if it declares that input in `in_place`.
+Floating-point warnings are off while a program runs, so kernels may overflow where the result is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
+from nnadapter.ir.operand import Array
+
+Run = Callable[[], object]
+"""One bound instruction; what it returns is not looked at."""
+Finish = Callable[[Array], None]
+"""Applies the fused activation to a contiguous array, in place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One instruction with the arrays that it works on."""
+
+    inputs: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+    scratch: tuple[Array, ...]
+    """What the kernel's `scratch` asked for."""
+    parameters: Parameters
+    finish: Finish | None = None
+    """The fused activation; only kernels with `fuses` are given one, and they must call it on all of their output."""
+
+
+Bind = Callable[[Call], Run]
+ScratchRule = Callable[[Sequence[TensorType], Sequence[TensorType], Parameters], tuple[TensorType, ...]]
+"""Types of inputs and outputs, parameters -> types of the scratch buffers."""
+
+
+def no_scratch(
+    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
+) -> tuple[TensorType, ...]:
+    """The scratch rule of kernels that need none."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """One row of the kernel table."""
+
+    bind: Bind
+    scratch: ScratchRule = no_scratch
+    in_place: tuple[int, ...] = ()
+    """Inputs whose memory the first output may take over, where dimensions and data type are equal."""
+    fuses: bool = False
+    """Can apply an activation to its output."""
+
+
+def in_sequence(steps: Sequence[Run]) -> Run:
+    """One callable that runs `steps` in order."""
+    if len(steps) == 1:
+        return steps[0]
+
+    def run() -> None:
+        for step in steps:
+            step()
+
+    return run

@@ -1,0 +1,150 @@
+"""Kernels that move elements and compute nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
+from nnadapter.errors import ExecutionError
+from nnadapter.ir.operand import Array
+
+
+def _copy(source: Array, target: Array) -> Run:
+    return lambda: np.copyto(target, source)
+
+
+def _bind_copy(call: Call) -> Run:
+    return _copy(call.inputs[0], call.outputs[0])
+
+
+def _bind_transpose(call: Call) -> Run:
+    return _copy(call.inputs[0].transpose(call.parameters["perm"]), call.outputs[0])
+
+
+def _bind_expand(call: Call) -> Run:
+    (x,), (out,) = call.inputs, call.outputs
+    return _copy(np.broadcast_to(x, out.shape), out)
+
+
+def _bind_tile(call: Call) -> Run:
+    """Seen as [r0, d0, r1, d1, …], a tiled tensor is one broadcast."""
+    (x,), (out,) = call.inputs, call.outputs
+    repeats = tuple(call.parameters["repeats"])
+    pairs = [size for pair in zip(repeats, x.shape, strict=True) for size in pair]
+    source = x.reshape([size for dimension in x.shape for size in (1, dimension)])
+    return _copy(np.broadcast_to(source, pairs), out.reshape(pairs))
+
+
+def _along(axis: int, part: slice) -> tuple[slice, ...]:
+    """The index that takes `part` of one axis and all of those before it."""
+    return (slice(None),) * axis + (part,)
+
+
+def _bind_concat(call: Call) -> Run:
+    (out,), axis = call.outputs, call.parameters["axis"]
+    ends = np.cumsum([part.shape[axis] for part in call.inputs]).tolist()
+    pairs = [
+        (out[_along(axis, slice(end - part.shape[axis], end))], part)
+        for part, end in zip(call.inputs, ends, strict=True)
+    ]
+    return _copy_all(pairs)
+
+
+def _bind_split(call: Call) -> Run:
+    (x,), axis = call.inputs, call.parameters["axis"]
+    ends = np.cumsum([part.shape[axis] for part in call.outputs]).tolist()
+    pairs = [
+        (part, x[_along(axis, slice(end - part.shape[axis], end))])
+        for part, end in zip(call.outputs, ends, strict=True)
+    ]
+    return _copy_all(pairs)
+
+
+def _copy_all(pairs: list[tuple[Array, Array]]) -> Run:
+    def run() -> None:
+        for target, source in pairs:
+            np.copyto(target, source)
+
+    return run
+
+
+def _bind_slice(call: Call) -> Run:
+    (x,), (out,), parameters = call.inputs, call.outputs, call.parameters
+    index = [slice(None)] * x.ndim
+    for axis, start, end, step in zip(*(parameters[name] for name in ("axes", "starts", "ends", "steps")), strict=True):
+        index[axis] = slice(start, end, step)
+    return _copy(x[tuple(index)], out)
+
+
+def _check_indices(indices: Array, size: int) -> None:
+    if indices.size and not (-size <= int(indices.min()) and int(indices.max()) < size):
+        found = f"from {indices.min()} to {indices.max()}"
+        raise ExecutionError(f"an index is out of bounds: got indices {found} for an axis of {size} elements")
+
+
+def _bind_gather(call: Call) -> Run:
+    (x, indices), (out,), axis = call.inputs, call.outputs, call.parameters["axis"]
+    size = x.shape[axis]
+
+    def run() -> None:
+        _check_indices(indices, size)
+        # Negative indices count from the end; numpy copies once more for any mode that checks.
+        np.take(x, indices, axis=axis, out=out, mode="wrap")
+
+    return run
+
+
+def _bind_gather_elements(call: Call) -> Run:
+    (x, indices), (out,), axis = call.inputs, call.outputs, call.parameters["axis"]
+    size = x.shape[axis]
+    # The other axes may be shorter in the indices than in the data.
+    x = x[tuple(slice(None) if place == axis else slice(length) for place, length in enumerate(indices.shape))]
+
+    def run() -> None:
+        _check_indices(indices, size)
+        np.copyto(out, np.take_along_axis(x, indices, axis=axis))
+
+    return run
+
+
+def _bind_pad(call: Call) -> Run:
+    """Negative pads crop; what the other modes repeat is taken from what is left."""
+    (x,), (out,), parameters = call.inputs, call.outputs, call.parameters
+    begins, ends = parameters["pads"][: x.ndim], parameters["pads"][x.ndim :]
+    kept = [slice(max(0, -begin), size - max(0, -end)) for begin, end, size in zip(begins, ends, x.shape, strict=True)]
+    x = x[tuple(kept)]
+    pads = [(max(0, begin), max(0, end)) for begin, end in zip(begins, ends, strict=True)]
+    if parameters["mode"] != "constant":
+        places = [
+            np.pad(np.arange(size), pad, mode=parameters["mode"]) for size, pad in zip(x.shape, pads, strict=True)
+        ]
+        index = np.ix_(*places)
+        return lambda: np.copyto(out, x[index])
+    inside = out[tuple(slice(begin, begin + size) for (begin, _), size in zip(pads, x.shape, strict=True))]
+    value = parameters["value"]
+
+    def run() -> None:
+        out[...] = value
+        np.copyto(inside, x)
+
+    return run
+
+
+MOVEMENT_KERNELS: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "concat": Kernel(bind=_bind_concat),
+        "copy": Kernel(bind=_bind_copy),
+        "expand": Kernel(bind=_bind_expand),
+        "gather": Kernel(bind=_bind_gather),
+        "gather_elements": Kernel(bind=_bind_gather_elements),
+        "pad": Kernel(bind=_bind_pad),
+        "slice": Kernel(bind=_bind_slice),
+        "split": Kernel(bind=_bind_split),
+        "tile": Kernel(bind=_bind_tile),
+        "transpose": Kernel(bind=_bind_transpose),
+    }
+)
+"""Rows of the kernel table."""

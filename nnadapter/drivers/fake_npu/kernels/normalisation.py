@@ -1,0 +1,197 @@
+"""Kernels that relate each element to its neighbours along axes: softmax and the normalisations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from types import MappingProxyType
+
+import numpy as np
+
+from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
+from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
+
+_BLOCK = 4 * BLOCK_ELEMENTS
+"""Elements of one block of rows."""
+
+
+def _rows(dimensions: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    """[outer, axis, inner], or [outer, axis] where nothing lies behind the axis."""
+    outer, inner = prod(dimensions[:axis]), prod(dimensions[axis + 1 :])
+    return (outer, dimensions[axis]) if inner == 1 else (outer, dimensions[axis], inner)
+
+
+def _row_block(rows: tuple[int, ...]) -> int:
+    return max(1, min(rows[0], _BLOCK // prod(rows[1:])))
+
+
+def _softmax_scratch(
+    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
+) -> tuple[TensorType, ...]:
+    """One number for every row of a block: its maximum, then its sum."""
+    rows = _rows(inputs[0].dimensions, parameters["axis"])
+    return (TensorType(inputs[0].dtype, (_row_block(rows), 1, *rows[2:])),)
+
+
+def _bind_softmax(call: Call) -> Run:
+    (x,), (out,), (extreme,) = call.inputs, call.outputs, call.scratch
+    dimensions = _rows(x.shape, call.parameters["axis"])
+    x, out = x.reshape(dimensions), out.reshape(dimensions)
+    pieces = [
+        (x[rows], out[rows], extreme[: rows.stop - rows.start]) for rows in blocks(dimensions[0], extreme.shape[0])
+    ]
+
+    def run() -> None:
+        for source, target, edge in pieces:
+            np.maximum.reduce(source, axis=1, keepdims=True, out=edge)
+            np.subtract(source, edge, target)
+            np.exp(target, target)
+            np.add.reduce(target, axis=1, keepdims=True, out=edge)
+            np.divide(target, edge, target)
+
+    return run
+
+
+def _bind_log_softmax(call: Call) -> Run:
+    """The logarithm of softmax: x - max - log(sum(exp(x - max)))."""
+    (x,), (out,), (edge, shifted) = call.inputs, call.outputs, call.scratch
+    dimensions = _rows(x.shape, call.parameters["axis"])
+    x, out, shifted = x.reshape(dimensions), out.reshape(dimensions), shifted.reshape(dimensions)
+
+    def run() -> None:
+        np.maximum.reduce(x, axis=1, keepdims=True, out=edge)
+        np.subtract(x, edge, shifted)
+        np.exp(shifted, out)
+        np.add.reduce(out, axis=1, keepdims=True, out=edge)
+        np.log(edge, edge)
+        np.subtract(shifted, edge, out)
+
+    return run
+
+
+def _log_softmax_scratch(
+    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
+) -> tuple[TensorType, ...]:
+    rows = _rows(inputs[0].dimensions, parameters["axis"])
+    return TensorType(inputs[0].dtype, (rows[0], 1, *rows[2:])), outputs[0]
+
+
+def _layer_scratch(
+    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
+) -> tuple[TensorType, ...]:
+    """Mean, then deviation, of every row of a block."""
+    depth = prod(inputs[0].dimensions[parameters["axis"] :])
+    rows = _row_block((inputs[0].size // depth, depth))
+    return TensorType(inputs[0].dtype, (rows,)), TensorType(inputs[0].dtype, (rows,))
+
+
+def _bind_layer(call: Call) -> Run:
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias over all axes from `axis` on, block by block of rows."""
+    (x, scale, *bias), (out,), (means, deviations) = call.inputs, call.outputs, call.scratch
+    axis, epsilon = call.parameters["axis"], call.parameters["epsilon"]
+    depth = prod(x.shape[axis:])
+    x, out = x.reshape(-1, depth), out.reshape(-1, depth)
+    normalised = call.inputs[0].shape[axis:]
+    factors = np.broadcast_to(scale, normalised).reshape(depth)
+    offsets = np.broadcast_to(bias[0], normalised).reshape(depth) if bias else None
+    pieces = [
+        (x[rows], out[rows], means[: rows.stop - rows.start], deviations[: rows.stop - rows.start])
+        for rows in blocks(x.shape[0], means.shape[0])
+    ]
+
+    def run() -> None:
+        for source, target, mean, deviation in pieces:
+            np.add.reduce(source, axis=1, out=mean)
+            np.divide(mean, depth, mean)
+            np.subtract(source, mean[:, None], target)
+            np.einsum("rd,rd->r", target, target, out=deviation)
+            np.divide(deviation, depth, deviation)
+            np.add(deviation, epsilon, deviation)
+            np.sqrt(deviation, deviation)
+            np.divide(target, deviation[:, None], target)
+            np.multiply(target, factors, target)
+            if offsets is not None:
+                np.add(target, offsets, target)
+
+    return run
+
+
+def _instance_scratch(
+    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
+) -> tuple[TensorType, ...]:
+    """The squared distances, then mean and deviation of every channel of every image."""
+    dimensions = list(inputs[0].dimensions)
+    for axis in parameters["axes"]:
+        dimensions[axis] = 1
+    few = TensorType(inputs[0].dtype, tuple(dimensions))
+    return inputs[0], few, few
+
+
+def _bind_instance(call: Call) -> Run:
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, mean and variance over `axes`, one per channel."""
+    (x, scale, bias), (out,), (squares, mean, deviation) = call.inputs, call.outputs, call.scratch
+    axes, epsilon = tuple(call.parameters["axes"]), call.parameters["epsilon"]
+    share = mean.size / x.size
+    channels = [1] * x.ndim
+    channels[call.parameters["channel_axis"]] = scale.size
+    scale, bias = scale.reshape(channels), bias.reshape(channels)
+
+    def run() -> None:
+        np.add.reduce(x, axis=axes, keepdims=True, out=mean)
+        np.multiply(mean, share, mean)
+        np.subtract(x, mean, out)
+        np.multiply(out, out, squares)
+        np.add.reduce(squares, axis=axes, keepdims=True, out=deviation)
+        np.multiply(deviation, share, deviation)
+        np.add(deviation, epsilon, deviation)
+        np.sqrt(deviation, deviation)
+        np.divide(scale, deviation, deviation)
+        np.multiply(out, deviation, out)
+        np.add(out, bias, out)
+
+    return run
+
+
+def _bind_local_response(call: Call) -> Run:
+    """ONNX's LRN: x / (bias + alpha / size * sum of squares of the `size` channels around)^beta."""
+    (x,), (out,), (squares, total) = call.inputs, call.outputs, call.scratch
+    size, axis = call.parameters["size"], call.parameters["channel_axis"]
+    alpha, beta, bias = (call.parameters[name] for name in ("alpha", "beta", "bias"))
+    squares, total = np.moveaxis(squares, axis, 0), np.moveaxis(total, axis, 0)
+    x, out = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
+    channels = x.shape[0]
+    # Channel c sums squares of c - (size - 1) // 2 to c + size // 2.
+    shifts = [shift for shift in range(-((size - 1) // 2), size // 2 + 1) if shift and abs(shift) < channels]
+    pairs = [
+        (total[max(0, -shift) : channels - max(0, shift)], squares[max(0, shift) : channels - max(0, -shift)])
+        for shift in shifts
+    ]
+
+    def run() -> None:
+        np.multiply(x, x, squares)
+        np.copyto(total, squares)
+        for target, source in pairs:
+            np.add(target, source, target)
+        np.multiply(total, alpha / size, total)
+        np.add(total, bias, total)
+        np.power(total, -beta, total)
+        np.multiply(x, total, out)
+
+    return run
+
+
+NORMALISATION_KERNELS: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "instance_normalisation": Kernel(bind=_bind_instance, scratch=_instance_scratch, in_place=(0,)),
+        "layer_normalisation": Kernel(bind=_bind_layer, scratch=_layer_scratch, in_place=(0,)),
+        "local_response_normalisation": Kernel(
+            bind=_bind_local_response,
+            scratch=lambda inputs, outputs, parameters: (inputs[0], inputs[0]),
+            in_place=(0,),
+        ),
+        "log_softmax": Kernel(bind=_bind_log_softmax, scratch=_log_softmax_scratch, in_place=(0,)),
+        "softmax": Kernel(bind=_bind_softmax, scratch=_softmax_scratch, in_place=(0,)),
+    }
+)
+"""Rows of the kernel table."""

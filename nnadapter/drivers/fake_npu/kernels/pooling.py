@@ -1,0 +1,102 @@
+"""Pooling over images [N, H, W, C]: first along rows, then along columns, one pass per tap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
+from nnadapter.drivers.fake_npu.kernels.windows import Window, bind_padded_copy
+from nnadapter.ir.operand import Array
+
+Combine = Callable[..., object]
+"""A function of two variables, called as `combine(x, y, out=out)`."""
+
+
+def _pooling_scratch(
+    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
+) -> tuple[TensorType, ...]:
+    """The result along rows, then the padded copy if there is one."""
+    window, image, result = Window.of(parameters), inputs[0].dimensions, outputs[0].dimensions
+    dtype, phases = inputs[0].dtype, window.strides[1]
+    lines = (image[0], window.rows(result[1]), *result[2:])
+    needed = [TensorType(dtype, lines)]
+    if window.needs_copy(image, result, phases):
+        needed.append(TensorType(dtype, window.copy_dimensions(image, result, phases)))
+    return tuple(needed)
+
+
+def _bind_windows(call: Call, combine: Combine, fill: float) -> Run:
+    """Bind `out = ` all pixels of each window, combined; pixels outside the image are `fill`."""
+    (x,), (out,), (lines, *copy) = call.inputs, call.outputs, call.scratch
+    window = Window.of(call.parameters)
+    prepare = bind_padded_copy(x, copy[0], window, fill) if copy else None
+    image = copy[0] if copy else x[:, :, None]
+    height, width = out.shape[1:3]
+    runs = []
+    for column in range(window.kernel_shape[1]):
+        shift, phase = divmod(column * window.dilations[1], image.shape[2])
+        runs.append(image[:, : lines.shape[1], phase, shift : shift + width])
+    span = (height - 1) * window.strides[0] + 1
+    starts = [row * window.dilations[0] for row in range(window.kernel_shape[0])]
+    rows = [lines[:, start : start + span : window.strides[0]] for start in starts]
+
+    def run() -> None:
+        if prepare is not None:
+            prepare()
+        _reduce(runs, combine, lines)
+        _reduce(rows, combine, out)
+
+    return run
+
+
+def _reduce(parts: Sequence[Array], combine: Combine, out: Array) -> None:
+    """Combine all `parts` into `out`, which has their dimensions."""
+    if len(parts) == 1:
+        np.copyto(out, parts[0])
+        return
+    combine(parts[0], parts[1], out=out)
+    for part in parts[2:]:
+        combine(out, part, out=out)
+
+
+def _bind_max(call: Call) -> Run:
+    dtype = call.inputs[0].dtype
+    lowest = -np.inf if dtype.kind == "f" else int(np.iinfo(dtype).min)
+    return _bind_windows(call, np.maximum, lowest)
+
+
+def _counted(window: Window, axis: int, image: int, result: int, include_pad: bool) -> Array:
+    """How many pixels of each window along one axis count, [result]."""
+    before, after = window.pads[axis], window.pads[axis + 2]
+    first = np.arange(result)[:, None] * window.strides[axis] - before
+    places = first + np.arange(window.kernel_shape[axis]) * window.dilations[axis]
+    low, high = (-before, image + after) if include_pad else (0, image)
+    return np.count_nonzero((places >= low) & (places < high), axis=1)
+
+
+def _bind_average(call: Call) -> Run:
+    """The sum of each window over the number of pixels that count."""
+    (x,), (out,) = call.inputs, call.outputs
+    window, include_pad = Window.of(call.parameters), bool(call.parameters["count_include_pad"])
+    rows, columns = (_counted(window, axis, x.shape[axis + 1], out.shape[axis + 1], include_pad) for axis in (0, 1))
+    share = (1 / np.maximum(rows[:, None] * columns, 1)).astype(out.dtype)[:, :, None]
+    total = _bind_windows(call, np.add, 0)
+
+    def run() -> None:
+        total()
+        np.multiply(out, share, out)
+
+    return run
+
+
+POOLING_KERNELS: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "average_pool": Kernel(bind=_bind_average, scratch=_pooling_scratch),
+        "max_pool": Kernel(bind=_bind_max, scratch=_pooling_scratch),
+    }
+)
+"""Rows of the kernel table."""

@@ -1,0 +1,105 @@
+"""Kernels along axes: reductions, positions of extremes, running sums, the largest few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
+from nnadapter.ir.operand import Array
+
+
+def _bind_reduction(function: np.ufunc) -> Callable[[Call], Run]:
+    def bind(call: Call) -> Run:
+        (x,), (out,) = call.inputs, call.outputs
+        axes = tuple(call.parameters["axes"])
+        # Without the data type, numpy would add narrow integers in a wider type; the IR's result wraps around.
+        return lambda: function.reduce(x, axis=axes, dtype=out.dtype, out=out, keepdims=out.ndim == x.ndim)
+
+    return bind
+
+
+def _bind_mean(call: Call) -> Run:
+    (x,), (out,) = call.inputs, call.outputs
+    axes = tuple(call.parameters["axes"])
+    keepdims = out.ndim == x.ndim
+    share = out.size / x.size
+
+    def run() -> None:
+        np.add.reduce(x, axis=axes, out=out, keepdims=keepdims)
+        np.multiply(out, share, out)
+
+    return run
+
+
+def _bind_extreme(find: Callable[..., Array]) -> Callable[[Call], Run]:
+    """The position of the extreme: the first of equals, or the last."""
+
+    def bind(call: Call) -> Run:
+        (x,), (out,) = call.inputs, call.outputs
+        axis, last = call.parameters["axis"], call.parameters["select_last_index"]
+        result = out.reshape(x.shape[:axis] + x.shape[axis + 1 :])
+        size = x.shape[axis]
+        source = np.flip(x, axis) if last else x
+
+        def run() -> None:
+            find(source, axis=axis, out=result)
+            if last:
+                np.subtract(size - 1, result, result)
+
+        return run
+
+    return bind
+
+
+def _bind_running_sum(call: Call) -> Run:
+    (x,), (out,) = call.inputs, call.outputs
+    axis = call.parameters["axis"]
+    if call.parameters["reverse"]:
+        x, out = np.flip(x, axis), np.flip(out, axis)
+    # From here on, "first" means first in the direction of the sum.
+    x, out = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
+    if not call.parameters["exclusive"]:
+        return lambda: np.add.accumulate(x, axis=0, dtype=out.dtype, out=out)
+
+    def run() -> None:
+        out[0] = 0
+        np.add.accumulate(x[:-1], axis=0, dtype=out.dtype, out=out[1:])
+
+    return run
+
+
+def _bind_top_k(call: Call) -> Run:
+    """The k largest or smallest, in order; of equals the one with the lower index comes first."""
+    (x,), (values, indices) = call.inputs, call.outputs
+    axis, largest = call.parameters["axis"], call.parameters["largest"]
+    count, size = values.shape[axis], x.shape[axis]
+
+    def run() -> None:
+        if largest:
+            # A stable ascending sort of the flipped data, read backwards, keeps equals in their order.
+            order = size - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+        else:
+            order = np.argsort(x, axis=axis, kind="stable")
+        np.copyto(indices, np.take(order, range(count), axis=axis))
+        np.copyto(values, np.take_along_axis(x, indices, axis=axis))
+
+    return run
+
+
+REDUCTION_KERNELS: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "arg_max": Kernel(bind=_bind_extreme(np.argmax)),
+        "arg_min": Kernel(bind=_bind_extreme(np.argmin)),
+        "reduce_max": Kernel(bind=_bind_reduction(np.maximum)),
+        "reduce_mean": Kernel(bind=_bind_mean),
+        "reduce_min": Kernel(bind=_bind_reduction(np.minimum)),
+        "reduce_prod": Kernel(bind=_bind_reduction(np.multiply)),
+        "reduce_sum": Kernel(bind=_bind_reduction(np.add)),
+        "running_sum": Kernel(bind=_bind_running_sum),
+        "top_k": Kernel(bind=_bind_top_k),
+    }
+)
+"""Rows of the kernel table."""

@@ -1,0 +1,96 @@
+"""From the adapter IR to the device's graph: the passes by name, then every operation's own lowering."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from nnadapter.drivers.fake_npu.emitter import Emitter
+from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
+from nnadapter.drivers.fake_npu.operations import OPERATIONS
+from nnadapter.ir.model import Model, Operation
+from nnadapter.ir.passes import run_passes
+
+PASSES = (
+    "simplify",
+    "matmul_to_fully_connected",
+    "fuse_batch_normalization",
+    "fuse_scale_and_bias",
+    "fuse_layer_normalization",
+    "fuse_gelu",
+    "fuse_hard_swish",
+    "fuse_swish",
+    "fuse_activation",
+    "channels_last",
+    "simplify",
+    "remove_dead",
+)
+"""What makes a model fit this device, in order."""
+
+NO_OPERATION = "no operation"
+"""What an operation runs as that costs nothing: a view, or one that a pass took away."""
+
+_SIDE_WORK = frozenset({"transpose", "round_to_half", "cast", "copy"})
+"""Kernels that stand beside what an operation does; a report names them only where there is nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A model in the device's own form."""
+
+    graph: NpuGraph
+    runs_as: tuple[str, ...]
+    """For every operation of the IR model, what it runs as; the same text for operations that run as one."""
+
+
+def lower(model: Model, *, half_precision: bool, passes: Sequence[str] = PASSES) -> Lowered:
+    """Lower a model whose operations were all taken."""
+    prepared = run_passes(_numbered(model), passes)
+    emitter = Emitter(prepared, half_precision=half_precision)
+    instructions = [_lower_operation(emitter, operation) for operation in prepared.operations]
+    return Lowered(emitter.finish(), _runs_as(model, prepared.operations, instructions))
+
+
+def _numbered(model: Model) -> Model:
+    """The model with each operation's position as its origin: passes join origins, so these tell what became of it."""
+    operations = tuple(
+        replace(operation, origins=(str(position),)) for position, operation in enumerate(model.operations)
+    )
+    return Model(model.operands, operations, model.inputs, model.outputs)
+
+
+def _lower_operation(emitter: Emitter, operation: Operation) -> Sequence[Instruction]:
+    """Write one operation's instructions and return them."""
+    row, start = OPERATIONS[operation.type], emitter.instruction_count
+    row.lower(emitter, operation)
+    if not row.moves:
+        emitter.round_results(operation.outputs)
+    return emitter.instructions(start, emitter.instruction_count)
+
+
+def _runs_as(
+    model: Model, lowered: Sequence[Operation], instructions: Sequence[Sequence[Instruction]]
+) -> tuple[str, ...]:
+    texts: dict[int, str] = {}
+    seen: dict[str, int] = {}
+    for operation, written in zip(lowered, instructions, strict=True):
+        positions = [int(origin) for origin in operation.origins]
+        if not positions or not written:
+            continue
+        text = f"{_label(written)} of {_name(model, positions[0])}"
+        seen[text] = seen.get(text, 0) + 1
+        unique = text if seen[text] == 1 else f"{text} ({seen[text]})"
+        for position in positions:
+            if position not in texts or operation.type == model.operations[position].type:
+                texts[position] = unique
+    return tuple(texts.get(position, NO_OPERATION) for position in range(len(model.operations)))
+
+
+def _label(written: Sequence[Instruction]) -> str:
+    main = next((each for each in written if each.kernel not in _SIDE_WORK), written[0])
+    return main.label
+
+
+def _name(model: Model, position: int) -> str:
+    operation = model.operations[position]
+    return operation.origins[0] if operation.origins else model.operands[operation.outputs[0]].name

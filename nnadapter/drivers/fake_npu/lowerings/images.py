@@ -1,0 +1,131 @@
+"""Lowerings of operations on images: convolution, pooling, and the exchange of depth and space.
+
+The device computes on [N, H, W, C]. Operands in ONNX's order are transposed on their way in and out; the pass
+`channels_last` sees to it that this is rare.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nnadapter.drivers.fake_npu.emitter import Emitter
+from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
+from nnadapter.drivers.fake_npu.kernels.convolution import (
+    pack_bias,
+    pack_depthwise_filter,
+    pack_filter,
+    pack_transposed_filter,
+)
+from nnadapter.drivers.fake_npu.kernels.windows import Window
+from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, activation_of
+from nnadapter.ir.model import ABSENT, Operation
+from nnadapter.ir.operand import Array, Layout
+
+_TO_CHANNELS_LAST = (0, 2, 3, 1)
+_TO_CHANNELS_FIRST = (0, 3, 1, 2)
+
+
+def _image(emitter: Emitter, operand: int) -> int:
+    """The operand's tensor as [N, H, W, C]."""
+    tensor = emitter.tensor(operand)
+    is_last = emitter.model.operands[operand].type.layout is Layout.NHWC
+    return tensor if is_last else emitter.transpose(tensor, _TO_CHANNELS_LAST)
+
+
+def _image_type(emitter: Emitter, operand: int) -> TensorType:
+    """The type of an output as [N, H, W, C]."""
+    type_ = emitter.result_type(operand)
+    if emitter.model.operands[operand].type.layout is Layout.NHWC:
+        return type_
+    return TensorType(type_.dtype, tuple(type_.dimensions[axis] for axis in _TO_CHANNELS_LAST))
+
+
+def _set_image(emitter: Emitter, operand: int, tensor: int) -> None:
+    """Say that `tensor` [N, H, W, C] holds an output."""
+    is_last = emitter.model.operands[operand].type.layout is Layout.NHWC
+    emitter.assign(operand, tensor if is_last else emitter.transpose(tensor, _TO_CHANNELS_FIRST))
+
+
+def _window_parameters(operation: Operation, kernel_shape: object) -> Parameters:
+    names = ("strides", "dilations", "pads")
+    return {"kernel_shape": kernel_shape} | {name: operation.attributes[name] for name in names}
+
+
+def lower_convolution(emitter: Emitter, operation: Operation) -> None:
+    """CONV_2D: by one matrix product, channel by channel, or by a matrix of windows."""
+    image, result = _image(emitter, operation.inputs[0]), _image_type(emitter, operation.outputs[0])
+    weight = emitter.constant(operation.inputs[1])
+    parameters = _window_parameters(operation, weight.shape[2:])
+    group: Any = operation.attributes["group"]
+    kernel, packed = _packed(weight, group, Window.of(parameters), result)
+    inputs = [image, emitter.add_constant(packed)]
+    if _has_bias(operation):
+        inputs.append(emitter.add_constant(pack_bias(emitter.constant(operation.inputs[2]), result.dimensions)))
+    (output,) = emitter.emit(kernel, inputs, (result,), parameters, activation_of(operation))
+    _set_image(emitter, operation.outputs[0], output)
+
+
+def _packed(weight: Array, group: int, window: Window, result: TensorType) -> tuple[str, Array]:
+    """The kernel that suits a convolution, and the filter as that kernel wants it."""
+    if group == 1:
+        return "pointwise_convolution" if window.is_pointwise else "convolution", pack_filter(weight, group)
+    if group == weight.shape[0] and weight.shape[1] == 1:
+        return "depthwise_convolution", pack_depthwise_filter(weight, result.dimensions[2])
+    return "convolution", pack_filter(weight, group)
+
+
+def _has_bias(operation: Operation) -> bool:
+    return len(operation.inputs) > 2 and operation.inputs[2] != ABSENT
+
+
+def lower_transposed_convolution(emitter: Emitter, operation: Operation) -> None:
+    """CONV_2D_TRANSPOSE."""
+    image, result = _image(emitter, operation.inputs[0]), _image_type(emitter, operation.outputs[0])
+    weight = emitter.constant(operation.inputs[1])
+    group: Any = operation.attributes["group"]
+    inputs = [image, emitter.add_constant(pack_transposed_filter(weight, group))]
+    if _has_bias(operation):
+        inputs.append(emitter.add_constant(pack_bias(emitter.constant(operation.inputs[2]), result.dimensions)))
+    parameters = _window_parameters(operation, weight.shape[2:])
+    (output,) = emitter.emit("transposed_convolution", inputs, (result,), parameters, activation_of(operation))
+    _set_image(emitter, operation.outputs[0], output)
+
+
+def pooling(kernel: str, *more: str) -> Lower:
+    """MAX_POOL_2D and AVERAGE_POOL_2D; `more` names attributes beside the window's."""
+
+    def lower(emitter: Emitter, operation: Operation) -> None:
+        parameters = {
+            **_window_parameters(operation, operation.attributes["kernel_shape"]),
+            **{name: operation.attributes[name] for name in more},
+        }
+        result = _image_type(emitter, operation.outputs[0])
+        (output,) = emitter.emit(kernel, (_image(emitter, operation.inputs[0]),), (result,), parameters)
+        _set_image(emitter, operation.outputs[0], output)
+
+    return lower
+
+
+def lower_depth_to_space(emitter: Emitter, operation: Operation) -> None:
+    """DEPTH_TO_SPACE: channels are [block, block, C] (DCR) or [C, block, block] (CRD)."""
+    block: Any = operation.attributes["block_size"]
+    image = _image(emitter, operation.inputs[0])
+    count, height, width, depth = emitter.type_of(image).dimensions
+    channels = depth // (block * block)
+    if operation.attributes["mode"] == "DCR":
+        split, perm = (count, height, width, block, block, channels), (0, 1, 3, 2, 4, 5)
+    else:
+        split, perm = (count, height, width, channels, block, block), (0, 1, 4, 2, 5, 3)
+    moved = emitter.transpose(emitter.view(image, split), perm)
+    _set_image(emitter, operation.outputs[0], emitter.view(moved, (count, height * block, width * block, channels)))
+
+
+def lower_space_to_depth(emitter: Emitter, operation: Operation) -> None:
+    """SPACE_TO_DEPTH: channels become [block, block, C]."""
+    block: Any = operation.attributes["block_size"]
+    image = _image(emitter, operation.inputs[0])
+    count, height, width, channels = emitter.type_of(image).dimensions
+    rows, columns = height // block, width // block
+    split = emitter.view(image, (count, rows, block, columns, block, channels))
+    moved = emitter.transpose(split, (0, 1, 3, 2, 4, 5))
+    _set_image(emitter, operation.outputs[0], emitter.view(moved, (count, rows, columns, block * block * channels)))

@@ -1,0 +1,67 @@
+"""Lowerings of the normalisations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nnadapter.drivers.fake_npu.emitter import Emitter
+from nnadapter.drivers.fake_npu.lowerings.elementwise import direct
+from nnadapter.ir.model import ABSENT, Operation
+from nnadapter.ir.operand import Layout
+
+lower_softmax = direct("softmax", "axis")
+"""SOFTMAX."""
+lower_log_softmax = direct("log_softmax", "axis")
+"""LOG_SOFTMAX."""
+
+
+def _channel_axis(emitter: Emitter, operand: int) -> int:
+    """The last axis in channels-last order, else the second."""
+    type_ = emitter.model.operands[operand].type
+    return type_.rank - 1 if type_.layout is Layout.NHWC else 1
+
+
+def lower_batch_normalization(emitter: Emitter, operation: Operation) -> None:
+    """BATCH_NORMALIZATION with known statistics: one multiplication, one addition."""
+    scale, bias, mean, variance = (emitter.constant(operand).astype(np.float64) for operand in operation.inputs[1:])
+    epsilon: Any = operation.attributes["epsilon"]
+    factor = scale / np.sqrt(variance + epsilon)
+    result = emitter.result_type(operation.outputs[0])
+    channels = [1] * len(result.dimensions)
+    channels[_channel_axis(emitter, operation.inputs[0])] = factor.size
+    factors, offsets = (
+        emitter.add_constant(part.astype(np.float32).reshape(channels)) for part in (factor, bias - mean * factor)
+    )
+    (scaled,) = emitter.emit("multiply", (emitter.tensor(operation.inputs[0]), factors), (result,))
+    emitter.assign(operation.outputs[0], emitter.emit("add", (scaled, offsets), (result,))[0])
+
+
+def lower_layer_normalization(emitter: Emitter, operation: Operation) -> None:
+    """LAYER_NORMALIZATION, with or without bias."""
+    inputs = [emitter.tensor(operand) for operand in operation.inputs if operand != ABSENT]
+    parameters = {name: operation.attributes[name] for name in ("axis", "epsilon")}
+    results = (emitter.result_type(operation.outputs[0]),)
+    emitter.assign(operation.outputs[0], emitter.emit("layer_normalisation", inputs, results, parameters)[0])
+
+
+def lower_instance_normalization(emitter: Emitter, operation: Operation) -> None:
+    """INSTANCE_NORMALIZATION over all axes but batch and channel."""
+    inputs = [emitter.tensor(operand) for operand in operation.inputs]
+    result = emitter.result_type(operation.outputs[0])
+    channel = _channel_axis(emitter, operation.inputs[0])
+    parameters = {
+        "axes": tuple(axis for axis in range(1, len(result.dimensions)) if axis != channel),
+        "channel_axis": channel,
+        "epsilon": operation.attributes["epsilon"],
+    }
+    emitter.assign(operation.outputs[0], emitter.emit("instance_normalisation", inputs, (result,), parameters)[0])
+
+
+def lower_local_response_normalization(emitter: Emitter, operation: Operation) -> None:
+    """LOCAL_RESPONSE_NORMALIZATION across channels."""
+    parameters = {name: operation.attributes[name] for name in ("size", "alpha", "beta", "bias")}
+    parameters["channel_axis"] = _channel_axis(emitter, operation.inputs[0])
+    inputs, results = (emitter.tensor(operation.inputs[0]),), (emitter.result_type(operation.outputs[0]),)
+    emitter.assign(operation.outputs[0], emitter.emit("local_response_normalisation", inputs, results, parameters)[0])

@@ -1,0 +1,121 @@
+"""Which memory each tensor gets: views and in-place results share, everything else is placed in the arena."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
+from nnadapter.drivers.fake_npu.kernels import KERNELS
+from nnadapter.drivers.fake_npu.planner import Buffer, place
+
+
+class Home(StrEnum):
+    """Where a tensor lies."""
+
+    CONSTANT = "constant"
+    INPUT = "input"
+    """In an array that the caller gives."""
+    OUTPUT = "output"
+    """In an array that the caller gets, made anew for each run."""
+    ARENA = "arena"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Where every tensor of a graph lies."""
+
+    homes: tuple[tuple[Home, int], ...]
+    """One per tensor; the number is the position among inputs or outputs, or the byte offset in the arena."""
+    arena_bytes: int
+    arena_lower_bound_bytes: int
+    """The most bytes that are alive in the arena at once."""
+
+
+def plan_memory(graph: NpuGraph) -> MemoryPlan:
+    """Give every tensor its memory.
+
+    1. A view lies where its owner lies.
+    2. Inputs and outputs lie in the caller's arrays.
+    3. A result takes over an input that dies with its instruction, where the kernel allows it.
+    4. Everything else is placed in the arena from the instruction that writes it to the last that reads it.
+    """
+    return _Planner(graph).plan()
+
+
+_FOREVER = 1 << 62
+
+
+class _Planner:
+    def __init__(self, graph: NpuGraph) -> None:
+        self._graph = graph
+        self._last_use = self._last_uses()
+        self._root: dict[int, int] = {}
+        """Owner of memory -> the owner whose memory it took over, at the end of the chain."""
+        self._life: dict[int, tuple[int, int]] = {}
+        """Root -> first and last instruction."""
+        self._output = {graph.owner(tensor): position for position, tensor in enumerate(graph.outputs)}
+        self._output_roots: dict[int, int] = {}
+
+    def plan(self) -> MemoryPlan:
+        for step, instruction in enumerate(self._graph.instructions):
+            for tensor in instruction.scratch:
+                self._root[tensor], self._life[tensor] = tensor, (step, step)
+            for position, tensor in enumerate(instruction.outputs):
+                victim = self._victim(step, instruction) if position == 0 else None
+                self._assign(step, tensor, victim)
+        roots = [root for root in self._life if root not in self._output_roots]
+        placement = place([Buffer(self._graph.tensors[root].type.nbytes, *self._life[root]) for root in roots])
+        offsets = dict(zip(roots, placement.offsets, strict=True))
+        homes = tuple(self._home(tensor, offsets) for tensor in range(len(self._graph.tensors)))
+        return MemoryPlan(homes, placement.arena_bytes, placement.lower_bound_bytes)
+
+    def _last_uses(self) -> dict[int, int]:
+        """Owner of memory -> the last instruction that reads it; outputs are read for ever."""
+        found: dict[int, int] = {}
+        for step, instruction in enumerate(self._graph.instructions):
+            for tensor in instruction.inputs:
+                found[self._graph.owner(tensor)] = step
+        found.update((self._graph.owner(tensor), _FOREVER) for tensor in self._graph.outputs)
+        return found
+
+    def _assign(self, step: int, tensor: int, victim: int | None) -> None:
+        last = self._last_use.get(tensor, step)
+        root = tensor if victim is None else victim
+        self._root[tensor] = root
+        self._life[root] = (self._life[root][0] if victim is not None else step, last)
+        if tensor in self._output:
+            self._output_roots[root] = self._output[tensor]
+
+    def _victim(self, step: int, instruction: Instruction) -> int | None:
+        """The memory that the first output may take over, if there is one."""
+        wanted = self._graph.tensors[instruction.outputs[0]].type
+        for position in KERNELS[instruction.kernel].in_place:
+            if position >= len(instruction.inputs):
+                continue
+            tensor = instruction.inputs[position]
+            root = self._root.get(self._graph.owner(tensor))
+            if root is None or self._life[root][1] != step or self._graph.tensors[tensor].type != wanted:
+                continue
+            if self._reads_once(instruction, tensor, root):
+                return root
+        return None
+
+    def _reads_once(self, instruction: Instruction, tensor: int, root: int) -> bool:
+        """Whether the instruction reads that memory only as `tensor`, at places where it may be overwritten."""
+        in_place = KERNELS[instruction.kernel].in_place
+        return all(
+            self._root.get(self._graph.owner(other)) != root or (other == tensor and position in in_place)
+            for position, other in enumerate(instruction.inputs)
+        )
+
+    def _home(self, tensor: int, offsets: dict[int, int]) -> tuple[Home, int]:
+        owner = self._graph.owner(tensor)
+        if self._graph.tensors[owner].value is not None:
+            return Home.CONSTANT, 0
+        root = self._root.get(owner)
+        if root is None:
+            return Home.INPUT, self._graph.inputs.index(owner)
+        if root in self._output_roots:
+            return Home.OUTPUT, self._output_roots[root]
+        return Home.ARENA, offsets[root]

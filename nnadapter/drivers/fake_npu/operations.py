@@ -1,0 +1,157 @@
+"""THE table: what the device takes of the adapter IR, and how it lowers it.
+
+Verdicts, the rows of `nnadapter ops fake_npu` and the lowering all read this table, so that they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from nnadapter.drivers.fake_npu.lowerings import elementwise, images, matrix, movement, normalisation, reduction
+from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, direct, unary
+from nnadapter.ir.operand import DataType
+
+Types = frozenset[DataType]
+
+FLOATS: Types = frozenset({DataType.FLOAT32, DataType.FLOAT16})
+NUMBERS: Types = FLOATS | {DataType.INT8, DataType.UINT8, DataType.INT32}
+INDICES: Types = frozenset({DataType.INT32, DataType.INT64})
+BOOLEANS: Types = frozenset({DataType.BOOL})
+COMPARABLE: Types = NUMBERS | INDICES
+HELD: Types = NUMBERS | INDICES | BOOLEANS
+"""Every data type that the device can hold: int64 and bool only for indices, conditions and what is made of them."""
+
+LARGEST_RANK = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What the device takes of one operation."""
+
+    lower: Lower
+    """Writes the instructions."""
+    dtypes: Types
+    """Data types of the inputs."""
+    other_dtypes: Mapping[int, Types] = field(default_factory=dict)
+    """Data types of inputs, by position, that take others than the rest."""
+    ranks: tuple[int, int] = (0, LARGEST_RANK)
+    """Smallest and largest rank of the first input."""
+    constants: Mapping[int, str] = field(default_factory=dict)
+    """Inputs that must be known at compile time: position -> role."""
+    limits: str = ""
+    """What else a person should know, in words."""
+    moves: bool = False
+    """Moves elements and computes nothing, so that nothing needs rounding."""
+
+    @property
+    def limits_in_words(self) -> str:
+        """All limits beside data types and ranks."""
+        words = [f"{', '.join(self.constants.values())} constant"] if self.constants else []
+        return "; ".join([*words, *([self.limits] if self.limits else [])])
+
+
+_FILTER = {1: "filter", 2: "bias"}
+
+
+def _floating(*functions: str) -> dict[str, Row]:
+    return {name.upper(): Row(lower=unary(name), dtypes=FLOATS) for name in functions}
+
+
+def _binary(kernels: Mapping[str, str], dtypes: Types) -> dict[str, Row]:
+    return {type_: Row(lower=direct(kernel), dtypes=dtypes) for type_, kernel in kernels.items()}
+
+
+_ELEMENTWISE = {
+    **_floating("exp", "log", "sqrt", "reciprocal", "erf", "sin", "cos", "tanh", "sigmoid", "softplus", "softsign"),
+    **_floating("mish"),
+    **{name.upper(): Row(lower=unary(name), dtypes=NUMBERS) for name in ("abs", "neg", "sign", "relu")},
+    **{name.upper(): Row(lower=elementwise.rounding(name), dtypes=NUMBERS) for name in ("floor", "ceil", "round")},
+    **_binary({"ADD": "add", "SUB": "subtract", "MUL": "multiply", "DIV": "divide"}, NUMBERS),
+    **_binary({"MAX": "maximum", "MIN": "minimum"}, NUMBERS),
+    **_binary({"EQUAL": "equal"}, HELD),
+    **_binary({"GREATER": "greater", "GREATER_EQUAL": "greater_equal"}, COMPARABLE),
+    **_binary({"LESS": "less", "LESS_EQUAL": "less_equal"}, COMPARABLE),
+    **_binary({"AND": "and", "OR": "or", "XOR": "xor"}, BOOLEANS),
+    "SWISH": Row(lower=unary("swish", "alpha"), dtypes=FLOATS),
+    "GELU": Row(lower=elementwise.lower_gelu, dtypes=FLOATS),
+    "HARD_SIGMOID": Row(lower=unary("hard_sigmoid", "alpha", "beta"), dtypes=FLOATS),
+    "HARD_SWISH": Row(lower=unary("hard_swish", "alpha", "beta"), dtypes=FLOATS),
+    "LEAKY_RELU": Row(lower=unary("leaky_relu", "alpha"), dtypes=FLOATS),
+    "ELU": Row(lower=unary("elu", "alpha"), dtypes=FLOATS),
+    "SELU": Row(lower=unary("selu", "alpha", "gamma"), dtypes=FLOATS),
+    "CLIP": Row(lower=elementwise.lower_clip, dtypes=NUMBERS),
+    "NOT": Row(lower=unary("not"), dtypes=BOOLEANS),
+    "PRELU": Row(lower=direct("prelu"), dtypes=FLOATS),
+    "POW": Row(lower=elementwise.lower_power, dtypes=NUMBERS, other_dtypes={1: COMPARABLE}),
+    "MOD": Row(lower=elementwise.lower_modulo, dtypes=NUMBERS),
+    "SUM": Row(lower=elementwise.lower_sum, dtypes=FLOATS),
+    "WHERE": Row(lower=direct("where"), dtypes=HELD, other_dtypes={0: BOOLEANS}, moves=True),
+    "CAST": Row(lower=elementwise.lower_cast, dtypes=HELD),
+    "ASSIGN": Row(lower=elementwise.lower_assign, dtypes=HELD, moves=True),
+}
+
+_IMAGES = {
+    "CONV_2D": Row(lower=images.lower_convolution, constants=_FILTER, dtypes=FLOATS, ranks=(4, 4)),
+    "CONV_2D_TRANSPOSE": Row(lower=images.lower_transposed_convolution, constants=_FILTER, dtypes=FLOATS, ranks=(4, 4)),
+    "MAX_POOL_2D": Row(lower=images.pooling("max_pool"), dtypes=NUMBERS, ranks=(4, 4)),
+    "AVERAGE_POOL_2D": Row(lower=images.pooling("average_pool", "count_include_pad"), dtypes=FLOATS, ranks=(4, 4)),
+    "DEPTH_TO_SPACE": Row(lower=images.lower_depth_to_space, dtypes=HELD, ranks=(4, 4), moves=True),
+    "SPACE_TO_DEPTH": Row(lower=images.lower_space_to_depth, dtypes=HELD, ranks=(4, 4), moves=True),
+}
+
+_STATISTICS = {1: "scale", 2: "bias", 3: "mean", 4: "variance"}
+
+_MATRIX_AND_NORMALISATION = {
+    "FULLY_CONNECTED": Row(lower=matrix.lower_fully_connected, dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
+    "MAT_MUL": Row(lower=matrix.lower_matmul, dtypes=FLOATS | {DataType.INT32}, ranks=(1, LARGEST_RANK)),
+    "BATCH_NORMALIZATION": Row(
+        lower=normalisation.lower_batch_normalization, dtypes=FLOATS, ranks=(2, LARGEST_RANK), constants=_STATISTICS
+    ),
+    "LAYER_NORMALIZATION": Row(lower=normalisation.lower_layer_normalization, dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
+    "INSTANCE_NORMALIZATION": Row(
+        lower=normalisation.lower_instance_normalization, dtypes=FLOATS, ranks=(3, LARGEST_RANK)
+    ),
+    "LOCAL_RESPONSE_NORMALIZATION": Row(
+        lower=normalisation.lower_local_response_normalization, dtypes=FLOATS, ranks=(2, LARGEST_RANK)
+    ),
+    "SOFTMAX": Row(lower=normalisation.lower_softmax, dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
+    "LOG_SOFTMAX": Row(lower=normalisation.lower_log_softmax, dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
+}
+
+_REDUCTIONS = {
+    "REDUCE_MEAN": Row(lower=reduction.reduction("reduce_mean"), dtypes=FLOATS),
+    **{
+        name.upper(): Row(lower=reduction.reduction(name), dtypes=NUMBERS)
+        for name in ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod")
+    },
+    **{name.upper(): Row(lower=reduction.extreme(name), dtypes=NUMBERS) for name in ("arg_max", "arg_min")},
+    "CUM_SUM": Row(lower=reduction.lower_running_sum, dtypes=NUMBERS),
+    "TOP_K": Row(lower=reduction.lower_top_k, dtypes=NUMBERS),
+}
+
+
+def _moving(lower: Lower, other_dtypes: Mapping[int, Types] | None = None) -> Row:
+    return Row(lower=lower, dtypes=HELD, other_dtypes=other_dtypes or {}, moves=True)
+
+
+_MOVEMENTS = {
+    "RESHAPE": _moving(movement.lower_reshape),
+    "TRANSPOSE": _moving(movement.lower_transpose),
+    "EXPAND": _moving(movement.lower_expand),
+    "TILE": _moving(movement.lower_tile),
+    "CONCAT": _moving(movement.lower_concat),
+    "SPLIT": _moving(movement.lower_split),
+    "SLICE": _moving(movement.lower_slice),
+    "GATHER": _moving(movement.lower_gather, {1: INDICES}),
+    "GATHER_ELEMENTS": _moving(movement.lower_gather_elements, {1: INDICES}),
+    "PAD": _moving(movement.lower_pad),
+    "RESIZE_NEAREST": _moving(movement.lower_resize_nearest),
+    "RESIZE_LINEAR": Row(lower=movement.lower_resize_linear, dtypes=FLOATS),
+}
+
+OPERATIONS: Mapping[str, Row] = MappingProxyType(
+    {**_ELEMENTWISE, **_IMAGES, **_MATRIX_AND_NORMALISATION, **_REDUCTIONS, **_MOVEMENTS}
+)
+"""Every operation that the device takes, by its type in the adapter IR."""

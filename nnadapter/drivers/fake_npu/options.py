@@ -1,0 +1,90 @@
+"""The options of a context, and what a person's names of operations stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from nnadapter.drivers.capability import Option, OptionValues
+from nnadapter.drivers.fake_npu.operations import OPERATIONS
+from nnadapter.errors import InvalidOptionError
+
+DEFAULT_MEMORY_BYTES = 4 << 30
+"""What a context has unless its option memory_bytes says otherwise."""
+
+OPTIONS = (
+    Option(
+        name="switched_off",
+        default=(),
+        help="Operations to refuse: adapter IR types (RESIZE_LINEAR) or ONNX op types (Resize, which means both).",
+    ),
+    Option(
+        name="memory_bytes",
+        default=DEFAULT_MEMORY_BYTES,
+        minimum=0,
+        help="Bytes of device memory for weights and the arena.",
+    ),
+    Option(
+        name="precision",
+        default="float32",
+        choices=("float32", "float16"),
+        help="With float16, weights and the result of every instruction are rounded to half precision.",
+    ),
+)
+"""The table that the host validates against."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeNpuOptions:
+    """Options as the context uses them."""
+
+    switched_off: frozenset[str]
+    """Adapter IR types."""
+    memory_bytes: int
+    half_precision: bool
+
+
+def read_options(values: OptionValues) -> FakeNpuOptions:
+    """Return the options of a context.
+
+    Raises:
+        InvalidOptionError: `switched_off` names an operation that the device does not have.
+    """
+    names, memory_bytes = values["switched_off"], values["memory_bytes"]
+    assert isinstance(names, tuple), "the host validates options against the table"
+    return FakeNpuOptions(
+        switched_off=operations_named(names),
+        memory_bytes=int(memory_bytes),  # type: ignore[arg-type]
+        half_precision=values["precision"] == "float16",
+    )
+
+
+def operations_named(names: Iterable[str]) -> frozenset[str]:
+    """Return the IR types that the names stand for.
+
+    Case and underscores do not matter; the name of a family, such as Resize or Conv, means all of it.
+
+    Raises:
+        InvalidOptionError: a name stands for none.
+    """
+    known = _types_by_key()
+    found: set[str] = set()
+    for name in names:
+        key = name.replace("_", "").lower()
+        if key not in known:
+            close = [known[each][0] for each in get_close_matches(key, known, n=3)]
+            hint = f"did you mean {' or '.join(close)}?" if close else "`nnadapter ops fake_npu` lists its operations"
+            raise InvalidOptionError(f"option switched_off names {name!r}, which fake_npu does not have; {hint}")
+        found.update(known[key])
+    return frozenset(found)
+
+
+def _types_by_key() -> Mapping[str, list[str]]:
+    """Keys without underscores, in lower case: of every type, and of its family, which has no `_2D`, `_LINEAR`, …."""
+    found: dict[str, list[str]] = {}
+    for type_ in OPERATIONS:
+        family = type_.replace("_2D", "").removesuffix("_NEAREST").removesuffix("_LINEAR")
+        for key in {name.replace("_", "").lower() for name in (type_, family)}:
+            found.setdefault(key, []).append(type_)
+    return found

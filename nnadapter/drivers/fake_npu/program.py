@@ -1,0 +1,176 @@
+"""The compiled form: device graph, memory plan and packed weights, and all of it as bytes.
+
+Bytes are: magic, version and length of the header as little-endian uint32, SHA-256 of everything that follows it,
+the header as JSON, zeros up to a multiple of 64, and the weights, each at a multiple of 64.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from nnadapter.drivers.fake_npu.execution import FakeNpuExecution
+from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, TensorType
+from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
+from nnadapter.drivers.interface import Execution, Program
+from nnadapter.errors import IncompatibleProgramError
+from nnadapter.ir.operand import Array
+
+MAGIC = b"FAKENPU\0"
+VERSION = 1
+"""Raised whenever a kernel's packing, parameters or scratch change, so that older programs are compiled anew."""
+
+_PREFIX = struct.Struct("<8sII32s")
+_ALIGNMENT = 64
+
+
+class FakeNpuProgram(Program):
+    """A model placed in memory; frozen, so any number of executions may run side by side."""
+
+    def __init__(self, graph: NpuGraph, memory: MemoryPlan) -> None:
+        self.graph = graph
+        self.memory = memory
+
+    def create_execution(self) -> Execution:
+        """See `Program.create_execution`."""
+        return FakeNpuExecution(self.graph, self.memory)
+
+    def serialise(self) -> bytes:
+        """See `Program.serialise`."""
+        weights = _Weights()
+        header = json.dumps(
+            {
+                "byteorder": sys.byteorder,
+                "tensors": [_tensor_row(tensor, weights) for tensor in self.graph.tensors],
+                "instructions": [_instruction_row(instruction) for instruction in self.graph.instructions],
+                "inputs": self.graph.inputs,
+                "outputs": self.graph.outputs,
+                "homes": self.memory.homes,
+                "arena_bytes": self.memory.arena_bytes,
+                "arena_lower_bound_bytes": self.memory.arena_lower_bound_bytes,
+            }
+        ).encode()
+        header += bytes(-(_PREFIX.size + len(header)) % _ALIGNMENT)
+        digest = sha256(header)
+        for part in weights.parts:
+            digest.update(part)
+        prefix = _PREFIX.pack(MAGIC, VERSION, len(header), digest.digest())
+        return b"".join((prefix, header, *weights.parts))
+
+
+def weight_bytes(graph: NpuGraph) -> int:
+    """Bytes of all constants, each counted once."""
+    weights = _Weights()
+    for tensor in graph.tensors:
+        if tensor.value is not None:
+            weights.add(tensor.value)
+    return weights.nbytes
+
+
+def restore_program(blob: bytes) -> FakeNpuProgram:
+    """Return the program that `FakeNpuProgram.serialise` wrote.
+
+    Raises:
+        IncompatibleProgramError: the bytes are truncated, were changed, or come from another version.
+    """
+    header, weights = _opened(blob)
+    graph = NpuGraph(
+        tuple(_read_tensor(row, weights) for row in header["tensors"]),
+        tuple(_read_instruction(row) for row in header["instructions"]),
+        tuple(header["inputs"]),
+        tuple(header["outputs"]),
+    )
+    homes = tuple((Home(home), position) for home, position in header["homes"])
+    return FakeNpuProgram(graph, MemoryPlan(homes, header["arena_bytes"], header["arena_lower_bound_bytes"]))
+
+
+def _opened(blob: bytes) -> tuple[dict[str, Any], memoryview]:
+    """Check the bytes and return the header and the weights."""
+    if len(blob) < _PREFIX.size:
+        raise IncompatibleProgramError(
+            f"the program has {len(blob)} bytes, expected at least {_PREFIX.size}; {_ADVICE}"
+        )
+    magic, version, length, digest = _PREFIX.unpack_from(blob)
+    if magic != MAGIC:
+        raise IncompatibleProgramError(f"the program starts with {magic!r}, expected {MAGIC!r}; {_ADVICE}")
+    if version != VERSION:
+        raise IncompatibleProgramError(f"the program has version {version}, expected {VERSION}; {_ADVICE}")
+    rest = memoryview(blob)[_PREFIX.size :]
+    if sha256(rest).digest() != digest:
+        raise IncompatibleProgramError(f"the program's contents do not match its digest: damaged; {_ADVICE}")
+    header = json.loads(bytes(rest[:length]).rstrip(b"\0"))
+    if header["byteorder"] != sys.byteorder:
+        found = header["byteorder"]
+        raise IncompatibleProgramError(f"the program's weights are {found}-endian, expected {sys.byteorder}; {_ADVICE}")
+    return header, rest[length:]
+
+
+_ADVICE = "compile the model again"
+
+
+class _Weights:
+    """Constants in the order in which they are written, each once."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes | memoryview] = []
+        self.nbytes = 0
+        self._offsets: dict[tuple[int, int], int] = {}
+
+    def add(self, value: Array) -> int:
+        """The offset of a constant; views of the same memory share one."""
+        key = (value.__array_interface__["data"][0], value.nbytes)
+        if key not in self._offsets:
+            self._offsets[key] = self.nbytes
+            padding = bytes(-value.nbytes % _ALIGNMENT)
+            self.parts += [value.reshape(-1).view(np.uint8).data, padding]
+            self.nbytes += value.nbytes + len(padding)
+        return self._offsets[key]
+
+
+def _tensor_row(tensor: NpuTensor, weights: _Weights) -> list[Any]:
+    offset = None if tensor.value is None else weights.add(tensor.value)
+    return [tensor.type.dtype, tensor.type.dimensions, tensor.view_of, offset]
+
+
+def _read_tensor(row: list[Any], weights: memoryview) -> NpuTensor:
+    dtype, dimensions, view_of, offset = row
+    type_ = TensorType(dtype, tuple(dimensions))
+    if offset is None:
+        return NpuTensor(type_, view_of=view_of)
+    value = np.frombuffer(weights, dtype, type_.size, offset).reshape(type_.dimensions)
+    return NpuTensor(type_, value)
+
+
+def _instruction_row(instruction: Instruction) -> list[Any]:
+    activation = instruction.activation
+    fused = None if activation is None else [activation.function, activation.parameters]
+    return [
+        instruction.kernel,
+        instruction.inputs,
+        instruction.outputs,
+        instruction.scratch,
+        dict(instruction.parameters),
+        fused,
+    ]
+
+
+def _read_instruction(row: list[Any]) -> Instruction:
+    kernel, inputs, outputs, scratch, parameters, fused = row
+    return Instruction(
+        kernel=kernel,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        scratch=tuple(scratch),
+        parameters={name: _tuples(value) for name, value in parameters.items()},
+        activation=None if fused is None else Activation(fused[0], tuple(fused[1])),
+    )
+
+
+def _tuples(value: Any) -> Any:
+    """JSON has lists where parameters have tuples."""
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,69 @@
+"""Verdicts: each operation judged by itself against its row of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from nnadapter.drivers.fake_npu.operations import HELD, LARGEST_RANK, OPERATIONS, Row, Types
+from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.operand import Lifetime
+from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+
+
+def judge(model: Model, operation: Operation, switched_off: Collection[str]) -> Verdict:
+    """Return whether the device takes one operation of `model`, and why not."""
+    row = OPERATIONS.get(operation.type)
+    if row is None:
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"fake_npu has no kernel for {operation.type}")
+    if operation.type in switched_off:
+        detail = f"{operation.type} is switched off on this device by its option switched_off"
+        return Unsupported(Reason.SWITCHED_OFF, detail)
+    return next(_refusals(model, operation, row), SUPPORTED)
+
+
+def _refusals(model: Model, operation: Operation, row: Row) -> Iterator[Unsupported]:
+    inputs = [(position, operand) for position, operand in enumerate(operation.inputs) if operand != ABSENT]
+    for position, operand in inputs:
+        yield from _refused_dtype(model, operand, operation, row.other_dtypes.get(position, row.dtypes))
+    for operand in operation.outputs:
+        yield from _refused_dtype(model, operand, operation, HELD)
+    yield from _refused_ranks(model, operation, row)
+    for position, operand in inputs:
+        if position in row.constants and model.operands[operand].lifetime is not Lifetime.CONSTANT:
+            role = row.constants[position]
+            detail = f"{role} {model.operands[operand].name!r} of {operation.type} is computed, expected a constant"
+            yield Unsupported(Reason.NOT_CONSTANT, detail)
+    yield from _refused_empty(model, operation)
+
+
+def _refused_dtype(model: Model, operand: int, operation: Operation, accepted: Types) -> Iterator[Unsupported]:
+    found = model.operands[operand]
+    if found.type.dtype not in accepted:
+        names = ", ".join(sorted(accepted))
+        detail = f"{operation.type} got {found.type.dtype.value} for {found.name!r}, accepted: {names}"
+        yield Unsupported(Reason.UNSUPPORTED_DTYPE, detail)
+
+
+def _operands(operation: Operation) -> Iterable[int]:
+    return (operand for operand in (*operation.inputs, *operation.outputs) if operand != ABSENT)
+
+
+def _refused_ranks(model: Model, operation: Operation, row: Row) -> Iterator[Unsupported]:
+    smallest, largest = row.ranks
+    first = model.operands[operation.inputs[0]]
+    if not smallest <= first.type.rank <= largest:
+        detail = f"{operation.type} got {first.type} for {first.name!r}, accepted: rank {smallest} to {largest}"
+        yield Unsupported(Reason.UNSUPPORTED_RANK, detail)
+    for operand in _operands(operation):
+        found = model.operands[operand]
+        if found.type.rank > LARGEST_RANK:
+            detail = f"{operation.type} has {found.type} in {found.name!r}, accepted: rank at most {LARGEST_RANK}"
+            yield Unsupported(Reason.UNSUPPORTED_RANK, detail)
+
+
+def _refused_empty(model: Model, operation: Operation) -> Iterator[Unsupported]:
+    for operand in _operands(operation):
+        found = model.operands[operand]
+        if found.type.size == 0:
+            detail = f"{operation.type} has {found.type} in {found.name!r}, accepted: tensors with at least one element"
+            yield Unsupported(Reason.UNSUPPORTED_TYPE, detail)
