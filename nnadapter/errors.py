@@ -4,7 +4,8 @@
     ├── InvalidModelError        the model: not ONNX, truncated, contradicts itself
     │   └── ModelFileError       the model's file or its external data cannot be read
     ├── InvalidInputError        the caller: a feed that is missing, superfluous, or of the wrong type or shape
-    │   └── InputTypeError       a feed of the wrong data type
+    │   ├── InputTypeError       a feed of the wrong data type
+    │   └── MissingInputError    a feed that is not there
     ├── InvalidOptionError       the caller: an option, a rule or a device's option that does not exist or does not fit
     ├── DeviceNotFoundError      the caller: a device nobody offers
     ├── DeviceUnavailableError   the machine: the device is known and cannot be used here
@@ -16,6 +17,10 @@
     ├── IncompatibleProgramError a serialised program is damaged, or of another version or device
     ├── OutOfMemoryError         the device: no room
     └── CancelledError           the caller: it asked to stop
+
+and one warning:
+
+    FallbackWarning              something that a device should have done went to the CPU
 
 Every message says what failed, which, what was got and expected, and what to do next. What a program may want
 to know is in fields, not in the text.
@@ -49,6 +54,10 @@ class InvalidInputError(NNAdapterError):
 
 class InputTypeError(InvalidInputError):
     """The caller is at fault: a feed has the wrong data type."""
+
+
+class MissingInputError(InvalidInputError):
+    """The caller is at fault: a required input is not fed."""
 
 
 class InvalidOptionError(NNAdapterError):
@@ -115,3 +124,7 @@ class OutOfMemoryError(NNAdapterError):
 
 class CancelledError(NNAdapterError):
     """The caller asked for the run to stop."""
+
+
+class FallbackWarning(UserWarning):
+    """Something that a device should have done went to another one, or to the CPU."""

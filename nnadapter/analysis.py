@@ -1,0 +1,172 @@
+"""The first half of the way: prepared model -> verdicts -> placement -> segments that their devices admit.
+
+Nothing is compiled here. The three stages of a verdict meet here: the converter's and the driver's per operation
+(`support`), then the driver's on every final segment. A segment that does not fit a device's memory is cut in two by
+bytes; one that is refused for another reason, or that is a single atom, goes to the next device, and the graph is cut
+again. Every round bans at least one atom from one device, so this ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from nnadapter.converters.convert import Conversion, convert_graph
+from nnadapter.drivers.interface import Admission, SegmentModel
+from nnadapter.drivers.selection import CPU
+from nnadapter.errors import NNAdapterError
+from nnadapter.ir.model import Model
+from nnadapter.preparation.prepare import Prepared, Shapes, Specialised, specialise
+from nnadapter.segments import OnnxParts, segment_model
+from nnadapter.support import judge
+from nnadapter.targets import Target
+from partition.graph import Graph
+from partition.onnx_io import OnnxIndex
+from partition.placement import place_by_priority
+from partition.plan import Plan, Step, make_plan
+from partition.segments import Segment, cut, halve
+from partition.verdict import Reason, Unsupported, Verdict
+
+Atoms = tuple[str, tuple[int, ...]]
+"""A device and the atoms of one segment on it: what identifies a segment while the graph is cut again and again."""
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A segment that its device admitted, in the form that it takes. The CPU's are made when they are compiled."""
+
+    model: SegmentModel
+    admission: Admission
+
+    @property
+    def is_ir(self) -> bool:
+        """The model is adapter IR."""
+        return isinstance(self.model, Model)
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis:
+    """One model at one set of shapes, placed and cut."""
+
+    specialised: Specialised
+    conversion: Conversion
+    parts: OnnxParts
+    plan: Plan
+    pieces: tuple[Piece | None, ...]
+    """Per step of the plan; None for the CPU."""
+    shapes: Shapes
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """A specialised graph with every device's verdicts, before or after some were taken back."""
+
+    specialised: Specialised
+    conversion: Conversion
+    parts: OnnxParts
+    targets: tuple[Target, ...]
+    verdicts: Mapping[str, tuple[Verdict, ...]]
+    shapes: Shapes
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that is cut."""
+        return self.specialised.graph
+
+    def banning(self, bans: Mapping[Atoms, Unsupported]) -> Judged:
+        """The same with verdicts taken back: the atoms of each key are refused by its device, for that reason."""
+        verdicts = {name: list(given) for name, given in self.verdicts.items()}
+        for (device, atoms), refusal in bans.items():
+            for atom in atoms:
+                verdicts[device][atom] = refusal
+        return replace(self, verdicts={name: tuple(given) for name, given in verdicts.items()})
+
+    def settle(self) -> Analysis:
+        """Place and cut until every segment is admitted by its device."""
+        judged = self
+        known: dict[Atoms, Piece] = {}
+        segments, exact = judged._cut()
+        while True:
+            plan = judged._plan(segments, exact)
+            for step, segment in zip(plan.steps, segments, strict=True):
+                if step.device != CPU and _key(segment) not in known:
+                    known[_key(segment)] = judged._ask(step)
+            refused = {
+                segment: piece.admission.verdict
+                for segment in segments
+                if (piece := known.get(_key(segment))) is not None and not piece.admission.verdict
+            }
+            if not refused:
+                pieces = tuple(known.get(_key(segment)) for segment in segments)
+                return Analysis(self.specialised, self.conversion, self.parts, plan, pieces, self.shapes)
+            halved = {segment: judged._halves(segment, refusal) for segment, refusal in refused.items()}
+            bans = {_key(segment): refused[segment] for segment, halves in halved.items() if halves is None}
+            if bans:
+                judged = judged.banning(bans)
+                segments, exact = judged._cut()
+            else:
+                segments = [part for segment in segments for part in halved.get(segment) or (segment,)]
+                exact = False
+
+    def _cut(self) -> tuple[Sequence[Segment], bool]:
+        found = cut(self.graph, self._placement(), host=CPU)
+        return found.segments, found.exact
+
+    def _placement(self) -> tuple[str, ...]:
+        return place_by_priority(self.graph, [target.name for target in self.targets], self.verdicts)
+
+    def _plan(self, segments: Sequence[Segment], exact: bool) -> Plan:
+        names = [target.name for target in self.targets]
+        return make_plan(self.graph, names, self.verdicts, self._placement(), segments, exact=exact)
+
+    def _ask(self, step: Step) -> Piece:
+        target = next(target for target in self.targets if target.name == step.device)
+        model = segment_model(target.capability.form, step, self.conversion, self.parts)
+        try:
+            return Piece(model, target.context.admit(model))
+        except NNAdapterError as error:
+            detail = str(error)
+        except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
+            detail = f"the driver failed when asked for the segment: {type(error).__name__}: {error}"
+        return Piece(model, Admission(verdict=Unsupported(Reason.DRIVER_ERROR, detail)))
+
+    def _halves(self, segment: Segment, refusal: Verdict) -> tuple[Segment, Segment] | None:
+        if not (isinstance(refusal, Unsupported) and refusal.reason is Reason.MEMORY_LIMIT):
+            return None
+        return halve(segment, {atom: self._bytes(atom) for atom in segment.atoms})
+
+    def _bytes(self, atom: int) -> int:
+        """Bytes that an atom keeps on a device: its weights and what it makes."""
+        graph, constants = self.graph, self.specialised.constants
+        nodes = [graph.nodes[node] for node in graph.atoms[atom]]
+        weights = {name: constants[name].nbytes for node in nodes for name in node.reads if name in constants}
+        return sum(weights.values()) + sum(graph.value(name).nbytes or 0 for node in nodes for name in node.outputs)
+
+
+@dataclass(eq=False)
+class Analyser:
+    """Analyses one prepared model for one set of devices. What was refused after a yes is kept in `bans`."""
+
+    prepared: Prepared
+    targets: tuple[Target, ...]
+    index: OnnxIndex = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Index the model once."""
+        self.index = OnnxIndex.of(self.prepared.model)
+
+    def judge(self, shapes: Shapes) -> Judged:
+        """Specialise, convert, and ask every device."""
+        specialised = specialise(self.prepared, shapes)
+        graph = specialised.graph
+        captured = dict.fromkeys(name for node in graph.nodes for name in node.captured)
+        conversion = convert_graph(
+            specialised.nodes, graph.values, specialised.constants, graph.outputs, tuple(captured)
+        )
+        parts = OnnxParts(specialised, self.index)
+        verdicts = {target.name: judge(target, graph, conversion, parts) for target in self.targets}
+        return Judged(specialised, conversion, parts, self.targets, verdicts, shapes)
+
+
+def _key(segment: Segment) -> Atoms:
+    return segment.device, segment.atoms

@@ -1,0 +1,237 @@
+"""The second half of the way: an analysed model -> compiled programs, bound to slots.
+
+A device that said yes and fails to compile has broken its promise: its segment is taken from it, the graph is cut again,
+and the fact is kept for the report. Programs that were compiled already are used again.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from nnadapter.analysis import Analysis, Atoms, Judged, Piece
+from nnadapter.drivers.capability import Threading
+from nnadapter.drivers.interface import Program
+from nnadapter.drivers.selection import CPU
+from nnadapter.errors import (
+    CompilationError,
+    ExecutionError,
+    FallbackWarning,
+    NNAdapterError,
+    NotDelegatedError,
+)
+from nnadapter.executor import BoundStep, CompiledPlan, ExecutionPool, OutputCheck, describe
+from nnadapter.options import Options
+from nnadapter.targets import Target
+from partition.graph import Graph
+from partition.plan import Plan, Step
+from partition.verdict import Reason, Unsupported
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """An analysis with its programs."""
+
+    analysis: Analysis
+    plan: CompiledPlan
+    notes: tuple[str, ...]
+    """What did not go as promised, for the report."""
+
+    def close(self) -> None:
+        """Free every program."""
+        self.plan.close()
+
+
+@dataclass(eq=False)
+class Compiler:
+    """Compiles analyses for one session's devices under one policy."""
+
+    targets: tuple[Target, ...]
+    options: Options
+    _locks: dict[str, threading.Lock] = field(default_factory=dict)
+
+    def compile(self, judged: Judged) -> Compiled:
+        """Settle, compile, and settle again without what failed, until everything is compiled.
+
+        Raises:
+            NotDelegatedError: fallback is forbidden and something would have to fall back.
+            CompilationError: not even the CPU takes what is left.
+        """
+        programs: dict[Atoms, Program] = {}
+        notes: list[str] = []
+        while True:
+            analysis = judged.settle()
+            check_policy(analysis, self.targets, self.options)
+            failed = self._compile_all(analysis, programs)
+            if not failed:
+                bound = self._bind(analysis, programs)
+                return Compiled(analysis, bound, tuple(notes))
+            for step, error in failed:
+                notes.append(self._compile_failed(analysis, step, error))
+            judged = judged.banning(
+                {
+                    _atoms(analysis.plan, step): Unsupported(Reason.COMPILE_FAILED, describe(error))
+                    for step, error in failed
+                }
+            )
+
+    def _compile_all(
+        self, analysis: Analysis, programs: dict[Atoms, Program]
+    ) -> list[tuple[Step, Exception]]:
+        failed: list[tuple[Step, Exception]] = []
+        for step, piece in zip(analysis.plan.steps, analysis.pieces, strict=True):
+            key = _atoms(analysis.plan, step)
+            if key in programs:
+                continue
+            if failed and step.device == CPU:
+                continue  # the cut will change: what is left for the CPU is compiled when it is final
+            try:
+                programs[key] = self._program(analysis, step, piece)
+            except Exception as error:  # a driver may raise anything; this is its border
+                if step.device == CPU:
+                    raise
+                failed.append((step, error))
+        return failed
+
+    def _program(self, analysis: Analysis, step: Step, piece: Piece | None) -> Program:
+        target = self._target(step.device)
+        return target.context.compile(analysis.parts.part(step) if piece is None else piece.model)
+
+    def _compile_failed(self, analysis: Analysis, step: Step, error: Exception) -> str:
+        nodes = [analysis.plan.graph.nodes[node].name for node in step.nodes]
+        message = (
+            f"device {step.device!r} took segment {step.segment} ({named(nodes)}) and failed to compile it: "
+            f"{describe(error)}"
+        )
+        if self.options.fallback == "forbid":
+            raise CompilationError(
+                f"{message}; fallback is forbidden, so allow it or report this to the vendor",
+                device=step.device, segment=step.segment, nodes=nodes,
+            ) from error
+        self._warn(f"{message}; these nodes go to the next device")
+        return message
+
+    def _bind(self, analysis: Analysis, programs: Mapping[Atoms, Program]) -> CompiledPlan:
+        graph = analysis.plan.graph
+        slots = slots_of(analysis.plan)
+        constants = {
+            slots[name]: analysis.specialised.constants[name]
+            for name in graph.outputs
+            if name in analysis.specialised.constants
+        }
+        steps = [
+            BoundStep(
+                step=step,
+                pool=self._pool(step.device, programs[_atoms(analysis.plan, step)]),
+                inputs=tuple(slots[name] for name in step.inputs),
+                outputs=tuple(slots[name] for name in step.outputs),
+                released=tuple(slots[name] for name in step.released),
+                expected=_expected(graph, step.outputs),
+                guarded=step.device != CPU,
+                on_failure=partial(self._run_failed, analysis, {}),
+            )
+            for step in analysis.plan.steps
+        ]
+        return CompiledPlan(steps, slots, {name: slots[name] for name in graph.outputs}, constants)
+
+    def _run_failed(
+        self, analysis: Analysis, substitutes: dict[int, ExecutionPool], step: Step, error: BaseException
+    ) -> ExecutionPool:
+        """What runs a failed step instead: the CPU, compiled at the first failure. Raises where the policy says so."""
+        nodes = [analysis.plan.graph.nodes[node].name for node in step.nodes]
+        message = f"device {step.device!r} failed while it ran segment {step.segment} ({named(nodes)}): {describe(error)}"
+        if step.device == CPU:
+            raise error if isinstance(error, NNAdapterError) else _cpu_failure(message, step, nodes, error) from error
+        if self.options.fallback == "forbid":
+            raise ExecutionError(
+                f"{message}; fallback is forbidden, so allow it or report this to the vendor",
+                device=step.device, segment=step.segment, nodes=nodes,
+            ) from error
+        if step.segment not in substitutes:
+            substitutes[step.segment] = self._pool(CPU, self._target(CPU).context.compile(analysis.parts.part(step)))
+            self._warn(f"{message}; it runs on the CPU instead")
+        return substitutes[step.segment]
+
+    def _pool(self, device: str, program: Program) -> ExecutionPool:
+        how: Threading = self._target(device).capability.threading
+        return ExecutionPool(program, how, self._locks.setdefault(device, threading.Lock()))
+
+    def _target(self, name: str) -> Target:
+        return next(target for target in self.targets if target.name == name)
+
+    def _warn(self, message: str) -> None:
+        if self.options.fallback == "warn":
+            warnings.warn(message, FallbackWarning, stacklevel=2)
+
+
+def check_policy(analysis: Analysis, targets: Sequence[Target], options: Options) -> None:
+    """Hold a placement against the person's policy.
+
+    Raises:
+        NotDelegatedError: fallback is forbidden, the CPU was not named, and some nodes are left for it.
+
+    Warns:
+        FallbackWarning: a named device took nothing.
+    """
+    plan = analysis.plan
+    cpu = targets[-1]
+    left = [node for step in plan.steps if step.device == CPU for node in step.nodes]
+    if left and options.fallback == "forbid" and not cpu.named:
+        device = targets[0].name if len(targets) > 1 else CPU
+        names = [plan.graph.nodes[node].name for node in left]
+        why = _refusal(plan, device, left[0]) if len(targets) > 1 else ""
+        raise NotDelegatedError(
+            f"fallback is forbidden and {len(left)} of {len(plan.graph.nodes)} nodes are taken by no named device "
+            f"({named(names)}); the first because of {why}; allow fallback, or name 'cpu' as a device",
+            device=device, nodes=names,
+        )
+    if options.fallback != "warn":
+        return
+    used = {step.device for step in plan.steps}
+    for target in targets[:-1]:
+        if target.named and target.name not in used and plan.graph.nodes:
+            warnings.warn(
+                f"device {target.name!r} took none of the {len(plan.graph.nodes)} nodes; the first was refused because of "
+                f"{_refusal(plan, target.name, 0)}; see the report for the others",
+                FallbackWarning, stacklevel=2,
+            )
+
+
+def slots_of(plan: Plan) -> dict[str, int]:
+    """A number for every value that passes between steps, comes in or goes out."""
+    names = dict.fromkeys((*plan.graph.inputs, *plan.graph.outputs))
+    for step in plan.steps:
+        names.update(dict.fromkeys((*step.inputs, *step.outputs)))
+    return {name: slot for slot, name in enumerate(names)}
+
+
+def named(nodes: Sequence[str]) -> str:
+    """Some nodes, in words."""
+    shown = ", ".join(map(repr, nodes[:3]))
+    return f"{shown} and {len(nodes) - 3} more" if len(nodes) > 3 else shown
+
+
+def _refusal(plan: Plan, device: str, node: int) -> str:
+    return str(plan.verdicts[device][plan.graph.atom_of[node]])
+
+
+def _expected(graph: Graph, outputs: Sequence[str]) -> OutputCheck:
+    checks: list[tuple[tuple[int, ...], np.dtype[object]] | None] = []
+    for name in outputs:
+        value = graph.value(name)
+        shape = value.static_shape
+        checks.append(None if shape is None or value.dtype is None else (shape, np.dtype(value.dtype)))
+    return checks
+
+
+def _atoms(plan: Plan, step: Step) -> Atoms:
+    return step.device, tuple(sorted({plan.graph.atom_of[node] for node in step.nodes}))
+
+
+def _cpu_failure(message: str, step: Step, nodes: Sequence[str], error: BaseException) -> ExecutionError:
+    return ExecutionError(f"{message}; check the inputs", device=step.device, segment=step.segment, nodes=nodes)

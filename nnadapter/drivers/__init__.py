@@ -1,0 +1,48 @@
+"""Everything that a driver author imports."""
+
+from nnadapter.drivers.capability import (
+    Capability,
+    DeviceInfo,
+    DeviceType,
+    ModelForm,
+    OperationSupport,
+    Option,
+    OptionValues,
+    Threading,
+)
+from nnadapter.drivers.interface import (
+    INTERFACE_VERSION,
+    Admission,
+    Context,
+    Device,
+    Driver,
+    Execution,
+    Program,
+    SegmentModel,
+)
+from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
+
+__all__ = [
+    "INTERFACE_VERSION",
+    "SUPPORTED",
+    "Admission",
+    "Capability",
+    "Context",
+    "Device",
+    "DeviceInfo",
+    "DeviceType",
+    "Driver",
+    "Execution",
+    "ModelForm",
+    "OperationSupport",
+    "Option",
+    "OptionValues",
+    "Program",
+    "Reason",
+    "SegmentModel",
+    "Supported",
+    "Threading",
+    "Unsupported",
+    "Verdict",
+    "all_of",
+]

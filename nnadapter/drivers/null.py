@@ -1,0 +1,96 @@
+"""The null device: takes every operation and computes zeros, at once.
+
+It shows the least that a driver is, and lets planning, cutting and the overhead of the host be tried on any machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnadapter.drivers.capability import (
+    Capability,
+    DeviceInfo,
+    DeviceType,
+    ModelForm,
+    OperationSupport,
+    OptionValues,
+    Threading,
+)
+from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
+from nnadapter.errors import DeviceNotFoundError
+from nnadapter.ir.model import Model
+from nnadapter.ir.operand import ANY, Array, OperandType
+from nnadapter.ir.operations import SCHEMAS
+from partition.verdict import SUPPORTED, Verdict
+
+_CAPABILITY = Capability(
+    form=ModelForm.IR,
+    threading=Threading.REENTRANT,
+    operations=tuple(
+        OperationSupport(type=name, dtypes=ANY, ranks=schema.ranks, limits="computes zeros")
+        for name, schema in SCHEMAS.items()
+    ),
+)
+
+
+class NullExecution(Execution):
+    """Makes zeros."""
+
+    def __init__(self, outputs: Sequence[OperandType]) -> None:
+        self._outputs = tuple((type_.dimensions, np.dtype(type_.dtype.value)) for type_ in outputs)
+
+    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute`."""
+        return [np.zeros(dimensions, dtype) for dimensions, dtype in self._outputs]
+
+
+class NullProgram(Program):
+    """Knows the types of its outputs."""
+
+    def __init__(self, model: Model) -> None:
+        self._outputs = tuple(model.operands[index].type for index in model.outputs)
+
+    def create_execution(self) -> Execution:
+        """See `Program.create_execution`."""
+        return NullExecution(self._outputs)
+
+
+class NullContext(Context):
+    """Takes everything."""
+
+    def supported(self, model: Model) -> Sequence[Verdict]:
+        """See `Context.supported`."""
+        return [SUPPORTED] * len(model.operations)
+
+    def compile(self, model: Model) -> Program:
+        """See `Context.compile`."""
+        return NullProgram(model)
+
+
+class NullDevice(Device):
+    """Has no limits and no options."""
+
+    @property
+    def capability(self) -> Capability:
+        """See `Device.capability`."""
+        return _CAPABILITY
+
+    def create_context(self, options: OptionValues) -> Context:
+        """See `Device.create_context`."""
+        return NullContext()
+
+
+class NullDriver(Driver):
+    """Offers one device."""
+
+    def open(self, device_id: str) -> Device:
+        """See `Driver.open`."""
+        if device_id not in ("", "0"):
+            raise DeviceNotFoundError(f"the null driver has one device, null:0, got null:{device_id}")
+        return NullDevice()
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        """See `Driver.devices`."""
+        return (DeviceInfo(name="null", vendor="nnadapter", type=DeviceType.ACCELERATOR, sub_type="zeros", version="1.0"),)

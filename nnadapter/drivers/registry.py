@@ -1,0 +1,187 @@
+"""Which drivers there are: built in, or brought by an installed distribution through an entry point.
+
+Nothing is imported to list names. A driver that cannot be loaded is a row with its reason, and an error only when its
+device is asked for by name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import metadata
+from types import MappingProxyType
+
+from nnadapter.drivers.capability import DeviceInfo
+from nnadapter.drivers.interface import INTERFACE_VERSION, Device, Driver
+from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, NNAdapterError
+
+GROUP = "nnadapter.drivers"
+"""The entry point group; an entry point's name is the device's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSource:
+    """Where a driver comes from."""
+
+    target: str
+    """`module:Class`."""
+    distribution: str
+    """Name and version of the distribution that brings it."""
+
+
+_BUILT_IN = {
+    "cpu": "nnadapter.drivers.onnxruntime:CpuDriver",
+    "fake_npu": "nnadapter.drivers.fake_npu.driver:FakeNpuDriver",
+    "null": "nnadapter.drivers.null:NullDriver",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    reason: str
+
+
+_lock = threading.Lock()
+_loaded: dict[str, Driver | _Failure] = {}
+_devices: dict[str, Device] = {}
+
+
+@cache
+def sources() -> Mapping[str, DriverSource]:
+    """Every driver by name, sorted; built-in names cannot be taken by a plug-in.
+
+    Two distributions that offer the same name are a row that says so: neither is used.
+    """
+    found = {name: DriverSource(target, "nnadapter") for name, target in _BUILT_IN.items()}
+    for point in metadata.entry_points(group=GROUP):
+        source = DriverSource(point.value, _distribution_of(point))
+        known = found.get(point.name)
+        if known is None:
+            found[point.name] = source
+        elif known.target != source.target:
+            _loaded[point.name] = _Failure(_clash(point.name, known, source))
+    for name in _BUILT_IN:
+        _loaded.pop(name, None)
+    return MappingProxyType(dict(sorted(found.items())))
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    """Every device of every driver, available or not, each with its reason; never raises for a broken driver."""
+    return tuple(row for name in sources() for row in _rows(name))
+
+
+def open_device(name: str) -> Device:
+    """Return the opened device called `name` (`driver` or `driver:id`); it is opened once per process.
+
+    Raises:
+        DeviceNotFoundError: no driver of that name.
+        DeviceUnavailableError: the driver or the device cannot be used here.
+    """
+    driver_name, _, device_id = name.partition(":")
+    if driver_name not in sources():
+        raise DeviceNotFoundError(_unknown(driver_name))
+    with _lock:
+        if name not in _devices:
+            _devices[name] = _open(driver_name, device_id, name)
+        return _devices[name]
+
+
+def _open(driver_name: str, device_id: str, name: str) -> Device:
+    driver = _driver(driver_name)
+    if isinstance(driver, _Failure):
+        raise DeviceUnavailableError(f"device {name!r} cannot be used: {driver.reason}")
+    try:
+        return driver.open(device_id)
+    except NNAdapterError:
+        raise
+    except Exception as error:  # noqa: BLE001  a plug-in may raise anything; this is its border
+        raise DeviceUnavailableError(f"device {name!r} did not open: {_brief(error)}; ask its vendor") from error
+
+
+def _driver(name: str) -> Driver | _Failure:
+    if name not in _loaded:
+        _loaded[name] = _load(name, sources()[name])
+    return _loaded[name]
+
+
+def _load(name: str, source: DriverSource) -> Driver | _Failure:
+    module_name, _, attribute = source.target.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module_name), attribute)
+        problem = _check(factory, source)
+        return _Failure(problem) if problem else factory()
+    except Exception as error:  # noqa: BLE001  importing a plug-in may raise anything; this is its border
+        return _Failure(
+            f"driver {name!r} of {source.distribution} did not load: {_brief(error)}; install what is missing or remove it"
+        )
+
+
+def _check(factory: object, source: DriverSource) -> str:
+    """What is wrong with a driver class, or an empty string."""
+    where = f"{source.target} of {source.distribution}"
+    if not (inspect.isclass(factory) and issubclass(factory, Driver)):
+        return f"{where} is {type(factory).__name__} {factory!r}, expected a sub-class of nnadapter.drivers.Driver"
+    missing = sorted(getattr(factory, "__abstractmethods__", ()))
+    if missing:
+        return f"{where} lacks the required methods {', '.join(missing)}; write them"
+    major, minor = factory.interface_version
+    if major != INTERFACE_VERSION[0] or minor > INTERFACE_VERSION[1]:
+        ours = ".".join(map(str, INTERFACE_VERSION))
+        return (
+            f"{where} was written for driver interface {major}.{minor}, this nnadapter has {ours}; "
+            f"install a driver for {INTERFACE_VERSION[0]}.x or another nnadapter"
+        )
+    return ""
+
+
+def _rows(name: str) -> tuple[DeviceInfo, ...]:
+    source = sources()[name]
+    with _lock:
+        driver = _driver(name)
+    if isinstance(driver, _Failure):
+        return (DeviceInfo(name=name, available=False, reason=driver.reason, distribution=source.distribution),)
+    try:
+        rows = tuple(driver.devices()) or (DeviceInfo(name=name),)
+    except Exception as error:  # noqa: BLE001  a plug-in may raise anything; this is its border
+        return (DeviceInfo(name=name, available=False, reason=_brief(error), distribution=source.distribution),)
+    return tuple(_complete(row, source) for row in rows)
+
+
+def _complete(row: DeviceInfo, source: DriverSource) -> DeviceInfo:
+    row = replace(row, distribution=row.distribution or source.distribution)
+    if not row.available:
+        return row
+    try:
+        return replace(row, capability=open_device(row.name).capability)
+    except NNAdapterError as error:
+        return replace(row, available=False, reason=str(error))
+
+
+def _unknown(name: str) -> str:
+    close = difflib.get_close_matches(name, sources(), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "no name comes close."
+    return (
+        f"no driver offers a device named {name!r}; {hint} Known: {', '.join(sources())}. "
+        "Run `nnadapter devices` to see them all"
+    )
+
+
+def _clash(name: str, known: DriverSource, other: DriverSource) -> str:
+    return (
+        f"two drivers are named {name!r}: {known.target} of {known.distribution} and {other.target} of "
+        f"{other.distribution}; uninstall one of them"
+    )
+
+
+def _distribution_of(point: metadata.EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
+
+
+def _brief(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

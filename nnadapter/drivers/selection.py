@@ -1,0 +1,138 @@
+"""What a person writes to choose devices -> device names with validated options, in order of preference."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nnadapter.drivers.capability import Option, OptionValues
+from nnadapter.drivers.registry import open_device
+from nnadapter.errors import InvalidOptionError
+
+CPU = "cpu"
+"""The device that takes everything that nobody else takes."""
+DeviceRequest = str | tuple[str, Mapping[str, Any]]
+"""`"fake_npu"`, `"fake_npu:0"`, or `("fake_npu", {option: value})`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """One chosen device."""
+
+    name: str
+    options: OptionValues
+    """Complete: defaults filled in."""
+    named: bool
+    """The person named it; False for a `cpu` that was added."""
+
+
+def select(requests: DeviceRequest | Sequence[DeviceRequest]) -> tuple[Selected, ...]:
+    """Return the devices in order of preference; `cpu` comes last, named or not.
+
+    Raises:
+        DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used here.
+        InvalidOptionError: an option does not exist or does not fit, or a device is named twice.
+    """
+    wanted = [_split(request) for request in _listed(requests)]
+    names = [name for name, _ in wanted]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidOptionError(f"device {name!r} is named twice; name every device once")
+    chosen = [Selected(name, check_options(name, given), named=True) for name, given in wanted]
+    cpu = [device for device in chosen if device.name == CPU] or [Selected(CPU, check_options(CPU, {}), named=False)]
+    return (*(device for device in chosen if device.name != CPU), *cpu)
+
+
+def check_options(device: str, given: Mapping[str, Any]) -> OptionValues:
+    """Return every option of `device`, the given values checked and converted, the others at their defaults.
+
+    Raises:
+        InvalidOptionError: an unknown option (close names are suggested), or a value of the wrong type.
+    """
+    known = {option.name: option for option in open_device(device).capability.options}
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; it has {', '.join(known) or 'none'}"
+            raise InvalidOptionError(f"device {device!r} has no option {name!r}{hint}")
+    return {
+        name: _converted(device, option, given[name]) if name in given else option.default
+        for name, option in known.items()
+    }
+
+
+def _listed(requests: DeviceRequest | Sequence[DeviceRequest]) -> Sequence[DeviceRequest]:
+    if isinstance(requests, str):
+        return [requests]
+    # A pair of a name and a mapping is one device with options, not a list of two.
+    if isinstance(requests, tuple) and len(requests) == 2 and isinstance(requests[1], Mapping):
+        return [requests]  # type: ignore[list-item]
+    return list(requests)  # type: ignore[arg-type]
+
+
+def _split(request: object) -> tuple[str, Mapping[str, Any]]:
+    if isinstance(request, str):
+        return request, {}
+    if isinstance(request, tuple) and len(request) == 2:
+        name, options = request
+        if isinstance(name, str) and isinstance(options, Mapping):
+            return name, options
+    raise InvalidOptionError(f"a device is a name or a pair (name, options), got {request!r}")
+
+
+def _converted(device: str, option: Option, given: Any) -> bool | int | float | str | tuple[str, ...]:
+    try:
+        value = _CONVERTERS[type(option.default)](given)
+    except (TypeError, ValueError) as error:
+        expected = "a list of names" if isinstance(option.default, tuple) else type(option.default).__name__
+        raise InvalidOptionError(
+            f"option {option.name!r} of device {device!r} takes {expected}, got {given!r}"
+        ) from error
+    if option.choices and value not in option.choices:
+        raise InvalidOptionError(
+            f"option {option.name!r} of device {device!r} is one of {', '.join(option.choices)}, got {given!r}"
+        )
+    if option.minimum is not None and isinstance(value, (int, float)) and value < option.minimum:
+        raise InvalidOptionError(
+            f"option {option.name!r} of device {device!r} is at least {option.minimum}, got {given!r}"
+        )
+    return value
+
+
+def _to_bool(given: object) -> bool:
+    if isinstance(given, bool):
+        return given
+    word = str(given).lower()
+    if word not in _WORDS:
+        raise ValueError
+    return _WORDS[word]
+
+
+def _to_int(given: object) -> int:
+    if isinstance(given, (bool, float)):
+        raise TypeError
+    return int(given)  # type: ignore[call-overload,no-any-return]
+
+
+def _to_float(given: object) -> float:
+    if isinstance(given, bool):
+        raise TypeError
+    return float(given)  # type: ignore[arg-type]
+
+
+def _to_str(given: object) -> str:
+    if not isinstance(given, str):
+        raise TypeError
+    return given
+
+
+def _to_names(given: object) -> tuple[str, ...]:
+    if isinstance(given, str):
+        return tuple(name.strip() for name in given.split(",") if name.strip())
+    return tuple(_to_str(name) for name in given)  # type: ignore[attr-defined]
+
+
+_WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_CONVERTERS: Mapping[type, Any] = {bool: _to_bool, int: _to_int, float: _to_float, str: _to_str, tuple: _to_names}

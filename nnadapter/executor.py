@@ -1,0 +1,214 @@
+"""Runs a compiled plan: the steps in order, every value in a numbered slot, nothing looked up by name on the way.
+
+A step that fails on its device runs again on the CPU with the same inputs, and the run's provenance says so; where the
+policy forbids that, the failure is raised as a typed error that names device, segment and nodes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nnadapter.drivers.capability import Threading
+from nnadapter.drivers.interface import Execution, Program
+from nnadapter.errors import CancelledError, ExecutionError, InvalidInputError, NNAdapterError
+from nnadapter.ir.operand import Array
+from partition.plan import Step
+
+OutputCheck = Sequence[tuple[tuple[int, ...], np.dtype[Any]] | None]
+"""Dimensions and data type that each output of a step must have; None where they are not known before the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRun:
+    """What happened to one step in one run."""
+
+    segment: int
+    device: str
+    """The device that the result came from."""
+    seconds: float
+    failure: str = ""
+    """Why the step's own device did not deliver, if it did not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where the results of one run came from."""
+
+    steps: tuple[StepRun, ...]
+
+    @property
+    def fell_back(self) -> bool:
+        """Some step ran elsewhere than planned."""
+        return any(step.failure for step in self.steps)
+
+
+class ExecutionPool:
+    """Executions of one program, made as they are needed and used again; keeps to the device's threading."""
+
+    def __init__(self, program: Program, threading_: Threading, device_lock: threading.Lock) -> None:
+        self._program = program
+        self._reentrant = threading_ is Threading.REENTRANT
+        self._device_lock = device_lock if threading_ is Threading.SERIAL else None
+        self._free: list[Execution] = []
+        self._all: list[Execution] = []
+        self._lock = threading.Lock()
+
+    def compute(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Run the program once, in an execution of its own for as long as it takes."""
+        execution = self._take()
+        try:
+            if self._device_lock is None:
+                return execution.compute(inputs)
+            with self._device_lock:
+                return execution.compute(inputs)
+        finally:
+            if not self._reentrant:
+                self._free.append(execution)
+
+    def close(self) -> None:
+        """Close every execution, then the program."""
+        with self._lock:
+            for execution in self._all:
+                execution.close()
+            self._all.clear()
+            self._free.clear()
+        self._program.close()
+
+    def _take(self) -> Execution:
+        if self._reentrant and self._all:
+            return self._all[0]
+        try:
+            return self._free.pop()
+        except IndexError:
+            with self._lock:
+                execution = self._program.create_execution()
+                self._all.append(execution)
+            return execution
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class BoundStep:
+    """One step with everything that a run needs, resolved beforehand."""
+
+    step: Step
+    pool: ExecutionPool
+    inputs: tuple[int, ...]
+    """Slots."""
+    outputs: tuple[int, ...]
+    released: tuple[int, ...]
+    expected: OutputCheck
+    guarded: bool
+    """Inputs are handed over read-only and contiguous, and outputs are checked: everything but the CPU."""
+    on_failure: Callable[[Step, BaseException], ExecutionPool]
+    """Gives what runs the step instead, or raises."""
+    seconds: float = 0.0
+    """Duration of the last run, for the report."""
+    failures: list[str] = field(default_factory=list)
+    """Why it did not deliver, once per different reason."""
+
+
+class CompiledPlan:
+    """A plan whose segments are compiled."""
+
+    def __init__(
+        self,
+        steps: Sequence[BoundStep],
+        slots: Mapping[str, int],
+        outputs: Mapping[str, int],
+        constants: Mapping[int, Array],
+    ) -> None:
+        self.steps = tuple(steps)
+        self._slots = slots
+        self._outputs = outputs
+        self._blank: list[Any] = [None] * len(slots)
+        for slot, array in constants.items():
+            self._blank[slot] = array
+
+    def run(self, feeds: Mapping[str, Any], wanted: Sequence[str], stopped: Callable[[], bool]) -> tuple[list[Any], Provenance]:
+        """Run every step.
+
+        Args:
+            feeds: checked arrays by input name.
+            wanted: names of model outputs.
+            stopped: asked between steps; True ends the run.
+
+        Raises:
+            CancelledError: `stopped` said so.
+            ExecutionError, NotDelegatedError: a step failed and nothing may take its place.
+        """
+        values = self._blank.copy()
+        for name, array in feeds.items():
+            slot = self._slots.get(name)
+            if slot is not None:
+                values[slot] = array
+        runs = []
+        for bound in self.steps:
+            if stopped():
+                raise CancelledError(f"the run was stopped by its run options before segment {bound.step.segment}")
+            runs.append(_run_step(bound, values))
+        return [_own(values[self._outputs[name]], feeds) for name in wanted], Provenance(tuple(runs))
+
+    def close(self) -> None:
+        """Free every program."""
+        for bound in self.steps:
+            bound.pool.close()
+
+
+def _run_step(bound: BoundStep, values: list[Any]) -> StepRun:
+    inputs = [values[slot] for slot in bound.inputs]
+    started = time.perf_counter()
+    device, failure = bound.step.device, ""
+    try:
+        results = _guarded(bound, inputs) if bound.guarded else bound.pool.compute(inputs)
+    except (CancelledError, InvalidInputError):
+        raise
+    except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
+        substitute = bound.on_failure(bound.step, error)
+        results = substitute.compute(inputs)
+        device, failure = "cpu", describe(error)
+        if failure not in bound.failures:
+            bound.failures.append(failure)
+    for slot, result in zip(bound.outputs, results, strict=True):
+        values[slot] = result
+    for slot in bound.released:
+        values[slot] = None
+    bound.seconds = time.perf_counter() - started
+    return StepRun(bound.step.segment, device, bound.seconds, failure)
+
+
+def _guarded(bound: BoundStep, inputs: Sequence[Array]) -> Sequence[Array]:
+    results = bound.pool.compute([_read_only(array) for array in inputs])
+    if len(results) != len(bound.expected):
+        raise ExecutionError(f"the driver gave {len(results)} outputs, expected {len(bound.expected)}")
+    for name, result, expected in zip(bound.step.outputs, results, bound.expected, strict=True):
+        if expected is not None and (result.shape != expected[0] or result.dtype != expected[1]):
+            raise ExecutionError(
+                f"the driver gave {result.dtype}{list(result.shape)} for {name!r}, "
+                f"expected {expected[1]}{list(expected[0])}"
+            )
+    return results
+
+
+def _read_only(array: Array) -> Array:
+    view = np.ascontiguousarray(array).view() if array.ndim else array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _own(value: Any, feeds: Mapping[str, Any]) -> Any:
+    """An output that nobody else holds: constants and inputs that are outputs as well are copied."""
+    if isinstance(value, np.ndarray) and (not value.flags.writeable or any(value is feed for feed in feeds.values())):
+        return value.copy()
+    return value
+
+
+def describe(error: BaseException) -> str:
+    """An error as a report shows it."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, NNAdapterError) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,111 @@
+"""A model on the CPU alone: ONNX Runtime on the original model, untouched, and bit-equal to it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnxruntime
+
+from nnadapter.drivers.onnxruntime import PROVIDER, loadable, translated
+from nnadapter.errors import InvalidModelError
+from nnadapter.executor import Provenance, StepRun
+from nnadapter.preparation.loading import check_not_empty, describe, load_model
+from nnadapter.signature import Signature, read_signature
+
+if TYPE_CHECKING:
+    import onnx
+
+_ADVICE = "check the model with onnx.checker, or update onnxruntime"
+
+
+class HostEngine:
+    """Runs a model by one ONNX Runtime session, which is `session`."""
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+        session_options: onnxruntime.SessionOptions | None,
+        provider_options: Mapping[str, Any],
+        arguments: Mapping[str, Any],
+    ) -> None:
+        self._source = source
+        provider = (PROVIDER, dict(provider_options)) if provider_options else PROVIDER
+        self.session = _load(source, session_options, provider, arguments)
+        _check_nodes(self.session, source)
+
+    def run(
+        self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any = None
+    ) -> tuple[list[Any], Provenance]:
+        """Run the model. See `InferenceSession.run`."""
+        started = time.perf_counter()
+        try:
+            results = self.session.run(names, feed, options)
+        except Exception as error:  # noqa: BLE001  told apart and translated below
+            self._explain(names, feed, error)
+            raise
+        return results, Provenance((StepRun(0, "cpu", time.perf_counter() - started),))
+
+    def load(self) -> onnx.ModelProto:
+        """The model, read again."""
+        return load_model(self._source)
+
+    def close(self) -> None:
+        """Let the session go."""
+        del self.session
+
+    def _explain(self, names: Sequence[str] | None, feed: Mapping[str, Any], error: Exception) -> None:
+        """Raise the error that tells what is wrong with the feed, else ONNX Runtime's in our words."""
+        with translated("ONNX Runtime failed to run the model", "check the inputs"):
+            signature = self._signature()
+            signature.check_outputs(names)
+            signature.check_feed(feed)
+            raise error
+
+    def _signature(self) -> Signature:
+        model = self.load()
+        inputs = [value.name for value in self.session.get_inputs()]
+        overridable = [value.name for value in self.session.get_overridable_initializers()]
+        return read_signature(model, [*inputs, *overridable], frozenset(overridable))
+
+
+def _load(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    session_options: onnxruntime.SessionOptions | None,
+    provider: object,
+    arguments: Mapping[str, Any],
+) -> onnxruntime.InferenceSession:
+    given = source if isinstance(source, (str, bytes, os.PathLike)) else _contents(source)
+    try:
+        return onnxruntime.InferenceSession(given, session_options, providers=[provider], **arguments)
+    except Exception as error:  # noqa: BLE001  told apart and translated below
+        model = load_model(source)  # says what is wrong with a file or its contents
+        with translated(f"ONNX Runtime does not load {describe(source)}", _ADVICE, InvalidModelError):
+            lowered = loadable(model)
+            if lowered is model:
+                raise error
+            return onnxruntime.InferenceSession(_contents(lowered), session_options, providers=[provider], **arguments)
+
+
+def _contents(model: onnx.ModelProto) -> bytes:
+    from google.protobuf.message import EncodeError
+
+    try:
+        contents: bytes = model.SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise InvalidModelError(
+            "the model is larger than protobuf's 2 GiB; save it with external data and give its path"
+        ) from error
+    return contents
+
+
+def _check_nodes(session: onnxruntime.InferenceSession, source: Any) -> None:
+    # ONNX Runtime loads a model without nodes. Only one whose outputs are all inputs, or that has none, can be such a
+    # model, so that others are not read twice.
+    inputs = {value.name for value in session.get_inputs()}
+    if all(value.name in inputs for value in session.get_outputs()) or not inputs:
+        if isinstance(source, (str, os.PathLike)) and os.fspath(source).endswith(".ort"):
+            return
+        check_not_empty(load_model(source), describe(source))

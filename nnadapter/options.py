@@ -1,0 +1,76 @@
+"""Settings of a session, and the one place that reads the environment."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass, fields
+from typing import Any
+
+from nnadapter.errors import InvalidOptionError
+
+POLICIES = ("priority",)
+FALLBACKS = ("warn", "allow", "forbid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a session decides. Raises InvalidOptionError for a value that does not fit."""
+
+    policy: str = "priority"
+    """How nodes are placed: `priority`, the first device in the person's order that takes the node."""
+    fallback: str = "warn"
+    """When something a device should have done goes to the CPU instead: `warn`, `allow` silently (it is in the
+    report all the same), or `forbid` (a typed error)."""
+    max_plans: int = 64
+    """How many sets of input shapes keep their compiled plan; the one used longest ago goes first."""
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        _one_of("policy", self.policy, POLICIES)
+        _one_of("fallback", self.fallback, FALLBACKS)
+        if not isinstance(self.max_plans, int) or isinstance(self.max_plans, bool) or self.max_plans < 1:
+            raise InvalidOptionError(f"option 'max_plans' takes a whole number of at least 1, got {self.max_plans!r}")
+
+
+def options_from(given: Options | dict[str, Any] | None) -> Options:
+    """Return `given` as options; a dictionary names the fields.
+
+    Raises:
+        InvalidOptionError: an unknown name, or a value that does not fit.
+    """
+    if given is None:
+        return Options()
+    if isinstance(given, Options):
+        return given
+    known = [field.name for field in fields(Options)]
+    if not isinstance(given, dict):
+        raise InvalidOptionError(f"options are an nnadapter.Options, got {type(given).__name__}")
+    for name in given:
+        if name not in known:
+            raise InvalidOptionError(f"there is no option {name!r}; known: {', '.join(known)}")
+    return Options(**given)
+
+
+_process_device: list[str] = []
+_lock = threading.Lock()
+
+
+def set_default_devices(names: list[str]) -> None:
+    """Make `names` the devices of sessions that name none."""
+    with _lock:
+        _process_device[:] = names
+
+
+def default_devices() -> list[str]:
+    """Devices of a session that names none: what was set, else NNADAPTER_DEVICES, else the CPU."""
+    with _lock:
+        if _process_device:
+            return list(_process_device)
+    named = [name.strip() for name in os.environ.get("NNADAPTER_DEVICES", "").split(",")]
+    return [name for name in named if name] or ["cpu"]
+
+
+def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidOptionError(f"option {name!r} is one of {', '.join(choices)}, got {value!r}")

@@ -1,0 +1,101 @@
+"""A model on several devices: one compiled plan per set of input shapes, made when the shapes are first seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.analysis import Analyser
+from nnadapter.compilation import Compiled, Compiler
+from nnadapter.drivers.onnxruntime import run_options
+from nnadapter.executor import Provenance
+from nnadapter.options import Options
+from nnadapter.plans import PlanCache, PlanCounts
+from nnadapter.preparation.prepare import prepare
+from nnadapter.preparation.sizes import default_shapes
+from nnadapter.signature import Shapes, Signature, read_signature
+from nnadapter.targets import Target
+
+if TYPE_CHECKING:
+    import onnx
+
+
+class PlannedEngine:
+    """Runs a model by plans. Usable from many threads at once."""
+
+    def __init__(self, model: onnx.ModelProto, targets: tuple[Target, ...], options: Options) -> None:
+        self._prepared = prepare(model)
+        self._analyser = Analyser(self._prepared, targets)
+        self._compiler = Compiler(targets, options)
+        self._plans: PlanCache[Compiled] = PlanCache(options.max_plans)
+        self._defaults = self._prepared.defaults
+        self._inputs = self._prepared.graph.inputs
+        self.signature: Signature = read_signature(model, self._inputs, frozenset(self._defaults))
+        self.targets = targets
+        shapes = self._declared_shapes()
+        if shapes is not None:
+            self.prepare(shapes)
+
+    @property
+    def counts(self) -> PlanCounts:
+        """How often plans were made and used again."""
+        return self._plans.counts
+
+    def run(
+        self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any = None
+    ) -> tuple[list[Any], Provenance]:
+        """Run the model. See `InferenceSession.run`."""
+        wanted = self.signature.check_outputs(names)
+        values = {**self._defaults, **self.signature.check_feed(feed)}
+        shapes = {name: getattr(values[name], "shape", None) for name in self._inputs}
+        lease, compiled = self._plans.take(tuple(shapes.values()), lambda: self._make(shapes))
+        token = run_options.set(options)
+        try:
+            return compiled.plan.run(values, wanted, _stop_of(options))
+        finally:
+            run_options.reset(token)
+            self._plans.give(lease)
+
+    def prepare(self, shapes: Shapes) -> None:
+        """Make the plan for these input shapes now."""
+        complete = {name: tuple(shapes[name]) if name in shapes else self._known_shape(name) for name in self._inputs}
+        lease, _ = self._plans.take(tuple(complete.values()), lambda: self._make(complete))
+        self._plans.give(lease)
+
+    def current(self) -> Compiled:
+        """The plan used last; made for usual sizes if there is none yet."""
+        newest = self._plans.newest
+        if newest is None:
+            self.prepare(default_shapes(self._prepared))
+            newest = self._plans.newest
+        assert newest is not None
+        return newest
+
+    def close(self) -> None:
+        """Free every plan and context."""
+        self._plans.close()
+        for target in self.targets:
+            target.context.close()
+
+    def _make(self, shapes: Mapping[str, tuple[int, ...] | None]) -> Compiled:
+        known = {name: shape for name, shape in shapes.items() if shape is not None}
+        return self._compiler.compile(self._analyser.judge(known))
+
+    def _declared_shapes(self) -> Shapes | None:
+        """The shapes of all inputs if the model fixes them."""
+        shapes = {name: self._known_shape(name) for name in self._inputs}
+        fixed = {name: shape for name, shape in shapes.items() if shape is not None}
+        return fixed if len(fixed) == len(shapes) else None
+
+    def _known_shape(self, name: str) -> tuple[int, ...] | None:
+        if name in self._defaults:
+            return self._defaults[name].shape
+        return self.signature.by_name[name].static_shape
+
+
+def _stop_of(options: Any) -> Any:
+    return _never if options is None else lambda: bool(options.terminate)
+
+
+def _never() -> bool:
+    return False

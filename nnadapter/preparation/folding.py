@@ -1,0 +1,96 @@
+"""Evaluating the constant part of a graph: in one ONNX Runtime run, node by node where that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper
+
+from nnadapter.drivers.onnxruntime import QUIET, onnxruntime_limits
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operand import Array, freeze
+from partition.onnx_io import stamp_down
+from partition.verdict import Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def evaluate(
+    nodes: Sequence[onnx.NodeProto],
+    constants: Mapping[str, Array],
+    wanted: Sequence[str],
+    opset_imports: Iterable[onnx.OperatorSetIdProto],
+) -> dict[str, Array]:
+    """Return the values `wanted`, which `nodes` make from `constants` alone; those that cannot be had are left out.
+
+    Args:
+        nodes: in a topological order; every input is in `constants` or made by one of them.
+        constants: arrays by value name; only those that are read are looked at, and none is copied.
+        wanted: names of values that `nodes` make.
+        opset_imports: the model's.
+    """
+    model, feeds = _constant_model(nodes, constants, wanted, opset_imports)
+    try:
+        arrays = _run(model, feeds)
+    except Exception:  # noqa: BLE001  any failure here only means that the slower way is tried
+        return _one_by_one(model, constants, wanted)
+    return {name: freeze(array) for name, array in zip(wanted, arrays, strict=True) if isinstance(array, np.ndarray)}
+
+
+def _constant_model(
+    nodes: Sequence[onnx.NodeProto],
+    constants: Mapping[str, Array],
+    wanted: Sequence[str],
+    opset_imports: Iterable[onnx.OperatorSetIdProto],
+) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    made = {name for node in nodes for name in node.output}
+    read = dict.fromkeys(name for node in nodes for name in node.input if name and name not in made)
+    feeds = {name: constants[name] for name in read}
+    model = onnx.ModelProto(ir_version=onnx.IR_VERSION, opset_import=opset_imports)
+    model.graph.name = "constants"
+    model.graph.node.extend(nodes)
+    model.graph.input.extend(
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in feeds.items()
+    )
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
+    return model, feeds
+
+
+def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Sequence[object]:
+    opsets, ir_version = onnxruntime_limits()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = QUIET
+    options.intra_op_num_threads = 1
+    # Every node runs once: optimising the graph would evaluate it first.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    stamped = stamp_down(model, opsets, ir_version)
+    if isinstance(stamped, Unsupported):
+        raise InvalidModelError(stamped.detail)
+    session = onnxruntime.InferenceSession(
+        stamped.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    results: Sequence[object] = session.run(None, dict(feeds))
+    return results
+
+
+def _one_by_one(model: onnx.ModelProto, constants: Mapping[str, Array], wanted: Sequence[str]) -> dict[str, Array]:
+    from onnx.reference import ReferenceEvaluator
+
+    known: dict[str, Array] = dict(constants)
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    for node in model.graph.node:
+        names = [name for name in node.input if name]
+        if not all(name in known for name in names):
+            continue
+        try:
+            results = ReferenceEvaluator(node, opsets=opsets).run(None, {name: known[name] for name in names})
+        except Exception:  # noqa: BLE001, S112  a node that cannot be evaluated stays in the graph
+            continue
+        known.update((name, np.asarray(array)) for name, array in zip(node.output, results, strict=True) if name)
+    return {name: freeze(known[name]) for name in wanted if name in known}

@@ -1,0 +1,98 @@
+"""Path, bytes or ModelProto -> ModelProto, with an error that a person can act on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nnadapter.errors import InvalidModelError, ModelFileError
+
+if TYPE_CHECKING:
+    import onnx
+
+ModelSource = "str | os.PathLike[str] | bytes | onnx.ModelProto"
+"""What a person may give for a model."""
+
+
+def load_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model that `source` holds, external data included.
+
+    Raises:
+        ModelFileError: the file, or a file of external data, is missing or cannot be read.
+        InvalidModelError: the contents are not an ONNX model, are truncated, or hold no nodes.
+    """
+    import onnx
+
+    if isinstance(source, onnx.ModelProto):
+        model = source
+    elif isinstance(source, bytes):
+        model = _parse(source, "the model given as bytes")
+    else:
+        model = _read(Path(source))
+    check_not_empty(model, describe(source))
+    return model
+
+
+def describe(source: object) -> str:
+    """How messages call the model."""
+    if isinstance(source, (str, os.PathLike)):
+        return f"model {os.fspath(source)!r}"
+    return "the model"
+
+
+def check_not_empty(model: onnx.ModelProto, what: str) -> None:
+    """Raise InvalidModelError if there is nothing to run."""
+    if not model.HasField("graph"):
+        raise InvalidModelError(f"{what} holds no graph, expected an ONNX model with one; export it again")
+    if not model.graph.node:
+        raise InvalidModelError(f"{what} has no nodes, so there is nothing to run; export it again")
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    try:
+        contents = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ModelFileError(f"model file {str(path)!r} does not exist; check the path") from error
+    except OSError as error:
+        raise ModelFileError(f"model file {str(path)!r} cannot be read: {error.strerror}; check the path") from error
+    model = _parse(contents, f"model {str(path)!r}")
+    _load_external_data(model, path)
+    return model
+
+
+def _parse(contents: bytes, what: str) -> onnx.ModelProto:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    if not contents:
+        raise InvalidModelError(f"{what} is empty, expected an ONNX model; export it again")
+    if contents[4:8] == b"ORTM":
+        raise InvalidModelError(f"{what} is in ONNX Runtime's own format, expected ONNX; give the ONNX file it was made from")
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(contents)
+    except DecodeError as error:
+        # Every exporter writes the IR version first; a file that starts otherwise never was a model.
+        cause = "is truncated or damaged" if contents[:1] == b"\x08" else "is not an ONNX model"
+        raise InvalidModelError(
+            f"{what} ({len(contents)} bytes) {cause}: protobuf cannot parse it; export or download it again"
+        ) from error
+    return model
+
+
+def _load_external_data(model: onnx.ModelProto, path: Path) -> None:
+    import onnx
+    from onnx.checker import ValidationError
+    from onnx.external_data_helper import uses_external_data
+
+    external = [tensor for tensor in model.graph.initializer if uses_external_data(tensor)]
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except (OSError, ValidationError, ValueError, RuntimeError) as error:
+        names = ", ".join(repr(tensor.name) for tensor in external[:3])
+        location = next((entry.value for tensor in external for entry in tensor.external_data if entry.key == "location"), "")
+        raise ModelFileError(
+            f"external data file {location!r} of model {str(path)!r} cannot be read (tensors {names}): "
+            f"{' '.join(str(error).split())}; put it beside the model"
+        ) from error

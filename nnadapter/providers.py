@@ -1,0 +1,61 @@
+"""ONNX Runtime's way to choose (`providers`, `provider_options`) -> devices."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nnadapter.drivers.registry import sources
+from nnadapter.drivers.selection import CPU, DeviceRequest
+from nnadapter.errors import FallbackWarning, InvalidOptionError
+
+CPU_PROVIDER = "CPUExecutionProvider"
+_SUFFIX = "ExecutionProvider"
+
+
+def devices_of_providers(
+    providers: Sequence[Any], provider_options: Sequence[Mapping[str, Any]] | None = None
+) -> list[DeviceRequest]:
+    """Return the devices that a client's providers stand for, in its order.
+
+    A name of a device stands for it. Another provider of ONNX Runtime than its CPU one is no device of ours: that is
+    warned of, as ONNX Runtime warns of providers it does not have, and the next one is taken.
+
+    Raises:
+        InvalidOptionError: the lists do not go together.
+    """
+    found: list[DeviceRequest] = []
+    for name, options in _pairs(providers, provider_options):
+        if name == CPU_PROVIDER:
+            found.append(CPU)
+        elif name.endswith(_SUFFIX) and name.partition(":")[0] not in sources():
+            warnings.warn(
+                f"provider {name!r} is not a device of this installation and is left out; `nnadapter devices` lists them",
+                FallbackWarning, stacklevel=3,
+            )
+        else:
+            found.append((name, options))
+    return found or [CPU]
+
+
+def options_of_cpu(
+    providers: Sequence[Any] | None, provider_options: Sequence[Mapping[str, Any]] | None
+) -> Mapping[str, Any]:
+    """The options that a client gave for ONNX Runtime's CPU provider."""
+    pairs = _pairs(providers or (), provider_options if providers else None)
+    return next((options for name, options in pairs if name == CPU_PROVIDER), {})
+
+
+def _pairs(
+    providers: Sequence[Any], provider_options: Sequence[Mapping[str, Any]] | None
+) -> list[tuple[str, Mapping[str, Any]]]:
+    if provider_options is not None and len(provider_options) != len(providers):
+        raise InvalidOptionError(
+            f"providers and provider_options go together one by one, got {len(providers)} and {len(provider_options)}"
+        )
+    pairs: list[tuple[str, Mapping[str, Any]]] = []
+    for position, provider in enumerate(providers):
+        name, options = provider if isinstance(provider, tuple) else (provider, {})
+        pairs.append((name, provider_options[position] if provider_options is not None else options))
+    return pairs

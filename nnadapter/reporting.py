@@ -1,0 +1,48 @@
+"""The report of a model on some devices, without compiling anything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.analysis import Analyser
+from nnadapter.compilation import check_policy
+from nnadapter.drivers.selection import DeviceRequest
+from nnadapter.options import Options, default_devices, options_from
+from nnadapter.preparation.loading import load_model
+from nnadapter.preparation.prepare import prepare
+from nnadapter.preparation.sizes import default_shapes
+from nnadapter.reports.facts import PartitionReport, report_of
+from nnadapter.targets import open_targets
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def partition_report(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    devices: DeviceRequest | Sequence[DeviceRequest] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    options: Options | Mapping[str, Any] | None = None,
+) -> PartitionReport:
+    """Return what would run where and why; nothing is compiled.
+
+    Args:
+        model: path, contents, or `onnx.ModelProto`.
+        devices: as for `InferenceSession`.
+        input_shapes: shapes of inputs whose sizes the model leaves open; usual sizes are tried where none is given.
+        options: how to decide.
+
+    Raises:
+        InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
+        InvalidInputError: `input_shapes` does not fit, or no usual size does.
+        DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: as for `InferenceSession`.
+    """
+    chosen = options_from(options)
+    targets = open_targets(default_devices() if devices is None else devices)
+    prepared = prepare(load_model(model))
+    given = {name: tuple(int(size) for size in shape) for name, shape in (input_shapes or {}).items()}
+    analysis = Analyser(prepared, targets).judge(default_shapes(prepared, given)).settle()
+    check_policy(analysis, targets, chosen)
+    return report_of(analysis, chosen.policy)

@@ -1,0 +1,50 @@
+"""Verdicts: what the converters say of a graph (stage 1), and what each device says of it (stage 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nnadapter.converters.convert import Conversion
+from nnadapter.drivers.capability import ModelForm
+from nnadapter.errors import NNAdapterError
+from nnadapter.segments import OnnxParts
+from nnadapter.targets import Target
+from partition.graph import Graph
+from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
+
+
+def judge(target: Target, graph: Graph, conversion: Conversion, parts: OnnxParts) -> tuple[Verdict, ...]:
+    """Return the verdict of `target` on every atom of `graph`.
+
+    The CPU is not asked: it takes what nobody else takes. A driver that raises, or that answers with something else
+    than one verdict per operation, has refused everything.
+    """
+    if target.is_cpu:
+        return (SUPPORTED,) * len(graph.atoms)
+    of_nodes = _judge_ir(target, conversion) if target.capability.form is ModelForm.IR else _judge_onnx(target, parts)
+    return tuple(all_of(of_nodes[node] for node in atom) for atom in graph.atoms)
+
+
+def _judge_ir(target: Target, conversion: Conversion) -> Sequence[Verdict]:
+    asked = _ask(target, conversion.model, len(conversion.model.operations))
+    return [
+        first if isinstance(first, Unsupported) else all_of(asked[operation] for operation in operations)
+        for first, operations in zip(conversion.verdicts, conversion.operations, strict=True)
+    ]
+
+
+def _judge_onnx(target: Target, parts: OnnxParts) -> Sequence[Verdict]:
+    return _ask(target, parts.whole(), len(parts.graph.nodes))
+
+
+def _ask(target: Target, model: object, expected: int) -> Sequence[Verdict]:
+    try:
+        verdicts = list(target.context.supported(model))
+    except NNAdapterError as error:
+        return [Unsupported(Reason.DRIVER_ERROR, str(error))] * expected
+    except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
+        return [Unsupported(Reason.DRIVER_ERROR, f"the driver failed when asked: {type(error).__name__}: {error}")] * expected
+    if len(verdicts) != expected or not all(isinstance(verdict, (Supported, Unsupported)) for verdict in verdicts):
+        detail = f"the driver gave {len(verdicts)} verdicts for {expected} operations, or something that is no verdict"
+        return [Unsupported(Reason.DRIVER_ERROR, detail)] * expected
+    return verdicts

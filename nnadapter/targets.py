@@ -1,0 +1,61 @@
+"""The devices of one session: opened, with a context each, in order of preference; the CPU last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nnadapter.drivers.capability import Capability
+from nnadapter.drivers.interface import Context
+from nnadapter.drivers.registry import open_device
+from nnadapter.drivers.selection import CPU, DeviceRequest, Selected, select
+from nnadapter.errors import DeviceUnavailableError, NNAdapterError
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """One device of a session."""
+
+    name: str
+    capability: Capability
+    context: Context
+    named: bool
+    """The person named it."""
+
+    @property
+    def is_cpu(self) -> bool:
+        """It is the device that takes what nobody else takes."""
+        return self.name == CPU
+
+
+def open_targets(
+    requests: DeviceRequest | Sequence[DeviceRequest], session_options: onnxruntime.SessionOptions | None = None
+) -> tuple[Target, ...]:
+    """Open every requested device and create a context on it.
+
+    Raises:
+        DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
+        InvalidOptionError: an option does not exist or does not fit.
+    """
+    return tuple(_open(selected, session_options) for selected in select(requests))
+
+
+def _open(selected: Selected, session_options: onnxruntime.SessionOptions | None) -> Target:
+    device = open_device(selected.name)
+    try:
+        context = device.create_context(selected.options)
+    except NNAdapterError:
+        raise
+    except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
+        raise DeviceUnavailableError(
+            f"device {selected.name!r} did not give a context: {type(error).__name__}: {error}; ask its vendor"
+        ) from error
+    if selected.name == CPU:
+        from nnadapter.drivers.onnxruntime import CpuContext
+
+        context = CpuContext(session_options)
+    return Target(selected.name, device.capability, context, selected.named)
