@@ -17,7 +17,8 @@ def simplify(model: Model) -> Model:
        too.
     2. A RESHAPE of a RESHAPE, and a TRANSPOSE of a TRANSPOSE, read from before it; inverse ones are bypassed together.
     3. What was read by nothing else goes.
-    4. Refused: an operation that gives a model output its name, where the operand before it is a model input, a
+    4. A SUM of two is an ADD, to which an activation can be fused; a SUM or a CONCAT of one is bypassed.
+    5. Refused: an operation that gives a model output its name, where the operand before it is a model input, a
        constant or another output; one that changes the layout; one whose nodes nothing else could stand for.
     """
     editor = ModelEditor(model)
@@ -30,6 +31,19 @@ def simplify(model: Model) -> Model:
 
 def _copy(editor: ModelEditor, index: int) -> None:
     _bypass(editor, index, editor.operation(index).inputs[0])
+
+
+def _concat(editor: ModelEditor, index: int) -> None:
+    if len(editor.operation(index).inputs) == 1:
+        _copy(editor, index)
+
+
+def _sum(editor: ModelEditor, index: int) -> None:
+    inputs = editor.operation(index).inputs
+    if len(inputs) == 2:
+        editor.replace((index,), editor.add_operation("ADD", inputs, origins=(index,)))
+    else:
+        _concat(editor, index)
 
 
 def _reshape(editor: ModelEditor, index: int) -> None:
@@ -101,5 +115,12 @@ def _bypass(editor: ModelEditor, index: int, source: int) -> bool:
 
 
 _HANDLERS: Mapping[str, Callable[[ModelEditor, int], None]] = MappingProxyType(
-    {"ASSIGN": _copy, "CAST": _copy, "RESHAPE": _reshape, "TRANSPOSE": _transpose}
+    {
+        "ASSIGN": _copy,
+        "CAST": _copy,
+        "CONCAT": _concat,
+        "RESHAPE": _reshape,
+        "SUM": _sum,
+        "TRANSPOSE": _transpose,
+    }
 )

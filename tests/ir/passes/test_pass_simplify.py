@@ -91,3 +91,9 @@ def test_unknown_pass_is_named():
     program = Program(x=(2, 3))
     with pytest.raises(InvalidOptionError, match=r"'simplfy'; did you mean 'simplify'"):
         run_passes(program.finish(program.x), ["simplfy"])
+
+
+def test_a_sum_of_two_is_an_addition():
+    program = Program(x=(2, 3), z=(3,))
+    y = program("SUM", program("CONCAT", program("SUM", program.x, program.z), axis=0), program.x, program.z)
+    assert types(check(SIMPLIFY, program.finish(program("SUM", y)))) == ["ADD", "SUM"]
