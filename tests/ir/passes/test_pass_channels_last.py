@@ -76,6 +76,44 @@ def test_a_run_time_operand_of_lower_rank_is_raised():
     check(CHANNELS_LAST, program.finish(y))
 
 
+FOLLOWING = [
+    *[(type_, {"axis": axis}) for type_ in ("SOFTMAX", "LOG_SOFTMAX", "CUM_SUM") for axis in range(4)],
+    *[("ARG_MAX", {"axis": axis, "keepdims": kept}) for axis in range(4) for kept in (True, False)],
+    *[("TOP_K", {"axis": axis, "k": 2}) for axis in range(4)],
+    ("SPLIT", {"axis": 1, "split": (1, 2, 3)}),
+    ("SPLIT", {"axis": 3, "split": (1, 4)}),
+    ("SLICE", {"axes": (1, 3), "starts": (5, 1), "ends": (0, 4), "steps": (-2, 1)}),
+    ("PAD", {"mode": "constant", "pads": (0, 1, 2, 3, 1, 0, 2, -1), "value": 0.5}),
+    ("PAD", {"mode": "reflect", "pads": (0, 0, 2, 3, 0, 0, 1, 2), "value": 0.0}),
+    ("TILE", {"repeats": (1, 2, 3, 1)}),
+    ("RESIZE_NEAREST", {"shape": (2, 6, 8, 15), "scales": (1.0, 1.0, 2.0, 3.0)}),
+    ("DEPTH_TO_SPACE", {"block_size": 1}),
+    ("CAST", {"to": "float64"}),
+    ("CLIP", {"min": -0.5}),
+]
+
+
+@pytest.mark.parametrize(("type_", "attributes"), FOLLOWING)
+def test_operations_that_follow_their_input(type_, attributes):
+    program = Program(x=(2, 3, 4, 5))
+    made = program(type_, conv(program, program.x), **attributes)
+    after = check(CHANNELS_LAST, program.finish(*(made if isinstance(made, tuple) else (made,))))
+    assert types(after)[:3] == ["TRANSPOSE", "CONV_2D", type_]
+
+
+def test_selection_and_slopes_follow():
+    program = Program(x=(2, 3, 4, 5), z=(2, 6, 4, 5))
+    y = program("PRELU", conv(program, program.x), random(3, 6, 1, 1))
+    y = program("WHERE", program("GREATER", y, program.z), program("POW", y, 2.0), random(4, 4, 1))
+    assert types(check(CHANNELS_LAST, program.finish(y))).count("TRANSPOSE") == 3
+
+
+def test_joining_a_constant():
+    program = Program(x=(2, 3, 4, 5))
+    y = program("CONCAT", random(3, 2, 1, 4, 5), conv(program, program.x), axis=1)
+    check(CHANNELS_LAST, program.finish(conv(program, y)))
+
+
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("axes", [(1,), (2,), (3,), (1, 2), (0, 3), (2, 3), (0, 1, 2, 3)])
 def test_reductions(axes, kept):
