@@ -6,8 +6,8 @@ node has its place in one and the same model, of which segments are cut later (`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
@@ -52,7 +52,8 @@ def convert_graph(
        shape, or if its converter or the schema table refuses it. It leaves nothing in the model.
     3. What the operations make must be what the graph says of the node's outputs, or the node is refused.
     4. Model inputs are the values that no converted node makes, in the order of their first use.
-    5. Model outputs are the graph's outputs, what refused nodes read, and `captured`, as far as they have an operand.
+    5. Outputs after a node's first that nobody reads are taken as not asked for.
+    6. Model outputs are the graph's outputs, what refused nodes read, and `captured`, as far as they have an operand.
 
     Args:
         nodes: in a topological order; nodes whose inputs are all constant were folded before.
@@ -65,9 +66,10 @@ def convert_graph(
     verdicts: list[Verdict] = []
     operations: list[tuple[int, ...]] = []
     wanted = dict.fromkeys((*outputs, *captured))
+    read = {*wanted, *(name for node in nodes for name in node.inputs)}
     for node in nodes:
         before = context.operations
-        verdict = _convert(context, node)
+        verdict = _convert(context, _trimmed(node, read))
         verdicts.append(verdict)
         operations.append(tuple(range(before, context.operations)))
         if not verdict:
@@ -91,6 +93,14 @@ def _flops(model: Model, operations: Sequence[int]) -> int:
         results = [model.operands[operand].type for operand in operation.outputs]
         total += schema_of(operation.type).flops(given, results, operation.attributes)
     return total
+
+
+def _trimmed(node: OnnxNode, read: Set[str]) -> OnnxNode:
+    """Older exporters name optional outputs, such as Dropout's mask, that nothing uses."""
+    if len(node.outputs) == 1 or read.issuperset(node.outputs[1:]):
+        return node
+    kept = tuple(name if name in read else "" for name in node.outputs[1:])
+    return replace(node, outputs=(node.outputs[0], *kept))
 
 
 def _convert(context: ConversionContext, node: OnnxNode) -> Verdict:

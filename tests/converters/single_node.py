@@ -1,0 +1,149 @@
+"""A model of one node, converted, interpreted and compared with ONNX Runtime, or onnx.reference in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from nnadapter.converters import Conversion, convert_graph, converted, read_node, since_version
+from nnadapter.ir.operand import Array
+from nnadapter.ir.verify import verify
+from partition.graph import Value
+from partition.verdict import Reason, Unsupported
+from tests.ir_interpreter import interpret
+
+
+def opsets(op_type: str, first: int = 1, last: int = 99) -> list[int]:
+    """An opset for every version of `op_type` that has a converter, those before 7 as opset 7 means them."""
+    return [max(version, 7) for version in converted()["", op_type] if first <= version <= last]
+
+
+def floats(*shape: int, seed: int = 0) -> Array:
+    """Seeded float32 numbers around zero."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def make(
+    op_type: str,
+    opset: int,
+    inputs: Sequence[Array | None],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    constant: Sequence[int] = (),
+    outputs: int | Sequence[str] = 1,
+) -> onnx.ModelProto:
+    """A model of one node; inputs at the positions in `constant` are initialisers, None is an absent one."""
+    names = ["" if value is None else f"x{index}" for index, value in enumerate(inputs)]
+    made = [f"y{index}" for index in range(outputs)] if isinstance(outputs, int) else list(outputs)
+    node = helper.make_node(op_type, names, made, name="node", **(attributes or {}))
+    known = [numpy_helper.from_array(inputs[index], names[index]) for index in constant]
+    given = [
+        helper.make_tensor_value_info(names[index], helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for index, value in enumerate(inputs)
+        if value is not None and index not in constant
+    ]
+    results = [helper.make_empty_tensor_value_info(name) for name in made if name]
+    imports = [helper.make_opsetid("", opset)]
+    graph = helper.make_graph([node], "graph", given, results, known)
+    model = helper.make_model(graph, opset_imports=imports, ir_version=max(4, helper.find_min_ir_version_for(imports)))
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    if op_type == "GroupNormalization":  # the one op here that onnx infers nothing of
+        inferred.graph.output[0].type.CopyFrom(inferred.graph.input[0].type)
+    return inferred
+
+
+def convert(model: onnx.ModelProto) -> Conversion:
+    """Convert a model whose shapes are inferred."""
+    graph, opset = model.graph, model.opset_import[0].version
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    values = {info.name: _value(info) for info in (*graph.input, *graph.value_info, *graph.output)}
+    nodes = [
+        read_node(node, node.name or str(index), since_version(node.domain, node.op_type, opset) or 0)
+        for index, node in enumerate(graph.node)
+    ]
+    return convert_graph(nodes, values, constants, [output.name for output in graph.output])
+
+
+def _value(info: onnx.ValueInfoProto) -> Value:
+    tensor = info.type.tensor_type
+    if not tensor.elem_type:
+        return Value(info.name, dtype=f"{info.type.WhichOneof('value') or 'unknown'}")
+    dtype = (
+        "string" if tensor.elem_type == TensorProto.STRING else helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+    )
+    shape = None
+    if tensor.HasField("shape"):
+        shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim)
+    return Value(info.name, dtype, shape)
+
+
+def expected(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
+    """What ONNX Runtime computes, or onnx.reference where ONNX Runtime does not know the op, version or type."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return list(session.run(None, dict(feeds)))
+    except Exception:  # noqa: BLE001  whatever it says: the reference evaluator knows every op
+        return list(ReferenceEvaluator(model).run(None, dict(feeds)))
+
+
+def check(
+    op_type: str,
+    opset: int,
+    inputs: Sequence[Array | None],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    constant: Sequence[int] = (),
+    outputs: int | Sequence[str] = 1,
+    tolerance: float = 1e-5,
+    oracle: Sequence[Array] | None = None,
+) -> Conversion:
+    """Convert a node, run the result, and compare; `tolerance` is absolute and relative."""
+    model = make(op_type, opset, inputs, attributes, constant=constant, outputs=outputs)
+    conversion = convert(model)
+    assert conversion.verdicts[0], str(conversion.verdicts[0])
+    verify(conversion.model)
+    feeds = {
+        f"x{index}": np.asarray(value)
+        for index, value in enumerate(inputs)
+        if value is not None and index not in constant
+    }
+    ordered = [feeds[conversion.model.operands[index].name] for index in conversion.model.inputs]
+    wanted = expected(model, feeds) if oracle is None else list(oracle)
+    for got, want in zip(interpret(conversion.model, ordered), wanted, strict=True):
+        assert got.dtype == want.dtype
+        assert got.shape == want.shape
+        wide = np.float64 if got.dtype.kind not in "biu" else got.dtype
+        np.testing.assert_allclose(got.astype(wide), want.astype(wide), rtol=tolerance, atol=tolerance)
+    return conversion
+
+
+def refusal(
+    op_type: str,
+    opset: int,
+    inputs: Sequence[Array | None],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    constant: Sequence[int] = (),
+    outputs: int | Sequence[str] = 1,
+) -> Unsupported:
+    """Convert a node that is to be refused, and return why it was; nothing of it may be in the model."""
+    conversion = convert(make(op_type, opset, inputs, attributes, constant=constant, outputs=outputs))
+    verdict = conversion.verdicts[0]
+    assert isinstance(verdict, Unsupported), f"{op_type} was converted"
+    assert not conversion.model.operations
+    assert not conversion.model.operands
+    assert verdict.detail
+    return verdict
+
+
+def reason(*arguments: Any, **keywords: Any) -> Reason:
+    """The reason code of `refusal`."""
+    return refusal(*arguments, **keywords).reason

@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+
+from partition.verdict import Reason
+from tests.converters.single_node import check, convert, floats, make, opsets, reason
+
+_ATTRIBUTES = [
+    {},
+    {"strides": [2, 1], "pads": [1, 0, 1, 1]},
+    {"auto_pad": "SAME_UPPER", "strides": [2, 2]},
+    {"auto_pad": "SAME_LOWER", "strides": [2, 3]},
+    {"auto_pad": "VALID", "strides": [2, 2]},
+]
+_CEILED = [
+    {"ceil_mode": 1, "strides": [2, 3]},
+    {"ceil_mode": 1, "strides": [2, 2], "pads": [0, 1, 1, 0]},
+]
+_STARTING_IN_PADDING = {"kernel_shape": [3, 2], "ceil_mode": 1, "strides": [3, 2], "pads": [0, 1, 1, 1]}
+
+
+@pytest.mark.parametrize("attributes", _ATTRIBUTES)
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("opset", sorted({*opsets("MaxPool"), *opsets("AveragePool")}))
+def test_windows(op_type, opset, attributes):
+    check(op_type, opset, [floats(2, 3, 8, 7)], {"kernel_shape": [3, 2], **attributes}, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("attributes", _CEILED)
+@pytest.mark.parametrize(
+    ("op_type", "opset"), [("MaxPool", v) for v in (10, 11, 12, 22)] + [("AveragePool", v) for v in (10, 11, 19, 22)]
+)
+def test_ceil_mode(op_type, opset, attributes):
+    check(op_type, opset, [floats(2, 3, 8, 7)], {"kernel_shape": [3, 2], **attributes}, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
+def test_windows_that_start_in_the_padding_are_left_out(op_type):
+    check(op_type, 22, [floats(2, 3, 8, 7)], _STARTING_IN_PADDING, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
+def test_a_shape_that_no_kernel_gives_is_refused(op_type):
+    # For versions before 22 onnx infers such windows, and ONNX Runtime leaves them out.
+    assert reason(op_type, 11, [floats(2, 3, 8, 7)], _STARTING_IN_PADDING) is Reason.INVALID_NODE
+
+
+@pytest.mark.parametrize("attributes", [*_ATTRIBUTES[1:], *_CEILED])
+@pytest.mark.parametrize("opset", [19, 22])
+def test_average_with_padding_counted(opset, attributes):
+    attributes = {"kernel_shape": [3, 2], "count_include_pad": 1, **attributes}
+    check("AveragePool", opset, [floats(2, 3, 8, 7)], attributes, tolerance=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "opset"), [("MaxPool", 10), ("MaxPool", 22), ("AveragePool", 19), ("AveragePool", 22)]
+)
+def test_dilations(op_type, opset):
+    attributes = {"kernel_shape": [2, 2], "dilations": [2, 3], "pads": [1, 1, 1, 1]}
+    check(op_type, opset, [floats(2, 3, 8, 7)], attributes, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
+def test_sequences(op_type):
+    check(op_type, 11, [floats(2, 3, 9)], {"kernel_shape": [3], "strides": [2], "pads": [1, 0]}, tolerance=1e-6)
+
+
+def test_max_pool_of_bytes():
+    check("MaxPool", 12, [np.arange(36, dtype=np.uint8).reshape(1, 1, 6, 6)], {"kernel_shape": [2, 2]}, tolerance=0)
+
+
+def test_indices_are_refused_only_where_somebody_reads_them():
+    assert (
+        reason("MaxPool", 12, [floats(1, 1, 4, 4)], {"kernel_shape": [2, 2]}, outputs=2) is Reason.UNSUPPORTED_ATTRIBUTE
+    )
+    model = make("MaxPool", 12, [floats(1, 1, 4, 4)], {"kernel_shape": [2, 2]}, outputs=2)
+    del model.graph.output[1]
+    assert convert(model).verdicts[0]
+
+
+def test_rank_5_is_refused():
+    assert reason("MaxPool", 12, [floats(1, 1, 4, 4, 4)], {"kernel_shape": [2, 2, 2]}) is Reason.UNSUPPORTED_RANK
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 4, 5), (1, 2, 3, 4, 5)])
+@pytest.mark.parametrize("op_type", ["GlobalAveragePool", "GlobalMaxPool"])
+@pytest.mark.parametrize("opset", opsets("GlobalAveragePool"))
+def test_global(op_type, opset, shape):
+    check(op_type, opset, [floats(*shape)], tolerance=1e-6)

@@ -1,0 +1,131 @@
+"""Every schema version of every op is converted, or refused with a reason."""
+
+import onnx
+import onnx.defs
+import pytest
+from onnx import helper
+
+from nnadapter.converters import convert_graph, converted, read_node, since_version
+from nnadapter.converters.registry import converter, lookup
+from partition.graph import Value
+from partition.verdict import Reason, Unsupported
+
+_OPS = """
+    Abs Add And ArgMax ArgMin AveragePool BatchNormalization Cast Ceil Clip Concat Conv ConvTranspose Cos CumSum
+    DepthToSpace Div Dropout Elu Equal Erf Exp Expand Flatten Floor Gather GatherElements Gelu Gemm
+    GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GroupNormalization HardSigmoid HardSwish Identity
+    InstanceNormalization LRN LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool
+    Mean Min Mish Mod Mul Neg Not Or PRelu Pad Pow Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp
+    ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize Round Selu Sigmoid
+    Sign Sin Slice Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Swish Tanh Tile TopK
+    Transpose Unsqueeze Upsample Where Xor
+"""
+_REMOVED = {("Upsample", 10)}
+"""Versions that only say that the op is gone."""
+
+
+def _versions(op_type):
+    """The versions of an op that some opset from 7 on means."""
+    found = [schema.since_version for schema in _schemas() if schema.name == op_type]
+    first = max((version for version in found if version <= 7), default=0)
+    return [version for version in sorted(found) if version >= first]
+
+
+def _schemas():
+    return [schema for schema in onnx.defs.get_all_schemas_with_history() if schema.domain == ""]
+
+
+@pytest.mark.parametrize("op_type", _OPS.split())
+def test_every_version_since_opset_7_is_registered(op_type):
+    wanted = [version for version in _versions(op_type) if (op_type, version) not in _REMOVED]
+    assert list(converted()["", op_type]) == wanted
+
+
+def test_nothing_is_registered_that_onnx_does_not_define():
+    defined = {(schema.name, schema.since_version) for schema in _schemas()}
+    assert {(op, version) for (_, op), versions in converted().items() for version in versions} <= defined
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx.ml", "ai.onnx.preview.training"])
+def test_every_schema_is_converted_or_refused_with_a_reason(domain):
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == domain:
+            verdict = _verdict_on(schema)
+            assert isinstance(verdict, Unsupported)
+            assert verdict.detail
+            known = lookup(domain, schema.name, schema.since_version) is not None
+            assert (verdict.reason in _UNKNOWN) is not known, f"{schema.name}-{schema.since_version}: {verdict}"
+
+
+_UNKNOWN = {
+    Reason.UNSUPPORTED_DOMAIN,
+    Reason.UNSUPPORTED_OPERATION,
+    Reason.UNSUPPORTED_VERSION,
+    Reason.CONTROL_FLOW,
+}
+
+
+def _verdict_on(schema):
+    """A node without attributes on inputs that no op can have: it must be refused, and with words."""
+    inputs = [f"x{index}" for index in range(max(1, min(schema.min_input, 5)))]
+    node = helper.make_node(schema.name, inputs, ["y"], domain=schema.domain)
+    values = {name: Value(name, "float32", (None,)) for name in (*inputs, "y")}
+    return convert_graph([read_node(node, "node", schema.since_version)], values, {}, ["y"]).verdicts[0]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "domain", "reason"),
+    [
+        ("If", "", Reason.CONTROL_FLOW),
+        ("Loop", "", Reason.CONTROL_FLOW),
+        ("Einsum", "", Reason.UNSUPPORTED_OPERATION),
+        ("Upsample", "", Reason.UNSUPPORTED_VERSION),
+        ("Gelu", "com.microsoft", Reason.UNSUPPORTED_DOMAIN),
+    ],
+)
+def test_reasons_of_what_is_not_known(op_type, domain, reason):
+    node = read_node(helper.make_node(op_type, ["x"], ["y"], domain=domain), "node", 12)
+    assert convert_graph([node], {}, {}, ["y"]).verdicts[0].reason is reason
+
+
+@pytest.mark.parametrize(
+    ("op_type", "opset", "version"),
+    [("Conv", 7, 1), ("Conv", 21, 11), ("Softmax", 12, 11), ("Gelu", 19, None), ("NoSuchOp", 13, None)],
+)
+def test_since_version(op_type, opset, version):
+    assert since_version("", op_type, opset) == version
+    assert since_version("ai.onnx", op_type, opset) == version
+
+
+def test_a_second_converter_of_one_version_is_an_error():
+    with pytest.raises(ValueError, match="Conv version 11 has a converter already"):
+        converter("Conv", 11)(lambda context, node: None)
+    with pytest.raises(ValueError, match="names no since_version"):
+        converter("Conv")
+
+
+def test_the_view_is_read_only():
+    with pytest.raises(TypeError):
+        converted()["", "Conv"] = ()
+
+
+def test_attributes_become_plain_values():
+    node = helper.make_node(
+        "Op", ["x"], ["y"], domain="ai.onnx", i=1, f=0.5, s="text", many=[1, 2], numbers=[0.5], texts=["a", "b"]
+    )
+    read = read_node(node, "name", 3)
+    assert read.domain == ""
+    assert read.attributes == {
+        "i": 1,
+        "f": 0.5,
+        "s": "text",
+        "many": (1, 2),
+        "numbers": (0.5,),
+        "texts": ("a", "b"),
+    }
+
+
+def test_a_tensor_attribute_becomes_an_array():
+    tensor = onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(helper.make_tensor("t", 1, [2], [1.0, 2.0])))
+    read = read_node(helper.make_node("Constant", [], ["y"], value=tensor), "name", 13)
+    assert read.attributes["value"].tolist() == [1.0, 2.0]
