@@ -216,6 +216,14 @@ def _mean(x: Array, axis: Any, keepdims: bool) -> Array:
     return np.trunc(x.mean(axis, keepdims=keepdims)) if x.dtype.kind in "iu" else x.mean(axis, keepdims=keepdims)
 
 
+def _largest(x: Array, axis: Any, keepdims: bool) -> Array:
+    return x.max(axis, keepdims=keepdims, initial=-np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min)
+
+
+def _smallest(x: Array, axis: Any, keepdims: bool) -> Array:
+    return x.min(axis, keepdims=keepdims, initial=np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).max)
+
+
 def _arg(function: _Function) -> _Function:
     def found(x: Array, axis: int, keepdims: bool, select_last_index: bool) -> Array:
         if select_last_index:
@@ -362,8 +370,8 @@ _FUNCTIONS: Mapping[str, _Function] = {
     "LOG_SOFTMAX": _log_softmax,
     "REDUCE_MEAN": _reduce(_mean),
     "REDUCE_SUM": _reduce(np.sum),
-    "REDUCE_MAX": _reduce(np.max),
-    "REDUCE_MIN": _reduce(np.min),
+    "REDUCE_MAX": _reduce(_largest),
+    "REDUCE_MIN": _reduce(_smallest),
     "REDUCE_PROD": _reduce(np.prod),
     "ARG_MAX": _arg(np.argmax),
     "ARG_MIN": _arg(np.argmin),

@@ -76,8 +76,6 @@ class ConversionContext:
         Raises:
             Refusal: there is no such value, or it is nothing that an operand can be.
         """
-        if not name:
-            raise Refusal(Reason.INVALID_NODE, f"{self._node.op_type} lacks a required input")
         found = self._operands.get(name)
         if found is None:
             found = self._operands[name] = self._add_outer(name)
@@ -106,13 +104,15 @@ class ConversionContext:
             Refusal: they are not known before the run.
         """
         found = self._constants.get(name)
-        if found is None:
-            position = self._node.inputs.index(name) if name in self._node.inputs else -1
-            where = f"input {position} ({name!r})" if name else "a required input"
-            raise Refusal(
-                Reason.NOT_CONSTANT, f"{where} of {self._node.op_type} must be an initialiser or folded to a constant"
-            )
-        return found
+        if found is not None:
+            return found
+        if not name:
+            raise Refusal(Reason.INVALID_NODE, f"{self._node.op_type} lacks a required input")
+        raise Refusal(
+            Reason.NOT_CONSTANT,
+            f"input {self._node.inputs.index(name)} of {self._node.op_type}, {name!r}, is known only when the model "
+            "runs; expected an initialiser or what follows from initialisers",
+        )
 
     def is_constant(self, name: str) -> bool:
         """Whether the contents of an ONNX value are known."""
@@ -176,6 +176,8 @@ class ConversionContext:
     def _declared(self, name: str) -> OperandType:
         found = self._types.get(name)
         if found is None:
+            if not name:
+                raise Refusal(Reason.INVALID_NODE, f"{self._node.op_type} lacks a required input")
             value = self._constants.get(name)
             found = self._types[name] = (
                 _operand_type(self._values.get(name) or Value(name))

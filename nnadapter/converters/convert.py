@@ -97,7 +97,7 @@ def _flops(model: Model, operations: Sequence[int]) -> int:
 
 def _trimmed(node: OnnxNode, read: Set[str]) -> OnnxNode:
     """Older exporters name optional outputs, such as Dropout's mask, that nothing uses."""
-    if len(node.outputs) == 1 or read.issuperset(node.outputs[1:]):
+    if all(name in read for name in node.outputs[1:]):
         return node
     kept = tuple(name if name in read else "" for name in node.outputs[1:])
     return replace(node, outputs=(node.outputs[0], *kept))

@@ -35,7 +35,10 @@ def convert_conv_transpose(context: ConversionContext, node: OnnxNode) -> None:
     windows = read_windows(node, _kernel(context, node, len(sizes)))
     extra = node.integers("output_padding") or (0,) * len(sizes)
     wanted = _wanted_sizes(node, windows, sizes)
-    attributes = windows.attributes(windows.pads if wanted is None else _crop(node, windows, sizes, extra, wanted))
+    pads = windows.pads
+    if wanted is not None:
+        pads, extra = _fit(windows, sizes, extra, wanted)
+    attributes = windows.attributes(pads)
     attributes["output_padding"] = as_picture(extra, 0)
     attributes["group"] = node.integer("group", 1)
     add_on_picture(context, node, "CONV_2D_TRANSPOSE", _operands(context, node), attributes)
@@ -87,20 +90,15 @@ def _wanted_sizes(node: OnnxNode, windows: Windows, sizes: tuple[int, ...]) -> t
     return None
 
 
-def _crop(
-    node: OnnxNode, windows: Windows, sizes: tuple[int, ...], extra: tuple[int, ...], wanted: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Return the pads with which the output has the wanted sizes."""
+def _fit(
+    windows: Windows, sizes: tuple[int, ...], extra: tuple[int, ...], wanted: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return pads and output padding with which the output has the wanted sizes: what lacks is added at the end."""
     totals = [
         stride * (size - 1) + more + extent - target
         for size, stride, more, extent, target in zip(
             sizes, windows.strides, extra, windows.extents, wanted, strict=True
         )
     ]
-    if min(totals) < 0:
-        raise Refusal(
-            Reason.UNSUPPORTED_ATTRIBUTE,
-            f"output of {node.op_type} is to be {list(wanted)}, {list(totals)} smaller than what the input spreads to; "
-            "expected 0 or more",
-        )
-    return split_pads(totals, more_at_end=windows.auto_pad == "SAME_UPPER")
+    pads = split_pads([max(0, total) for total in totals], more_at_end=windows.auto_pad == "SAME_UPPER")
+    return pads, tuple(more + max(0, -total) for more, total in zip(extra, totals, strict=True))

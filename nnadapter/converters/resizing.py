@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import floor
+from math import floor, inf
 from typing import TypeVar
 
 import numpy as np
@@ -42,7 +42,7 @@ def _resize_by_old_rule(context: ConversionContext, node: OnnxNode, scales: tupl
     that shrinks therefore take two operations.
     """
     dimensions = context.dimensions(node.input(0))
-    _check_lengths(node, "scales", scales, len(dimensions))
+    _check_scales(node, scales, len(dimensions))
     if node.text("mode", "nearest") != "nearest":
         _add_resize(context, node, _sizes(dimensions, scales), scales, {"coordinate_transformation_mode": "asymmetric"})
         return
@@ -103,7 +103,7 @@ def _resolve(
     axes = normalise_axes(node, range(len(dimensions)) if named is None else named, len(dimensions))
     given = context.optional_constant(node, 2)
     if given is not None and given.size:
-        _check_lengths(node, "scales", _numbers(given), len(axes))
+        _check_scales(node, _numbers(given), len(axes))
         scales = _spread(axes, _numbers(given), [1.0] * len(dimensions))
         return _sizes(dimensions, scales), scales
     sizes = constant_integers(context, node, 3)
@@ -155,6 +155,14 @@ def _numbers(array: Array) -> tuple[float, ...]:
 def _check_lengths(node: OnnxNode, name: str, values: Sequence[object], expected: int) -> None:
     if len(values) != expected:
         raise Refusal(Reason.INVALID_NODE, f"{name} of {node.op_type} is {list(values)}; expected {expected} values")
+
+
+def _check_scales(node: OnnxNode, scales: Sequence[float], expected: int) -> None:
+    _check_lengths(node, "scales", scales, expected)
+    if not all(0 < scale < inf for scale in scales):
+        raise Refusal(
+            Reason.INVALID_NODE, f"scales of {node.op_type} is {list(scales)}; expected positive, finite numbers"
+        )
 
 
 def _check_choice(node: OnnxNode, name: str, value: str, choices: Sequence[str]) -> None:

@@ -38,6 +38,8 @@ def convert_split_with_count(context: ConversionContext, node: OnnxNode) -> None
     """Split by sizes or into `num_outputs` parts, of which the last may be smaller. Source: ONNX Split-18."""
     sizes = constant_integers(context, node, 1)
     count = node.integer("num_outputs", len(node.outputs))
+    if count < 1:
+        raise Refusal(Reason.INVALID_NODE, f"attribute 'num_outputs' of Split is {count}; expected 1 or more")
     if sizes is None:
         size = _split_size(context, node)
         part = -(-size // count)

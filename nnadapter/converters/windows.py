@@ -62,8 +62,8 @@ def read_windows(node: OnnxNode, kernel: tuple[int, ...]) -> Windows:
         )
     return Windows(
         kernel=kernel,
-        strides=_list(node, "strides", (1,) * rank),
-        dilations=_list(node, "dilations", (1,) * rank),
+        strides=_positive(node, "strides", _list(node, "strides", (1,) * rank)),
+        dilations=_positive(node, "dilations", _list(node, "dilations", (1,) * rank)),
         auto_pad=auto_pad,
         pads=_list(node, "pads", (0,) * (2 * rank)) if auto_pad == "NOTSET" else (0,) * (2 * rank),
     )
@@ -77,6 +77,14 @@ def _list(node: OnnxNode, name: str, default: tuple[int, ...]) -> tuple[int, ...
         raise Refusal(
             Reason.INVALID_NODE,
             f"attribute {name!r} of {node.op_type} is {list(values)}; expected {len(default)} values",
+        )
+    return values
+
+
+def _positive(node: OnnxNode, name: str, values: tuple[int, ...]) -> tuple[int, ...]:
+    if min(values) < 1:
+        raise Refusal(
+            Reason.INVALID_NODE, f"attribute {name!r} of {node.op_type} is {list(values)}; expected 1 or more each"
         )
     return values
 

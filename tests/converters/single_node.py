@@ -58,13 +58,13 @@ def make(
     return inferred
 
 
-def convert(model: onnx.ModelProto) -> Conversion:
-    """Convert a model whose shapes are inferred."""
-    graph, opset = model.graph, model.opset_import[0].version
-    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+def convert(model: onnx.ModelProto, known: Mapping[str, Array] | None = None) -> Conversion:
+    """Convert a model whose shapes are inferred; `known` are inputs to be taken as constants."""
+    graph, opsets = model.graph, {imported.domain: imported.version for imported in model.opset_import}
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer} | dict(known or {})
     values = {info.name: _value(info) for info in (*graph.input, *graph.value_info, *graph.output)}
     nodes = [
-        read_node(node, node.name or str(index), since_version(node.domain, node.op_type, opset) or 0)
+        read_node(node, node.name or str(index), since_version(node.domain, node.op_type, opsets[node.domain]) or 0)
         for index, node in enumerate(graph.node)
     ]
     return convert_graph(nodes, values, constants, [output.name for output in graph.output])

@@ -111,6 +111,8 @@ def test_a_refused_node_leaves_nothing_behind():
     ("node", "words"),
     [
         (OnnxNode("n", "Elu", "", 6, ("x",), ("y",), {"alpha": "wrong"}), "alpha"),
+        (OnnxNode("n", "Split", "", 18, ("x",), ("y",), {"num_outputs": 0}), "num_outputs"),
+        (OnnxNode("n", "Upsample", "", 7, ("x",), ("y",), {"scales": (1.0, float("nan"))}), "scales"),
         (OnnxNode("n", "LRN", "", 13, ("x",), ("y",)), "size"),
         (OnnxNode("n", "Add", "", 14, ("x",), ("y",)), "required input"),
         (OnnxNode("n", "Relu", "", 14, ("x",), ("y", "z")), "'z'"),

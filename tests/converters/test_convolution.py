@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 
+from nnadapter.converters import OnnxNode, convert_graph
+from partition.graph import Value
 from partition.verdict import Reason
 from tests.converters.single_node import check, floats, opsets, reason
 
@@ -42,6 +44,7 @@ _SPREADS = [
     {"strides": [2, 2], "output_shape": [9, 8]},
     {"strides": [2, 2], "output_shape": [9, 8], "auto_pad": "SAME_UPPER"},
     {"strides": [2, 2], "output_shape": [10, 9], "output_padding": [1, 1]},
+    {"strides": [2, 2], "output_shape": [12, 9]},
     {"strides": [2, 2], "auto_pad": "SAME_UPPER"},
     {"strides": [2, 2], "auto_pad": "SAME_LOWER"},
     {"strides": [2, 2], "auto_pad": "VALID"},
@@ -75,11 +78,17 @@ def test_kernel_shape_that_is_not_the_filters_is_refused():
     assert verdict is Reason.INVALID_NODE
 
 
-def test_output_shape_beyond_the_input_is_refused():
+def test_output_shape_far_beyond_the_input_is_refused():
     inputs = [floats(1, 2, 5, 5), floats(2, 2, 3, 3)]
-    assert reason("ConvTranspose", 11, inputs, {"output_shape": [9, 9]}) is Reason.UNSUPPORTED_ATTRIBUTE
+    assert reason("ConvTranspose", 11, inputs, {"output_shape": [9, 9]}) is Reason.INVALID_NODE
 
 
 def test_double_precision():
     inputs = [floats(1, 2, 5, 5).astype(np.float64), floats(2, 2, 3, 3, seed=1).astype(np.float64)]
     check("Conv", 11, inputs, tolerance=1e-12)
+
+
+def test_strides_of_zero_are_refused():
+    node = OnnxNode("n", "Conv", "", 11, ("x", "w"), ("y",), {"strides": (0, 1), "auto_pad": "SAME_UPPER"})
+    values = {name: Value(name, "float32", (1, 1, 3, 3)) for name in "xwy"}
+    assert convert_graph([node], values, {}, ["y"]).verdicts[0].reason is Reason.INVALID_NODE

@@ -1,11 +1,12 @@
 """Every schema version of every op is converted, or refused with a reason."""
 
+import numpy as np
 import onnx
 import onnx.defs
 import pytest
 from onnx import helper
 
-from nnadapter.converters import convert_graph, converted, read_node, since_version
+from nnadapter.converters import OnnxNode, convert_graph, converted, read_node, since_version
 from nnadapter.converters.registry import converter, lookup
 from partition.graph import Value
 from partition.verdict import Reason, Unsupported
@@ -71,6 +72,19 @@ def _verdict_on(schema):
     node = helper.make_node(schema.name, inputs, ["y"], domain=schema.domain)
     values = {name: Value(name, "float32", (None,)) for name in (*inputs, "y")}
     return convert_graph([read_node(node, "node", schema.since_version)], values, {}, ["y"]).verdicts[0]
+
+
+@pytest.mark.parametrize("shape", [(), (2, 3), (0, 2, 3, 3), (1, 2, 3, 4, 5)])
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_whatever_a_node_has_or_lacks_there_is_a_verdict(count, shape):
+    names = [f"x{index}" for index in range(count)]
+    values = {name: Value(name, "float32", shape) for name in (*names, "y", "z")}
+    constants = {name: np.ones(shape, np.int64) for name in names[1:]}
+    for (domain, op_type), versions in converted().items():
+        for version in versions:
+            node = OnnxNode("node", op_type, domain, version, tuple(names), ("y", "z"))
+            assert convert_graph([node], values, {}, ["y", "z"]).verdicts
+            assert convert_graph([node], values, constants, ["y", "z"]).verdicts
 
 
 @pytest.mark.parametrize(

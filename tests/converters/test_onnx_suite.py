@@ -1,0 +1,73 @@
+"""ONNX's own operator tests, as far as a single node on dense tensors is what they test."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from nnadapter.ir.verify import verify
+from partition.verdict import Reason, Unsupported
+from tests.converters.single_node import convert
+from tests.ir_interpreter import interpret
+
+_DIFFERENT = {
+    # ONNX's data divide by the scaled length, ONNX Runtime and PyTorch by the number of elements that there are.
+    "test_resize_downsample_scales_linear_align_corners",
+}
+
+
+@pytest.fixture(scope="module")
+def cases():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.case.node import collect_testcases
+
+        return [case for case in collect_testcases(None) if case.model is not None and _is_plain(case)]
+
+
+def _is_plain(case):
+    tensors = [value for values in case.data_sets[0] for value in values]
+    return len(case.model.graph.node) == 1 and all(isinstance(value, np.ndarray | np.generic) for value in tensors)
+
+
+def _converted(case):
+    """The conversion with every input given at the run, or with all but the first known if it has to be."""
+    model, inputs = case.model, [np.asarray(value) for value in case.data_sets[0][0]]
+    names = [value.name for value in model.graph.input]
+    feeds = dict(zip(names, inputs, strict=True))
+    conversion = convert(model)
+    if _reason(conversion) is Reason.NOT_CONSTANT:
+        conversion = convert(model, {name: feeds[name] for name in names[1:]})
+    return conversion, feeds
+
+
+def _reason(conversion):
+    verdict = conversion.verdicts[0]
+    return verdict.reason if isinstance(verdict, Unsupported) else None
+
+
+def _agrees(case, conversion, feeds):
+    verify(conversion.model)
+    model = conversion.model
+    results = interpret(model, [feeds[model.operands[index].name] for index in model.inputs])
+    return all(
+        got.dtype == want.dtype
+        and got.shape == want.shape
+        and np.allclose(got.astype(np.float64), want.astype(np.float64), rtol=1e-3, atol=1e-5, equal_nan=True)
+        for got, want in zip(results, map(np.asarray, case.data_sets[0][1]), strict=True)
+    )
+
+
+def test_what_is_converted_computes_what_onnx_says(cases):
+    agreeing, differing = set(), set()
+    for case in cases:
+        conversion, feeds = _converted(case)
+        if _reason(conversion) is None:
+            (agreeing if _agrees(case, conversion, feeds) else differing).add(case.name)
+    assert differing == _DIFFERENT
+    assert len(agreeing) > 550
+
+
+def test_no_valid_node_is_called_invalid(cases):
+    refused = {case.name: _reason(_converted(case)[0]) for case in cases}
+    assert [name for name, reason in refused.items() if reason in (Reason.INVALID_NODE, Reason.NOT_CONSTANT)] == []
