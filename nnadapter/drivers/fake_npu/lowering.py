@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -71,24 +72,26 @@ def _lower_operation(emitter: Emitter, operation: Operation) -> Sequence[Instruc
 def _runs_as(
     model: Model, lowered: Sequence[Operation], instructions: Sequence[Sequence[Instruction]]
 ) -> tuple[str, ...]:
-    texts: dict[int, str] = {}
-    seen: dict[str, int] = {}
+    """For every operation of `model`, the text of the lowered operation that says most about it."""
+    best = [(-1, NO_OPERATION)] * len(model.operations)
+    seen: Counter[str] = Counter()
     for operation, written in zip(lowered, instructions, strict=True):
         positions = [int(origin) for origin in operation.origins]
         if not positions or not written:
             continue
-        text = f"{_label(written)} of {_name(model, positions[0])}"
-        seen[text] = seen.get(text, 0) + 1
+        main = next((each for each in written if each.kernel not in _SIDE_WORK), written[0])
+        text = f"{main.label} of {_name(model, positions[0])}"
+        seen[text] += 1
         unique = text if seen[text] == 1 else f"{text} ({seen[text]})"
         for position in positions:
-            if position not in texts or operation.type == model.operations[position].type:
-                texts[position] = unique
-    return tuple(texts.get(position, NO_OPERATION) for position in range(len(model.operations)))
+            same_type = operation.type == model.operations[position].type
+            best[position] = max(best[position], (2 * same_type + (main.kernel not in _SIDE_WORK), unique), key=_rank)
+    return tuple(text for _, text in best)
 
 
-def _label(written: Sequence[Instruction]) -> str:
-    main = next((each for each in written if each.kernel not in _SIDE_WORK), written[0])
-    return main.label
+def _rank(candidate: tuple[int, str]) -> int:
+    """How much a text says: most if it is of an operation of the same type. Of equals, the first is kept."""
+    return candidate[0]
 
 
 def _name(model: Model, position: int) -> str:

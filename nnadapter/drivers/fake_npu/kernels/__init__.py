@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from nnadapter.drivers.fake_npu.kernels.convolution import CONVOLUTION_KERNELS
+from nnadapter.drivers.fake_npu.kernels.depthwise import DEPTHWISE_KERNELS
 from nnadapter.drivers.fake_npu.kernels.elementwise import ELEMENTWISE_KERNELS
 from nnadapter.drivers.fake_npu.kernels.kernel import Kernel
 from nnadapter.drivers.fake_npu.kernels.matrix import MATRIX_KERNELS
@@ -14,10 +15,12 @@ from nnadapter.drivers.fake_npu.kernels.normalisation import NORMALISATION_KERNE
 from nnadapter.drivers.fake_npu.kernels.pooling import POOLING_KERNELS
 from nnadapter.drivers.fake_npu.kernels.reduction import REDUCTION_KERNELS
 from nnadapter.drivers.fake_npu.kernels.resize import RESIZE_KERNELS
+from nnadapter.drivers.fake_npu.kernels.transposed_convolution import TRANSPOSED_CONVOLUTION_KERNELS
 
 KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {
         **CONVOLUTION_KERNELS,
+        **DEPTHWISE_KERNELS,
         **ELEMENTWISE_KERNELS,
         **MATRIX_KERNELS,
         **MOVEMENT_KERNELS,
@@ -25,6 +28,7 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         **POOLING_KERNELS,
         **REDUCTION_KERNELS,
         **RESIZE_KERNELS,
+        **TRANSPOSED_CONVOLUTION_KERNELS,
     }
 )
 """Every kernel by name."""

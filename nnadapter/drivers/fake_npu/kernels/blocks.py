@@ -18,6 +18,12 @@ def blocks(total: int, step: int) -> Iterator[slice]:
         yield slice(start, min(start + step, total))
 
 
+def even_blocks(total: int, step: int) -> Iterator[slice]:
+    """Slices of about `step`, up to half as large again, that cover `range(total)` without a small rest."""
+    count = max(1, round(total / step))
+    return blocks(total, -(-total // count))
+
+
 def gemm_rows(row_bytes: int) -> int:
     """How many rows of `row_bytes` a block of a matrix product takes."""
     return max(GEMM_BLOCK_ROWS, GEMM_BLOCK_BYTES // max(row_bytes, 1))

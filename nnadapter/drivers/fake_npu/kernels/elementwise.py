@@ -115,13 +115,24 @@ def _bind_binary(name: str) -> Callable[[Call], Run]:
         if finish is None:
             return lambda: function(x, y, out=out)
 
+        pieces = _together(x, y, out)
+
         def run() -> None:
-            function(x, y, out=out)
-            finish(out)
+            for left, right, target in pieces:
+                function(left, right, out=target)
+                finish(target)
 
         return run
 
     return bind
+
+
+def _together(x: Array, y: Array, out: Array) -> list[tuple[Array, Array, Array]]:
+    """Blocks in which result and operands have the same elements; all at once where one is broadcast."""
+    if not x.shape == y.shape == out.shape:
+        return [(x, y, out)]
+    x, y, out = x.reshape(-1), y.reshape(-1), out.reshape(-1)
+    return [(x[block], y[block], out[block]) for block in blocks(out.size, BLOCK_ELEMENTS)]
 
 
 def _bind_sum(call: Call) -> Run:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.blocks import blocks, gemm_rows
+from nnadapter.drivers.fake_npu.kernels.blocks import even_blocks, gemm_rows
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Finish, Kernel, Run
 from nnadapter.ir.operand import Array
 
@@ -25,8 +25,11 @@ def bind_rows(x: Array, weight: Array, bias: Array | None, out: Array, finish: F
     if bias is None and finish is None:
         return lambda: np.matmul(x, weight, out)
     repeat = 1 if bias is None else bias.size // out.shape[1]
-    step = max(repeat, gemm_rows(max(out.shape[1], x.shape[1]) * out.itemsize) // repeat * repeat)
-    pieces = [(x[rows], out[rows]) for rows in blocks(x.shape[0], step)]
+    step = max(1, gemm_rows(max(out.shape[1], x.shape[1]) * out.itemsize) // repeat)
+    pieces = [
+        (x[part.start * repeat : part.stop * repeat], out[part.start * repeat : part.stop * repeat])
+        for part in even_blocks(x.shape[0] // repeat, step)
+    ]
 
     def run() -> None:
         for source, target in pieces:

@@ -75,7 +75,8 @@ def _counted(window: Window, axis: int, image: int, result: int, include_pad: bo
     first = np.arange(result)[:, None] * window.strides[axis] - before
     places = first + np.arange(window.kernel_shape[axis]) * window.dilations[axis]
     low, high = (-before, image + after) if include_pad else (0, image)
-    return np.count_nonzero((places >= low) & (places < high), axis=1)
+    counts: Array = np.count_nonzero((places >= low) & (places < high), axis=1)
+    return counts
 
 
 def _bind_average(call: Call) -> Run:

@@ -10,12 +10,9 @@ from typing import Any
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
-from nnadapter.drivers.fake_npu.kernels.convolution import (
-    pack_bias,
-    pack_depthwise_filter,
-    pack_filter,
-    pack_transposed_filter,
-)
+from nnadapter.drivers.fake_npu.kernels.convolution import pack_bias, pack_filter
+from nnadapter.drivers.fake_npu.kernels.depthwise import pack_depthwise_filter
+from nnadapter.drivers.fake_npu.kernels.transposed_convolution import pack_transposed_filter
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, activation_of
 from nnadapter.ir.model import ABSENT, Operation

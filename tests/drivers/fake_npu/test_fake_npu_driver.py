@@ -1,0 +1,256 @@
+"""The driver as a host sees it: capability, options, verdicts, admission, programs, executions."""
+
+from __future__ import annotations
+
+import gc
+import re
+import struct
+import threading
+from hashlib import sha256
+
+import numpy as np
+import pytest
+from fake_npu_harness import close, context, floats, model_of, type_of
+
+from nnadapter.drivers.capability import ModelForm, Threading
+from nnadapter.drivers.fake_npu import FakeNpuDriver
+from nnadapter.drivers.fake_npu.operations import OPERATIONS
+from nnadapter.drivers.fake_npu.options import operations_named
+from nnadapter.drivers.fake_npu.program import MAGIC
+from nnadapter.errors import DeviceNotFoundError, IncompatibleProgramError, InvalidOptionError
+from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir.operations import SCHEMAS
+from partition.verdict import Reason
+
+
+def small_network():
+    """Convolution, batch norm, relu, residual sum, pool, matrix product: with two outputs."""
+    builder = ModelBuilder()
+    x = builder.add_input("x", type_of(floats(1, 4, 12, 12)))
+    weights = [floats(4, 4, 3, 3, seed=1), floats(4, seed=2), floats(4, seed=3), floats(4, seed=4), np.abs(floats(4))]
+    constants = [builder.add_constant(f"w{index}", weight) for index, weight in enumerate(weights)]
+    (y,) = builder.add_operation("CONV_2D", (x, constants[0]), {"pads": (1, 1, 1, 1)}, origins=("Conv_0",))
+    (y,) = builder.add_operation("BATCH_NORMALIZATION", (y, *constants[1:]), {"epsilon": 1e-5}, origins=("Bn_1",))
+    (y,) = builder.add_operation("RELU", (y,), origins=("Relu_2",))
+    (y,) = builder.add_operation("ADD", (y, x), origins=("Add_3",))
+    (mean,) = builder.add_operation("REDUCE_MEAN", (y,), {"axes": (2, 3), "keepdims": False}, origins=("Mean_4",))
+    matrix = builder.add_constant("matrix", floats(4, 3, seed=5))
+    (z,) = builder.add_operation("MAT_MUL", (mean, matrix), origins=("MatMul_5",))
+    return builder.finish((z, y))
+
+
+def test_capability():
+    device = FakeNpuDriver().open("0")
+    capability = device.capability
+    assert capability.form is ModelForm.IR
+    assert capability.threading is Threading.EXCLUSIVE
+    assert {row.type for row in capability.operations} == set(OPERATIONS)
+    with pytest.raises(DeviceNotFoundError, match="'7'"):
+        FakeNpuDriver().open("7")
+
+
+def test_the_table_names_operations_of_the_ir():
+    assert set(OPERATIONS) <= set(SCHEMAS)
+
+
+@pytest.mark.parametrize(
+    ("name", "type_"),
+    [
+        ("ERF", "ERF"),
+        ("Erf", "ERF"),
+        ("HardSigmoid", "HARD_SIGMOID"),
+        ("Resize", "RESIZE_LINEAR"),
+        ("Conv", "CONV_2D"),
+        ("MatMul", "MAT_MUL"),
+        ("ConvTranspose", "CONV_2D_TRANSPOSE"),
+        ("max_pool", "MAX_POOL_2D"),
+    ],
+)
+def test_switched_off_by_either_name(name, type_):
+    assert type_ in operations_named([name])
+
+
+def test_what_is_switched_off_is_refused():
+    relu, erf = model_of("RELU", [floats(3)])[0], model_of("ERF", [floats(3)])[0]
+    opened = context(switched_off=("Erf",))
+    assert opened.supported(relu)[0]
+    (verdict,) = opened.supported(erf)
+    assert verdict.reason is Reason.SWITCHED_OFF
+    assert "switched_off" in verdict.detail
+
+
+def test_an_unknown_operation_cannot_be_switched_off():
+    with pytest.raises(InvalidOptionError, match=r"'Sigmid'.*SIGMOID"):
+        context(switched_off=("Sigmid",))
+
+
+REFUSALS = {
+    "float64": ("RELU", [np.zeros(3)], {}, Reason.UNSUPPORTED_DTYPE, "float64.*accepted: .*float32"),
+    "int64 sum": ("ADD", [np.zeros(3, np.int64)] * 2, {}, Reason.UNSUPPORTED_DTYPE, "int64"),
+    "output": ("CAST", [np.zeros(3, np.int8)], {"to": "uint16"}, Reason.UNSUPPORTED_DTYPE, "uint16"),
+    "rank": ("RELU", [floats(1, 1, 1, 1, 1, 1, 1)], {}, Reason.UNSUPPORTED_RANK, "rank 0 to 6"),
+    "filter": ("CONV_2D", [floats(1, 2, 5, 5), floats(2, 2, 3, 3)], {}, Reason.NOT_CONSTANT, "filter 'input1'"),
+    "empty": ("RELU", [floats(3, 0)], {}, Reason.UNSUPPORTED_TYPE, "at least one element"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS.values(), ids=REFUSALS)
+def test_refusals_say_what_was_got_and_what_is_accepted(case):
+    type_, arrays, attributes, reason, text = case
+    model, _ = model_of(type_, arrays, attributes)
+    (verdict,) = context().supported(model)
+    assert not verdict
+    assert verdict.reason is reason
+    assert re.search(text, verdict.detail), verdict.detail
+
+
+def test_admission_tells_what_runs_as_one():
+    admission = context().admit(small_network())
+    assert admission.verdict
+    convolution, norm, relu, add, mean, product = admission.runs_as
+    assert convolution == norm == relu == "convolution+relu of Conv_0"
+    assert (add, product) == ("add of Add_3", "fully connected of MatMul_5")
+    assert mean == "reduce mean of Mean_4"
+    assert 0 < admission.facts["arena_lower_bound_bytes"] <= admission.facts["arena_bytes"]
+
+
+def test_memory_limit():
+    model = small_network()
+    facts = context().admit(model).facts
+    needed = facts["weight_bytes"] + facts["arena_bytes"]
+    assert context(memory_bytes=needed).admit(model).verdict
+    verdict = context(memory_bytes=needed - 1).admit(model).verdict
+    assert verdict.reason is Reason.MEMORY_LIMIT
+    assert str(needed) in verdict.detail
+    assert str(needed - 1) in verdict.detail
+
+
+def test_compile_uses_what_admit_made_and_keeps_nothing():
+    opened, model = context(), small_network()
+    opened.admit(model)
+    prepared = opened._prepared[model]
+    assert opened.compile(model).memory is prepared.memory
+    assert not opened._prepared
+
+
+def test_admitted_models_are_forgotten_with_the_model():
+    opened = context()
+    opened.admit(small_network())
+    gc.collect()
+    assert not opened._prepared
+
+
+def test_restored_programs_give_the_same():
+    opened, model, x = context(), small_network(), floats(1, 4, 12, 12, seed=9)
+    program = opened.compile(model)
+    blob = program.serialise()
+    restored = opened.restore(blob)
+    for found, expected in zip(
+        restored.create_execution().compute([x]), program.create_execution().compute([x]), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+    assert restored.serialise() == blob
+
+
+def spoiled(blob):
+    yield "empty", b""
+    yield "truncated", blob[:-1]
+    yield "short", blob[:20]
+    yield "changed weight", blob[:-100] + bytes([blob[-100] ^ 1]) + blob[-99:]
+    yield "changed header", blob[:80] + bytes([blob[80] ^ 1]) + blob[81:]
+    yield "not ours", b"OTHER" + blob[5:]
+    yield "other version", MAGIC + struct.pack("<I", 999) + blob[12:]
+
+
+def test_damaged_programs_are_refused():
+    opened = context()
+    blob = opened.compile(small_network()).serialise()
+    assert sha256(blob[48:]).digest() == blob[16:48]
+    for name, damaged in spoiled(blob):
+        with pytest.raises(IncompatibleProgramError, match="compile the model again"):
+            opened.restore(damaged)
+            pytest.fail(name)
+
+
+def test_results_belong_to_the_caller():
+    model, x = small_network(), floats(1, 4, 12, 12)
+    x.flags.writeable = False
+    execution = context().compile(model).create_execution()
+    first = execution.compute([x])
+    kept = [result.copy() for result in first]
+    second = execution.compute([x + 1])
+    for result, copy, other in zip(first, kept, second, strict=True):
+        np.testing.assert_array_equal(result, copy)
+        assert not np.shares_memory(result, other)
+        assert not any(np.shares_memory(result, array) for array in execution._arrays if array is not None)
+
+
+def test_executions_run_side_by_side():
+    model = small_network()
+    program = context().compile(model)
+    feeds = [floats(1, 4, 12, 12, seed=seed) for seed in range(4)]
+    expected = [program.create_execution().compute([x])[0] for x in feeds]
+    found = [None] * 4
+
+    def work(index):
+        execution = program.create_execution()
+        for _ in range(20):
+            found[index] = execution.compute([feeds[index]])[0]
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result, wanted in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(result, wanted)
+
+
+def test_inputs_and_constants_as_outputs_are_copied():
+    builder = ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, (2, 3)))
+    constant = builder.add_constant("c", floats(3))
+    (view,) = builder.add_operation("RESHAPE", (x,), {"shape": (6,)})
+    model = builder.finish((x, view, constant, view))
+    given = floats(2, 3, seed=1)
+    results = context().compile(model).create_execution().compute([given])
+    for result, wanted in zip(results, (given, given.ravel(), floats(3), given.ravel()), strict=True):
+        np.testing.assert_array_equal(result, wanted)
+        assert not np.shares_memory(result, given)
+        assert result.flags.writeable
+
+
+def test_in_place_results_spare_what_is_read_later():
+    builder = ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, (8, 8)))
+    (a,) = builder.add_operation("EXP", (x,))
+    (b,) = builder.add_operation("NEG", (a,))
+    (c,) = builder.add_operation("MUL", (a, b))
+    (row,) = builder.add_operation("REDUCE_SUM", (c,), {"axes": (0,), "keepdims": True})
+    (square,) = builder.add_operation("MUL", (c, c))
+    (out,) = builder.add_operation("SUB", (square, row))
+    model = builder.finish((out,))
+    given = floats(8, 8)
+    c = np.exp(given) * -np.exp(given)
+    opened = context()
+    close(opened.compile(model).create_execution().compute([given])[0], c * c - c.sum(0), 1e-4)
+    assert opened.admit(model).facts["arena_bytes"] <= 2 * 256 + 64
+
+
+def test_half_precision():
+    model, x = small_network(), floats(1, 4, 12, 12, seed=3)
+    exact = context().compile(model).create_execution().compute([x])
+    rounded = context(precision="float16").compile(model).create_execution().compute([x])
+    for result, wanted in zip(rounded, exact, strict=True):
+        assert result.dtype == np.float32
+        np.testing.assert_array_equal(result, result.astype(np.float16))
+        assert 0 < np.abs(result - wanted).max() < 0.05
+
+
+def test_float16_models():
+    x, y = floats(3, 4).astype(np.float16), floats(4, 5, seed=1).astype(np.float16)
+    model, feeds = model_of("MAT_MUL", [x, y])
+    (result,) = context().compile(model).create_execution().compute(feeds)
+    assert result.dtype == np.float16
+    np.testing.assert_array_equal(result, (x.astype(np.float32) @ y.astype(np.float32)).astype(np.float16))
