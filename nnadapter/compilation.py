@@ -63,14 +63,23 @@ class Compiler:
             CompilationError: not even the CPU takes what is left.
         """
         programs: dict[Atoms, Program] = {}
+        try:
+            return self._compile(judged, programs)
+        except BaseException:
+            for program in programs.values():
+                program.close()
+            raise
+
+    def _compile(self, judged: Judged, programs: dict[Atoms, Program]) -> Compiled:
         notes: list[str] = []
+        analysis = judged.settle()
+        warn_of_idle(analysis, self.targets, self.options)
         while True:
-            analysis = judged.settle()
-            check_policy(analysis, self.targets, self.options)
+            refuse_fallback(analysis, self.targets, self.options)
             failed = self._compile_all(analysis, programs)
             if not failed:
-                bound = self._bind(analysis, programs)
-                return Compiled(analysis, bound, tuple(notes))
+                _close_unused(analysis.plan, programs)
+                return Compiled(analysis, self._bind(analysis, programs), tuple(notes))
             for step, error in failed:
                 notes.append(self._compile_failed(analysis, step, error))
             judged = judged.banning(
@@ -79,6 +88,7 @@ class Compiler:
                     for step, error in failed
                 }
             )
+            analysis = judged.settle()
 
     def _compile_all(
         self, analysis: Analysis, programs: dict[Atoms, Program]
@@ -131,7 +141,7 @@ class Compiler:
                 inputs=tuple(slots[name] for name in step.inputs),
                 outputs=tuple(slots[name] for name in step.outputs),
                 released=tuple(slots[name] for name in step.released),
-                expected=_expected(graph, step.outputs),
+                expected=() if step.device == CPU else _expected(graph, step.outputs),
                 guarded=step.device != CPU,
                 on_failure=partial(self._run_failed, analysis, {}),
             )
@@ -169,37 +179,48 @@ class Compiler:
             warnings.warn(message, FallbackWarning, stacklevel=2)
 
 
-def check_policy(analysis: Analysis, targets: Sequence[Target], options: Options) -> None:
-    """Hold a placement against the person's policy.
-
-    Raises:
-        NotDelegatedError: fallback is forbidden, the CPU was not named, and some nodes are left for it.
-
-    Warns:
-        FallbackWarning: a named device took nothing.
-    """
+def refuse_fallback(analysis: Analysis, targets: Sequence[Target], options: Options) -> None:
+    """Raise NotDelegatedError where fallback is forbidden, the CPU was not named, and some nodes are left for it."""
     plan = analysis.plan
-    cpu = targets[-1]
     left = [node for step in plan.steps if step.device == CPU for node in step.nodes]
-    if left and options.fallback == "forbid" and not cpu.named:
-        device = targets[0].name if len(targets) > 1 else CPU
-        names = [plan.graph.nodes[node].name for node in left]
-        why = _refusal(plan, device, left[0]) if len(targets) > 1 else ""
-        raise NotDelegatedError(
-            f"fallback is forbidden and {len(left)} of {len(plan.graph.nodes)} nodes are taken by no named device "
-            f"({named(names)}); the first because of {why}; allow fallback, or name 'cpu' as a device",
-            device=device, nodes=names,
-        )
-    if options.fallback != "warn":
+    if not left or options.fallback != "forbid" or targets[-1].named:
         return
+    names = [plan.graph.nodes[node].name for node in left]
+    first = targets[0].name
+    raise NotDelegatedError(
+        f"fallback is forbidden and {len(left)} of {len(plan.graph.nodes)} nodes are taken by no named device "
+        f"({named(names)}); {first!r} refused the first because of {_refusal(plan, first, left[0])}; "
+        "allow fallback, or name 'cpu' as a device",
+        device=first,
+        nodes=names,
+    )
+
+
+def warn_of_idle(analysis: Analysis, targets: Sequence[Target], options: Options) -> None:
+    """Warn where the policy says so of a named device that took nothing, with the reason."""
+    plan = analysis.plan
     used = {step.device for step in plan.steps}
     for target in targets[:-1]:
-        if target.named and target.name not in used and plan.graph.nodes:
+        if options.fallback == "warn" and target.name not in used and plan.graph.nodes:
             warnings.warn(
-                f"device {target.name!r} took none of the {len(plan.graph.nodes)} nodes; the first was refused because of "
-                f"{_refusal(plan, target.name, 0)}; see the report for the others",
-                FallbackWarning, stacklevel=2,
+                f"device {target.name!r} took none of the {len(plan.graph.nodes)} nodes; {_idle_because(plan, target.name)}",
+                FallbackWarning,
+                stacklevel=2,
             )
+
+
+def _idle_because(plan: Plan, device: str) -> str:
+    refusals = [verdict for verdict in plan.verdicts[device] if isinstance(verdict, Unsupported)]
+    if not refusals:
+        return "devices before it took them all"
+    return f"the first was refused because of {refusals[0]}; see the report for the others"
+
+
+def _close_unused(plan: Plan, programs: dict[Atoms, Program]) -> None:
+    """Programs of segments that a later cut no longer has."""
+    used = {_atoms(plan, step) for step in plan.steps}
+    for key in [key for key in programs if key not in used]:
+        programs.pop(key).close()
 
 
 def slots_of(plan: Plan) -> dict[str, int]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.analysis import Analyser
-from nnadapter.compilation import check_policy
+from nnadapter.compilation import refuse_fallback, warn_of_idle
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.options import Options, default_devices, options_from
 from nnadapter.preparation.loading import load_model
@@ -44,5 +44,6 @@ def partition_report(
     prepared = prepare(load_model(model))
     given = {name: tuple(int(size) for size in shape) for name, shape in (input_shapes or {}).items()}
     analysis = Analyser(prepared, targets).judge(default_shapes(prepared, given)).settle()
-    check_policy(analysis, targets, chosen)
+    warn_of_idle(analysis, targets, chosen)
+    refuse_fallback(analysis, targets, chosen)
     return report_of(analysis, chosen.policy)

@@ -70,6 +70,14 @@ def sources() -> Mapping[str, DriverSource]:
     return MappingProxyType(dict(sorted(found.items())))
 
 
+def refresh() -> None:
+    """Look for drivers again, after one was installed or removed while this process runs. Opened devices stay open."""
+    with _lock:
+        sources.cache_clear()
+        for name in [name for name, loaded in _loaded.items() if isinstance(loaded, _Failure)]:
+            del _loaded[name]
+
+
 def devices() -> tuple[DeviceInfo, ...]:
     """Every device of every driver, available or not, each with its reason; never raises for a broken driver."""
     return tuple(row for name in sources() for row in _rows(name))

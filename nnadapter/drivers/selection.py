@@ -45,6 +45,12 @@ def select(requests: DeviceRequest | Sequence[DeviceRequest]) -> tuple[Selected,
     return (*(device for device in chosen if device.name != CPU), *cpu)
 
 
+def requests_of(requests: DeviceRequest | Sequence[DeviceRequest]) -> list[DeviceRequest]:
+    """Return `requests` as a list, after checking them as `select` does."""
+    select(requests)
+    return list(_listed(requests))
+
+
 def check_options(device: str, given: Mapping[str, Any]) -> OptionValues:
     """Return every option of `device`, the given values checked and converted, the others at their defaults.
 

@@ -28,8 +28,10 @@ def load_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx
         model = source
     elif isinstance(source, bytes):
         model = _parse(source, "the model given as bytes")
-    else:
+    elif isinstance(source, (str, os.PathLike)):
         model = _read(Path(source))
+    else:
+        raise TypeError(f"a model is a path, bytes or an onnx.ModelProto, got {type(source).__name__}")
     check_not_empty(model, describe(source))
     return model
 

@@ -1,0 +1,158 @@
+"""A module to put in place of onnxruntime: all of its public names and sub-modules, with our InferenceSession behind.
+
+    from nnadapter import ort as onnxruntime        # one import changed
+    ort.install(); import client; ort.use("fake_npu")   # or none: the client is not touched
+
+`use` names the devices that come before the providers a client asks for. Sessions answer with ONNX Runtime's provider
+names, and what they raise is also ONNX Runtime's exception (InvalidArgument, NoSuchFile, ...), ValueError and TypeError
+where it raises those.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import onnxruntime as _original
+from onnxruntime.capi import onnxruntime_pybind11_state as _native
+
+from nnadapter import errors
+from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
+from nnadapter.providers import CPU_PROVIDER, devices_of_providers
+from nnadapter.session import InferenceSession as _InferenceSession
+
+_THEIRS: tuple[tuple[type[errors.NNAdapterError], type[Exception]], ...] = (
+    (errors.ModelFileError, _native.NoSuchFile),
+    (errors.InvalidModelError, _native.InvalidProtobuf),
+    (errors.MissingInputError, ValueError),
+    (errors.InvalidInputError, _native.InvalidArgument),
+    (errors.InvalidOptionError, ValueError),
+    (errors.DeviceNotFoundError, ValueError),
+    (errors.NotDelegatedError, _native.Fail),
+    (errors.CancelledError, _native.Fail),
+    (errors.DriverError, _native.EPFail),
+    (errors.NNAdapterError, _native.Fail),
+)
+"""Our errors and what ONNX Runtime raises in such a case, most specific first."""
+
+_lock = threading.Lock()
+_chosen: list[DeviceRequest] = []
+_replaced: dict[str, ModuleType] = {}
+
+
+def use(devices: DeviceRequest | Sequence[DeviceRequest]) -> None:
+    """Put `devices` before the providers that clients name, in sessions made from now on.
+
+    Raises:
+        DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: a device cannot be used like that.
+    """
+    requests = requests_of(devices)
+    with _lock:
+        _chosen[:] = requests
+
+
+def install() -> None:
+    """Make `import onnxruntime` give this module, for clients that are imported after it."""
+    with _lock:
+        if not _replaced:
+            _replaced["onnxruntime"] = sys.modules["onnxruntime"]
+            sys.modules["onnxruntime"] = sys.modules[__name__]
+
+
+def uninstall() -> None:
+    """Undo `install`. Clients that were imported in between keep what they imported."""
+    with _lock:
+        sys.modules.update(_replaced)
+        _replaced.clear()
+
+
+class InferenceSession(_InferenceSession):
+    """See `nnadapter.InferenceSession`; its `devices` are those of `use`, and then the client's providers."""
+
+    def __init__(
+        self,
+        path_or_bytes: Any,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        with _as_theirs():
+            if _chosen and kwargs.get("devices") is None:
+                kwargs["devices"] = _before(list(_chosen), providers, provider_options)
+            super().__init__(path_or_bytes, sess_options, providers, provider_options, **kwargs)
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> list[Any]:
+        """See `nnadapter.InferenceSession.run`."""
+        try:
+            return super().run(output_names, input_feed, run_options)
+        except errors.NNAdapterError as error:
+            raise _theirs(error) from error
+
+    def get_providers(self) -> list[str]:
+        """ONNX Runtime's name for the CPU, ours for the other devices."""
+        return [CPU_PROVIDER if name == CPU else name for name in self.devices]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """Per provider, its options: none."""
+        return {name: {} for name in self.get_providers()}
+
+
+def get_available_providers() -> list[str]:
+    """ONNX Runtime's own list: what a client may name."""
+    providers: list[str] = _original.get_available_providers()
+    return providers
+
+
+def _before(
+    chosen: list[DeviceRequest], providers: Sequence[Any] | None, options: Sequence[Mapping[str, Any]] | None
+) -> list[DeviceRequest]:
+    """The chosen devices, then those that the client's providers stand for and that were not chosen."""
+    names = {request if isinstance(request, str) else request[0] for request in chosen}
+    asked = devices_of_providers(providers, options) if providers else []
+    return chosen + [
+        request for request in asked if (request if isinstance(request, str) else request[0]) not in names
+    ]
+
+
+@contextmanager
+def _as_theirs() -> Iterator[None]:
+    try:
+        yield
+    except errors.NNAdapterError as error:
+        raise _theirs(error) from error
+
+
+def _theirs(error: errors.NNAdapterError) -> errors.NNAdapterError:
+    """The same error as an instance of ONNX Runtime's class too."""
+    theirs = next(theirs for ours, theirs in _THEIRS if isinstance(error, ours))
+    both = _both(type(error), theirs)
+    translated = both.__new__(both)
+    translated.args = error.args
+    translated.__dict__.update(error.__dict__)
+    return translated
+
+
+@cache
+def _both(ours: type[errors.NNAdapterError], theirs: type[Exception]) -> type[errors.NNAdapterError]:
+    return type(ours.__name__, (ours, theirs), {"__module__": __name__, "__doc__": ours.__doc__})
+
+
+def __getattr__(name: str) -> Any:
+    """Everything else is ONNX Runtime's own."""
+    return getattr(_original, name)
+
+
+def __dir__() -> list[str]:
+    """ONNX Runtime's names and ours."""
+    return sorted({*dir(_original), *(name for name in globals() if not name.startswith("_"))})
+
+
+# Sub-modules are found where ONNX Runtime's are: `import onnxruntime.capi` works while this module stands in for it.
+__path__ = _original.__path__
+__version__ = _original.__version__

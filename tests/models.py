@@ -1,0 +1,45 @@
+"""Small models for tests, as ONNX text, and an independent way to run them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+
+HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
+
+CHAIN = f"""{HEAD} chain (float[2, 3] x) => (float[2, 3] y) {{
+    a = Relu(x)
+    b = Neg(a)
+    c = Exp(b)
+    y = Add(a, c)
+}}"""
+"""Four nodes, one branch."""
+
+SANDWICH = f"""{HEAD} sandwich (float[N, 4] x) => (float[N, 4] y) {{
+    a = Relu(x)
+    b = Sin(a)
+    c = Neg(b)
+    d = Cos(c)
+    y = Add(d, a)
+}}"""
+"""An open dimension, and operations that take turns."""
+
+
+def parse(text: str) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(text)
+    onnx.checker.check_model(model)
+    return model
+
+
+def run_whole(model: onnx.ModelProto | str, feed, names=None):
+    """The model on ONNX Runtime alone."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    source = model if isinstance(model, str) else model.SerializeToString()
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"]).run(names, feed)
+
+
+def numbers(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)

@@ -1,0 +1,102 @@
+"""Failure is a result: whatever a driver does, the model's result is right, and the report says what happened."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from models import CHAIN, SANDWICH, numbers, parse, run_whole
+
+import nnadapter as nna
+from nnadapter.errors import (
+    CompilationError,
+    DeviceUnavailableError,
+    ExecutionError,
+    FallbackWarning,
+    NotDelegatedError,
+)
+
+X = numbers(2, 3)
+
+
+def expected():
+    return run_whole(parse(CHAIN), {"x": X})[0]
+
+
+@pytest.mark.parametrize("fault", ["compute", "count", "shape", "dtype", "execution"])
+def test_a_failing_run_costs_a_warning_and_never_the_result(fault):
+    with nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": fault})) as session:
+        with pytest.warns(FallbackWarning, match="'trial' failed while it ran segment 0"):
+            result = session.run(None, {"x": X})[0]
+        np.testing.assert_allclose(result, expected(), rtol=1e-6)
+        assert session.provenance.fell_back and session.provenance.steps[0].device == "cpu"
+        again = session.run(None, {"x": X})[0]  # warned of once
+        np.testing.assert_allclose(again, expected(), rtol=1e-6)
+        report = session.report()
+        assert report.segments[0].failures and report.notes
+
+
+@pytest.mark.parametrize("fault", ["compute", "count"])
+def test_a_failing_run_is_a_typed_error_where_fallback_is_forbidden(fault):
+    options = nna.Options(fallback="forbid")
+    with nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": fault}), options=options) as session:
+        with pytest.raises(ExecutionError, match="'trial'.*segment 0") as caught:
+            session.run(None, {"x": X})
+        assert caught.value.device == "trial" and caught.value.segment == 0 and len(caught.value.nodes) == 4
+
+
+def test_a_failing_compile_costs_a_warning_and_never_the_result():
+    with pytest.warns(FallbackWarning, match="'trial' took segment 0 .* failed to compile.*internal compiler error 7"):
+        session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": "compile"}))
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(), rtol=1e-6)
+    report = session.report()
+    assert report.coverage.nodes == 0 and "internal compiler error 7" in report.notes[0]
+    assert {refusal.reason for node in report.nodes for refusal in node.refusals} == {"compile_failed"}
+    session.close()
+
+
+def test_only_the_segment_that_fails_to_compile_is_taken_away():
+    devices = ("trial", {"only": ["RELU", "NEG", "ADD"], "fails_on": "NEG"})
+    with nna.InferenceSession(parse(SANDWICH), devices=devices) as session:
+        x = numbers(3, 4)
+        with pytest.warns(FallbackWarning, match="failed to compile"):
+            result = session.run(None, {"x": x})[0]
+        np.testing.assert_allclose(result, run_whole(parse(SANDWICH), {"x": x})[0], rtol=1e-5)
+        assert [segment.device for segment in session.report().segments] == ["trial", "cpu", "trial"]
+
+
+def test_a_failing_compile_is_a_typed_error_where_fallback_is_forbidden():
+    with pytest.raises(CompilationError, match="'trial' took segment 0") as caught:
+        nna.InferenceSession(
+            parse(CHAIN), devices=("trial", {"fault": "compile"}), options=nna.Options(fallback="forbid")
+        )
+    assert caught.value.device == "trial" and caught.value.segment == 0 and len(caught.value.nodes) == 4
+
+
+@pytest.mark.parametrize("fault", ["supported", "supported_short", "supported_type", "admit"])
+def test_a_driver_that_fails_when_asked_has_refused(fault):
+    with pytest.warns(FallbackWarning, match="driver_error"):
+        session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": fault}))
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(), rtol=1e-6)
+    session.close()
+    with pytest.raises(NotDelegatedError, match="driver_error"):
+        nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": fault}), options=nna.Options(fallback="forbid"))
+
+
+def test_a_driver_that_gives_no_context_is_unavailable():
+    with pytest.raises(DeviceUnavailableError, match="'trial'.*no such bus"):
+        nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": "context"}))
+
+
+def test_allowed_fallback_is_silent_and_reported():
+    options = nna.Options(fallback="allow")
+    with nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": "compute"}), options=options) as session:
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(), rtol=1e-6)
+        assert session.provenance.fell_back and session.report().notes
+
+
+def test_a_segment_too_large_for_the_device_is_cut_in_parts():
+    with nna.InferenceSession(parse(CHAIN), devices=("trial", {"max_operations": 1})) as session:
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(), rtol=1e-6)
+        report = session.report()
+    assert [segment.device for segment in report.segments] == ["trial"] * 4
+    assert not report.exact and report.coverage.nodes == 1

@@ -1,0 +1,130 @@
+"""One direction of imports: who may import whom, read from the source."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+RANKS = [
+    ("partition.verdict", "partition.dtypes"),
+    ("partition.graph",),
+    ("partition.placement", "partition.sequences"),
+    ("partition.segments",),
+    ("partition.plan", "partition.onnx_io"),
+    ("partition",),
+    ("nnadapter.errors",),
+    ("nnadapter.ir",),
+    ("nnadapter.converters",),
+    ("nnadapter.drivers.capability",),
+    ("nnadapter.drivers.interface",),
+    ("nnadapter.drivers",),
+    ("nnadapter.signature", "nnadapter.options"),
+    ("nnadapter.preparation",),
+    ("nnadapter.plans", "nnadapter.targets", "nnadapter.providers"),
+    ("nnadapter.segments",),
+    ("nnadapter.support",),
+    ("nnadapter.analysis",),
+    ("nnadapter.executor",),
+    ("nnadapter.compilation",),
+    ("nnadapter.reports",),
+    ("nnadapter.reporting", "nnadapter.binding", "nnadapter.feeds", "nnadapter.defaults"),
+    ("nnadapter.host", "nnadapter.planned"),
+    ("nnadapter.session",),
+    ("nnadapter.comparing", "nnadapter.ort"),
+    ("nnadapter.cli",),
+    ("nnadapter.__main__",),
+]
+"""Lowest first. A module may import what stands in its own room or in a lower row. docs/architecture.md shows the same."""
+PUBLIC = ("nnadapter",)
+"""The package's own __init__, which names things lazily."""
+ONNX = (
+    "partition.onnx_io", "nnadapter.preparation", "nnadapter.converters.registry", "nnadapter.drivers.onnxruntime",
+)
+ONNXRUNTIME = (
+    "nnadapter.drivers.onnxruntime", "nnadapter.preparation.folding", "nnadapter.host", "nnadapter.ort",
+    "nnadapter.session", "nnadapter.binding", "nnadapter.cli",
+)
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for package in ("partition", "nnadapter"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path: Path, *, typing_too: bool = False) -> set[str]:
+    """Absolute names of what a file imports, inside functions too; imports for type checkers alone are left out."""
+    found: set[str] = set()
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not typing_too:
+            skipped.update(inner for child in node.body for inner in ast.walk(child))
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            found.add(str(node.module))
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def within(name: str, room: str) -> bool:
+    return name == room or name.startswith(f"{room}.")
+
+
+def row(name: str) -> tuple[int, str]:
+    rooms = [(index, room) for index, rank in enumerate(RANKS) for room in rank if within(name, room)]
+    assert rooms, f"{name} stands in no row of RANKS"
+    return max(rooms, key=lambda found: len(found[1]))
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if name not in PUBLIC])
+def test_imports_go_one_way(name):
+    rank, room = row(name)
+    known = modules()
+    for imported in imports(modules()[name]) & known.keys() - set(PUBLIC):
+        other, other_room = row(imported)
+        assert other < rank or room == other_room, f"{name} imports {imported}, which stands above it or beside it"
+
+
+@pytest.mark.parametrize(("package", "allowed"), [("onnx", ONNX), ("onnxruntime", ONNXRUNTIME)])
+def test_foreign_packages_stay_at_their_border(package, allowed):
+    for name, path in modules().items():
+        uses = any(within(imported, package) for imported in imports(path))
+        assert not uses or any(within(name, room) for room in allowed), f"{name} imports {package}"
+
+
+def test_partition_knows_no_device():
+    for name, path in modules().items():
+        if within(name, "partition"):
+            assert not any(within(imported, "nnadapter") for imported in imports(path, typing_too=True)), name
+
+
+def test_no_cycles():
+    known = modules()
+    edges = {name: {other for other in imports(path) if other in known} - {name} for name, path in known.items()}
+    state: dict[str, int] = {}
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        if state.get(name) == 2:
+            return
+        assert state.get(name) != 1, f"a cycle of imports: {' -> '.join((*trail, name))}"
+        state[name] = 1
+        for other in sorted(edges[name] - set(PUBLIC)):
+            visit(other, (*trail, name))
+        state[name] = 2
+
+    for name in sorted(known):
+        visit(name, ())
+
+
+def test_there_are_no_drawers():
+    assert not [name for name in modules() if name.rsplit(".", 1)[-1] in ("utils", "helpers", "common", "misc")]

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import nnadapter as nna
+
+ROOMS = ("nnadapter", "nnadapter.drivers", "nnadapter.ir", "partition")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_all_is_sorted_and_there(room):
+    module = importlib.import_module(room)
+    names = list(module.__all__)
+    assert len(set(names)) == len(names)
+    assert sorted(names, key=lambda name: (not name.isupper(), name[0].islower(), name)) == names
+    assert all(hasattr(module, name) for name in names)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_public_names_are_documented(room):
+    module = importlib.import_module(room)
+    for name in module.__all__:
+        value = getattr(module, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert inspect.getdoc(value), f"{room}.{name} has no docstring"
+
+
+def test_unknown_names_are_attribute_errors():
+    with pytest.raises(AttributeError, match="nope"):
+        nna.nope
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    code = "import sys, nnadapter; print(sorted({'numpy', 'onnx', 'onnxruntime', 'click', 'rich'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_every_error_has_one_root():
+    classes = [value for value in vars(nna.errors).values() if inspect.isclass(value) and value.__module__ == nna.errors.__name__]
+    errors = [value for value in classes if not issubclass(value, Warning)]
+    assert all(issubclass(value, nna.errors.NNAdapterError) and value.__doc__ for value in errors)
+    drawn = nna.errors.__doc__
+    assert all(value.__name__ in drawn for value in classes)

@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import threading
+import warnings
+
+import numpy as np
+import onnxruntime
+import pytest
+from models import CHAIN, HEAD, SANDWICH, numbers, parse, run_whole
+from trial_driver import COUNTS
+
+import nnadapter as nna
+from nnadapter.errors import (
+    CancelledError,
+    FallbackWarning,
+    InputTypeError,
+    InvalidInputError,
+    InvalidOptionError,
+    MissingInputError,
+    NotDelegatedError,
+)
+
+TURNS = ("trial", {"only": ["RELU", "NEG", "ADD"]})
+
+
+def test_one_segment_where_the_device_takes_everything():
+    x = numbers(2, 3)
+    with nna.InferenceSession(parse(CHAIN), devices="trial") as session:
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], run_whole(parse(CHAIN), {"x": x})[0], rtol=1e-6)
+        assert [step.device for step in session.provenance.steps] == ["trial"]
+        assert session.report().coverage.nodes == session.report().coverage.flops == 1
+
+
+def test_segments_alternate_where_it_takes_some():
+    x = numbers(5, 4)
+    with nna.InferenceSession(parse(SANDWICH), devices=TURNS) as session:
+        np.testing.assert_allclose(session.run(["y"], {"x": x})[0], run_whole(parse(SANDWICH), {"x": x})[0], rtol=1e-5)
+        assert [step.device for step in session.provenance.steps] == ["trial", "cpu", "trial", "cpu", "trial"]
+        report = session.report()
+        assert report.exact and report.switches == 4
+        assert {refusal.reason for node in report.nodes for refusal in node.refusals} == {"unsupported_operation"}
+
+
+def test_cpu_alone_is_bit_equal_to_onnxruntime():
+    x = numbers(5, 4)
+    with nna.InferenceSession(parse(SANDWICH), devices="cpu") as session:
+        assert np.array_equal(session.run(None, {"x": x})[0], run_whole(parse(SANDWICH), {"x": x})[0])
+
+
+def test_shapes_get_a_plan_each_and_the_oldest_goes():
+    with nna.InferenceSession(parse(SANDWICH), devices=TURNS, options=nna.Options(max_plans=2)) as session:
+        for rows in (1, 2, 1, 3, 1, 2):
+            assert session.run(None, {"x": numbers(rows, 4)})[0].shape == (rows, 4)
+        plans = session.report().plans
+    assert (plans.kept, plans.made, plans.used_again, plans.dropped) == (2, 4, 2, 2)
+
+
+def test_prepare_makes_plans_ahead():
+    with nna.InferenceSession(parse(SANDWICH), devices=TURNS) as session:
+        session.prepare([{"x": (7, 4)}, {"x": (8, 4)}])
+        compiled = COUNTS["compile"]
+        session.run(None, {"x": numbers(7, 4)})
+        session.run(None, {"x": numbers(8, 4)})
+        assert COUNTS["compile"] == compiled
+
+
+def test_closing_frees_every_program_and_context():
+    session = nna.InferenceSession(parse(SANDWICH), devices=TURNS)
+    session.run(None, {"x": numbers(2, 4)})
+    before = dict(COUNTS)
+    session.close()
+    assert COUNTS["closed"] == before.get("closed", 0) + 3
+    assert COUNTS["context_closed"] == before.get("context_closed", 0) + 1
+
+
+@pytest.mark.parametrize("devices", ["trial", "cpu"])
+@pytest.mark.parametrize(
+    ("feed", "error", "words"),
+    [
+        ({}, MissingInputError, r"\['x'\]"),
+        ({"x": numbers(2, 3), "z": numbers(1)}, InvalidInputError, "'z'"),
+        ({"x": numbers(2, 3).astype(np.float64)}, InputTypeError, "float64.*float32"),
+        ({"x": numbers(3, 3)}, InvalidInputError, r"\[3, 3\].*\[2, 3\]"),
+        ({"x": numbers(6)}, InvalidInputError, r"\[6\].*\[2, 3\]"),
+        ({"x": "words"}, InputTypeError, "'x'"),
+        ([1, 2], InvalidInputError, "dictionary"),
+    ],
+)
+def test_feeds_that_do_not_fit(devices, feed, error, words):
+    with nna.InferenceSession(parse(CHAIN), devices=devices) as session, pytest.raises(error, match=words):
+        session.run(None, feed)
+
+
+@pytest.mark.parametrize("devices", ["trial", "cpu"])
+def test_outputs_that_do_not_exist(devices):
+    with nna.InferenceSession(parse(CHAIN), devices=devices) as session:
+        with pytest.raises(InvalidInputError, match="'nope'.*'y'"):
+            session.run(["nope"], {"x": numbers(2, 3)})
+        assert len(session.run([], {"x": numbers(2, 3)})) == 1
+        assert len(session.run(["y", "y"], {"x": numbers(2, 3)})) == 2
+
+
+def test_lists_and_ort_values_and_strided_arrays_may_be_fed():
+    wide = numbers(2, 6)
+    with nna.InferenceSession(parse(CHAIN), devices="trial") as session:
+        expected = session.run(None, {"x": np.ascontiguousarray(wide[:, ::2])})[0]
+        value = onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(wide[:, ::2]))
+        for feed in (wide[:, ::2], wide[:, ::2].tolist(), value):
+            np.testing.assert_array_equal(session.run(None, {"x": feed})[0], expected)
+
+
+def test_signature_is_what_onnxruntime_says():
+    text = f"""{HEAD} g (float[N, 3, "?", 4] x, int64[2] n, string[1] s) => (float[N, 3, M, 4] y, int64 m, string[1] t) {{
+        y = Relu(x)
+        m = Size(n)
+        t = Identity(s)
+    }}"""
+    model = onnx_model = parse(text.replace('"?"', "Q"))
+    theirs = onnxruntime.InferenceSession(onnx_model.SerializeToString())
+    with nna.InferenceSession(model, devices="trial") as session:
+        for ours, reference in ((session.get_inputs(), theirs.get_inputs()), (session.get_outputs(), theirs.get_outputs())):
+            assert [(value.name, value.shape, value.type) for value in ours] == [
+                (value.name, value.shape, value.type) for value in reference
+            ]
+
+
+def test_metadata_is_what_onnxruntime_says():
+    model = parse(CHAIN)
+    model.metadata_props.add(key="character", value="a\nb")
+    model.producer_name, model.model_version, model.doc_string = "tests", 3, "words"
+    theirs = onnxruntime.InferenceSession(model.SerializeToString()).get_modelmeta()
+    with nna.InferenceSession(model, devices="trial") as session:
+        ours = session.get_modelmeta()
+    for name in ("producer_name", "graph_name", "domain", "description", "graph_description", "version"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    assert ours.custom_metadata_map == theirs.custom_metadata_map
+
+
+def test_initialisers_that_are_inputs_may_be_fed():
+    text = f"{HEAD} g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {{1, 2}}> {{ y = Mul(x, w) }}"
+    x = np.array([3, 4], np.float32)
+    with nna.InferenceSession(parse(text), devices="trial") as session:
+        assert [value.name for value in session.get_overridable_initializers()] == ["w"]
+        assert session.run(None, {"x": x})[0].tolist() == [3, 8]
+        assert session.run(None, {"x": x, "w": x})[0].tolist() == [9, 16]
+
+
+def test_many_threads_share_a_session():
+    feeds = [numbers(1 + index % 3, 4, seed=index) for index in range(24)]
+    expected = [run_whole(parse(SANDWICH), {"x": feed})[0] for feed in feeds]
+    got: dict[int, np.ndarray] = {}
+    with nna.InferenceSession(parse(SANDWICH), devices=TURNS, options=nna.Options(max_plans=1)) as session:
+
+        def work(part):
+            for index in part:
+                got[index] = session.run(None, {"x": feeds[index]})[0]
+                assert not session.provenance.fell_back
+
+        threads = [threading.Thread(target=work, args=(range(start, 24, 4),)) for start in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for index, array in enumerate(expected):
+        np.testing.assert_allclose(got[index], array, rtol=1e-5)
+
+
+def test_background_runs():
+    x = numbers(2, 3)
+    done = threading.Event()
+    heard = []
+    with nna.InferenceSession(parse(CHAIN), devices="trial") as session:
+        expected = session.run(None, {"x": x})[0]
+        future = session.submit(None, {"x": x})
+        np.testing.assert_array_equal(future.result()[0], expected)
+        assert [step.device for step in future.provenance.steps] == ["trial"]
+        session.run_async(None, {"x": x}, lambda *said: (heard.append(said), done.set()), "mine")
+        assert done.wait(10)
+        results, mine, error = heard[0]
+        assert mine == "mine" and error == "" and np.array_equal(results[0], expected)
+        streamed = list(session.stream([{"x": x + index} for index in range(5)], depth=3))
+        for index, result in enumerate(streamed):
+            np.testing.assert_array_equal(result[0], session.run(None, {"x": x + index})[0])
+        with pytest.raises(MissingInputError):
+            session.submit(None, {}).result()
+
+
+def test_bindings():
+    x, target = numbers(2, 3), np.empty((2, 3), np.float32)
+    with nna.InferenceSession(parse(CHAIN), devices="trial") as session:
+        expected = session.run(None, {"x": x})[0]
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", x)
+        binding.bind_output("y", "cpu", 0, np.float32, target.shape, target.ctypes.data)
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(target, expected)
+        np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], expected)
+        values = session.run_with_ort_values(["y"], {"x": onnxruntime.OrtValue.ortvalue_from_numpy(x)})
+        np.testing.assert_array_equal(values[0].numpy(), expected)
+
+
+def test_a_run_stops_between_steps_when_told_to():
+    options = onnxruntime.RunOptions()
+    options.terminate = True
+    with nna.InferenceSession(parse(CHAIN), devices="trial") as session, pytest.raises(CancelledError):
+        session.run(None, {"x": numbers(2, 3)}, options)
+
+
+def test_outputs_belong_to_the_caller():
+    text = f"{HEAD} g (float[2] x) => (float[2] y, float[2] z, float[2] x2) <float[2] w = {{1, 2}}> {{ y = Add(x, w) z = Identity(w) x2 = Identity(x) }}"
+    x = np.array([3, 4], np.float32)
+    with nna.InferenceSession(parse(text), devices="trial") as session:
+        first = session.run(None, {"x": x})
+        for array in first:
+            array[...] = -1
+        assert x.tolist() == [3, 4]
+        assert [array.tolist() for array in session.run(None, {"x": x})] == [[4, 6], [1, 2], [3, 4]]
+
+
+def test_a_device_that_takes_nothing_is_a_warning_with_the_reason():
+    with pytest.warns(FallbackWarning, match="'trial' took none of the 4 nodes.*unsupported_operation"):
+        session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"only": ["TANH"]}))
+    session.close()
+
+
+def test_forbidden_fallback_names_what_is_left():
+    with pytest.raises(NotDelegatedError, match="2 of 5 nodes") as caught:
+        nna.InferenceSession(
+            parse(SANDWICH.replace("[N", "[2")), devices=TURNS, options=nna.Options(fallback="forbid")
+        )
+    assert caught.value.device == "trial" and len(caught.value.nodes) == 2
+    with nna.InferenceSession(
+        parse(SANDWICH.replace("[N", "[2")), devices=[TURNS, "cpu"], options=nna.Options(fallback="forbid")
+    ) as session:
+        assert session.run(None, {"x": numbers(2, 4)})[0].shape == (2, 4)
+
+
+def test_sequences_and_strings_pass_through_the_cpu():
+    text = f"""{HEAD} g (float[2] x, string[2] s) => (seq(float[2]) q, string[2] t, float[2] y) {{
+        a = Relu(x)
+        q = SequenceConstruct(a, x)
+        t = Identity(s)
+        b = SequenceAt(q, one)
+        y = Neg(b)
+    }}""".replace("{\n", '{\n one = Constant<value = int64 {1}>()\n', 1)
+    x, s = np.array([-3, 4], np.float32), np.array(["a", "b"], dtype=object)
+    expected = run_whole(parse(text), {"x": x, "s": s})
+    with nna.InferenceSession(parse(text), devices=TURNS) as session:
+        q, t, y = session.run(None, {"x": x, "s": s})
+    assert [part.tolist() for part in q] == [part.tolist() for part in expected[0]]
+    assert t.tolist() == ["a", "b"] and y.tolist() == expected[2].tolist()
+
+
+def test_defaults_for_sessions_that_name_no_device(monkeypatch):
+    monkeypatch.setenv("NNADAPTER_DEVICES", "trial, cpu")
+    with nna.InferenceSession(parse(CHAIN)) as session:
+        assert session.devices == ("trial", "cpu")
+    assert nna.get_device() == "trial"
+    monkeypatch.delenv("NNADAPTER_DEVICES")
+    with nna.InferenceSession(parse(CHAIN)) as session:
+        assert session.devices == ("cpu",)
+
+
+def test_providers_choose_as_well():
+    with nna.InferenceSession(parse(CHAIN), providers=["trial", ("CPUExecutionProvider", {})]) as session:
+        assert session.devices == ("trial", "cpu")
+    with pytest.warns(FallbackWarning, match="CUDAExecutionProvider"):
+        nna.InferenceSession(parse(CHAIN), providers=["CUDAExecutionProvider", "CPUExecutionProvider"]).close()
+    with pytest.raises(InvalidOptionError, match="2 and 1"):
+        nna.InferenceSession(parse(CHAIN), providers=["trial", "CPUExecutionProvider"], provider_options=[{}])
+
+
+@pytest.mark.parametrize("given", [{"fallback": "maybe"}, {"max_plans": 0}, {"max_plans": True}, {"nope": 1}, {"policy": "x"}])
+def test_options_that_do_not_fit(given):
+    with pytest.raises(InvalidOptionError):
+        nna.InferenceSession(parse(CHAIN), options=given)
+
+
+def test_session_options_reach_the_cpu_steps():
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+    with nna.InferenceSession(parse(SANDWICH), options, devices=TURNS) as session:
+        session.run(None, {"x": numbers(2, 4)})
+        assert session.get_session_options() is options
+    assert options.use_per_session_threads
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
+
+
+def test_nothing_is_warned_of_when_all_goes_well():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with nna.InferenceSession(parse(SANDWICH), devices=TURNS) as session:
+            session.run(None, {"x": numbers(2, 4)})

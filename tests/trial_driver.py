@@ -1,0 +1,138 @@
+"""A driver for tests: correct by the interpreter, and faulty on request, through its options."""
+
+from __future__ import annotations
+
+import numpy as np
+from ir_interpreter import interpret
+
+from nnadapter.drivers import (
+    SUPPORTED,
+    Admission,
+    Capability,
+    Context,
+    Device,
+    Driver,
+    Execution,
+    ModelForm,
+    Option,
+    Program,
+    Reason,
+    Threading,
+    Unsupported,
+)
+
+FAULTS = (
+    "none", "open", "context", "supported", "supported_short", "supported_type", "admit", "compile", "execution", "compute",
+    "count", "shape", "dtype",
+)
+COUNTS: dict[str, int] = {}
+
+
+class TrialExecution(Execution):
+    def __init__(self, model, fault):
+        if fault == "execution":
+            raise MemoryError("no buffers")
+        self.model, self.fault = model, fault
+
+    def compute(self, inputs):
+        assert all(not array.flags.writeable and array.flags.c_contiguous for array in inputs)
+        COUNTS["compute"] = COUNTS.get("compute", 0) + 1
+        if self.fault == "compute":
+            raise RuntimeError("the device hung up")
+        results = interpret(self.model, inputs)
+        if self.fault == "count":
+            return results[:-1]
+        if self.fault == "shape":
+            return [result.reshape(-1) for result in results]
+        if self.fault == "dtype":
+            return [result.astype(np.float64) for result in results]
+        return results
+
+
+class TrialProgram(Program):
+    def __init__(self, model, fault):
+        self.model, self.fault = model, fault
+
+    def create_execution(self):
+        return TrialExecution(self.model, self.fault)
+
+    def close(self):
+        COUNTS["closed"] = COUNTS.get("closed", 0) + 1
+
+
+class TrialContext(Context):
+    def __init__(self, options):
+        self.options = options
+        if options["fault"] == "context":
+            raise OSError("no such bus")
+
+    def supported(self, model):
+        if self.options["fault"] == "supported":
+            raise KeyError("CONV_2D")
+        if self.options["fault"] == "supported_short":
+            return [SUPPORTED]
+        if self.options["fault"] == "supported_type":
+            return [True] * len(model.operations)
+        only = self.options["only"]
+        return [
+            SUPPORTED
+            if not only or operation.type in only
+            else Unsupported(Reason.UNSUPPORTED_OPERATION, f"{operation.type} is not one of {', '.join(only)}")
+            for operation in model.operations
+        ]
+
+    def admit(self, model):
+        if self.options["fault"] == "admit":
+            raise ValueError("confused")
+        limit = self.options["max_operations"]
+        if limit and len(model.operations) > limit:
+            detail = f"{len(model.operations)} operations, room for {limit}"
+            return Admission(verdict=Unsupported(Reason.MEMORY_LIMIT, detail))
+        return Admission(facts={"operations": len(model.operations)})
+
+    def compile(self, model):
+        COUNTS["compile"] = COUNTS.get("compile", 0) + 1
+        culprit = self.options["fails_on"]
+        if self.options["fault"] == "compile" or (culprit and any(op.type == culprit for op in model.operations)):
+            raise RuntimeError("internal compiler error 7")
+        return TrialProgram(model, self.options["fault"])
+
+    def close(self):
+        COUNTS["context_closed"] = COUNTS.get("context_closed", 0) + 1
+
+
+class TrialDevice(Device):
+    @property
+    def capability(self):
+        return Capability(
+            form=ModelForm.IR,
+            threading=Threading.EXCLUSIVE,
+            options=(
+                Option(name="fault", default="none", help="Where to fail.", choices=FAULTS),
+                Option(name="only", default=(), help="Operations to take; all if empty."),
+                Option(name="fails_on", default="", help="An operation that compile fails on."),
+                Option(name="max_operations", default=0, help="Room.", minimum=0),
+            ),
+        )
+
+    def create_context(self, options):
+        return TrialContext(options)
+
+
+class TrialDriver(Driver):
+    def open(self, device_id):
+        if device_id == "9":
+            raise OSError("slot 9 is empty")
+        return TrialDevice()
+
+
+class OldDriver(TrialDriver):
+    interface_version = (0, 9)
+
+
+class AbstractDriver(Driver):
+    pass
+
+
+class NotADriver:
+    pass
