@@ -9,7 +9,6 @@ import pytest
 
 from nnadapter.drivers import registry
 
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from models import CHAIN, parse
+from onnx import TensorProto, helper
+
+import nnadapter as nna
+from nnadapter.errors import InvalidModelError, ModelFileError
+from nnadapter.preparation.loading import load_model
+
+WHOLE = parse(CHAIN).SerializeToString()
+
+
+@pytest.mark.parametrize("devices", ["cpu", "null"])
+@pytest.mark.parametrize(
+    ("contents", "words"),
+    [
+        (b"", "is empty"),
+        (b"PK\x03\x04 not a model", "is not an ONNX model"),
+        (b"plain words, no model", "is not an ONNX model"),
+        (WHOLE[: len(WHOLE) // 2], "truncated or damaged"),
+        (b"\x08\x0a", "holds no graph"),
+        (b"xxxxORTMxxxx", "ONNX Runtime's own format"),
+    ],
+)
+def test_contents_that_are_no_model(devices, contents, words, tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(contents)
+    for source in (path, str(path), contents):
+        with pytest.raises(InvalidModelError, match=words) as caught:
+            nna.InferenceSession(source, devices=devices)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("devices", ["cpu", "null"])
+def test_files_that_cannot_be_read(devices, tmp_path):
+    with pytest.raises(ModelFileError, match="does not exist"):
+        nna.InferenceSession(tmp_path / "none.onnx", devices=devices)
+    with pytest.raises(ModelFileError, match="cannot be read"):
+        nna.InferenceSession(tmp_path, devices=devices)
+
+
+@pytest.mark.parametrize("devices", ["cpu", "null"])
+def test_external_data(devices, tmp_path):
+    weights = onnx.numpy_helper.from_array(np.ones((64, 64), "float32"), "w")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 64])],
+        [weights],
+    )
+    path = tmp_path / "model.onnx"
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)])
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    with nna.InferenceSession(path, devices=devices) as session:
+        assert session.run(None, {"x": np.ones((2, 64), "float32")})[0].shape == (2, 64)
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(ModelFileError, match="'weights.bin'.*'w'"):
+        nna.InferenceSession(path, devices=devices)
+
+
+@pytest.mark.parametrize("devices", ["cpu", "null"])
+def test_a_model_without_nodes(devices):
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+    model = helper.make_model(helper.make_graph([], "g", [value], [value]), ir_version=10)
+    with pytest.raises(InvalidModelError, match="no nodes"):
+        nna.InferenceSession(model, devices=devices)
+
+
+@pytest.mark.parametrize("devices", ["cpu", "null"])
+@pytest.mark.parametrize(("op_type", "domain"), [("Mystery", ""), ("Mystery", "acme")])
+def test_unknown_operators(devices, op_type, domain):
+    graph = helper.make_graph(
+        [helper.make_node(op_type, ["x"], ["y"], domain=domain, name="strange")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)]
+    model = helper.make_model(graph, ir_version=10, opset_imports=imports)
+    options = nna.Options(fallback="allow")
+    with pytest.raises(nna.errors.NNAdapterError, match=r"Mystery|strange") as caught:
+        nna.InferenceSession(model, devices=devices, options=options)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_source_at_all():
+    with pytest.raises(TypeError, match="int"):
+        load_model(3)
+
+
+@pytest.mark.parametrize("devices", ["cpu", "null"])
+def test_a_model_newer_than_onnxruntime_is_stamped_down(devices):
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Sin", ["y"], ["z"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, [2])],
+    )
+    newest = onnx.defs.onnx_opset_version()
+    model = helper.make_model(graph, ir_version=onnx.IR_VERSION, opset_imports=[helper.make_opsetid("", newest)])
+    with nna.InferenceSession(model, devices=devices) as session:
+        assert session.run(None, {"x": np.zeros(2, "float32")})[0].tolist() == [0, 0]

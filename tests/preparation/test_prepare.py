@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from models import HEAD, numbers, parse, run_whole
+from onnx import TensorProto, helper
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.preparation.prepare import prepare, specialise
+
+
+def specialised(text, **shapes):
+    model = parse(text) if isinstance(text, str) else text
+    return specialise(prepare(model), shapes)
+
+
+def left(result):
+    return [node.op_type for node in result.graph.nodes]
+
+
+def test_shapes_are_propagated_from_the_given_inputs():
+    result = specialised(f"{HEAD} g (float[N, 3] x) => (float[N, M] y) {{ a = Transpose(x) y = MatMul(x, a) }}", x=(5, 3))
+    assert result.graph.value("a").static_shape == (3, 5)
+    assert result.graph.value("y").static_shape == (5, 5)
+    assert result.graph.value("y").dtype == "float32"
+
+
+def test_the_constant_part_is_folded_once():
+    text = f"""{HEAD} g (float[N, 2] x) => (float[N, 2] y) <float[2] w = {{1, 2}}> {{
+        two = Constant<value_float = 2.0>()
+        v = Mul(w, two)
+        u = Neg(v)
+        y = Add(x, u)
+    }}"""
+    prepared = prepare(parse(text))
+    assert prepared.constants["u"].tolist() == [-2, -4]
+    result = specialise(prepared, {"x": (1, 2)})
+    assert left(result) == ["Add"]
+    assert result.folded == ("Constant_0", "Mul_1", "Neg_2") and result.unused == ()
+    assert [node.origins for node in result.graph.nodes] == [("Add_3",)]
+
+
+def test_what_hangs_on_known_shapes_is_folded_to_a_fixed_point():
+    text = f"""{HEAD} g (float[N, 4, 6] x) => (float[A, B] y) {{
+        s = Shape(x)
+        zero = Constant<value_ints = [0]>()
+        first = Gather<axis = 0>(s, zero)
+        rest = Constant<value_ints = [-1]>()
+        target = Concat<axis = 0>(first, rest)
+        a = Reshape(x, target)
+        t = Shape(a)
+        last = Slice(t, one, two)
+        one = Constant<value_ints = [1]>()
+        two = Constant<value_ints = [2]>()
+    }}"""
+    text = f"""{HEAD} g (float[N, 4, 6] x) => (float[A, B] y) {{
+        s = Shape(x)
+        zero = Constant<value_ints = [0]>()
+        first = Gather<axis = 0>(s, zero)
+        rest = Constant<value_ints = [-1]>()
+        target = Concat<axis = 0>(first, rest)
+        a = Reshape(x, target)
+        t = Shape(a)
+        one = Constant<value_ints = [1]>()
+        two = Constant<value_ints = [2]>()
+        last = Slice(t, one, two)
+        wide = Expand(half, last)
+        half = Constant<value_float = 0.5>()
+        y = Mul(a, wide)
+    }}""".replace("        wide = Expand(half, last)\n        half = Constant<value_float = 0.5>()\n",
+                  "        half = Constant<value_float = 0.5>()\n        wide = Expand(half, last)\n")
+    result = specialised(text, x=(3, 4, 6))
+    assert left(result) == ["Reshape", "Mul"]
+    assert result.constants["target"].tolist() == [3, -1] and result.constants["wide"].shape == (24,)
+    assert result.graph.value("y").static_shape == (3, 24)
+
+
+def test_shapes_that_depend_on_data_are_marked_and_what_follows_too():
+    text = f"""{HEAD} g (float[4] x) => (int64[1, K] i, float[K] y) {{
+        i = NonZero(x)
+        f = Squeeze(i)
+        r = Cast<to = 1>(f)
+        y = Relu(r)
+        z = Neg(x)
+    }}"""
+    result = specialised(text, x=(4,))
+    values = result.graph.values
+    assert all(values[name].data_dependent for name in ("i", "f", "r", "y"))
+    assert result.unused == ("Neg_4",)
+
+
+def test_custom_operators_have_unknown_shapes_that_do_not_depend_on_data():
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Mystery", ["x"], ["a"], domain="acme"), helper.make_node("Relu", ["a"], ["y"])],
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        ),
+        opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)],
+        ir_version=10,
+    )
+    result = specialised(model, x=(2,))
+    assert left(result) == ["Mystery", "Relu"]
+    assert not result.graph.value("a").data_dependent
+
+
+def test_random_numbers_and_dequantised_weights_are_not_folded():
+    text = f"""{HEAD} g (float[2] x) => (float[2] y) <uint8[2] q = {{1, 2}}, float s = {{0.5}}, uint8 z = {{0}}> {{
+        r = RandomNormal<shape = [2]>()
+        w = DequantizeLinear(q, s, z)
+        a = Add(r, w)
+        y = Add(a, x)
+    }}"""
+    assert left(specialised(text, x=(2,))) == ["RandomNormal", "DequantizeLinear", "Add", "Add"]
+
+
+def test_folding_is_bounded():
+    text = f"""{HEAD} g (float[1] x) => (float[A, B, C] y) {{
+        s = Constant<value_ints = [4096, 4096, 64]>()
+        big = ConstantOfShape(s)
+        y = Add(x, big)
+    }}"""
+    assert left(specialised(text, x=(1,))) == ["ConstantOfShape", "Add"]
+
+
+def test_what_onnxruntime_cannot_evaluate_goes_node_by_node():
+    node = helper.make_node("Mod", ["a", "b"], ["c"], fmod=1)
+    graph = helper.make_graph(
+        [node, helper.make_node("Cast", ["c"], ["d"], to=TensorProto.FLOAT), helper.make_node("Add", ["x", "d"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+        [
+            helper.make_tensor("a", TensorProto.BFLOAT16, [2], [5.0, 7.0]),
+            helper.make_tensor("b", TensorProto.BFLOAT16, [2], [3.0, 4.0]),
+        ],
+    )
+    result = specialised(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), x=(2,))
+    assert left(result) == ["Add"] and result.constants["d"].tolist() == [2, 3]
+
+
+def test_a_graph_out_of_order_is_refused():
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["a"], ["y"]), helper.make_node("Neg", ["x"], ["a"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+    )
+    with pytest.raises(InvalidModelError, match="not in order"):
+        prepare(helper.make_model(graph))
+
+
+def test_control_flow_keeps_what_it_captures():
+    text = f"""{HEAD} g (float[2] x, bool c) => (float[2] y) <float[2] w = {{1, 2}}> {{
+        a = Neg(x)
+        y = If (c) <
+            then_branch = t () => (float[2] p) {{ p = Add(a, w) }},
+            else_branch = e () => (float[2] q) {{ q = Identity(a) }}
+        >
+    }}"""
+    result = specialised(text, x=(2,), c=())
+    assert left(result) == ["Neg", "If"] and set(result.graph.nodes[1].captured) == {"a", "w"}
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.lists(st.sampled_from(["Shape", "Neg", "Abs"]), max_size=4))
+def test_the_prepared_graph_computes_what_the_whole_does(rows, columns, ops):
+    lines, last = [], "x"
+    for index, op in enumerate(ops):
+        if op == "Shape":
+            lines.append(f"s{index} = Shape({last}) v{index} = Reshape({last}, s{index})")
+        else:
+            lines.append(f"v{index} = {op}({last})")
+        last = f"v{index}"
+    text = f"{HEAD} g (float[N, M] x) => (float[P, Q] y) {{ {' '.join(lines)} y = Relu({last}) }}"
+    model = parse(text)
+    result = specialised(text, x=(rows, columns))
+    rest = onnx.ModelProto()
+    rest.CopyFrom(model)
+    del rest.graph.node[:]
+    rest.graph.node.extend(model.graph.node[index] for index in result.positions)
+    made = {name for node in rest.graph.node for name in node.output}
+    read = {name for node in rest.graph.node for name in node.input}
+    rest.graph.initializer.extend(
+        onnx.numpy_helper.from_array(result.constants[name], name) for name in sorted(read - made - {"x"})
+    )
+    x = numbers(rows, columns)
+    assert np.array_equal(run_whole(rest, {"x": x})[0], run_whole(model, {"x": x})[0])
+    assert "Shape" not in left(result)
