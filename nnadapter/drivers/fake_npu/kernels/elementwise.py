@@ -27,9 +27,6 @@ def bind_activation(activation: Activation, temporaries: Sequence[Array]) -> Fin
 
     def finish(array: Array) -> None:
         flat = array.reshape(-1)
-        if not temporaries:
-            function(flat, flat)
-            return
         for block in blocks(flat.size, BLOCK_ELEMENTS):
             part = flat[block]
             function(part, part, *(temporary[: part.size] for temporary in temporaries))

@@ -66,8 +66,9 @@ def _bind_transposed(call: Call) -> Run:
 
 def _reach(x: Array, weight: Array, window: Window) -> int:
     """Elements of an output that windows side by side cover exactly."""
-    outputs = weight.shape[0] * weight.shape[2] // (window.kernel_shape[0] * window.kernel_shape[1])
-    return x.shape[0] * x.shape[1] * window.strides[0] * x.shape[2] * window.strides[1] * outputs
+    outputs: int = weight.shape[0] * weight.shape[2] // (window.kernel_shape[0] * window.kernel_shape[1])
+    pixels: int = x.shape[0] * x.shape[1] * window.strides[0] * x.shape[2] * window.strides[1]
+    return pixels * outputs
 
 
 _Piece = tuple[Array, Array, Array, list[tuple[Array, Array]]]

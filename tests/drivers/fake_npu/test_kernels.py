@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fake_npu_harness import close, floats, model_of, oracle, run, run_model
 
 from nnadapter.errors import ExecutionError
+from tests.drivers.fake_npu.harness import close, floats, model_of, oracle, run, run_model
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from math import erf
 
 import numpy as np
 import pytest
-from fake_npu_harness import close, floats, oracle, run
+
+from tests.drivers.fake_npu.harness import close, floats, oracle, run
 
 UNARY = {
     "ABS": "Abs",

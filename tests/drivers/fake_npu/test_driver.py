@@ -10,7 +10,6 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
-from fake_npu_harness import close, context, floats, model_of, type_of
 
 from nnadapter.drivers.capability import ModelForm, Threading
 from nnadapter.drivers.fake_npu import FakeNpuDriver
@@ -22,12 +21,14 @@ from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.operations import SCHEMAS
 from partition.verdict import Reason
+from tests.drivers.fake_npu.harness import close, context, floats, model_of, type_of
+from tests.ir_interpreter import interpret
 
 
-def small_network():
+def small_network(batch=1):
     """Convolution, batch norm, relu, residual sum, pool, matrix product: with two outputs."""
     builder = ModelBuilder()
-    x = builder.add_input("x", type_of(floats(1, 4, 12, 12)))
+    x = builder.add_input("x", type_of(floats(batch, 4, 12, 12)))
     weights = [floats(4, 4, 3, 3, seed=1), floats(4, seed=2), floats(4, seed=3), floats(4, seed=4), np.abs(floats(4))]
     constants = [builder.add_constant(f"w{index}", weight) for index, weight in enumerate(weights)]
     (y,) = builder.add_operation("CONV_2D", (x, constants[0]), {"pads": (1, 1, 1, 1)}, origins=("Conv_0",))
@@ -254,3 +255,11 @@ def test_float16_models():
     (result,) = context().compile(model).create_execution().compute(feeds)
     assert result.dtype == np.float16
     np.testing.assert_array_equal(result, (x.astype(np.float32) @ y.astype(np.float32)).astype(np.float16))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_network_computes_what_its_operations_mean(batch):
+    model, x = small_network(batch), floats(batch, 4, 12, 12, seed=7)
+    expected = interpret(model, [x])
+    for result, wanted in zip(context().compile(model).create_execution().compute([x]), expected, strict=True):
+        close(result, wanted, 1e-4)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fake_npu_harness import close, floats, oracle, run
+
+from tests.drivers.fake_npu.harness import close, floats, oracle, run
 
 CONVOLUTIONS = {
     "plain": ((3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1, 5),
