@@ -58,13 +58,13 @@ def _bind_fully_connected(call: Call) -> Run:
 def _bind_matmul(call: Call) -> Run:
     (x, y), (out,), finish = call.inputs, call.outputs, call.finish
     if call.parameters["transpose_x"]:
-        x = x.swapaxes(-1, -2)
+        x = _transposed(x)
     elif y.ndim == 2 and x.ndim > 2:
         # One large product instead of one per matrix of the stack.
         x = x.reshape(-1, x.shape[-1])
         out = out.reshape(x.shape[0], -1)
     if call.parameters["transpose_y"]:
-        y = y.swapaxes(-1, -2)
+        y = _transposed(y)
     if x.ndim == y.ndim == out.ndim == 2:
         return bind_rows(x, y, None, out, finish)
 
@@ -74,6 +74,11 @@ def _bind_matmul(call: Call) -> Run:
             finish(out)
 
     return run
+
+
+def _transposed(matrices: Array) -> Array:
+    """Each matrix of a stack transposed; a vector stays as it is."""
+    return matrices if matrices.ndim < 2 else matrices.swapaxes(-1, -2)
 
 
 MATRIX_KERNELS: Mapping[str, Kernel] = MappingProxyType(
