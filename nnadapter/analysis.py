@@ -91,11 +91,8 @@ class Judged:
             for step, segment in zip(plan.steps, segments, strict=True):
                 if step.device != CPU and _key(segment) not in known:
                     known[_key(segment)] = judged._ask(step)
-            refused = {
-                segment: piece.admission.verdict
-                for segment in segments
-                if (piece := known.get(_key(segment))) is not None and not piece.admission.verdict
-            }
+            answers = {segment: known[_key(segment)].admission.verdict for segment in segments if segment.device != CPU}
+            refused = {segment: answer for segment, answer in answers.items() if isinstance(answer, Unsupported)}
             if not refused:
                 pieces = tuple(known.get(_key(segment)) for segment in segments)
                 return Analysis(self.specialised, self.conversion, self.parts, plan, pieces, self.shapes)
@@ -130,8 +127,8 @@ class Judged:
             detail = f"the driver failed when asked for the segment: {type(error).__name__}: {error}"
         return Piece(model, Admission(verdict=Unsupported(Reason.DRIVER_ERROR, detail)))
 
-    def _halves(self, segment: Segment, refusal: Verdict) -> tuple[Segment, Segment] | None:
-        if not (isinstance(refusal, Unsupported) and refusal.reason is Reason.MEMORY_LIMIT):
+    def _halves(self, segment: Segment, refusal: Unsupported) -> tuple[Segment, Segment] | None:
+        if refusal.reason is not Reason.MEMORY_LIMIT:
             return None
         return halve(segment, {atom: self._bytes(atom) for atom in segment.atoms})
 

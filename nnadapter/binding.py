@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class _Runs(Protocol):
-    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> list[Any]:
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[Any]:
         """See `InferenceSession.run`."""
 
     def get_outputs(self) -> Sequence[Any]:
@@ -98,7 +100,7 @@ class IOBinding:
 
 def bind_results(results: Sequence[Any]) -> list[onnxruntime.OrtValue]:
     """Arrays as OrtValues over the same memory."""
-    import onnxruntime  # noqa: TID251  its type of value is the interface here
+    import onnxruntime
 
     return [
         onnxruntime.OrtValue.ortvalue_from_numpy(value) if isinstance(value, np.ndarray) else value for value in results
@@ -119,7 +121,9 @@ def _at_address(name: str, device_type: str, element_type: Any, shape: Sequence[
     import ctypes
 
     if device_type != "cpu":
-        raise InvalidInputError(f"{name!r} is bound to device memory {device_type!r}; bind host memory, 'cpu'", name=name)
+        raise InvalidInputError(
+            f"{name!r} is bound to device memory {device_type!r}; bind host memory, 'cpu'", name=name
+        )
     dtype = np.dtype(element_type)
     size = int(np.prod(shape)) * dtype.itemsize
     buffer = (ctypes.c_byte * size).from_address(address)

@@ -68,7 +68,8 @@ class CompareReport:
 
     def __str__(self) -> str:
         """One line per output."""
-        head = f"{', '.join(self.devices)} against cpu, tolerance {self.relative_tolerance:g} relative + {self.absolute_tolerance:g}"
+        tolerance = f"{self.relative_tolerance:g} relative + {self.absolute_tolerance:g}"
+        head = f"{', '.join(self.devices)} against cpu, tolerance {tolerance}"
         return "\n".join([head, *map(_line, self.differences)])
 
 
@@ -130,10 +131,18 @@ def difference_of(
         beyond = int(np.count_nonzero(a != b))
         absolute = relative = float("inf") if beyond else 0.0
     else:
-        absolute, relative, beyond = _numeric(a.astype(np.float64), b.astype(np.float64), relative_tolerance, absolute_tolerance)
+        absolute, relative, beyond = _numeric(
+            a.astype(np.float64), b.astype(np.float64), relative_tolerance, absolute_tolerance
+        )
     return OutputDifference(
-        feed=feed, name=name, dtype=a.dtype.name, shape=a.shape,
-        largest_absolute=absolute, largest_relative=relative, beyond=beyond, agrees=not beyond,
+        feed=feed,
+        name=name,
+        dtype=a.dtype.name,
+        shape=a.shape,
+        largest_absolute=absolute,
+        largest_relative=relative,
+        beyond=beyond,
+        agrees=not beyond,
     )
 
 

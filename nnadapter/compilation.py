@@ -1,7 +1,7 @@
 """The second half of the way: an analysed model -> compiled programs, bound to slots.
 
-A device that said yes and fails to compile has broken its promise: its segment is taken from it, the graph is cut again,
-and the fact is kept for the report. Programs that were compiled already are used again.
+A device that said yes and fails to compile has broken its promise: its segment is taken from it, the graph is cut
+again, and the fact is kept for the report. Programs that were compiled already are used again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -90,9 +91,7 @@ class Compiler:
             )
             analysis = judged.settle()
 
-    def _compile_all(
-        self, analysis: Analysis, programs: dict[Atoms, Program]
-    ) -> list[tuple[Step, Exception]]:
+    def _compile_all(self, analysis: Analysis, programs: dict[Atoms, Program]) -> list[tuple[Step, Exception]]:
         failed: list[tuple[Step, Exception]] = []
         for step, piece in zip(analysis.plan.steps, analysis.pieces, strict=True):
             key = _atoms(analysis.plan, step)
@@ -121,7 +120,9 @@ class Compiler:
         if self.options.fallback == "forbid":
             raise CompilationError(
                 f"{message}; fallback is forbidden, so allow it or report this to the vendor",
-                device=step.device, segment=step.segment, nodes=nodes,
+                device=step.device,
+                segment=step.segment,
+                nodes=nodes,
             ) from error
         self._warn(f"{message}; these nodes go to the next device")
         return message
@@ -154,13 +155,17 @@ class Compiler:
     ) -> ExecutionPool:
         """What runs a failed step instead: the CPU, compiled at the first failure. Raises where the policy says so."""
         nodes = [analysis.plan.graph.nodes[node].name for node in step.nodes]
-        message = f"device {step.device!r} failed while it ran segment {step.segment} ({named(nodes)}): {describe(error)}"
+        message = (
+            f"device {step.device!r} failed while it ran segment {step.segment} ({named(nodes)}): {describe(error)}"
+        )
         if step.device == CPU:
             raise error if isinstance(error, NNAdapterError) else _cpu_failure(message, step, nodes, error) from error
         if self.options.fallback == "forbid":
             raise ExecutionError(
                 f"{message}; fallback is forbidden, so allow it or report this to the vendor",
-                device=step.device, segment=step.segment, nodes=nodes,
+                device=step.device,
+                segment=step.segment,
+                nodes=nodes,
             ) from error
         if step.segment not in substitutes:
             substitutes[step.segment] = self._pool(CPU, self._target(CPU).context.compile(analysis.parts.part(step)))
@@ -202,8 +207,9 @@ def warn_of_idle(analysis: Analysis, targets: Sequence[Target], options: Options
     used = {step.device for step in plan.steps}
     for target in targets[:-1]:
         if options.fallback == "warn" and target.name not in used and plan.graph.nodes:
+            because = _idle_because(plan, target.name)
             warnings.warn(
-                f"device {target.name!r} took none of the {len(plan.graph.nodes)} nodes; {_idle_because(plan, target.name)}",
+                f"device {target.name!r} took none of the {len(plan.graph.nodes)} nodes; {because}",
                 FallbackWarning,
                 stacklevel=2,
             )
@@ -242,7 +248,7 @@ def _refusal(plan: Plan, device: str, node: int) -> str:
 
 
 def _expected(graph: Graph, outputs: Sequence[str]) -> OutputCheck:
-    checks: list[tuple[tuple[int, ...], np.dtype[object]] | None] = []
+    checks: list[tuple[tuple[int, ...], np.dtype[Any]] | None] = []
     for name in outputs:
         value = graph.value(name)
         shape = value.static_shape

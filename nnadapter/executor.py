@@ -130,7 +130,9 @@ class CompiledPlan:
         for slot, array in constants.items():
             self._blank[slot] = array
 
-    def run(self, feeds: Mapping[str, Any], wanted: Sequence[str], stopped: Callable[[], bool]) -> tuple[list[Any], Provenance]:
+    def run(
+        self, feeds: Mapping[str, Any], wanted: Sequence[str], stopped: Callable[[], bool]
+    ) -> tuple[list[Any], Provenance]:
         """Run every step.
 
         Args:

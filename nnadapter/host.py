@@ -43,7 +43,7 @@ class HostEngine:
         started = time.perf_counter()
         try:
             results = self.session.run(names, feed, options)
-        except Exception as error:  # noqa: BLE001  told apart and translated below
+        except Exception as error:
             self._explain(names, feed, error)
             raise
         return results, Provenance((StepRun(0, "cpu", time.perf_counter() - started),))
@@ -80,7 +80,7 @@ def _load(
     given = source if isinstance(source, (str, bytes, os.PathLike)) else _contents(source)
     try:
         return onnxruntime.InferenceSession(given, session_options, providers=[provider], **arguments)
-    except Exception as error:  # noqa: BLE001  told apart and translated below
+    except Exception as error:
         model = load_model(source)  # says what is wrong with a file or its contents
         with translated(f"ONNX Runtime does not load {describe(source)}", _ADVICE, InvalidModelError):
             lowered = loadable(model)

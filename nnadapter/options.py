@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -33,7 +34,7 @@ class Options:
             raise InvalidOptionError(f"option 'max_plans' takes a whole number of at least 1, got {self.max_plans!r}")
 
 
-def options_from(given: Options | dict[str, Any] | None) -> Options:
+def options_from(given: Options | Mapping[str, Any] | None) -> Options:
     """Return `given` as options; a dictionary names the fields.
 
     Raises:
@@ -44,7 +45,7 @@ def options_from(given: Options | dict[str, Any] | None) -> Options:
     if isinstance(given, Options):
         return given
     known = [field.name for field in fields(Options)]
-    if not isinstance(given, dict):
+    if not isinstance(given, Mapping):
         raise InvalidOptionError(f"options are an nnadapter.Options, got {type(given).__name__}")
     for name in given:
         if name not in known:

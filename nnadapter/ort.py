@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -87,7 +86,9 @@ class InferenceSession(_InferenceSession):
                 kwargs["devices"] = _before(list(_chosen), providers, provider_options)
             super().__init__(path_or_bytes, sess_options, providers, provider_options, **kwargs)
 
-    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> list[Any]:
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[Any]:
         """See `nnadapter.InferenceSession.run`."""
         try:
             return super().run(output_names, input_feed, run_options)
@@ -115,9 +116,7 @@ def _before(
     """The chosen devices, then those that the client's providers stand for and that were not chosen."""
     names = {request if isinstance(request, str) else request[0] for request in chosen}
     asked = devices_of_providers(providers, options) if providers else []
-    return chosen + [
-        request for request in asked if (request if isinstance(request, str) else request[0]) not in names
-    ]
+    return chosen + [request for request in asked if (request if isinstance(request, str) else request[0]) not in names]
 
 
 @contextmanager
@@ -138,7 +137,6 @@ def _theirs(error: errors.NNAdapterError) -> errors.NNAdapterError:
     return translated
 
 
-@cache
 def _both(ours: type[errors.NNAdapterError], theirs: type[Exception]) -> type[errors.NNAdapterError]:
     return type(ours.__name__, (ours, theirs), {"__module__": __name__, "__doc__": ours.__doc__})
 

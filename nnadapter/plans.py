@@ -1,4 +1,4 @@
-"""The compiled plans of one session, one per set of input shapes: bounded, counted, the one used longest ago gone first."""
+"""The compiled plans of one session, one per set of input shapes: bounded, counted, the least recently used dropped."""
 
 from __future__ import annotations
 

@@ -31,8 +31,10 @@ def devices_of_providers(
             found.append(CPU)
         elif name.endswith(_SUFFIX) and name.partition(":")[0] not in sources():
             warnings.warn(
-                f"provider {name!r} is not a device of this installation and is left out; `nnadapter devices` lists them",
-                FallbackWarning, stacklevel=3,
+                f"provider {name!r} is not a device of this installation and is left out; "
+                "`nnadapter devices` lists those that are",
+                FallbackWarning,
+                stacklevel=3,
             )
         else:
             found.append((name, options))

@@ -67,7 +67,10 @@ def ir_segment(conversion: Conversion, step: Step) -> Model:
     operands = conversion.operand_of
     operations = sorted(operation for node in step.nodes for operation in conversion.operations[node])
     return submodel(
-        conversion.model, operations, [operands[name] for name in step.inputs], [operands[name] for name in step.outputs]
+        conversion.model,
+        operations,
+        [operands[name] for name in step.inputs],
+        [operands[name] for name in step.outputs],
     )
 
 

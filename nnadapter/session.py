@@ -214,7 +214,7 @@ class InferenceSession:
         if isinstance(self._engine, HostEngine):
             return self._engine.session.get_session_options()
         if self._sess_options is None:
-            import onnxruntime  # noqa: TID251  only its type of settings, on use
+            import onnxruntime
 
             self._sess_options = onnxruntime.SessionOptions()
         return self._sess_options

@@ -43,7 +43,9 @@ def _ask(target: Target, model: object, expected: int) -> Sequence[Verdict]:
     except NNAdapterError as error:
         return [Unsupported(Reason.DRIVER_ERROR, str(error))] * expected
     except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
-        return [Unsupported(Reason.DRIVER_ERROR, f"the driver failed when asked: {type(error).__name__}: {error}")] * expected
+        return [
+            Unsupported(Reason.DRIVER_ERROR, f"the driver failed when asked: {type(error).__name__}: {error}")
+        ] * expected
     if len(verdicts) != expected or not all(isinstance(verdict, (Supported, Unsupported)) for verdict in verdicts):
         detail = f"the driver gave {len(verdicts)} verdicts for {expected} operations, or something that is no verdict"
         return [Unsupported(Reason.DRIVER_ERROR, detail)] * expected

@@ -50,7 +50,7 @@ def _open(selected: Selected, session_options: onnxruntime.SessionOptions | None
         context = device.create_context(selected.options)
     except NNAdapterError:
         raise
-    except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
+    except Exception as error:
         raise DeviceUnavailableError(
             f"device {selected.name!r} did not give a context: {type(error).__name__}: {error}; ask its vendor"
         ) from error

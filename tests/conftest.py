@@ -10,7 +10,6 @@ import pytest
 from nnadapter.drivers import registry
 
 
-
 @pytest.fixture(scope="session", autouse=True)
 def trial_drivers(tmp_path_factory):
     """A distribution whose entry points name the drivers of trial_driver.py, two of one name among them."""

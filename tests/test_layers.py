@@ -37,15 +37,23 @@ RANKS = [
     ("nnadapter.cli",),
     ("nnadapter.__main__",),
 ]
-"""Lowest first. A module may import what stands in its own room or in a lower row. docs/architecture.md shows the same."""
+"""Lowest first. A module may import its own room and lower rows; docs/architecture.md has the same."""
 PUBLIC = ("nnadapter",)
 """The package's own __init__, which names things lazily."""
 ONNX = (
-    "partition.onnx_io", "nnadapter.preparation", "nnadapter.converters.registry", "nnadapter.drivers.onnxruntime",
+    "partition.onnx_io",
+    "nnadapter.preparation",
+    "nnadapter.converters.registry",
+    "nnadapter.drivers.onnxruntime",
 )
 ONNXRUNTIME = (
-    "nnadapter.drivers.onnxruntime", "nnadapter.preparation.folding", "nnadapter.host", "nnadapter.ort",
-    "nnadapter.session", "nnadapter.binding", "nnadapter.cli",
+    "nnadapter.drivers.onnxruntime",
+    "nnadapter.preparation.folding",
+    "nnadapter.host",
+    "nnadapter.ort",
+    "nnadapter.session",
+    "nnadapter.binding",
+    "nnadapter.cli",
 )
 
 

@@ -22,8 +22,19 @@ from nnadapter.drivers import (
 )
 
 FAULTS = (
-    "none", "open", "context", "supported", "supported_short", "supported_type", "admit", "compile", "execution", "compute",
-    "count", "shape", "dtype",
+    "none",
+    "open",
+    "context",
+    "supported",
+    "supported_short",
+    "supported_type",
+    "admit",
+    "compile",
+    "execution",
+    "compute",
+    "count",
+    "shape",
+    "dtype",
 )
 COUNTS: dict[str, int] = {}
 

@@ -53,7 +53,9 @@ class Option:
     """For numbers: the smallest value."""
 
 
-OptionValues = Mapping[str, bool | int | float | str | tuple[str, ...]]
+OptionValue = bool | int | float | str | tuple[str, ...]
+"""What an option may hold."""
+OptionValues = Mapping[str, OptionValue]
 """Validated options: every option of the device, defaults filled in."""
 
 

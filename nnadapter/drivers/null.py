@@ -93,4 +93,6 @@ class NullDriver(Driver):
 
     def devices(self) -> Sequence[DeviceInfo]:
         """See `Driver.devices`."""
-        return (DeviceInfo(name="null", vendor="nnadapter", type=DeviceType.ACCELERATOR, sub_type="zeros", version="1.0"),)
+        return (
+            DeviceInfo(name="null", vendor="nnadapter", type=DeviceType.ACCELERATOR, sub_type="zeros", version="1.0"),
+        )

@@ -276,16 +276,14 @@ class CpuDriver(Driver):
 _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 
 
-def _session(
-    contents: bytes, given: onnxruntime.SessionOptions | None, own_pool: bool
-) -> onnxruntime.InferenceSession:
+def _session(contents: bytes, given: onnxruntime.SessionOptions | None, own_pool: bool) -> onnxruntime.InferenceSession:
     if given is None:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = QUIET
     else:
         options = given
-    # SessionOptions cannot be copied, so the caller's own are changed for the moment of creation, under a lock. An entry
-    # cannot be taken out again: spinning stays off in the caller's object, unless the caller had said something of it.
+    # SessionOptions cannot be copied, so the caller's own are changed while the session is made, under a lock. An
+    # entry cannot be taken out again: spinning stays off in the caller's object, unless the caller had said something of it.
     with _options_lock:
         for key in _SPINNING:
             if not _has_entry(options, key):

@@ -107,7 +107,7 @@ def _open(driver_name: str, device_id: str, name: str) -> Device:
         return driver.open(device_id)
     except NNAdapterError:
         raise
-    except Exception as error:  # noqa: BLE001  a plug-in may raise anything; this is its border
+    except Exception as error:
         raise DeviceUnavailableError(f"device {name!r} did not open: {_brief(error)}; ask its vendor") from error
 
 
@@ -125,7 +125,8 @@ def _load(name: str, source: DriverSource) -> Driver | _Failure:
         return _Failure(problem) if problem else factory()
     except Exception as error:  # noqa: BLE001  importing a plug-in may raise anything; this is its border
         return _Failure(
-            f"driver {name!r} of {source.distribution} did not load: {_brief(error)}; install what is missing or remove it"
+            f"driver {name!r} of {source.distribution} did not load: {_brief(error)}; "
+            "install what is missing or remove it"
         )
 
 

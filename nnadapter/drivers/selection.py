@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nnadapter.drivers.capability import Option, OptionValues
+from nnadapter.drivers.capability import Option, OptionValue, OptionValues
 from nnadapter.drivers.registry import open_device
 from nnadapter.errors import InvalidOptionError
 
@@ -74,8 +74,8 @@ def _listed(requests: DeviceRequest | Sequence[DeviceRequest]) -> Sequence[Devic
         return [requests]
     # A pair of a name and a mapping is one device with options, not a list of two.
     if isinstance(requests, tuple) and len(requests) == 2 and isinstance(requests[1], Mapping):
-        return [requests]  # type: ignore[list-item]
-    return list(requests)  # type: ignore[arg-type]
+        return [requests]
+    return list(requests)
 
 
 def _split(request: object) -> tuple[str, Mapping[str, Any]]:
@@ -88,9 +88,9 @@ def _split(request: object) -> tuple[str, Mapping[str, Any]]:
     raise InvalidOptionError(f"a device is a name or a pair (name, options), got {request!r}")
 
 
-def _converted(device: str, option: Option, given: Any) -> bool | int | float | str | tuple[str, ...]:
+def _converted(device: str, option: Option, given: Any) -> OptionValue:
     try:
-        value = _CONVERTERS[type(option.default)](given)
+        value: OptionValue = _CONVERTERS[type(option.default)](given)
     except (TypeError, ValueError) as error:
         expected = "a list of names" if isinstance(option.default, tuple) else type(option.default).__name__
         raise InvalidOptionError(

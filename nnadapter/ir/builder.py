@@ -116,6 +116,5 @@ class ModelBuilder:
     def _output_name(self, outputs: Sequence[str], position: int) -> str:
         if position < len(outputs) and outputs[position]:
             return outputs[position]
-        # A per cent sign cannot start an ONNX value name that a person wrote by hand, so these never collide in practice;
-        # where they do, `_add` says so.
+        # People do not begin value names with a per cent sign; should one collide all the same, `_add` says so.
         return f"%{len(self._operands)}"

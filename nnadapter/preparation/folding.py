@@ -72,9 +72,7 @@ def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Sequence[object]
     stamped = stamp_down(model, opsets, ir_version)
     if isinstance(stamped, Unsupported):
         raise InvalidModelError(stamped.detail)
-    session = onnxruntime.InferenceSession(
-        stamped.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(stamped.SerializeToString(), options, providers=["CPUExecutionProvider"])
     results: Sequence[object] = session.run(None, dict(feeds))
     return results
 
@@ -90,7 +88,7 @@ def _one_by_one(model: onnx.ModelProto, constants: Mapping[str, Array], wanted: 
             continue
         try:
             results = ReferenceEvaluator(node, opsets=opsets).run(None, {name: known[name] for name in names})
-        except Exception:  # noqa: BLE001, S112  a node that cannot be evaluated stays in the graph
+        except Exception:  # noqa: BLE001  a node that cannot be evaluated stays in the graph
             continue
         known.update((name, np.asarray(array)) for name, array in zip(node.output, results, strict=True) if name)
     return {name: freeze(known[name]) for name in wanted if name in known}

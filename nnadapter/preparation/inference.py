@@ -105,9 +105,7 @@ def _itemsize(array: Array) -> float:
 
 
 def _typed(name: str, array: Array) -> onnx.ValueInfoProto:
-    element = (
-        onnx.TensorProto.STRING if array.dtype == object else helper.np_dtype_to_tensor_dtype(array.dtype)
-    )
+    element = onnx.TensorProto.STRING if array.dtype == object else helper.np_dtype_to_tensor_dtype(array.dtype)
     return helper.make_tensor_value_info(name, element, array.shape)
 
 

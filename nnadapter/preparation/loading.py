@@ -70,7 +70,9 @@ def _parse(contents: bytes, what: str) -> onnx.ModelProto:
     if not contents:
         raise InvalidModelError(f"{what} is empty, expected an ONNX model; export it again")
     if contents[4:8] == b"ORTM":
-        raise InvalidModelError(f"{what} is in ONNX Runtime's own format, expected ONNX; give the ONNX file it was made from")
+        raise InvalidModelError(
+            f"{what} is in ONNX Runtime's own format, expected ONNX; give the ONNX file it was made from"
+        )
     model = onnx.ModelProto()
     try:
         model.ParseFromString(contents)
@@ -93,7 +95,9 @@ def _load_external_data(model: onnx.ModelProto, path: Path) -> None:
         onnx.load_external_data_for_model(model, str(path.parent))
     except (OSError, ValidationError, ValueError, RuntimeError) as error:
         names = ", ".join(repr(tensor.name) for tensor in external[:3])
-        location = next((entry.value for tensor in external for entry in tensor.external_data if entry.key == "location"), "")
+        location = next(
+            (entry.value for tensor in external for entry in tensor.external_data if entry.key == "location"), ""
+        )
         raise ModelFileError(
             f"external data file {location!r} of model {str(path)!r} cannot be read (tensors {names}): "
             f"{' '.join(str(error).split())}; put it beside the model"

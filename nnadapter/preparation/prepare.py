@@ -18,6 +18,7 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import cast
 
 import numpy as np
 import onnx
@@ -26,9 +27,9 @@ from onnx import numpy_helper
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.registry import read_node, since_version
 from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operand import Array, freeze
 from nnadapter.preparation.folding import evaluate
 from nnadapter.preparation.inference import Inference
-from nnadapter.ir.operand import Array, freeze
 from partition.graph import Graph, GraphError, Node, Value
 from partition.onnx_io import read_graph
 
@@ -40,7 +41,15 @@ _UNKNOWN_SIZE_BYTES = 1 << 20
 _SELECTING = frozenset(("NonZero", "Unique", "Compress"))
 _RUN_GRAPHS = frozenset(("If", "Loop", "Scan", "SequenceMap"))
 _NEVER_FOLDED = frozenset(
-    "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli DequantizeLinear".split()
+    [
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Multinomial",
+        "Bernoulli",
+        "DequantizeLinear",
+    ]
 )
 Shapes = Mapping[str, tuple[int, ...]]
 """Input name -> dimensions, every one known."""
@@ -96,7 +105,9 @@ def prepare(model: onnx.ModelProto) -> Prepared:
         raise InvalidModelError(f"the model's graph is not valid: {error}; export it again") from error
     opsets = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
     nodes = tuple(
-        read_node(proto, node.name, since_version(node.domain, node.op_type, opsets.get(node.domain or "ai.onnx", 1)))
+        read_node(
+            proto, node.name, since_version(node.domain, node.op_type, opsets.get(node.domain or "ai.onnx", 1)) or 0
+        )
         for proto, node in zip(model.graph.node, graph.nodes, strict=True)
     )
     initialisers = _initialisers(model, graph.constants)
@@ -179,7 +190,7 @@ def _fold(
     known: Mapping[str, Array],
     candidates: Sequence[int],
     values: Mapping[str, Value],
-    budget: int,
+    budget: float,
 ) -> tuple[dict[str, Array], frozenset[int]]:
     """What becomes known among `candidates` (positions, ascending), and the positions of the nodes evaluated for it."""
     measured: dict[str, Array] = {}
@@ -247,8 +258,8 @@ def _measure(node: OnnxNode, values: Mapping[str, Value], known: Mapping[str, Ar
         return None
     if node.op_type == "Size":
         return freeze(np.asarray(prod(shape), np.int64))
-    end = node.attributes.get("end")
-    return freeze(np.asarray(shape[node.attributes.get("start", 0) : end], np.int64))  # type: ignore[misc]
+    start, end = node.attributes.get("start", 0), node.attributes.get("end")
+    return freeze(np.asarray(shape[cast("int", start) : cast("int | None", end)], np.int64))
 
 
 def _marked(graph: Graph, kept: Sequence[int], values: Mapping[str, Value]) -> dict[str, Value]:

@@ -28,8 +28,8 @@ def default_shapes(prepared: Prepared, given: Shapes | None = None) -> Shapes:
     """
     given = given or {}
     inputs = {name: prepared.graph.value(name) for name in prepared.graph.inputs}
-    for name, shape in given.items():
-        _check(name, shape, inputs)
+    for name, wanted in given.items():
+        _check(name, wanted, inputs)
     if all(value.shape is None or value.static_shape is not None or name in given for name, value in inputs.items()):
         stated = {name: shape for name, value in inputs.items() if (shape := value.static_shape) is not None}
         return {**stated, **given}
@@ -37,7 +37,11 @@ def default_shapes(prepared: Prepared, given: Shapes | None = None) -> Shapes:
     left = [index for index in range(len(prepared.graph.nodes)) if index not in prepared.evaluated]
     tried: list[Shapes] = []
     for sizes in _candidates(prepared, inputs):
-        shapes = {**{name: _filled(value, sizes) for name, value in inputs.items() if value.shape is not None}, **fixed, **given}
+        shapes = {
+            **{name: _filled(value, sizes) for name, value in inputs.items() if value.shape is not None},
+            **fixed,
+            **given,
+        }
         if shapes not in tried:
             tried.append(shapes)
             if prepared.inference.agrees(shapes, prepared.constants, left):

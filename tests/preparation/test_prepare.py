@@ -22,7 +22,9 @@ def left(result):
 
 
 def test_shapes_are_propagated_from_the_given_inputs():
-    result = specialised(f"{HEAD} g (float[N, 3] x) => (float[N, M] y) {{ a = Transpose(x) y = MatMul(x, a) }}", x=(5, 3))
+    result = specialised(
+        f"{HEAD} g (float[N, 3] x) => (float[N, M] y) {{ a = Transpose(x) y = MatMul(x, a) }}", x=(5, 3)
+    )
     assert result.graph.value("a").static_shape == (3, 5)
     assert result.graph.value("y").static_shape == (5, 5)
     assert result.graph.value("y").dtype == "float32"
@@ -70,8 +72,10 @@ def test_what_hangs_on_known_shapes_is_folded_to_a_fixed_point():
         wide = Expand(half, last)
         half = Constant<value_float = 0.5>()
         y = Mul(a, wide)
-    }}""".replace("        wide = Expand(half, last)\n        half = Constant<value_float = 0.5>()\n",
-                  "        half = Constant<value_float = 0.5>()\n        wide = Expand(half, last)\n")
+    }}""".replace(
+        "        wide = Expand(half, last)\n        half = Constant<value_float = 0.5>()\n",
+        "        half = Constant<value_float = 0.5>()\n        wide = Expand(half, last)\n",
+    )
     result = specialised(text, x=(3, 4, 6))
     assert left(result) == ["Reshape", "Mul"]
     assert result.constants["target"].tolist() == [3, -1] and result.constants["wide"].shape == (24,)
@@ -130,7 +134,11 @@ def test_folding_is_bounded():
 def test_what_onnxruntime_cannot_evaluate_goes_node_by_node():
     node = helper.make_node("Mod", ["a", "b"], ["c"], fmod=1)
     graph = helper.make_graph(
-        [node, helper.make_node("Cast", ["c"], ["d"], to=TensorProto.FLOAT), helper.make_node("Add", ["x", "d"], ["y"])],
+        [
+            node,
+            helper.make_node("Cast", ["c"], ["d"], to=TensorProto.FLOAT),
+            helper.make_node("Add", ["x", "d"], ["y"]),
+        ],
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],

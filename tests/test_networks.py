@@ -1,0 +1,116 @@
+"""Whole networks: the nine that onnx ships, with reference outputs and with seeded weights, and PP-OCR's three."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.backend.test
+import pytest
+import rapidocr
+from models import run_whole
+from onnx import numpy_helper
+from onnx.backend.test.runner import Runner
+
+import nnadapter as nna
+
+pytestmark = pytest.mark.models
+
+LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
+NETS = sorted(path.stem for path in LIGHT.glob("*.onnx"))
+OCR = sorted((Path(rapidocr.__file__).parent / "models").glob("*.onnx"))
+OCR_SHAPES = {
+    "det": [(1, 3, 160, 224), (1, 3, 96, 320)],
+    "rec": [(1, 3, 48, 200), (2, 3, 48, 96)],
+    "cls": [(2, 3, 48, 192)],
+}
+
+
+def feed_of(model, random):
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in weights]
+    return {value.name: Runner.generate_dummy_data(value, seed=0, name=value.name, random=random) for value in inputs}
+
+
+def delegated(source, feed):
+    """Outputs on fake_npu, which must have taken everything in one segment."""
+    with nna.InferenceSession(source, devices="fake_npu", options=nna.Options(fallback="forbid")) as session:
+        results = session.run(None, feed)
+        report = session.report()
+    assert [segment.device for segment in report.segments] == ["fake_npu"]
+    assert report.coverage.flops == report.coverage.nodes == 1
+    return results
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_reference_outputs_at_onnx_s_own_tolerance(net):
+    path = LIGHT / f"{net}.onnx"
+    expected = numpy_helper.to_array(onnx.load_tensor(str(LIGHT / f"{net}_output_0.pb")))
+    (result,) = delegated(path, feed_of(onnx.load(path), random=False))
+    np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-7)
+
+
+@cache
+def seeded(net):
+    """The net with random weights in place of its constant ones, scaled so that signals keep their size."""
+    model = onnx.load(LIGHT / f"{net}.onnx")
+    generator = np.random.default_rng(0)
+    shapes = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    made = {node.output[0]: shapes[node.input[0]] for node in model.graph.node if node.op_type == "ConstantOfShape"}
+    positive = {node.input[4] for node in model.graph.node if node.op_type == "BatchNormalization"}
+    kept = [node for node in model.graph.node if node.op_type != "ConstantOfShape"]
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    model.ir_version = 10
+    for name, shape in made.items():
+        values = generator.standard_normal(tuple(shape)).astype(np.float32)
+        fan_in = float(np.prod(shape[1:])) if len(shape) > 1 else 1.0
+        scaled = (
+            np.abs(values) + 0.5
+            if name in positive
+            else values * np.float32((2.0 / fan_in) ** 0.5 if len(shape) > 1 else 0.3)
+        )
+        model.graph.initializer.append(numpy_helper.from_array(scaled.astype(np.float32), name))
+    return model
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_seeded_weights_equal_onnxruntime(net):
+    model = seeded(net)
+    names = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in names]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    feed = feed_of(model, random=True)
+    (expected,) = run_whole(model, feed)
+    assert np.unique(expected).size > expected.size // 2, "the weights tell the classes apart"
+    (result,) = delegated(model, feed)
+    np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("path", OCR, ids=lambda path: path.stem)
+def test_ocr_models_run_wholly_on_the_device(path):
+    kind = next(kind for kind in OCR_SHAPES if kind in path.stem)
+    for shape in OCR_SHAPES[kind]:
+        feed = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
+        (result,), (expected,) = delegated(path, feed), run_whole(str(path), feed)
+        np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("path", [*OCR, *(LIGHT / f"{net}.onnx" for net in NETS)], ids=lambda path: path.stem)
+def test_the_cpu_alone_is_bit_equal_to_onnxruntime(path):
+    model = onnx.load(path)
+    kind = next((kind for kind in OCR_SHAPES if kind in path.stem), None)
+    feed = (
+        feed_of(model, random=True)
+        if kind is None
+        else {"x": np.random.default_rng(0).random(OCR_SHAPES[kind][0], np.float32)}
+    )
+    with nna.InferenceSession(path, devices="cpu") as session:
+        results = session.run(None, feed)
+    import onnxruntime
+
+    expected = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, feed)
+    assert all(np.array_equal(result, array) for result, array in zip(results, expected, strict=True))
