@@ -38,6 +38,32 @@ def _bind_pointwise(call: Call) -> Run:
     return bind_rows(rows, weight[0], bias[0] if bias else None, result, call.finish)
 
 
+def _scoring_scratch(
+    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
+) -> tuple[TensorType, ...]:
+    """The image and the result in float64."""
+    return tuple(TensorType("float64", type_.dimensions) for type_ in (inputs[0], outputs[0]))
+
+
+def _bind_scoring(call: Call) -> Run:
+    """A pointwise convolution accumulated in float64 and rounded once.
+
+    A matrix product in float32 adds up its columns in different orders, so that equal filters give results that differ
+    in the last bit. Scores of classes are compared with each other, and a softmax makes much of a last bit.
+    """
+    (x, weight, *bias), (out,), (wide, scores) = call.inputs, call.outputs, call.scratch
+    finish = call.finish
+    rows, products = wide.reshape(-1, wide.shape[3]), scores.reshape(-1, scores.shape[3])
+
+    def run() -> None:
+        np.copyto(wide, x)
+        np.matmul(rows, weight[0], products)
+        np.copyto(out, scores, casting="same_kind")
+        apply_epilogue(out, bias[0] if bias else None, finish)
+
+    return run
+
+
 def _output_blocks(result: tuple[int, ...], row_bytes: int) -> Iterator[tuple[slice, slice]]:
     """Cut outputs [N, H, W, C] into blocks of whole rows, or of whole images where these are small."""
     images, height, width = result[:3]
@@ -132,6 +158,7 @@ CONVOLUTION_KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {
         "convolution": Kernel(bind=_bind_convolution, scratch=_convolution_scratch, fuses=True),
         "pointwise_convolution": Kernel(bind=_bind_pointwise, fuses=True),
+        "scoring_convolution": Kernel(bind=_bind_scoring, scratch=_scoring_scratch, fuses=True),
     }
 )
 """Rows of the kernel table."""

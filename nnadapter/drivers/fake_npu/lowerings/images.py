@@ -15,9 +15,12 @@ from nnadapter.drivers.fake_npu.kernels.depthwise import pack_depthwise_filter
 from nnadapter.drivers.fake_npu.kernels.transposed_convolution import pack_transposed_filter
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, activation_of
-from nnadapter.ir.model import ABSENT, Operation
+from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, Layout
 
+_COMPARE = frozenset(("SOFTMAX", "LOG_SOFTMAX", "ARG_MAX"))
+_KEEP_CHANNELS = frozenset(("RELU", "REDUCE_MEAN", "RESHAPE", "TRANSPOSE", "ASSIGN"))
+_LONGEST_WAY_TO_CLASSES = 6
 _TO_CHANNELS_LAST = (0, 2, 3, 1)
 _TO_CHANNELS_FIRST = (0, 3, 1, 2)
 
@@ -55,6 +58,8 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     parameters = _window_parameters(operation, weight.shape[2:])
     group: Any = operation.attributes["group"]
     kernel, packed = _packed(weight, group, Window.of(parameters), result)
+    if kernel == "pointwise_convolution" and _scores_classes(emitter.model, operation):
+        kernel, packed = "scoring_convolution", packed.astype("float64")
     inputs = [image, emitter.add_constant(packed)]
     if _has_bias(operation):
         inputs.append(emitter.add_constant(pack_bias(emitter.constant(operation.inputs[2]), result.dimensions)))
@@ -69,6 +74,20 @@ def _packed(weight: Array, group: int, window: Window, result: TensorType) -> tu
     if group == weight.shape[0] and weight.shape[1] == 1:
         return "depthwise_convolution", pack_depthwise_filter(weight, result.dimensions[2])
     return "convolution", pack_filter(weight, group)
+
+
+def _scores_classes(model: Model, operation: Operation) -> bool:
+    """Whether the result is only averaged over positions, and then compared over channels."""
+    for _ in range(_LONGEST_WAY_TO_CLASSES):
+        readers = model.consumers.get(operation.outputs[0], ())
+        if len(readers) != 1:
+            return False
+        operation = model.operations[readers[0]]
+        if operation.type in _COMPARE:
+            return True
+        if operation.type not in _KEEP_CHANNELS:
+            return False
+    return False
 
 
 def _has_bias(operation: Operation) -> bool:
