@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nnadapter.converters.convert import Conversion, convert_graph
-from nnadapter.drivers.interface import Admission, SegmentModel
+from nnadapter.drivers.interface import Admission
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import NNAdapterError
 from nnadapter.ir.model import Model
 from nnadapter.preparation.prepare import Prepared, Shapes, Specialised, specialise
-from nnadapter.segments import OnnxParts, segment_model
+from nnadapter.segments import OnnxParts, Part, part_of
 from nnadapter.support import judge
 from nnadapter.targets import Target
 from partition.graph import Graph
@@ -35,13 +35,13 @@ Atoms = tuple[str, tuple[int, ...]]
 class Piece:
     """A segment that its device admitted, in the form that it takes. The CPU's are made when they are compiled."""
 
-    model: SegmentModel
+    part: Part
     admission: Admission
 
     @property
     def is_ir(self) -> bool:
         """The model is adapter IR."""
-        return isinstance(self.model, Model)
+        return isinstance(self.part.model, Model)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,14 +118,14 @@ class Judged:
 
     def _ask(self, step: Step) -> Piece:
         target = next(target for target in self.targets if target.name == step.device)
-        model = segment_model(target.capability.form, step, self.conversion, self.parts)
+        part = part_of(target.capability.form, step, self.conversion, self.parts)
         try:
-            return Piece(model, target.context.admit(model))
+            return Piece(part, target.context.admit(part.model))
         except NNAdapterError as error:
             detail = str(error)
         except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
             detail = f"the driver failed when asked for the segment: {type(error).__name__}: {error}"
-        return Piece(model, Admission(verdict=Unsupported(Reason.DRIVER_ERROR, detail)))
+        return Piece(part, Admission(verdict=Unsupported(Reason.DRIVER_ERROR, detail)))
 
     def _halves(self, segment: Segment, refusal: Unsupported) -> tuple[Segment, Segment] | None:
         if refusal.reason is not Reason.MEMORY_LIMIT:

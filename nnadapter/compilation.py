@@ -26,8 +26,9 @@ from nnadapter.errors import (
     NNAdapterError,
     NotDelegatedError,
 )
-from nnadapter.executor import BoundStep, CompiledPlan, ExecutionPool, OutputCheck, describe
+from nnadapter.executor import BoundStep, CompiledPlan, ExecutionPool, OutputCheck, Substitute, describe
 from nnadapter.options import Options
+from nnadapter.segments import Part
 from nnadapter.targets import Target
 from partition.graph import Graph
 from partition.plan import Plan, Step
@@ -109,7 +110,7 @@ class Compiler:
 
     def _program(self, analysis: Analysis, step: Step, piece: Piece | None) -> Program:
         target = self._target(step.device)
-        return target.context.compile(analysis.parts.part(step) if piece is None else piece.model)
+        return target.context.compile(_part(analysis, step, piece).model)
 
     def _compile_failed(self, analysis: Analysis, step: Step, error: Exception) -> str:
         nodes = [analysis.plan.graph.nodes[node].name for node in step.nodes]
@@ -139,20 +140,25 @@ class Compiler:
             BoundStep(
                 step=step,
                 pool=self._pool(step.device, programs[_atoms(analysis.plan, step)]),
-                inputs=tuple(slots[name] for name in step.inputs),
+                inputs=tuple(slots[name] for name in _inputs(analysis, step, piece)),
                 outputs=tuple(slots[name] for name in step.outputs),
                 released=tuple(slots[name] for name in step.released),
                 expected=() if step.device == CPU else _expected(graph, step.outputs),
                 guarded=step.device != CPU,
-                on_failure=partial(self._run_failed, analysis, {}),
+                on_failure=partial(self._run_failed, analysis, slots, {}),
             )
-            for step in analysis.plan.steps
+            for step, piece in zip(analysis.plan.steps, analysis.pieces, strict=True)
         ]
         return CompiledPlan(steps, slots, {name: slots[name] for name in graph.outputs}, constants)
 
     def _run_failed(
-        self, analysis: Analysis, substitutes: dict[int, ExecutionPool], step: Step, error: BaseException
-    ) -> ExecutionPool:
+        self,
+        analysis: Analysis,
+        slots: Mapping[str, int],
+        substitutes: dict[int, Substitute],
+        step: Step,
+        error: BaseException,
+    ) -> Substitute:
         """What runs a failed step instead: the CPU, compiled at the first failure. Raises where the policy says so."""
         nodes = [analysis.plan.graph.nodes[node].name for node in step.nodes]
         message = (
@@ -168,7 +174,9 @@ class Compiler:
                 nodes=nodes,
             ) from error
         if step.segment not in substitutes:
-            substitutes[step.segment] = self._pool(CPU, self._target(CPU).context.compile(analysis.parts.part(step)))
+            part = analysis.parts.part(step)
+            pool = self._pool(CPU, self._target(CPU).context.compile(part.model))
+            substitutes[step.segment] = Substitute(pool, tuple(slots[name] for name in part.inputs))
             self._warn(f"{message}; it runs on the CPU instead")
         return substitutes[step.segment]
 
@@ -220,6 +228,18 @@ def _idle_because(plan: Plan, device: str) -> str:
     if not refusals:
         return "devices before it took them all"
     return f"the first was refused because of {refusals[0]}; see the report for the others"
+
+
+def _part(analysis: Analysis, step: Step, piece: Piece | None) -> Part:
+    return analysis.parts.cpu_part(step) if piece is None else piece.part
+
+
+def _inputs(analysis: Analysis, step: Step, piece: Piece | None) -> tuple[str, ...]:
+    """Names of the values that the compiled step takes."""
+    if piece is not None:
+        return piece.part.inputs
+    alone = len(step.nodes) == len(analysis.plan.graph.nodes)
+    return analysis.plan.graph.inputs if alone else step.inputs
 
 
 def _close_unused(plan: Plan, programs: dict[Atoms, Program]) -> None:

@@ -92,6 +92,15 @@ class ExecutionPool:
             return execution
 
 
+@dataclass(frozen=True, slots=True)
+class Substitute:
+    """What runs a step in place of its own device."""
+
+    pool: ExecutionPool
+    inputs: tuple[int, ...]
+    """Slots."""
+
+
 @dataclass(eq=False, slots=True, kw_only=True)
 class BoundStep:
     """One step with everything that a run needs, resolved beforehand."""
@@ -105,7 +114,7 @@ class BoundStep:
     expected: OutputCheck
     guarded: bool
     """Inputs are handed over read-only and contiguous, and outputs are checked: everything but the CPU."""
-    on_failure: Callable[[Step, BaseException], ExecutionPool]
+    on_failure: Callable[[Step, BaseException], Substitute]
     """Gives what runs the step instead, or raises."""
     seconds: float = 0.0
     """Duration of the last run, for the report."""
@@ -172,7 +181,7 @@ def _run_step(bound: BoundStep, values: list[Any]) -> StepRun:
         raise
     except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
         substitute = bound.on_failure(bound.step, error)
-        results = substitute.compute(inputs)
+        results = substitute.pool.compute([values[slot] for slot in substitute.inputs])
         device, failure = "cpu", describe(error)
         if failure not in bound.failures:
             bound.failures.append(failure)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.capability import ModelForm
+from nnadapter.drivers.interface import SegmentModel
 from nnadapter.ir.extract import submodel
-from nnadapter.ir.model import Model
 from nnadapter.preparation.prepare import Specialised
 from partition.graph import Graph
 from partition.onnx_io import OnnxIndex, extract, initializer_of
@@ -18,6 +18,14 @@ from partition.plan import Step
 
 if TYPE_CHECKING:
     import onnx
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A model cut out for one step, and the values that its inputs stand for, in their order."""
+
+    model: SegmentModel
+    inputs: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,9 +40,29 @@ class OnnxParts:
         """The graph that is cut."""
         return self.specialised.graph
 
-    def part(self, step: Step) -> onnx.ModelProto:
+    def part(self, step: Step) -> Part:
         """The nodes of `step` with the constants they read."""
-        return self._extract(step.nodes, step.inputs, step.constants, step.outputs)
+        return Part(self._extract(step.nodes, step.inputs, step.constants, step.outputs), step.inputs)
+
+    def cpu_part(self, step: Step) -> Part:
+        """What ONNX Runtime gets: the nodes of `step`; or the model as it was, if there is no other step.
+
+        ONNX Runtime loads models whose known shapes contradict each other, as long as it does not see it. What was
+        prepared says more than the model did, so it is handed over only where the model has to be cut.
+        """
+        if len(step.nodes) < len(self.graph.nodes):
+            return self.part(step)
+        own = self.specialised.own
+        read = dict.fromkeys(name for node in own.nodes for name in node.reads if name in own.constants)
+        whole = extract(
+            self.index,
+            own,
+            nodes=range(len(own.nodes)),
+            inputs=own.inputs,
+            constants=list(read),
+            outputs=step.outputs,
+        )
+        return Part(whole, own.inputs)
 
     def whole(self) -> onnx.ModelProto:
         """Everything that is left to run."""
@@ -62,18 +90,20 @@ class OnnxParts:
         )
 
 
-def ir_segment(conversion: Conversion, step: Step) -> Model:
-    """The operations of `step` as a model whose inputs and outputs are the step's."""
+def ir_part(conversion: Conversion, step: Step) -> Part:
+    """The operations of `step`; inputs that no operation reads (a ratio of Dropout) are left out."""
     operands = conversion.operand_of
+    inputs = tuple(name for name in step.inputs if name in operands)
     operations = sorted(operation for node in step.nodes for operation in conversion.operations[node])
-    return submodel(
+    model = submodel(
         conversion.model,
         operations,
-        [operands[name] for name in step.inputs],
+        [operands[name] for name in inputs],
         [operands[name] for name in step.outputs],
     )
+    return Part(model, inputs)
 
 
-def segment_model(form: ModelForm, step: Step, conversion: Conversion, parts: OnnxParts) -> Model | onnx.ModelProto:
+def part_of(form: ModelForm, step: Step, conversion: Conversion, parts: OnnxParts) -> Part:
     """The segment in the form that its device takes."""
-    return ir_segment(conversion, step) if form is ModelForm.IR else parts.part(step)
+    return ir_part(conversion, step) if form is ModelForm.IR else parts.part(step)

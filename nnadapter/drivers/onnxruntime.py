@@ -1,15 +1,15 @@
 """The `cpu` device: ONNX Runtime on the CPU, a driver like any other.
 
 Every CPU segment of a plan is one session. Sessions that stand beside other devices do not spin: a spinning thread
-takes the processor from the device that runs next. ONNX Runtime cannot turn spinning off in its shared pool, so the
-first sessions get a pool of their own that sleeps, and only past a bound on threads is the shared pool used.
+takes the processor from the device that runs next. ONNX Runtime cannot turn spinning off in its shared pool, and once
+that pool is made it refuses every session of the process that wants its own; so a session gets a pool of its own that
+sleeps, and past a bound on pools it gets none and runs in the caller's thread.
 
 Foreign errors are translated here and nowhere else: `translated`.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,7 +53,8 @@ run_options: ContextVar[onnxruntime.RunOptions | None] = ContextVar("run_options
 """The caller's run options for the run that is under way in this thread."""
 
 _NEWEST_KNOWN_OPSET = 64
-_OWN_POOL_THREADS = 32
+_MOST_POOLS = 8
+"""Thread pools at once in the process; each has as many threads as there are processors."""
 _CAPABILITY = Capability(form=ModelForm.ONNX, threading=Threading.REENTRANT)
 
 
@@ -154,33 +155,8 @@ def brief(error: BaseException) -> str:
     return text or type(error).__name__
 
 
-class _ThreadBudget:
-    """Counts the threads of pools that sessions own, over the whole process."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._used = 0
-        self._lock = threading.Lock()
-
-    def take(self, threads: int) -> bool:
-        with self._lock:
-            if self._used + threads > self._limit:
-                return False
-            self._used += threads
-            return True
-
-    def give(self, threads: int) -> None:
-        with self._lock:
-            self._used -= threads
-
-
-_budget = _ThreadBudget(_OWN_POOL_THREADS)
+_pools = threading.BoundedSemaphore(_MOST_POOLS)
 _options_lock = threading.Lock()
-
-
-@cache
-def _shared_pool() -> None:
-    onnxruntime.set_global_thread_pool_sizes(0, 1)
 
 
 class CpuExecution(Execution):
@@ -201,9 +177,9 @@ class CpuExecution(Execution):
 class CpuProgram(Program):
     """One session."""
 
-    def __init__(self, session: onnxruntime.InferenceSession, threads: int) -> None:
+    def __init__(self, session: onnxruntime.InferenceSession, has_pool: bool) -> None:
         self._session = session
-        self._threads = threads
+        self._has_pool = has_pool
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
@@ -211,8 +187,9 @@ class CpuProgram(Program):
 
     def close(self) -> None:
         """See `Program.close`."""
-        _budget.give(self._threads)
-        self._threads = 0
+        if self._has_pool:
+            _pools.release()
+            self._has_pool = False
 
 
 class CpuContext(Context):
@@ -231,18 +208,18 @@ class CpuContext(Context):
         Raises:
             CompilationError: ONNX Runtime does not load the sub-graph.
         """
-        given = self._session_options
-        chosen = given.intra_op_num_threads if given is not None else 0
-        threads = (chosen or os.cpu_count() or 1) - 1
-        own_pool = (given is None or given.use_per_session_threads) and (bool(chosen) or _budget.take(threads))
-        if not own_pool:
-            _shared_pool()
         nodes = [node.name or node.op_type for node in model.graph.node]
         listed = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
         advice = "run the model with onnxruntime alone to see whether it takes it, or update onnxruntime"
-        with translated(f"ONNX Runtime does not load the CPU segment of nodes {listed}", advice, CompilationError):
-            session = _session(loadable(model).SerializeToString(), given, own_pool)
-        return CpuProgram(session, threads if own_pool and not chosen else 0)
+        has_pool = _pools.acquire(blocking=False)
+        try:
+            with translated(f"ONNX Runtime does not load the CPU segment of nodes {listed}", advice, CompilationError):
+                session = _session(loadable(model).SerializeToString(), self._session_options, has_pool)
+        except BaseException:
+            if has_pool:
+                _pools.release()
+            raise
+        return CpuProgram(session, has_pool)
 
 
 class CpuDevice(Device):
@@ -276,24 +253,26 @@ class CpuDriver(Driver):
 _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 
 
-def _session(contents: bytes, given: onnxruntime.SessionOptions | None, own_pool: bool) -> onnxruntime.InferenceSession:
+def _session(
+    contents: bytes, given: onnxruntime.SessionOptions | None, has_pool: bool
+) -> onnxruntime.InferenceSession:
     if given is None:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = QUIET
     else:
         options = given
     # SessionOptions cannot be copied, so the caller's own are changed while the session is made, under a lock. An
-    # entry cannot be taken out again: spinning stays off in the caller's object, unless the caller had said something of it.
+    # entry cannot be taken out again: spinning stays off in the caller's object, unless the caller had said something.
     with _options_lock:
         for key in _SPINNING:
             if not _has_entry(options, key):
                 options.add_session_config_entry(key, "0")
-        before = options.use_per_session_threads
-        options.use_per_session_threads = own_pool
+        threads = options.intra_op_num_threads
+        options.intra_op_num_threads = threads or (0 if has_pool else 1)
         try:
             return onnxruntime.InferenceSession(contents, options, providers=[PROVIDER])
         finally:
-            options.use_per_session_threads = before
+            options.intra_op_num_threads = threads
 
 
 def _has_entry(options: onnxruntime.SessionOptions, key: str) -> bool:
