@@ -4,7 +4,8 @@
 2. Batch (the first dimension) 1, and for the others 224, 320, 640 for images (an input of rank 4 and more), 128 for
    everything else; then smaller powers of two.
 
-The first with which the model infers, without contradiction, is taken.
+A dimension that shares its name with one of a shape that was given has that size. The first sizes with which the model
+infers, without contradiction, are taken.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ def default_shapes(prepared: Prepared, given: Shapes | None = None) -> Shapes:
     fixed = {name: array.shape for name, array in prepared.defaults.items() if name not in given}
     left = [index for index in range(len(prepared.graph.nodes)) if index not in prepared.evaluated]
     tried: list[Shapes] = []
+    named = _named(inputs, given)
     for sizes in _candidates(prepared, inputs):
         shapes = {
-            **{name: _filled(value, sizes) for name, value in inputs.items() if value.shape is not None},
+            **{name: _filled(value, sizes, named) for name, value in inputs.items() if value.shape is not None},
             **fixed,
             **given,
         }
@@ -75,13 +77,21 @@ def _candidates(prepared: Prepared, inputs: Mapping[str, Value]) -> Iterator[tup
     yield from ((size,) for size in (_IMAGE_SIZES if images else _OTHER_SIZES))
 
 
-def _filled(value: Value, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape with its open dimensions filled: 1 for the first, `sizes` in turn for the others."""
+def _named(inputs: Mapping[str, Value], given: Shapes) -> dict[str, int]:
+    """Sizes of the dimensions that have a name, as the given shapes say them: other inputs may share the name."""
+    pairs = (pair for name, shape in given.items() for pair in zip(inputs[name].shape or (), shape, strict=False))
+    return {dimension: size for dimension, size in pairs if isinstance(dimension, str)}
+
+
+def _filled(value: Value, sizes: tuple[int, ...], named: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape with its open dimensions filled: those in `named`, 1 for the first, `sizes` in turn for the others."""
     shape: list[int] = []
     used = 0
     for position, dimension in enumerate(value.shape or ()):
         if isinstance(dimension, int):
             shape.append(dimension)
+        elif dimension is not None and dimension in named:
+            shape.append(named[dimension])
         elif position == 0:
             shape.append(1)
         else:

@@ -1,0 +1,1 @@
+"""What a plan does, as facts, and the facts as text."""

@@ -7,9 +7,12 @@ the run, or is used by nobody.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from nnadapter.analysis import Analysis, Piece
 from nnadapter.drivers.selection import CPU
@@ -116,12 +119,27 @@ class PartitionReport:
     """How the plans of the session were used; None for a report that compiled nothing."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain data."""
+        """The report as plain data: what JSON knows, and no number that is not finite.
+
+        Keys, which stay:
+
+        - `schema_version`: of this form.
+        - `devices`: names, in order of preference; `policy`; `input_shapes`: input name -> dimensions.
+        - `coverage`: `nodes`, `flops`, `bytes`, each from 0 to 1, on other devices than the CPU.
+        - `segments`, in the order they run: `index`, `device`, `nodes` (names), `inputs` and `outputs` (each `name`,
+          `dtype`, `shape`, `nbytes`), `flops`, `weight_bytes`, `facts` (what the device says of it), `seconds` (of the
+          last run, else null), `failures`.
+        - `nodes`, the model's own in its order: `name`, `op_type`, `domain`, `state` (`runs`, `folded`, `unused`),
+          `device`, `segment` (an `index`, else null), `runs_as`, `flops` (null where unknown), `nbytes`, `refusals`
+          (each `device`, `reason`, `detail`).
+        - `switches`: from one device to another; `exact`: no plan with fewer segments exists.
+        - `notes`; `plans` of a session: `kept`, `made`, `used_again`, `dropped`, else null.
+        """
         return {"schema_version": SCHEMA_VERSION, **_plain(self)}
 
     def to_json(self) -> str:
-        """The report as JSON."""
-        return json.dumps(self.to_dict(), indent=2)
+        """`to_dict` as JSON text."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
     def __str__(self) -> str:
         """The report as text."""
@@ -193,7 +211,10 @@ def _node_facts(analysis: Analysis) -> tuple[NodeFacts, ...]:
         _running(analysis, running[position], step_of[running[position]], runs_as)
         if position in running
         else NodeFacts(
-            name=node.name, op_type=node.op_type, domain=node.domain, state="folded" if node.name in folded else "unused"
+            name=node.name,
+            op_type=node.op_type,
+            domain=node.domain,
+            state="folded" if node.name in folded else "unused",
         )
         for position, node in enumerate(specialised.own.nodes)
     )
@@ -242,9 +263,7 @@ def _runs_as(analysis: Analysis) -> dict[int, str]:
     return found
 
 
-def _segment_facts(
-    analysis: Analysis, step: Step, observed: Observed, piece: Piece | None
-) -> SegmentFacts:
+def _segment_facts(analysis: Analysis, step: Step, observed: Observed, piece: Piece | None) -> SegmentFacts:
     graph = analysis.plan.graph
     return SegmentFacts(
         index=step.segment,
@@ -287,4 +306,6 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
-    return value
+    # What drivers say of a segment may be numpy's numbers, and need not be finite.
+    number = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(number, float) and not math.isfinite(number) else number

@@ -1,55 +1,72 @@
-"""The report as text, for a terminal."""
+"""The report as text, for a terminal: what an engineer asks first comes first."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from nnadapter.reports.facts import PartitionReport, SegmentFacts
+from nnadapter.drivers.selection import CPU
+from nnadapter.reports.op_types import op_type_lines
+from nnadapter.reports.units import count, quantity
 
+if TYPE_CHECKING:
+    from nnadapter.reports.facts import NodeFacts, PartitionReport, SegmentFacts, TensorFacts
+
+_WIDTH = 100
 _SHOWN_SEGMENTS = 20
 _SHOWN_REFUSALS = 20
 
 
 def to_text(report: PartitionReport) -> str:
-    """Return the report as lines of text: summary, segments, refusals by reason, notes."""
+    """Return the report as lines of text.
+
+    1. Summary: devices, inputs, how the nodes end, coverage, segments.
+    2. Segments, with what they compute, hold and exchange.
+    3. What was refused, by device, op type and reason, each with an example.
+    4. Op types, with where their nodes run.
+    5. Notes: what did not go as promised.
+    """
     return "\n".join(line for part in _PARTS for line in part(report))
-
-
-def quantity(number: float, unit: str) -> str:
-    """A number with a unit and a prefix that keeps it short: `12.3 MFLOP`, `4.0 KiB`."""
-    if unit == "B":
-        base, prefixes = 1024.0, ("", "Ki", "Mi", "Gi", "Ti")
-    else:
-        base, prefixes = 1000.0, ("", "k", "M", "G", "T", "P")
-    index = 0
-    while abs(number) >= base and index < len(prefixes) - 1:
-        number /= base
-        index += 1
-    return f"{number:.0f} {unit}" if index == 0 else f"{number:.1f} {prefixes[index]}{unit}"
 
 
 def _summary(report: PartitionReport) -> Iterator[str]:
     states = [node.state for node in report.nodes]
     running, folded, unused = (states.count(state) for state in ("runs", "folded", "unused"))
-    accelerated = sum(segment.device != "cpu" for segment in report.segments)
     shapes = ", ".join(f"{name}{list(shape)}" for name, shape in report.input_shapes.items())
     yield f"devices    {', '.join(report.devices)} (policy {report.policy})"
-    yield f"inputs     {shapes or 'none'}"
+    yield from _wrapped(shapes or "none", "inputs     ")
     yield f"nodes      {len(states)}: {running} run, {folded} folded before the run, {unused} unused"
+    yield from _groups(report)
     yield (
         f"coverage   {report.coverage.nodes:.1%} of nodes, {report.coverage.flops:.1%} of FLOPs, "
         f"{report.coverage.bytes:.1%} of bytes off the CPU"
     )
+    accelerated = sum(segment.device != CPU for segment in report.segments)
     fewest = "the fewest possible" if report.exact else "not proved the fewest"
     yield (
         f"segments   {len(report.segments)} ({accelerated} off the CPU, {fewest}), "
-        f"{report.switches} switches between devices"
+        f"{count(report.switches, 'switch', 'switches')} between devices"
     )
     if report.plans is not None:
         yield (
             f"plans      {report.plans.kept} kept, {report.plans.made} made, "
             f"{report.plans.used_again} times used again, {report.plans.dropped} dropped"
         )
+
+
+def _groups(report: PartitionReport) -> Iterator[str]:
+    """Per device that says what nodes run as: how many groups they are fused into, and the largest."""
+    for device in report.devices:
+        said = [node for node in report.nodes if node.device == device and node.runs_as]
+        groups: dict[tuple[int | None, str], list[NodeFacts]] = {}
+        for node in said:
+            groups.setdefault((node.segment, node.runs_as), []).append(node)
+        if groups:
+            (_, largest), members = max(groups.items(), key=lambda item: len(item[1]))
+            fused = f"fused into {len(groups)}, most of them ({len(members)}) into {largest}"
+            text = fused if len(members) > 1 else "none fused"
+            yield from _wrapped(f"{device}: {count(len(said), 'node')}, {text}", " " * 11)
 
 
 def _segments(report: PartitionReport) -> Iterator[str]:
@@ -60,17 +77,18 @@ def _segments(report: PartitionReport) -> Iterator[str]:
     for segment in report.segments[:_SHOWN_SEGMENTS]:
         yield from _segment(segment)
     if len(report.segments) > _SHOWN_SEGMENTS:
-        yield f"... and {len(report.segments) - _SHOWN_SEGMENTS} more; --format json has them all"
+        yield f"... and {len(report.segments) - _SHOWN_SEGMENTS} more; the JSON form has them all"
 
 
 def _segment(segment: SegmentFacts) -> Iterator[str]:
-    seconds = "" if segment.seconds is None else f"{segment.seconds * 1e3:.2f} ms"
+    seconds = "-" if segment.seconds is None else f"{segment.seconds * 1e3:.2f} ms"
+    sizes = (quantity(segment.weight_bytes, "B"), _bytes(segment.inputs), _bytes(segment.outputs), seconds)
     yield (
         f"{segment.index:<8}{segment.device:<14}{len(segment.nodes):>6}{quantity(segment.flops, 'FLOP'):>13}"
-        f"{quantity(segment.weight_bytes, 'B'):>11}{_bytes(segment.inputs):>11}{_bytes(segment.outputs):>11}{seconds:>11}"
+        + "".join(f"{size:>11}" for size in sizes)
     )
     if segment.facts:
-        yield " " * 8 + ", ".join(_fact(name, value) for name, value in segment.facts.items())
+        yield from _wrapped(", ".join(_fact(name, value) for name, value in segment.facts.items()), " " * 8)
 
 
 def _fact(name: str, value: float | str) -> str:
@@ -79,9 +97,9 @@ def _fact(name: str, value: float | str) -> str:
     return f"{name.replace('_', ' ')} {value}"
 
 
-def _bytes(tensors: tuple[object, ...]) -> str:
-    sizes = [getattr(tensor, "nbytes", None) for tensor in tensors]
-    return "?" if None in sizes else quantity(sum(size for size in sizes if size is not None), "B")
+def _bytes(tensors: tuple[TensorFacts, ...]) -> str:
+    known = [tensor.nbytes for tensor in tensors if tensor.nbytes is not None]
+    return quantity(sum(known), "B") if len(known) == len(tensors) else "?"
 
 
 def _refusals(report: PartitionReport) -> Iterator[str]:
@@ -91,17 +109,34 @@ def _refusals(report: PartitionReport) -> Iterator[str]:
     yield ""
     yield "refused"
     for (device, op_type, reason), nodes in list(refusals.items())[:_SHOWN_REFUSALS]:
-        detail = next(refusal.detail for refusal in nodes[0].refusals if refusal.device == device)
-        yield f"  {device}: {op_type} x{len(nodes)}  {reason}: {detail}"
+        detail = next(
+            refusal.detail for refusal in nodes[0].refusals if (refusal.device, refusal.reason) == (device, reason)
+        )
+        yield f"  {device}: {op_type} x{len(nodes)}  {reason}"
+        yield from _wrapped(f"{'as ' if len(nodes) > 1 else ''}{nodes[0].name}: {detail}", " " * 6)
     if len(refusals) > _SHOWN_REFUSALS:
-        yield f"  ... and {len(refusals) - _SHOWN_REFUSALS} more; --format json has them all"
+        yield f"  ... and {len(refusals) - _SHOWN_REFUSALS} more; the JSON form has them all"
+
+
+def _op_types(report: PartitionReport) -> Iterator[str]:
+    yield ""
+    yield from op_type_lines(report)
 
 
 def _notes(report: PartitionReport) -> Iterator[str]:
     if report.notes:
         yield ""
         yield "notes"
-        yield from (f"  {note}" for note in report.notes)
+        for note in report.notes:
+            yield from _wrapped(note, "  ")
 
 
-_PARTS = (_summary, _segments, _refusals, _notes)
+def _wrapped(text: str, head: str) -> list[str]:
+    """`text` behind `head`, on as many lines as it takes; names are never cut."""
+    indent = " " * len(head)
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+_PARTS = (_summary, _segments, _refusals, _op_types, _notes)

@@ -1,0 +1,55 @@
+"""`nnadapter compare`: the devices against the CPU, output by output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+
+import nnadapter
+from nnadapter.cli.command import NO, ModelCommand
+from nnadapter.cli.inputs import feed_of
+from nnadapter.cli.parameters import Shapes, inputs, requests, takes_model
+from nnadapter.cli.progress import progress
+from nnadapter.cli.writing import to_json
+
+
+@click.command(cls=ModelCommand)
+@takes_model
+@click.option(
+    "--input", "sources", multiple=True, metavar="NAME=FILE|random", callback=inputs,
+    help="Contents of an input: FILE.npy, a picture (see `nnadapter run --help`), or random, which is the default.",
+)  # fmt: skip
+@click.option(
+    "--rtol", type=click.FloatRange(min=0), default=1e-3, show_default=True,
+    help="Allowed difference over the CPU's value.",
+)  # fmt: skip
+@click.option(
+    "--atol", type=click.FloatRange(min=0), default=1e-5, show_default=True, help="Allowed difference beside it."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; differences that are not finite are null.")
+def compare(
+    model: str,
+    devices: tuple[str, ...],
+    options: Mapping[str, Mapping[str, str]],
+    shapes: Shapes,
+    fallback: str,
+    sources: Mapping[str, str],
+    rtol: float,
+    atol: float,
+    as_json: bool,
+) -> None:
+    """Run MODEL on the devices and on the CPU alone with the same inputs; exit code 1 if outputs differ."""
+    chosen = requests(devices, options)
+    with progress("comparing"):
+        result = nnadapter.compare(
+            model,
+            chosen,
+            feed_of(model, shapes, sources).arrays,
+            options=nnadapter.Options(fallback=fallback),
+            relative_tolerance=rtol,
+            absolute_tolerance=atol,
+        )
+    click.echo(to_json(result.to_dict()) if as_json else str(result))
+    if not result.agrees:
+        click.get_current_context().exit(NO)

@@ -1,0 +1,58 @@
+"""`nnadapter devices`: every device of every driver, with its options, or with the reason why it cannot be used."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import click
+
+import nnadapter
+from nnadapter.cli.command import Command, option_row
+from nnadapter.cli.writing import to_json
+
+_WIDTH = 100
+
+
+@click.command(cls=Command)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def devices(as_json: bool) -> None:
+    """List the devices, available or not, with their options."""
+    found = nnadapter.devices()
+    if as_json:
+        click.echo(to_json([_plain(device) for device in found]))
+        return
+    width = max((len(device.name) for device in found), default=0)
+    for device in found:
+        click.echo(f"{device.name:<{width}}  {_line(device)}".rstrip())
+        for option in device.capability.options if device.capability is not None else ():
+            click.echo(_indented(": ".join(option_row(option)), width + 4))
+
+
+def _indented(text: str, width: int) -> str:
+    return textwrap.fill(text, _WIDTH, initial_indent=" " * width, subsequent_indent=" " * (width + 4))
+
+
+def _line(device: nnadapter.DeviceInfo) -> str:
+    words = (device.type.value, device.vendor, device.sub_type, device.version)
+    known = " ".join(word for word in words if word)
+    return f"{known}, available" if device.available else f"not available: {device.reason}"
+
+
+def _plain(device: nnadapter.DeviceInfo) -> dict[str, Any]:
+    capability = device.capability
+    if capability is None:
+        return {**device.to_dict(), "form": None, "memory_bytes": None, "options": []}
+    options = [
+        {
+            "name": option.name,
+            "type": "list" if isinstance(option.default, tuple) else type(option.default).__name__,
+            "default": option.default,
+            "choices": option.choices,
+            "minimum": option.minimum,
+            "help": option.help,
+        }
+        for option in capability.options
+    ]
+    form, memory_bytes = capability.form.value, capability.memory_bytes
+    return {**device.to_dict(), "form": form, "memory_bytes": memory_bytes, "options": options}

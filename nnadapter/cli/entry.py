@@ -1,0 +1,58 @@
+"""`nnadapter`: the group of sub-commands, each imported when it is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module, metadata
+
+import click
+
+from nnadapter.cli.command import told
+
+_COMMANDS = ("devices", "ops", "report", "run", "compare")
+"""In the order of the help; each is a module beside this one with a command of its name."""
+
+
+class Group(click.Group):
+    """Finds sub-commands by module name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See `click.Group.list_commands`."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See `click.Group.get_command`."""
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"nnadapter.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """See `click.Command.invoke`."""
+        with told():
+            return super().invoke(ctx)
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(f"nnadapter {_version()}")
+        ctx.exit()
+
+
+def _version() -> str:
+    try:
+        return metadata.version("nnadapter")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+@click.group("nnadapter", cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
+)
+def main() -> None:
+    """Run ONNX models on accelerators that understand only part of them, and explain every decision.
+
+    Results go to stdout, notes and progress to stderr.
+
+    Exit codes: 0 fine, 1 the answer is no, 2 wrong use or bad input.
+    """

@@ -1,0 +1,103 @@
+"""What `--input` and `--shape` say -> an array for every input of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from nnadapter.cli.parameters import Shapes
+from nnadapter.cli.pictures import PICTURE_SUFFIXES, picture_array
+from nnadapter.errors import InvalidInputError
+from nnadapter.feeds import SEED, random_array
+from nnadapter.ir.operand import Array
+from nnadapter.preparation.loading import load_model
+from nnadapter.preparation.prepare import Prepared, prepare
+from nnadapter.preparation.sizes import default_shapes
+
+RANDOM = "random"
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Arrays by input name, and where each comes from."""
+
+    arrays: Mapping[str, Array]
+    sources: Mapping[str, str]
+    """A file, or `random`."""
+
+
+def feed_of(model: str, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
+    """Return an array for every input of `model` that must be fed, and for those in `sources`.
+
+    Args:
+        model: path of the model.
+        shapes: shapes of inputs whose sizes the model leaves open; arrays from files have their own.
+        sources: input name -> `.npy` file, picture, or `random`, which is also what is taken for the others.
+
+    Raises:
+        InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
+        InvalidInputError: an input is not the model's, a file cannot be read, or a shape does not fit.
+    """
+    prepared = prepare(load_model(model))
+    _check_names(prepared, sources)
+    loaded = {name: _load(name, source) for name, source in sources.items() if Path(source).suffix == ".npy"}
+    given = {**shapes, **{name: array.shape for name, array in loaded.items()}}
+    _check_agree(shapes, given)
+    complete = default_shapes(prepared, given)
+    generator = np.random.default_rng(SEED)
+    arrays: dict[str, Array] = {}
+    for name in prepared.graph.inputs:
+        if name not in prepared.defaults or name in sources:
+            array = loaded.get(name)
+            arrays[name] = _make(prepared, name, sources, complete, generator) if array is None else array
+    return Feed(arrays, {name: sources.get(name, RANDOM) for name in arrays})
+
+
+def _make(
+    prepared: Prepared, name: str, sources: Mapping[str, str], shapes: Shapes, generator: np.random.Generator
+) -> Array:
+    value = prepared.graph.value(name)
+    source = sources.get(name, RANDOM)
+    if source == RANDOM:
+        return random_array(value, shapes.get(name), generator)
+    if Path(source).suffix.lower() in PICTURE_SUFFIXES:
+        return picture_array(source, name, value.dtype, shapes.get(name, ()))
+    raise InvalidInputError(
+        f"input {name!r} is given as {source!r}, which is neither a .npy file, a picture "
+        f"({', '.join(PICTURE_SUFFIXES)}) nor the word random",
+        name=name,
+    )
+
+
+def _load(name: str, path: str) -> Array:
+    try:
+        with Path(path).open("rb") as file:
+            array: Array = np.lib.format.read_array(file, allow_pickle=False)
+            return array
+    except FileNotFoundError as error:
+        raise InvalidInputError(f"file {path!r} of input {name!r} does not exist; check the path", name=name) from error
+    except (OSError, ValueError, EOFError, MemoryError) as error:
+        raise InvalidInputError(
+            f"file {path!r} of input {name!r} cannot be read as .npy: {error}; write it with numpy.save", name=name
+        ) from error
+
+
+def _check_names(prepared: Prepared, sources: Mapping[str, str]) -> None:
+    for name in sources:
+        if name not in prepared.graph.inputs:
+            raise InvalidInputError(
+                f"the model has no input {name!r}; its inputs are {list(prepared.graph.inputs)}", name=name
+            )
+
+
+def _check_agree(said: Shapes, found: Shapes) -> None:
+    for name, shape in said.items():
+        if found[name] != shape:
+            raise InvalidInputError(
+                f"input {name!r} has shape {list(found[name])} in its file and {list(shape)} in --shape; "
+                "leave --shape out",
+                name=name,
+            )

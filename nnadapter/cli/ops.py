@@ -1,0 +1,79 @@
+"""`nnadapter ops DEVICE`: what a device takes, from the table that its driver decides by."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from nnadapter.cli.command import Command
+from nnadapter.cli.writing import to_json
+from nnadapter.drivers.capability import Capability, OperationSupport
+from nnadapter.drivers.registry import open_device
+from nnadapter.drivers.selection import CPU
+from nnadapter.ir.operand import ANY, DataType
+
+_WIDTH = 100
+
+
+@click.command(cls=Command)
+@click.argument("device")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def ops(device: str, as_json: bool) -> None:
+    """List what DEVICE takes, operation by operation, with its limits.
+
+    Operations are those of the adapter IR, or domain::op_type for devices that take ONNX. Data types and ranks are
+    those of the first input.
+    """
+    capability = open_device(device).capability
+    note = "" if capability.operations else _without_table(device)
+    if as_json:
+        operations = [_plain(operation) for operation in capability.operations]
+        click.echo(to_json({"device": device, "form": capability.form.value, "note": note, "operations": operations}))
+        return
+    for line in [note] if note else _lines(capability):
+        click.echo(line)
+
+
+def _without_table(device: str) -> str:
+    if device.partition(":")[0] == CPU:
+        return "cpu takes every operation that nobody else takes: ONNX Runtime runs it, as it runs any ONNX model."
+    return (
+        f"device {device!r} has no table of operations: it decides operation by operation when it is asked. "
+        f"See what it takes of a model with `nnadapter report MODEL -d {device}`."
+    )
+
+
+def _lines(capability: Capability) -> Iterator[str]:
+    width = max(len(operation.type) for operation in capability.operations)
+    yield f"{'operation':<{width}}  rank  data types of the first input; limits"
+    for operation in capability.operations:
+        text = "; ".join(filter(None, (_dtypes(operation), operation.limits)))
+        head = f"{operation.type:<{width}}  {_ranks(operation):<4}  "
+        yield from textwrap.wrap(
+            text, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_long_words=False
+        )
+
+
+def _ranks(operation: OperationSupport) -> str:
+    low, high = operation.ranks
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _dtypes(operation: OperationSupport) -> str:
+    return "any" if operation.dtypes >= ANY else ", ".join(_ordered(operation))
+
+
+def _ordered(operation: OperationSupport) -> list[str]:
+    return [dtype.value for dtype in DataType if dtype in operation.dtypes]
+
+
+def _plain(operation: OperationSupport) -> dict[str, Any]:
+    return {
+        "type": operation.type,
+        "dtypes": _ordered(operation),
+        "ranks": list(operation.ranks),
+        "limits": operation.limits,
+    }

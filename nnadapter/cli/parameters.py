@@ -1,0 +1,113 @@
+"""Arguments and options that several sub-commands share, and how they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any, TypeVar
+
+import click
+
+from nnadapter.drivers.selection import DeviceRequest
+from nnadapter.options import FALLBACKS, default_devices
+
+Shapes = Mapping[str, tuple[int, ...]]
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+_MOST_ELEMENTS = 1 << 40
+
+
+def takes_model(command: Decorated) -> Decorated:
+    """Add MODEL, --device, --option, --shape and --fallback: `model`, `devices`, `options`, `shapes`, `fallback`."""
+    for decorator in reversed(_DECORATORS):
+        command = decorator(command)
+    return command
+
+
+def requests(devices: tuple[str, ...], options: Mapping[str, Mapping[str, str]]) -> list[DeviceRequest]:
+    """Return what the library takes for devices: those named, else the default ones, each with its options.
+
+    Raises:
+        BadParameter: options are given for a device that is not chosen.
+    """
+    chosen = devices or tuple(default_devices())
+    for device, given in options.items():
+        if device not in chosen:
+            raise click.BadParameter(
+                f"{device}.{next(iter(given))} is for device {device!r}, which is not among {', '.join(chosen)}; "
+                f"add -d {device}",
+                param_hint="'--option'",
+            )
+    return [(name, options.get(name, {})) for name in chosen]
+
+
+def _devices(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(name.strip() for value in values for name in value.split(","))
+    if not all(names):
+        raise click.BadParameter(f"{','.join(values)!r} holds an empty name; write -d fake_npu,cpu")
+    return names
+
+
+def _shapes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Shapes:
+    found: dict[str, tuple[int, ...]] = {}
+    for value in values:
+        name, separator, sizes = value.rpartition("=")
+        if not separator or not name or not all(size.strip().isdecimal() for size in sizes.split(",")):
+            raise click.BadParameter(f"{value!r} is not a name and whole numbers; write NAME=1,3,224,224")
+        _once(found, name)
+        found[name] = tuple(int(size) for size in sizes.split(","))
+        if prod(found[name]) >= _MOST_ELEMENTS:
+            raise click.BadParameter(f"{value!r} has more elements than any memory holds; write smaller sizes")
+    return found
+
+
+def _options(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Mapping[str, Mapping[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for value in values:
+        target, separator, given = value.partition("=")
+        device, dot, name = target.rpartition(".")
+        if not (separator and dot and device and name):
+            raise click.BadParameter(f"{value!r} is not an option of a device; write DEVICE.NAME=VALUE")
+        _once(found.get(device, {}), name)
+        found.setdefault(device, {})[name] = given
+    return found
+
+
+def inputs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Mapping[str, str]:
+    """Callback of --input: input name -> file, or `random`."""
+    found: dict[str, str] = {}
+    for value in values:
+        name, _, source = value.partition("=")
+        if not name or not source:
+            raise click.BadParameter(f"{value!r} is not an input; write NAME=FILE.npy, NAME=FILE.png or NAME=random")
+        _once(found, name)
+        found[name] = source
+    return found
+
+
+def _once(found: Mapping[str, object], name: str) -> None:
+    if name in found:
+        raise click.BadParameter(f"{name!r} is given twice; give it once")
+
+
+_DECORATORS = (
+    click.argument("model"),
+    click.option(
+        "-d", "--device", "devices", multiple=True, metavar="DEVICE", callback=_devices,
+        help="A device, in order of preference: repeat it, or use commas. The CPU is the last one, named or not. "
+        "Default: NNADAPTER_DEVICES, else cpu.",
+    ),
+    click.option(
+        "--option", "options", multiple=True, metavar="DEVICE.NAME=VALUE", callback=_options,
+        help="An option of a device; the devices' options are listed below.",
+    ),
+    click.option(
+        "--shape", "shapes", multiple=True, metavar="NAME=1,3,224,224", callback=_shapes,
+        help="Shape of an input whose sizes the model leaves open. Without it usual sizes are tried: the model's "
+        "metadata, then batch 1 with 224, 320, 640, 128, 64, 32 for images and 128, 64, 32, 16, 8, 1 for others; "
+        "the first that fits is taken and printed.",
+    ),
+    click.option(
+        "--fallback", type=click.Choice(FALLBACKS), default="warn", show_default=True,
+        help="When something that a device should do is left to the CPU: a note, nothing, or an error (exit code 1).",
+    ),
+)  # fmt: skip

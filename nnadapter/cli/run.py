@@ -1,0 +1,103 @@
+"""`nnadapter run`: run a model, and say what came out, how long it took and where it ran."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+import nnadapter
+from nnadapter.cli.command import ModelCommand
+from nnadapter.cli.inputs import Feed, feed_of
+from nnadapter.cli.outputs import describe_output, save_outputs
+from nnadapter.cli.parameters import Shapes, inputs, requests, takes_model
+from nnadapter.cli.progress import progress
+from nnadapter.cli.run_text import RunFacts, Times, to_text
+from nnadapter.cli.writing import to_json
+from nnadapter.drivers.selection import DeviceRequest
+from nnadapter.executor import Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    outputs: Mapping[str, Any]
+    times: Times
+    devices: tuple[str, ...]
+    provenance: Provenance
+
+
+@click.command(cls=ModelCommand)
+@takes_model
+@click.option(
+    "--input", "sources", multiple=True, metavar="NAME=FILE|random", callback=inputs,
+    help="Contents of an input: FILE.npy, a picture, or random, which is the default (always the same numbers).",
+)  # fmt: skip
+@click.option(
+    "--repeat", type=click.IntRange(min=0), default=1, show_default=True, help="Timed runs after the first one."
+)
+@click.option("--save", metavar="DIR", help="Write every output to DIR/NAME.npy.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("text", "json")),
+    default="text",
+    show_default=True,
+    help="Of what is printed.",
+)
+def run(
+    model: str,
+    devices: tuple[str, ...],
+    options: Mapping[str, Mapping[str, str]],
+    shapes: Shapes,
+    fallback: str,
+    sources: Mapping[str, str],
+    repeat: int,
+    save: str | None,
+    form: str,
+) -> None:
+    """Run MODEL; print its outputs in a few numbers, the times, and where it ran.
+
+    A picture (PNG, JPEG, ...; needs Pillow) is turned upright, made RGB, or grey for an input of one channel, resized
+    to the input's height and width without regard to its proportions, scaled to 0..1 (not for uint8), and laid out as
+    [N, C, H, W] or [N, H, W, C], as the input is.
+    """
+    chosen = requests(devices, options)
+    with progress("preparing inputs"):
+        feed = feed_of(model, shapes, sources)
+    ran = _run(model, chosen, nnadapter.Options(fallback=fallback), feed, repeat)
+    saved = save_outputs(save, ran.outputs) if save is not None else []
+    facts = RunFacts(
+        model=model,
+        devices=ran.devices,
+        feed=feed,
+        outputs=tuple(describe_output(name, value) for name, value in ran.outputs.items()),
+        times=ran.times,
+        provenance=ran.provenance,
+        saved=tuple(map(str, saved)),
+    )
+    click.echo(to_json(facts.to_dict()) if form == "json" else to_text(facts))
+
+
+def _run(model: str, devices: list[DeviceRequest], options: nnadapter.Options, feed: Feed, repeat: int) -> _Ran:
+    started = time.perf_counter()
+    with progress("loading and compiling"):
+        session = nnadapter.InferenceSession(model, devices=devices, options=options)
+        loaded = time.perf_counter()
+    with session:
+        with progress("first run"):
+            results = session.run(None, feed.arrays)
+        times = [loaded - started, time.perf_counter() - loaded]
+        with progress("running", repeat) as advance:
+            for _ in range(repeat):
+                before = time.perf_counter()
+                results = session.run(None, feed.arrays)
+                times.append(time.perf_counter() - before)
+                advance()
+        names = [output.name for output in session.get_outputs()]
+        provenance = session.provenance
+        assert provenance is not None, "a run leaves its provenance"
+        outputs = dict(zip(names, results, strict=True))
+        return _Ran(outputs, Times(times[0], times[1], tuple(times[2:])), session.devices, provenance)

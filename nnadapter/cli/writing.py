@@ -1,0 +1,57 @@
+"""Files are written whole or not at all, and JSON holds only what JSON knows."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from nnadapter.cli.command import Failure
+
+
+def write_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
+    """Have `write` write a file that takes the place of `path` when it is complete.
+
+    What is no regular file (`/dev/stdout`, a pipe) is written to directly.
+
+    Raises:
+        Failure: the file cannot be written.
+    """
+    target = Path(path)
+    try:
+        if target.exists() and not target.is_file():
+            with target.open("wb") as file:
+                write(file)
+        else:
+            _replace(target.resolve(), write)
+    except OSError as error:
+        raise Failure(f"{str(target)!r} cannot be written: {error.strerror or error}; give another path") from error
+
+
+def to_json(data: object) -> str:
+    """JSON text; numbers that are not finite, which JSON does not know, become null."""
+    return json.dumps(_finite(data), indent=2, allow_nan=False)
+
+
+def _replace(target: Path, write: Callable[[BinaryIO], object]) -> None:
+    beside = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
+    try:
+        with beside.open("xb") as file:
+            write(file)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return data

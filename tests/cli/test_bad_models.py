@@ -1,0 +1,92 @@
+"""Models that cannot be used: exit code 2, one sentence, nothing on stdout and nothing written."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from models import CHAIN, HEAD, parse
+from onnx import helper, numpy_helper
+
+from nnadapter.cli import main
+
+CUSTOM = '<ir_version: 10, opset_import: ["" : 17, "somebody" : 1]>'
+FAULTY = {
+    "unknown.onnx": f"{HEAD} g (float[2] x) => (float[2] y) {{ a = Relu(x) y = NoSuchOperation(a) }}",
+    "custom.onnx": f"{CUSTOM} g (float[2] x) => (float[2] y) {{ a = Relu(x) y = somebody.Special(a) }}",
+    "disorder.onnx": f"{HEAD} g (float[2] x) => (float[2] y) {{ y = Neg(a) a = Relu(x) }}",
+    "dangling.onnx": f"{HEAD} g (float[2] x) => (float[2] y) {{ y = Add(x, nowhere) }}",
+}
+
+
+@pytest.fixture
+def faulty(folder):
+    """Files that are no good models."""
+    contents = (folder / "chain.onnx").read_bytes()
+    for name, bad in {
+        "noise.onnx": b"\x00\xff" * 40, "text.onnx": b"hello", "empty.onnx": b"", "cut.onnx": contents[:-9],
+    }.items():  # fmt: skip
+        (folder / name).write_bytes(bad)
+    (folder / "folder.onnx").mkdir()
+    for name, text in FAULTY.items():
+        onnx.save(onnx.parser.parse_model(text), name)
+    value = helper.make_tensor_value_info("x", 1, [2])
+    onnx.save(helper.make_model(helper.make_graph([], "none", [value], [value])), "nonodes.onnx")
+    weights = numpy_helper.from_array(np.ones((2, 3), np.float32), "w")
+    model = parse(CHAIN)
+    model.graph.node[0].CopyFrom(helper.make_node("Add", ["x", "w"], ["a"]))
+    model.graph.initializer.append(weights)
+    onnx.save(model, "weightless.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    (folder / "weights.bin").unlink()
+    return folder
+
+
+@pytest.mark.parametrize("command", ["report", "run", "compare"])
+@pytest.mark.parametrize("device", ["cpu", "fake_npu"])
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        ("noise", "is not an ONNX model"),
+        ("text", "is not an ONNX model"),
+        ("empty", "is empty"),
+        ("cut", "is truncated or damaged"),
+        ("folder", "cannot be read: Is a directory"),
+        ("absent", "does not exist"),
+        ("nonodes", "has no nodes"),
+        ("weightless", "external data file 'weights.bin'"),
+        ("disorder", "before it is made"),
+        ("dangling", "reads 'nowhere', which nothing makes"),
+    ],
+)
+def test_bad_models(call, faulty, capfd, command, device, model, text):
+    before = sorted(faulty.iterdir())
+    extra = {"report": "-o out.txt", "run": "--save out", "compare": "--json"}[command]
+    result = call(f"{command} {model}.onnx -d {device} {extra}", 2)
+    assert text in result.stderr and not result.stdout
+    assert len(result.stderr.splitlines()) == 1
+    assert capfd.readouterr().err == "", "ONNX Runtime printed something"
+    assert sorted(faulty.iterdir()) == before
+
+
+@pytest.mark.parametrize("model", ["unknown", "custom"])
+def test_operations_that_nobody_knows(call, faulty, capfd, model):
+    out = call(f"report {model}.onnx -d fake_npu").stdout
+    assert "1 off the CPU" in out
+    result = call(f"run {model}.onnx -d fake_npu", 2)
+    assert result.stderr.startswith("Error: ONNX Runtime does not load") and len(result.stderr.splitlines()) == 1
+    assert capfd.readouterr().err == ""
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_damaged_files_never_end_in_a_traceback(call, folder, data):
+    contents = bytearray((folder / "scores.onnx").read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        contents[data.draw(st.integers(0, len(contents) - 1))] = data.draw(st.integers(0, 255))
+    (folder / "damaged.onnx").write_bytes(contents[: data.draw(st.integers(len(contents) // 2, len(contents)))])
+    result = CliRunner().invoke(main, ["report", "damaged.onnx", "-d", "fake_npu", "--fallback", "allow"])
+    assert result.exit_code in (0, 2)
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)

@@ -1,0 +1,57 @@
+"""`nnadapter devices` and `nnadapter ops`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import nnadapter as nna
+
+
+def test_devices_lists_good_and_broken_drivers(call):
+    out = call("devices").stdout
+    assert "fake_npu    accelerator nnadapter numpy reference 1.0, available" in out
+    assert "missing     not available: driver 'missing' of trial 1.0 did not load: ModuleNotFoundError" in out
+    assert "precision: With float16" in out and "[float32|float16; default: float32]" in out
+
+
+def test_devices_as_json(call):
+    rows = {row["name"]: row for row in json.loads(call("devices --json").stdout)}
+    assert list(rows) == [device.name for device in nna.devices()]
+    assert rows["cpu"]["available"] and rows["cpu"]["type"] == "cpu"
+    assert not rows["old"]["available"] and rows["old"]["reason"]
+    options = {option["name"]: option for option in rows["fake_npu"]["options"]}
+    assert options["switched_off"]["type"] == "list" and options["switched_off"]["default"] == []
+    assert options["memory_bytes"]["minimum"] == 0
+
+
+def test_ops_is_the_drivers_table(call):
+    data = json.loads(call("ops fake_npu --json").stdout)
+    capability = next(device.capability for device in nna.devices() if device.name == "fake_npu")
+    assert [row["type"] for row in data["operations"]] == [row.type for row in capability.operations]
+    convolution = next(row for row in data["operations"] if row["type"] == "CONV_2D")
+    assert convolution == {
+        "type": "CONV_2D", "dtypes": ["float16", "float32"], "ranks": [4, 4], "limits": "filter, bias constant",
+    }  # fmt: skip
+
+
+def test_ops_as_text(call):
+    lines = call("ops fake_npu").stdout.splitlines()
+    assert any(
+        line.split() == ["CONV_2D", "4", "float16,", "float32;", "filter,", "bias", "constant"] for line in lines
+    )
+    assert max(map(len, lines)) <= 100
+    assert "any; computes zeros" in call("ops null").stdout
+
+
+@pytest.mark.parametrize(("device", "text"), [("cpu", "nobody else takes"), ("trial", "no table of operations")])
+def test_ops_of_devices_without_a_table(call, device, text):
+    assert text in call(f"ops {device}").stdout
+    assert json.loads(call(f"ops {device} --json").stdout)["operations"] == []
+
+
+@pytest.mark.parametrize(("device", "text"), [("fake_np", "did you mean 'fake_npu'"), ("missing", "cannot be used")])
+def test_ops_of_devices_that_cannot_be_used(call, device, text):
+    result = call(f"ops {device}", 2)
+    assert text in result.stderr and not result.stdout

@@ -1,0 +1,132 @@
+"""The program as a whole: as a process, its help, its signals, its progress."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import onnx
+import pytest
+from click.testing import CliRunner
+from models import HEAD
+
+from nnadapter.cli import main, partition_report
+from nnadapter.cli import progress as progress_module
+from nnadapter.cli.command import told
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+def process(*words, **settings):
+    command = [sys.executable, "-m", "nnadapter", *words]
+    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=120, **settings)
+
+
+def test_a_process_answers(folder):
+    done = process("run", "chain.onnx", "-d", "fake_npu")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "ran on    fake_npu: 1 segment" in done.stdout and "\x1b" not in done.stdout
+
+
+def test_a_process_fails_in_one_line(folder):
+    (folder / "bad.onnx").write_bytes(b"nothing of the kind")
+    done = process("report", "bad.onnx")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Error: model 'bad.onnx'") and done.stderr.count("\n") == 1
+
+
+def test_onnxruntime_does_not_talk_over_us(folder):
+    onnx.save(onnx.parser.parse_model(f"{HEAD} g (float[2] x) => (float[2] y) {{ y = NoSuchOperation(x) }}"), "m.onnx")
+    done = process("run", "m.onnx", "-d", "cpu")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+
+
+def test_a_closed_pipe_is_no_error(folder):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "nnadapter", "ops", "null", "--json"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, timeout=120)
+    os.close(writer)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_ctrl_c(folder):
+    os.mkfifo("x.npy")
+    command = [sys.executable, "-m", "nnadapter", "run", "chain.onnx", "--input", "x=x.npy"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    writer = os.open("x.npy", os.O_WRONLY)  # waits until the child reads it
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    os.close(writer)
+    assert (child.returncode, out, err) == (130, "", "interrupted\n")
+
+
+def test_version_and_help():
+    runner = CliRunner()
+    assert runner.invoke(main, ["--version"]).stdout.startswith("nnadapter ")
+    out = runner.invoke(main, ["--help"]).stdout
+    assert "Exit codes: 0 fine, 1 the answer is no, 2 wrong use or bad input." in out
+    assert [line.split()[0] for line in out.split("Commands:")[1].splitlines() if line] == main.list_commands(None)
+    assert runner.invoke(main, ["reprot"]).exit_code == 2
+    assert "Usage: partition-report" in runner.invoke(partition_report, ["-h"], prog_name="partition-report").stdout
+
+
+@pytest.mark.parametrize("command", ["devices", "ops", "report", "run", "compare"])
+def test_every_command_has_help(command):
+    result = CliRunner().invoke(main, [command, "--help"])
+    assert result.exit_code == 0 and result.stdout.startswith(f"Usage: nnadapter {command}")
+
+
+def test_the_version_costs_no_heavy_import():
+    code = (
+        "import sys; from nnadapter.cli import main; main(['--version'], standalone_mode=False); "
+        "print(sorted(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    assert done.returncode == 0
+    assert not [name for name in ("onnx", "onnxruntime", "rich") if f"'{name}'" in done.stdout]
+
+
+def test_other_errors_are_not_hidden():
+    with pytest.raises(ZeroDivisionError), told():
+        raise ZeroDivisionError
+    with pytest.raises(click.ClickException, match="not enough memory"), told():
+        raise MemoryError("8 TiB")
+
+
+class Display:
+    def __init__(self):
+        self.calls = []
+
+    def start(self):
+        self.calls.append("start")
+
+    def stop(self):
+        self.calls.append("stop")
+
+
+@pytest.mark.parametrize(("patience", "expected"), [(0.01, ["start", "stop"]), (60.0, [])])
+def test_progress_appears_late(monkeypatch, patience, expected):
+    monkeypatch.setattr(progress_module, "PATIENCE_S", patience)
+    display = Display()
+    with progress_module.late(display):
+        time.sleep(0.2 if expected else 0)
+    assert display.calls == expected
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_goes_to_a_terminal_only(monkeypatch, capsys, terminal):
+    monkeypatch.setattr(progress_module, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress_module.progress("running", 2) as advance:
+        time.sleep(0.3)
+        advance()
+    shown = capsys.readouterr()
+    assert ("running" in shown.err) == terminal and not shown.out

@@ -1,0 +1,110 @@
+"""`nnadapter report`."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from click.testing import CliRunner
+
+import nnadapter as nna
+from nnadapter.cli import partition_report
+
+
+def test_text_is_the_librarys(call):
+    options = {"switched_off": "Sin,Cos"}
+    expected = str(nna.partition_report("sandwich.onnx", [("fake_npu", options)], {"x": (2, 4)}))
+    arguments = "-d fake_npu --option fake_npu.switched_off=Sin,Cos --shape x=2,4"
+    assert call(f"report sandwich.onnx {arguments}").stdout == expected + "\n"
+    result = CliRunner().invoke(partition_report, ["sandwich.onnx", *arguments.split()])
+    assert result.stdout == expected + "\n"
+
+
+def test_json(call):
+    data = json.loads(call("report sandwich.onnx -d fake_npu,null --format json").stdout)
+    assert data["devices"] == ["fake_npu", "null", "cpu"]
+    assert data["input_shapes"] == {"x": [1, 4]}
+
+
+def test_devices_may_be_repeated_or_come_from_the_environment(call):
+    assert "devices    null, fake_npu, cpu" in call("report chain.onnx -d null -d fake_npu --fallback allow").stdout
+    assert "devices    null, cpu" in call("report chain.onnx", env={"NNADAPTER_DEVICES": "null"}).stdout
+    assert "devices    cpu " in call("report chain.onnx").stdout
+
+
+def test_an_idle_device_is_a_note(call):
+    result = call("report sandwich.onnx -d null,fake_npu")
+    assert result.stderr == ("note: device 'fake_npu' took none of the 5 nodes; devices before it took them all\n")
+    assert "note" not in result.stdout
+    assert not call("report sandwich.onnx -d null,fake_npu --fallback allow").stderr
+
+
+def test_forbidden_fallback_is_a_no(call):
+    result = call("report sandwich.onnx -d fake_npu --option fake_npu.switched_off=Sin --fallback forbid", 1)
+    assert result.stderr.startswith("Error: fallback is forbidden") and not result.stdout
+    call("report sandwich.onnx -d fake_npu,cpu --option fake_npu.switched_off=Sin --fallback forbid")
+
+
+def test_output_is_written_whole(call, folder):
+    (folder / "report.txt").write_text("old")
+    result = call("report chain.onnx -d fake_npu -o report.txt")
+    assert not result.output
+    assert (folder / "report.txt").read_text().startswith("devices    fake_npu, cpu")
+    assert not list(folder.glob(".*"))
+
+
+@pytest.mark.parametrize("target", ["nowhere/report.txt", "chain.onnx/report.txt", "."])
+def test_output_that_cannot_be_written(call, folder, target):
+    before = sorted(folder.iterdir())
+    result = call(f"report chain.onnx -o {target}", 2)
+    assert "cannot be written" in result.stderr and not result.stdout
+    assert sorted(folder.iterdir()) == before
+
+
+def test_output_may_be_a_pipe(call, folder):
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("no named pipes here")
+    os.mkfifo(folder / "pipe")
+    reader = os.open(folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    call("report chain.onnx -o pipe")
+    assert os.read(reader, 7) == b"devices"
+    os.close(reader)
+
+
+def test_help_lists_options_of_devices(call):
+    out = call("report --help").stdout
+    assert "Options of device fake_npu (--option fake_npu.NAME=VALUE)" in out
+    assert "Options of device trial" in out and "fails_on" in out
+    assert "Options of device cpu" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ("-d fake_np", "did you mean 'fake_npu'"),
+        ("-d missing", "did not load"),
+        ("-d null,null", "named twice"),
+        ("-d null,", "empty name"),
+        ("-d fake_npu --option fake_npu.precison=float16", "did you mean 'precision'"),
+        ("-d fake_npu --option fake_npu.precision=int3", "one of float32, float16"),
+        ("-d fake_npu --option fake_npu.memory_bytes=lots", "takes int"),
+        ("-d fake_npu --option trial.only=Relu", "not among fake_npu"),
+        ("-d fake_npu --option precision=float16", "write DEVICE.NAME=VALUE"),
+        ("-d trial --option trial.fault=context", "did not give a context"),
+        ("--shape x=2", "cannot have shape [2]"),
+        ("--shape q=2,3", "no input 'q'"),
+        ("--shape x=2,three", "write NAME=1,3,224,224"),
+        ("--shape x=-2,3", "write NAME=1,3,224,224"),
+        ("--shape x", "write NAME=1,3,224,224"),
+        ("--shape x=", "write NAME=1,3,224,224"),
+        ("--shape x=2,3 --shape x=2,3", "given twice"),
+        ("--shape x=9999999,9999999", "more elements than any memory"),
+        ("--format html", "not one of"),
+        ("--fallback never", "not one of"),
+    ],
+)
+def test_wrong_use(call, arguments, text):
+    result = call(f"report chain.onnx {arguments}", 2)
+    assert text in result.stderr and not result.stdout
+    assert "Traceback" not in result.stderr

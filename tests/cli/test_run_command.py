@@ -1,0 +1,173 @@
+"""`nnadapter run`: inputs from files, statistics, times, files of outputs."""
+
+from __future__ import annotations
+
+import builtins
+import json
+
+import numpy as np
+import pytest
+from models import SANDWICH, numbers, parse, run_whole
+from PIL import Image
+
+import nnadapter as nna
+from nnadapter.cli.outputs import describe_output, save_outputs
+from nnadapter.feeds import random_feed
+
+
+def test_text(call):
+    lines = call("run scores.onnx -d fake_npu --repeat 3").stdout.splitlines()
+    assert lines[1:3] == ["devices   fake_npu, cpu", "input     x  float32[1, 8]  random"]
+    assert any(line.startswith("output    y  float32[1, 8]  min ") for line in lines)
+    assert any(line.startswith("then      median ") and line.endswith("of 3 runs") for line in lines)
+    assert any(line.startswith("ran on    fake_npu: ") for line in lines)
+
+
+@pytest.mark.parametrize("device", ["cpu", "fake_npu", "fake_npu --option fake_npu.switched_off=Sin"])
+def test_results_are_those_of_the_model(call, folder, device):
+    array = numbers(3, 4)
+    np.save("x.npy", array)
+    data = json.loads(call(f"run sandwich.onnx -d {device} --input x=x.npy --save out --format json").stdout)
+    expected = run_whole(parse(SANDWICH), {"x": array})[0]
+    np.testing.assert_allclose(np.load(folder / "out" / "y.npy"), expected, rtol=1e-5, atol=1e-6)
+    output = data["outputs"][0]
+    assert (output["dtype"], output["shape"], data["saved"]) == ("float32", [3, 4], ["out/y.npy"])
+    statistics = [output["minimum"], output["mean"], output["maximum"]]
+    np.testing.assert_allclose(statistics, [expected.min(), expected.mean(), expected.max()], rtol=1e-5)
+    assert data["inputs"] == [{"name": "x", "dtype": "float32", "shape": [3, 4], "source": "x.npy"}]
+
+
+def test_random_inputs_are_the_librarys(call):
+    top = json.loads(call("run scores.onnx --format json").stdout)["outputs"][0]["top"]
+    scores = run_whole("scores.onnx", random_feed("scores.onnx"))[0][0]
+    assert [index for index, _ in top] == list(np.argsort(-scores)[:5])
+    np.testing.assert_allclose([value for _, value in top], np.sort(scores)[::-1][:5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("repeat", [0, 1, 4])
+def test_times(call, repeat):
+    seconds = json.loads(call(f"run chain.onnx -d null --repeat {repeat} --format json").stdout)["seconds"]
+    assert len(seconds["repeats"]) == repeat
+    assert (seconds["median"] is None) == (seconds["minimum"] is None) == (repeat == 0)
+    assert seconds["load"] > 0 and seconds["first"] > 0
+
+
+def test_where_it_ran(call):
+    arguments = "run sandwich.onnx -d fake_npu --option fake_npu.switched_off=Sin,Cos --format json"
+    data = json.loads(call(arguments).stdout)
+    assert [step["device"] for step in data["steps"]] == ["fake_npu", "cpu"] * 2 + ["fake_npu"]
+    assert data["fell_back"] is False
+
+
+def test_a_device_that_fails_is_told(call):
+    result = call("run chain.onnx -d trial --option trial.fault=compute")
+    assert "fell back segment 0 ran on cpu: RuntimeError: the device hung up" in result.stdout
+    assert result.stderr.startswith("note: device 'trial' failed while it ran segment 0")
+    assert len(result.stderr.splitlines()) == 1
+    assert not call("run chain.onnx -d trial --option trial.fault=compute --fallback allow").stderr
+
+
+@pytest.mark.parametrize("fault", ["compute", "compile"])
+def test_a_device_that_fails_where_fallback_is_forbidden(call, fault):
+    result = call(f"run chain.onnx -d trial --option trial.fault={fault} --fallback forbid", 1)
+    assert "fallback is forbidden" in result.stderr and not result.stdout
+
+
+def test_open_dimensions_of_one_name_are_one_size(call):
+    data = json.loads(call("run shared.onnx --shape x=5,3 --format json").stdout)
+    assert [entry["shape"] for entry in data["inputs"]] == [[5, 3], [5]]
+
+
+def test_numbers_that_are_not_finite_are_counted(call):
+    np.save("x.npy", np.array([[np.nan, 1, np.inf, 3], [1, 2, 3, 4]], np.float32))
+    output = json.loads(call("run sandwich.onnx --input x=x.npy --format json").stdout)["outputs"][0]
+    assert output["not_finite"] == 2
+    assert "2 not finite" in call("run sandwich.onnx --input x=x.npy").stdout
+
+
+def test_strings(call, folder):
+    np.save("x.npy", np.array(["a", "bc"]))
+    assert "output    y  string[2]" in call("run words.onnx --input x=x.npy --save out").stdout
+    assert list(np.load(folder / "out" / "y.npy")) == ["a", "bc"]
+    assert "feed it" in call("run words.onnx", 2).stderr
+
+
+@pytest.mark.parametrize("device", ["cpu", "fake_npu"])
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("x=double.npy", "got float64, expected float32"),
+        ("x=wide.npy", "cannot have shape [2, 4]"),
+        ("x=pickle.npy", "cannot be read as .npy"),
+        ("x=noise.npy", "cannot be read as .npy"),
+        ("x=several.npy", "cannot be read as .npy"),
+        ("x=absent.npy", "does not exist"),
+        ("x=chain.onnx", "neither a .npy file, a picture"),
+        ("x=picture.png", "takes no picture"),
+        ("q=good.npy", "no input 'q'; its inputs are ['x']"),
+        ("x", "write NAME=FILE.npy"),
+        ("x=", "write NAME=FILE.npy"),
+        ("x=random --input x=good.npy", "given twice"),
+        ("x=good.npy --shape x=3,3", "leave --shape out"),
+        ("x=good.npy --save chain.onnx", "cannot be made"),
+    ],
+)
+def test_bad_inputs(call, folder, device, source, text):
+    good = np.zeros((2, 3), np.float32)
+    np.save("good.npy", good)
+    np.save("double.npy", good.astype(np.float64))
+    np.save("wide.npy", np.zeros((2, 4), np.float32))
+    np.save("pickle.npy", np.array([{}], object), allow_pickle=True)
+    (folder / "noise.npy").write_bytes(b"\x93NUMPY\x01\x00v\x00{")
+    with (folder / "several.npy").open("wb") as file:
+        np.savez(file, good, good)
+    before = sorted(folder.iterdir())
+    result = call(f"run chain.onnx -d {device} --input {source}", 2)
+    assert text in result.stderr and not result.stdout
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_picture(call, folder):
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 6, 3), np.uint8)
+    Image.fromarray(pixels).save("picture.png")
+    call("run picture.onnx --input x=picture.png --save out")
+    expected = -(pixels.astype(np.float32) / 255).transpose(2, 0, 1)[None]
+    np.testing.assert_array_equal(np.load(folder / "out" / "y.npy"), expected)
+
+
+def test_a_file_that_is_no_picture(call, folder):
+    (folder / "bad.png").write_text("no picture")
+    assert "cannot be read as a picture" in call("run picture.onnx --input x=bad.png", 2).stderr
+    assert "does not exist" in call("run picture.onnx --input x=absent.png", 2).stderr
+
+
+def test_pictures_without_pillow(call, monkeypatch):
+    real = builtins.__import__
+
+    def refuse(name, *arguments, **named):
+        if name == "PIL":
+            raise ImportError(name)
+        return real(name, *arguments, **named)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    assert "install nnadapter[demo]" in call("run picture.onnx --input x=bad.png", 2).stderr
+
+
+def test_names_of_files_are_harmless(folder):
+    names = ["../up", "a/b:0", "A/B:0", "", "..", "x" * 300]
+    paths = save_outputs("deep/out", {name: np.arange(3) for name in names})
+    assert [path.name for path in paths[:5]] == ["up.npy", "a_b_0.npy", "A_B_0_2.npy", "output.npy", "output_2.npy"]
+    assert sorted((folder / "deep" / "out").iterdir()) == sorted(path.resolve() for path in paths)
+
+
+def test_sequences_are_saved_item_by_item(folder):
+    value = [np.zeros(2), np.ones(3)]
+    assert [path.name for path in save_outputs("out", {"s": value})] == ["s.0.npy", "s.1.npy"]
+    assert describe_output("s", value).dtype == "list of 2"
+
+
+def test_run_agrees_with_a_session(call, folder):
+    feed = random_feed("scores.onnx")
+    call("run scores.onnx -d fake_npu --save out")
+    with nna.InferenceSession("scores.onnx", devices="fake_npu") as session:
+        np.testing.assert_array_equal(np.load(folder / "out" / "y.npy"), session.run(["y"], feed)[0])

@@ -1,0 +1,63 @@
+"""The JSON form: its keys, that it comes back whole, and that it says what the model says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+from models import CHAIN, SANDWICH, numbers, parse
+
+import nnadapter as nna
+
+KEYS = {
+    "": "schema_version devices policy input_shapes coverage segments nodes switches exact notes plans",
+    "coverage": "nodes flops bytes",
+    "segments": "index device nodes inputs outputs flops weight_bytes facts seconds failures",
+    "nodes": "name op_type domain state device segment runs_as flops nbytes refusals",
+}
+
+
+def sandwich():
+    return nna.partition_report(parse(SANDWICH), [("fake_npu", {"switched_off": "Sin"})], {"x": (2, 4)})
+
+
+def test_keys_are_those_documented():
+    data = sandwich().to_dict()
+    assert list(data) == KEYS[""].split()
+    assert list(data["coverage"]) == KEYS["coverage"].split()
+    assert list(data["segments"][0]) == KEYS["segments"].split()
+    assert list(data["nodes"][0]) == KEYS["nodes"].split()
+    documented = nna.PartitionReport.to_dict.__doc__
+    assert all(f"`{key}`" in documented for keys in KEYS.values() for key in keys.split())
+
+
+def test_json_comes_back_whole():
+    found = sandwich()
+    assert json.loads(found.to_json()) == found.to_dict()
+
+
+def test_nodes_and_segments_agree():
+    data = sandwich().to_dict()
+    assert [node["op_type"] for node in data["nodes"]] == ["Relu", "Sin", "Neg", "Cos", "Add"]
+    for segment in data["segments"]:
+        members = [node["name"] for node in data["nodes"] if node["segment"] == segment["index"]]
+        assert sorted(members) == sorted(segment["nodes"])
+    assert data["coverage"]["nodes"] == 4 / 5
+    assert data["nodes"][1]["refusals"][0]["reason"] == "switched_off"
+
+
+def test_numbers_that_json_does_not_know_become_null():
+    found = sandwich()
+    facts = {"utilisation": float("nan"), "cycles": np.int64(7), "peak": np.float32("inf")}
+    segments = (dataclasses.replace(found.segments[0], facts=facts), *found.segments[1:])
+    data = json.loads(dataclasses.replace(found, segments=segments).to_json())
+    assert data["segments"][0]["facts"] == {"utilisation": None, "cycles": 7, "peak": None}
+
+
+def test_a_session_adds_times_and_counts():
+    with nna.InferenceSession(parse(CHAIN), devices="fake_npu") as session:
+        session.run(None, {"x": numbers(2, 3)})
+        data = session.report().to_dict()
+    assert data["segments"][0]["seconds"] > 0
+    assert data["plans"] == {"kept": 1, "made": 1, "used_again": 1, "dropped": 0}

@@ -1,0 +1,86 @@
+"""The text form: what it says, in which order, and how wide it is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from models import CHAIN, HEAD, SANDWICH, parse
+
+import nnadapter as nna
+from nnadapter.reports.units import count, quantity
+
+FOLDING = f"""{HEAD} folding (float[2, 3] x) => (float[2, 3] y) <float[3] w = {{1, 2, 3}}> {{
+    a = Neg(w)
+    b = Exp(x)
+    y = Mul(b, a)
+}}"""
+
+
+def report(text, **options):
+    shapes = {"x": (2, 4)} if "[N" in text else None
+    return nna.partition_report(parse(text), [("fake_npu", options)], shapes)
+
+
+def test_summary_comes_first():
+    lines = str(report(CHAIN)).splitlines()
+    assert lines[0] == "devices    fake_npu, cpu (policy priority)"
+    assert lines[1] == "inputs     x[2, 3]"
+    assert lines[2] == "nodes      4: 4 run, 0 folded before the run, 0 unused"
+    assert any(line.startswith("coverage   100.0% of nodes") for line in lines)
+
+
+def test_refusals_are_grouped_with_an_example():
+    text = str(report(SANDWICH, switched_off="Sin,Cos"))
+    assert "  fake_npu: Sin x1  switched_off\n      Sin_" in text
+    assert "SIN is switched off" in text
+    assert "segments   5 (3 off the CPU, the fewest possible), 4 switches between devices" in text
+
+
+def test_op_types_say_where_their_nodes_run():
+    rows = {line.split()[0]: line.split() for line in str(report(SANDWICH, switched_off="Sin")).splitlines() if line}
+    assert rows["op"] == ["op", "type", "nodes", "fake_npu", "cpu", "FLOPs"]
+    assert rows["Sin"][1:4] == ["1", "-", "1"]
+    assert rows["Neg"][1:4] == ["1", "1", "-"]
+    assert rows["all"] == ["all", "5", "4", "1"]
+    assert rows["FLOPs"] == ["FLOPs", "80.0%", "20.0%"]
+
+
+def test_folded_nodes_have_their_column():
+    rows = {line.split()[0]: line.split() for line in str(report(FOLDING)).splitlines() if line}
+    assert rows["op"][2:] == ["nodes", "fake_npu", "cpu", "folded", "FLOPs"]
+    assert rows["Neg"] == ["Neg", "1", "-", "-", "1", "-"]
+    assert rows["nodes"][1:] == ["3:", "2", "run,", "1", "folded", "before", "the", "run,", "0", "unused"]
+
+
+def test_long_texts_are_wrapped():
+    notes = ("something went wrong, " * 20,)
+    text = str(dataclasses.replace(report(SANDWICH, switched_off="Sin,Cos,Neg"), notes=notes))
+    assert max(map(len, text.splitlines())) <= 100
+    assert text.splitlines()[-1].startswith("  ")
+
+
+def test_a_long_report_says_what_it_leaves_out():
+    body = "\n".join(f"v{i + 1} = {'Sin' if i % 2 else 'Neg'}(v{i})" for i in range(60))
+    model = f"{HEAD} long (float[2] v0) => (float[2] v60) {{ {body} }}"
+    text = str(report(model, switched_off="Sin"))
+    assert "... and 40 more; the JSON form has them all" in text
+    assert "fake_npu: Sin x30  switched_off" in text
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "expected"),
+    [
+        (0, "B", "0 B"),
+        (1023, "B", "1023 B"),
+        (1536, "B", "1.5 KiB"),
+        (999, "FLOP", "999 FLOP"),
+        (2.5e9, "FLOP", "2.5 GFLOP"),
+    ],
+)
+def test_quantities(number, unit, expected):
+    assert quantity(number, unit) == expected
+
+
+def test_counts():
+    assert [count(1, "node"), count(2, "node"), count(0, "switch", "switches")] == ["1 node", "2 nodes", "0 switches"]
