@@ -1,0 +1,67 @@
+"""The example programs, as a person starts them; every way to the network leads nowhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytestmark = pytest.mark.models
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NOWHERE = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
+
+
+def start(program, *arguments):
+    return subprocess.run(
+        [sys.executable, EXAMPLES / program, *map(str, arguments)],
+        env={**os.environ, **NOWHERE},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=300,
+    )
+
+
+def classes(*arguments):
+    done = start("classify.py", "--random-weights", "--input", "random", "--repeat", 1, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^run avg time is \d+\.\d+ ms$", done.stdout, re.MULTILINE)
+    found = re.findall(r"^(\d+) : (\S+)$", done.stdout, re.MULTILINE)
+    assert [int(index) for index, _ in found] == list(range(0, 1000, 100))
+    return [float(value) for _, value in found]
+
+
+def test_classify_prints_what_onnxruntime_computes():
+    np.testing.assert_allclose(classes("-d", "fake_npu"), classes("-d", "cpu"), rtol=1e-3)
+
+
+def test_classify_refuses_a_device_that_does_not_exist():
+    done = start("classify.py", "-d", "fake_npo")
+    assert done.returncode == 1
+    assert "fake_npu" in done.stderr
+
+
+def test_read_text_compares_with_onnxruntime(tmp_path):
+    picture = EXAMPLES / "pictures" / "turned.png"
+    done = start("read_text.py", picture, "--switch-off", "Erf,HardSigmoid,Resize", "--check", "-o", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "A classifier finds that out" in done.stdout
+    assert done.stdout.count("same text as ONNX Runtime: yes") == 1
+    assert len(re.findall(r"^  segments .*; the fewest possible$", done.stdout, re.MULTILINE)) == 3
+    assert len(re.findall(r"^  time .* ms, ONNX Runtime .* ms: .* times$", done.stdout, re.MULTILINE)) == 3
+    with Image.open(tmp_path / "turned.png") as drawn:
+        assert drawn.size == (1280, 480)
+
+
+def test_pictures_are_drawn_again(tmp_path):
+    done = start("pictures/make.py", "-o", tmp_path)
+    assert done.returncode == 0, done.stderr
+    shipped = {path.name: path for path in (EXAMPLES / "pictures").glob("*.png")}
+    assert {path.name for path in tmp_path.iterdir()} == set(shipped) - {"bilingual.png"}
+    assert all(path.stat().st_size < 150_000 for path in shipped.values())
+    assert sum(path.stat().st_size for path in shipped.values()) < 600_000

@@ -1,0 +1,78 @@
+"""RapidOCR, unchanged, on our sessions: the text is that of ONNX Runtime, whatever the device refuses."""
+
+import onnx
+import pytest
+
+from nnadapter.preparation.prepare import prepare, specialise
+from tests.examples.fewest_segments import fewest_segments
+from tests.examples.reading import PICTURES, in_place_of_onnxruntime, texts_of
+
+pytestmark = [
+    pytest.mark.models,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of packages that RapidOCR imports
+]
+SWITCHED_OFF = {"Erf", "HardSigmoid", "Resize"}
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return texts_of(PICTURES)
+
+
+@pytest.fixture(scope="module")
+def switched_off():
+    with in_place_of_onnxruntime([("fake_npu", {"switched_off": sorted(SWITCHED_OFF)}), "cpu"]) as sessions:
+        texts = texts_of(PICTURES)
+    yield texts, sessions
+    for session in sessions:
+        session.close()
+
+
+def test_every_picture_shows_text(expected):
+    assert len(expected) >= 8
+    assert all(len(texts) >= 4 for texts in expected.values())
+
+
+def test_what_the_pictures_say(expected):
+    assert "Yellow light: warming up" in expected["coloured.png"]
+    assert "Turned: the second kernel" in expected["lines_turned.png"]
+    assert "Turned by half a circle" in expected["turned.png"]
+    assert "Wind from the north west" in expected["skewed.png"]
+    assert "内核已经编译完成" in "".join(expected["bilingual.png"])
+
+
+def test_fake_npu_reads_the_same_text(expected):
+    with in_place_of_onnxruntime(["fake_npu", "cpu"]) as sessions:
+        assert texts_of(PICTURES) == expected
+    assert [session.get_providers() for session in sessions] == [["fake_npu", "CPUExecutionProvider"]] * 3
+    for session in sessions:
+        assert session.report().coverage.flops > 0.99
+        assert not session.report().notes
+        session.close()
+
+
+def test_text_is_the_same_with_operations_switched_off(expected, switched_off):
+    assert switched_off[0] == expected
+
+
+def test_every_refusal_has_its_reason(switched_off):
+    refused = [key for session in switched_off[1] for key in session.report().refusals()]
+    assert {(device, reason) for device, _, reason in refused} == {("fake_npu", "switched_off")}
+    assert {op_type for _, op_type, _ in refused} == SWITCHED_OFF
+
+
+def test_every_node_that_was_switched_off_runs_on_the_cpu(switched_off):
+    for session in switched_off[1]:
+        running = [node for node in session.report().nodes if node.state == "runs"]
+        assert {node.device for node in running if node.op_type in SWITCHED_OFF} == {"cpu"}
+        assert {node.device for node in running if node.op_type not in SWITCHED_OFF} == {"fake_npu"}
+
+
+def test_segments_are_the_fewest(switched_off):
+    for session in switched_off[1]:
+        report = session.report()
+        graph = specialise(prepare(onnx.load(session.path)), report.input_shapes).graph
+        device = {node.name: node.device for node in report.nodes}
+        assert report.exact
+        assert len(report.segments) == fewest_segments(graph, [device[node.name] for node in graph.nodes])
+        assert report.switches == len(report.segments) - 1
