@@ -77,7 +77,7 @@ def _load(
     provider: object,
     arguments: Mapping[str, Any],
 ) -> onnxruntime.InferenceSession:
-    given = source if isinstance(source, (str, bytes, os.PathLike)) else _contents(source)
+    given = source if isinstance(source, (str, bytes, os.PathLike)) else _contents(load_model(source))
     try:
         return onnxruntime.InferenceSession(given, session_options, providers=[provider], **arguments)
     except Exception as error:

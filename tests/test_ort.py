@@ -1,0 +1,120 @@
+"""The stand-in for onnxruntime: names, errors, and clients that do not know."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+from models import CHAIN, numbers, parse
+from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+import nnadapter as nna
+from nnadapter import ort
+
+WHOLE = parse(CHAIN).SerializeToString()
+
+
+@pytest.fixture
+def trial():
+    ort.use("trial")
+    yield
+    ort.use([])
+
+
+def test_every_public_name_of_onnxruntime_is_there():
+    for name in dir(onnxruntime):
+        if not name.startswith("_"):
+            assert hasattr(ort, name) and name in dir(ort)
+    assert ort.SessionOptions is onnxruntime.SessionOptions and ort.__version__ == onnxruntime.__version__
+
+
+def test_chosen_devices_come_before_the_client_s_providers(trial):
+    session = ort.InferenceSession(WHOLE, providers=["CPUExecutionProvider"])
+    assert session.devices == ("trial", "cpu")
+    assert session.get_providers() == ["trial", "CPUExecutionProvider"]
+    assert "CPUExecutionProvider" in ort.get_available_providers()
+    assert session.run(None, {"x": numbers(2, 3)})[0].shape == (2, 3)
+    assert [step.device for step in session.provenance.steps] == ["trial"]
+
+
+def test_without_chosen_devices_it_is_onnxruntime():
+    x = numbers(2, 3)
+    session = ort.InferenceSession(WHOLE, ort.SessionOptions(), providers=["CPUExecutionProvider"])
+    expected = onnxruntime.InferenceSession(WHOLE).run(None, {"x": x})[0]
+    assert session.get_providers() == ["CPUExecutionProvider"]
+    assert np.array_equal(session.run(None, {"x": x})[0], expected)
+
+
+@pytest.mark.parametrize("chosen", [[], "trial"])
+@pytest.mark.parametrize(
+    ("feed", "theirs", "ours"),
+    [
+        ({}, ValueError, nna.errors.MissingInputError),
+        ({"x": numbers(2, 3), "z": numbers(1)}, native.InvalidArgument, nna.errors.InvalidInputError),
+        ({"x": numbers(2, 3).astype("float64")}, native.InvalidArgument, nna.errors.InputTypeError),
+        ({"x": numbers(3, 3)}, native.InvalidArgument, nna.errors.InvalidInputError),
+    ],
+)
+def test_errors_are_onnxruntime_s_as_well(chosen, feed, theirs, ours):
+    ort.use(chosen)
+    try:
+        session = ort.InferenceSession(WHOLE, providers=["CPUExecutionProvider"])
+        for expected in (theirs, ours):
+            with pytest.raises(expected):
+                session.run(None, feed)
+        with pytest.raises(theirs):
+            onnxruntime.InferenceSession(WHOLE).run(None, feed)
+    finally:
+        ort.use([])
+
+
+@pytest.mark.parametrize("chosen", [[], "trial"])
+@pytest.mark.parametrize(
+    ("source", "theirs"),
+    [("/no/such/model.onnx", native.NoSuchFile), (b"garbage", native.InvalidProtobuf), (3, TypeError)],
+)
+def test_errors_of_loading_are_onnxruntime_s_as_well(chosen, source, theirs):
+    ort.use(chosen)
+    try:
+        with pytest.raises(theirs):
+            ort.InferenceSession(source)
+        with pytest.raises(theirs):
+            onnxruntime.InferenceSession(source)
+    finally:
+        ort.use([])
+
+
+def test_a_client_that_does_not_know_runs_on_the_device():
+    code = """
+import sys
+import nnadapter as nna
+nna.ort.install()
+nna.ort.use("null")
+import onnxruntime
+from onnxruntime import InferenceSession
+from onnxruntime.capi import onnxruntime_pybind11_state
+import onnxruntime.capi.onnxruntime_validation
+assert onnxruntime is nna.ort and issubclass(InferenceSession, nna.InferenceSession)
+from onnx import parser
+text = '<ir_version: 10, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+session = InferenceSession(parser.parse_model(text).SerializeToString(), providers=["CPUExecutionProvider"])
+assert session.get_providers() == ["null", "CPUExecutionProvider"]
+nna.ort.uninstall()
+import onnxruntime
+assert onnxruntime is not nna.ort
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_devices_that_do_not_exist_are_refused_when_chosen():
+    with pytest.raises(nna.errors.DeviceNotFoundError):
+        ort.use("trail")
+    with pytest.raises(nna.errors.InvalidOptionError):
+        ort.use(("trial", {"falt": 1}))
+
+
+def test_the_last_word_on_devices_is_the_client_s(trial):
+    assert ort.InferenceSession(WHOLE, devices="cpu").devices == ("cpu",)
