@@ -11,6 +11,8 @@ pytestmark = [
     pytest.mark.models,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of packages that RapidOCR imports
 ]
+LONG = {"dense", "small"}
+SHORTER = [picture for picture in PICTURES if picture.stem not in LONG]
 SWITCHED_OFF = {"Erf", "HardSigmoid", "Resize"}
 
 
@@ -22,7 +24,7 @@ def expected():
 @pytest.fixture(scope="module")
 def switched_off():
     with in_place_of_onnxruntime([("fake_npu", {"switched_off": sorted(SWITCHED_OFF)}), "cpu"]) as sessions:
-        texts = texts_of(PICTURES)
+        texts = texts_of(SHORTER)
     yield texts, sessions
     for session in sessions:
         session.close()
@@ -52,7 +54,7 @@ def test_fake_npu_reads_the_same_text(expected):
 
 
 def test_text_is_the_same_with_operations_switched_off(expected, switched_off):
-    assert switched_off[0] == expected
+    assert switched_off[0] == {picture.name: expected[picture.name] for picture in SHORTER}
 
 
 def test_every_refusal_has_its_reason(switched_off):
