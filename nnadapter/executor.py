@@ -180,8 +180,7 @@ def _run_step(bound: BoundStep, values: list[Any]) -> StepRun:
     except (CancelledError, InvalidInputError):
         raise
     except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
-        substitute = bound.on_failure(bound.step, error)
-        results = substitute.pool.compute([values[slot] for slot in substitute.inputs])
+        results = _instead(bound, error, values)
         device, failure = "cpu", describe(error)
         if failure not in bound.failures:
             bound.failures.append(failure)
@@ -191,6 +190,22 @@ def _run_step(bound: BoundStep, values: list[Any]) -> StepRun:
         values[slot] = None
     bound.seconds = time.perf_counter() - started
     return StepRun(bound.step.segment, device, bound.seconds, failure)
+
+
+def _instead(bound: BoundStep, error: Exception, values: Sequence[Any]) -> Sequence[Any]:
+    """The results of a step whose device failed, from what takes its place."""
+    substitute = bound.on_failure(bound.step, error)
+    try:
+        return substitute.pool.compute([values[slot] for slot in substitute.inputs])
+    except NNAdapterError:
+        raise
+    except Exception as second:
+        raise ExecutionError(
+            f"segment {bound.step.segment} failed on {bound.step.device!r} ({describe(error)}) and on the CPU as well: "
+            f"{describe(second)}; check the inputs",
+            device="cpu",
+            segment=bound.step.segment,
+        ) from second
 
 
 def _guarded(bound: BoundStep, inputs: Sequence[Array]) -> Sequence[Array]:

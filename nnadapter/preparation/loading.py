@@ -82,7 +82,26 @@ def _parse(contents: bytes, what: str) -> onnx.ModelProto:
         raise InvalidModelError(
             f"{what} ({len(contents)} bytes) {cause}: protobuf cannot parse it; export or download it again"
         ) from error
+    if not _is_text(model.graph):
+        raise InvalidModelError(f"{what} is damaged: a name in it is not UTF-8; export or download it again")
     return model
+
+
+def _is_text(graph: onnx.GraphProto) -> bool:
+    """Names are text: protobuf does not check it for ONNX's version of its syntax."""
+    try:
+        names = [
+            graph.name,
+            *(value.name for values in (graph.input, graph.output, graph.initializer) for value in values),
+            *(
+                name
+                for node in graph.node
+                for name in (node.name, node.op_type, node.domain, *node.input, *node.output)
+            ),
+        ]
+    except UnicodeDecodeError:
+        return False
+    return all(isinstance(name, str) for name in names)
 
 
 def _load_external_data(model: onnx.ModelProto, path: Path) -> None:

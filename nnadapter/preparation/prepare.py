@@ -105,9 +105,7 @@ def prepare(model: onnx.ModelProto) -> Prepared:
         raise InvalidModelError(f"the model's graph is not valid: {error}; export it again") from error
     opsets = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
     nodes = tuple(
-        read_node(
-            proto, node.name, since_version(node.domain, node.op_type, opsets.get(node.domain or "ai.onnx", 1)) or 0
-        )
+        _read_node(proto, node, opsets.get(node.domain or "ai.onnx", 1))
         for proto, node in zip(model.graph.node, graph.nodes, strict=True)
     )
     initialisers = _initialisers(model, graph.constants)
@@ -117,6 +115,15 @@ def prepare(model: onnx.ModelProto) -> Prepared:
     values = inference.values({}, initialisers, everything)
     found, evaluated = _fold(model, graph, nodes, initialisers, everything, values, ONCE_BYTES)
     return Prepared(model, graph, nodes, {**initialisers, **found}, evaluated, inference, defaults)
+
+
+def _read_node(proto: onnx.NodeProto, node: Node, opset: int) -> OnnxNode:
+    try:
+        return read_node(proto, node.name, since_version(node.domain, node.op_type, opset) or 0)
+    except (TypeError, ValueError) as error:
+        raise InvalidModelError(
+            f"node {node.name!r} ({node.op_type}) has an attribute that cannot be read: {error}; export the model again"
+        ) from error
 
 
 def specialise(prepared: Prepared, shapes: Shapes) -> Specialised:

@@ -19,6 +19,7 @@ FAULTY = {
     "custom.onnx": f"{CUSTOM} g (float[2] x) => (float[2] y) {{ a = Relu(x) y = somebody.Special(a) }}",
     "disorder.onnx": f"{HEAD} g (float[2] x) => (float[2] y) {{ y = Neg(a) a = Relu(x) }}",
     "dangling.onnx": f"{HEAD} g (float[2] x) => (float[2] y) {{ y = Add(x, nowhere) }}",
+    "short.onnx": f"{HEAD} g (float[2] x) => (float[2] y) {{ c = Constant <value = float[1] {{1}}> () y = Add(x, c) }}",
 }
 
 
@@ -30,9 +31,13 @@ def faulty(folder):
         "noise.onnx": b"\x00\xff" * 40, "text.onnx": b"hello", "empty.onnx": b"", "cut.onnx": contents[:-9],
     }.items():  # fmt: skip
         (folder / name).write_bytes(bad)
+    (folder / "mojibake.onnx").write_bytes(contents.replace(b"Relu", b"\xff\xfelu"))
     (folder / "folder.onnx").mkdir()
     for name, text in FAULTY.items():
-        onnx.save(onnx.parser.parse_model(text), name)
+        model = onnx.parser.parse_model(text)
+        for attribute in model.graph.node[0].attribute:
+            attribute.t.dims[0] = 3
+        onnx.save(model, name)
     value = helper.make_tensor_value_info("x", 1, [2])
     onnx.save(helper.make_model(helper.make_graph([], "none", [value], [value])), "nonodes.onnx")
     weights = numpy_helper.from_array(np.ones((2, 3), np.float32), "w")
@@ -57,6 +62,8 @@ def faulty(folder):
         ("absent", "does not exist"),
         ("nonodes", "has no nodes"),
         ("weightless", "external data file 'weights.bin'"),
+        ("mojibake", "a name in it is not UTF-8"),
+        ("short", "has an attribute that cannot be read"),
         ("disorder", "before it is made"),
         ("dangling", "reads 'nowhere', which nothing makes"),
     ],

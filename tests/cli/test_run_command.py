@@ -171,3 +171,10 @@ def test_run_agrees_with_a_session(call, folder):
     call("run scores.onnx -d fake_npu --save out")
     with nna.InferenceSession("scores.onnx", devices="fake_npu") as session:
         np.testing.assert_array_equal(np.load(folder / "out" / "y.npy"), session.run(["y"], feed)[0])
+
+
+def test_inputs_that_neither_the_device_nor_the_cpu_takes(call):
+    np.save("i.npy", np.array([7]))
+    result = call("run shared.onnx -d fake_npu --input i=i.npy --fallback allow", 2)
+    assert "failed on 'fake_npu'" in result.stderr and "and on the CPU as well" in result.stderr
+    assert "indices element out of data bounds" in call("run shared.onnx --input i=i.npy", 2).stderr
