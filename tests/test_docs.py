@@ -1,0 +1,137 @@
+"""The pages in docs/ say what the code does."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import types
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+import nnadapter as nna
+from nnadapter.drivers import registry
+from nnadapter.ir.passes import PASSES
+from tests import test_layers
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def page(name):
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def blocks(text, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    prose = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)]+)\)", prose):
+        file, _, anchor = target.partition("#")
+        found = path.parent / file if file else path
+        assert found.exists(), target
+        headings = re.findall(r"^#+ (.+)$", found.read_text(encoding="utf-8"), re.MULTILINE) if anchor else []
+        assert not anchor or anchor in [heading.lower().replace(" ", "-") for heading in headings], target
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_files_that_are_named_exist(path):
+    named = re.findall(
+        r"`((?:nnadapter|partition|tests|docs|examples|benchmarks)/[\w./]*)`", path.read_text(encoding="utf-8")
+    )
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_layers_are_those_of_the_test():
+    rows = re.findall(r"^\| \d+ \| (.+) \|$", page("architecture.md"), re.MULTILINE)
+    assert [tuple(re.findall(r"`([\w.]+)`", row)) for row in rows] == test_layers.RANKS
+
+
+@pytest.mark.parametrize(("package", "rooms"), [("onnx", test_layers.ONNX), ("onnxruntime", test_layers.ONNXRUNTIME)])
+def test_the_importers_are_those_of_the_test(package, rooms):
+    (line,) = re.findall(rf"^`{package}` may be imported by: (.+)$", page("architecture.md"), re.MULTILINE)
+    assert tuple(re.findall(r"`([\w.]+)`", line)) == rooms
+
+
+@pytest.fixture(scope="module")
+def operators():
+    spec = importlib.util.spec_from_file_location("make_operators", ROOT / "docs" / "make_operators.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.page()
+
+
+def test_the_table_of_operators_is_fresh(operators):
+    kept = page("operators.md")
+    if f"Made with onnx {onnx.__version__}," in kept:
+        assert kept == operators, "run: python docs/make_operators.py"
+    else:  # another onnx defines other ops and has other tests; what is converted stays the same
+        assert converted_versions(kept) == converted_versions(operators)
+
+
+def converted_versions(text):
+    return re.findall(r"^\| (\w+) \| ([\d, ]+) \| .*\|.*\|$", text.split("## Not converted")[0], re.MULTILINE)
+
+
+def test_the_passes_are_all_listed():
+    rows = re.findall(r"^\| `(\w+)` \| .+ \|$", page("write-a-driver.md").split("## Passes")[1], re.MULTILINE)
+    assert set(rows) == set(PASSES)
+
+
+@pytest.fixture(scope="module")
+def tiny_npu(tmp_path_factory):
+    """The page's driver, found through the page's entry point."""
+    site = tmp_path_factory.mktemp("tiny")
+    name, target = re.search(r'^(\w+) = "(.+)"$', blocks(page("write-a-driver.md"), "toml")[0], re.MULTILINE).groups()
+    folder = site / "tiny_npu-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny_npu\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(f"[nnadapter.drivers]\n{name} = {target}\n")
+    (site / "tiny_npu.py").write_text(blocks(page("write-a-driver.md"), "python")[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(site)
+        registry.refresh()
+        yield name
+    registry.refresh()
+
+
+def test_the_driver_of_the_page_works(tiny_npu, capsys):
+    names = {}
+    exec(blocks(page("write-a-driver.md"), "python")[1], names)
+    expected = -np.sin(1.0) + 1.0
+    np.testing.assert_allclose(names["y"], np.full((2, 3), expected, np.float32), rtol=1e-6)
+    printed = capsys.readouterr().out
+    assert "tiny_npu: Sin x1  unsupported_operation" in printed
+    assert "segments   3 (2 off the CPU" in printed
+
+
+def test_the_driver_of_the_page_is_split_where_it_has_no_room(tiny_npu):
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { a = Neg(x)  y = Add(a, a) }'
+    )
+    with nna.InferenceSession(model, devices=(tiny_npu, {"max_operations": 1})) as session:
+        (y,) = session.run(None, {"x": np.array([1, -2], np.float32)})
+        assert y.tolist() == [-2, 4]
+        assert [segment.device for segment in session.report().segments] == [tiny_npu] * 2
+
+
+def test_the_passes_of_the_page_work():
+    from nnadapter.ir import DataType, ModelBuilder, OperandType
+
+    prepare, rewrite = (types.SimpleNamespace() for _ in range(2))
+    for names, code in zip((prepare, rewrite), blocks(page("write-a-driver.md"), "python")[2:], strict=True):
+        exec(code, vars(names))
+    builder = ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, (2, 3)))
+    (a,) = builder.add_operation("NEG", (x,))
+    (b,) = builder.add_operation("NEG", (a,))
+    (c,) = builder.add_operation("RELU", (b,))
+    model = builder.finish([c])
+    assert [operation.type for operation in prepare.prepare(model).operations] == ["NEG", "NEG", "RELU"]
+    assert [operation.type for operation in rewrite.remove_double_negation(model).operations] == ["ASSIGN", "RELU"]
