@@ -253,9 +253,7 @@ class CpuDriver(Driver):
 _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 
 
-def _session(
-    contents: bytes, given: onnxruntime.SessionOptions | None, has_pool: bool
-) -> onnxruntime.InferenceSession:
+def _session(contents: bytes, given: onnxruntime.SessionOptions | None, has_pool: bool) -> onnxruntime.InferenceSession:
     if given is None:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = QUIET

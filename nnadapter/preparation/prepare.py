@@ -142,7 +142,7 @@ def specialise(prepared: Prepared, shapes: Shapes) -> Specialised:
         found, newly = _fold(prepared.model, graph, prepared.nodes, known, left, values, PER_SHAPE_BYTES)
         added.update(found)
         evaluated |= newly
-        if not newly or all(_is_known(graph, index, values) for index in left if index not in newly):
+        if not found or all(_is_known(graph, index, values) for index in left if index not in newly):
             return _specialised(prepared, known, evaluated, values)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from nnadapter.analysis import Analysis, Piece
 from nnadapter.drivers.selection import CPU
 from nnadapter.plans import PlanCounts
+from nnadapter.reports.text import to_text
 from partition.graph import Graph
 from partition.plan import Plan, Step
 from partition.verdict import Unsupported
@@ -143,8 +144,6 @@ class PartitionReport:
 
     def __str__(self) -> str:
         """The report as text."""
-        from nnadapter.reports.text import to_text
-
         return to_text(self)
 
     def refusals(self) -> Mapping[tuple[str, str, str], tuple[NodeFacts, ...]]:

@@ -42,6 +42,9 @@ def _summary(report: PartitionReport) -> Iterator[str]:
         f"coverage   {report.coverage.nodes:.1%} of nodes, {report.coverage.flops:.1%} of FLOPs, "
         f"{report.coverage.bytes:.1%} of bytes off the CPU"
     )
+    unknown = sum(node.state == "runs" and node.flops is None for node in report.nodes)
+    if unknown:
+        yield f"           {count(unknown, 'node')} without a FLOP formula, counted as none"
     accelerated = sum(segment.device != CPU for segment in report.segments)
     fewest = "the fewest possible" if report.exact else "not proved the fewest"
     yield (

@@ -151,6 +151,17 @@ def test_what_onnxruntime_cannot_evaluate_goes_node_by_node():
     assert left(result) == ["Add"] and result.constants["d"].tolist() == [2, 3]
 
 
+def test_what_nobody_can_evaluate_stays():
+    text = f"""{HEAD} g (float[N] x) => (float[N] y) <float[2] w = {{1, 2}}, int64 i = {{9}}> {{
+        a = Gather(w, i)
+        s = Shape(x)
+        b = Expand(a, s)
+        c = NonZero(x)
+        y = Add(x, b)
+    }}"""
+    assert left(specialised(text, x=(3,))) == ["Gather", "Expand", "Add"]
+
+
 def test_a_graph_out_of_order_is_refused():
     graph = helper.make_graph(
         [helper.make_node("Relu", ["a"], ["y"]), helper.make_node("Neg", ["x"], ["a"])],

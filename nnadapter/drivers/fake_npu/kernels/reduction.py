@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 
+from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
 from nnadapter.ir.operand import Array
 
@@ -21,14 +22,39 @@ def _bind_reduction(function: np.ufunc) -> Callable[[Call], Run]:
     return bind
 
 
-def _bind_mean(call: Call) -> Run:
+def _sum_scratch(
+    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
+) -> tuple[TensorType, ...]:
+    """Sums along the last of several axes."""
+    axes, type_ = parameters["axes"], inputs[0]
+    if len(axes) < 2:
+        return ()
+    return (
+        TensorType(type_.dtype, tuple(1 if axis == axes[-1] else size for axis, size in enumerate(type_.dimensions))),
+    )
+
+
+def _bind_sum(call: Call) -> Run:
+    """Several axes in two steps: thousands of terms added one by one to the same float lose digits."""
     (x,), (out,) = call.inputs, call.outputs
-    axes = tuple(call.parameters["axes"])
-    keepdims = out.ndim == x.ndim
-    share = out.size / x.size
+    axes, keepdims = tuple(call.parameters["axes"]), call.outputs[0].ndim == call.inputs[0].ndim
+    if not call.scratch:
+        return lambda: np.add.reduce(x, axis=axes, dtype=out.dtype, out=out, keepdims=keepdims)
+    (part,) = call.scratch
 
     def run() -> None:
-        np.add.reduce(x, axis=axes, out=out, keepdims=keepdims)
+        np.add.reduce(x, axis=axes[-1], dtype=part.dtype, out=part, keepdims=True)
+        np.add.reduce(part, axis=axes, dtype=out.dtype, out=out, keepdims=keepdims)
+
+    return run
+
+
+def _bind_mean(call: Call) -> Run:
+    (x,), (out,) = call.inputs, call.outputs
+    add, share = _bind_sum(call), out.size / x.size
+
+    def run() -> None:
+        add()
         np.multiply(out, share, out)
 
     return run
@@ -94,10 +120,10 @@ REDUCTION_KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "arg_max": Kernel(bind=_bind_extreme(np.argmax)),
         "arg_min": Kernel(bind=_bind_extreme(np.argmin)),
         "reduce_max": Kernel(bind=_bind_reduction(np.maximum)),
-        "reduce_mean": Kernel(bind=_bind_mean),
+        "reduce_mean": Kernel(bind=_bind_mean, scratch=_sum_scratch),
         "reduce_min": Kernel(bind=_bind_reduction(np.minimum)),
         "reduce_prod": Kernel(bind=_bind_reduction(np.multiply)),
-        "reduce_sum": Kernel(bind=_bind_reduction(np.add)),
+        "reduce_sum": Kernel(bind=_bind_sum, scratch=_sum_scratch),
         "running_sum": Kernel(bind=_bind_running_sum),
         "top_k": Kernel(bind=_bind_top_k),
     }
