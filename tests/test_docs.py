@@ -13,6 +13,7 @@ import pytest
 from onnx import parser
 
 import nnadapter as nna
+from nnadapter.converters.registry import converted
 from nnadapter.drivers import registry
 from nnadapter.ir.passes import PASSES
 from tests import test_layers
@@ -77,6 +78,30 @@ def test_the_table_of_operators_is_fresh(operators):
 
 def converted_versions(text):
     return re.findall(r"^\| (\w+) \| ([\d, ]+) \| .*\|.*\|$", text.split("## Not converted")[0], re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh.md", "CHANGELOG.md"])
+def test_the_number_of_converted_ops_is_right(name):
+    (said,) = re.findall(r"(\d+) (?:ONNX ops|ops of|个算子)", (ROOT / name).read_text(encoding="utf-8"))
+    assert int(said) == len(converted())
+
+
+@pytest.mark.models
+def test_the_figures_of_memory_are_real():
+    import rapidocr
+
+    model = Path(rapidocr.__file__).parent / "models" / "PP-OCRv6_det_small.onnx"
+    if not model.exists():
+        pytest.skip("this rapidocr ships another detection model")
+    real = str(nna.partition_report(model, "fake_npu", {"x": (1, 3, 224, 224)}))
+    assert blocks(page("performance.md"), "text")[0] in f"{real}\n"
+
+
+def test_the_packages_are_those_of_pyproject():
+    known = re.findall(r'^ {4}"([a-z-]+)>=|"([a-z-]+)>=', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    named = re.findall(r"^\| ([a-z, ]+) \|", page("dependencies.md"), re.MULTILINE)
+    packages = {name for row in named for name in row.split(", ")} - {"package"}
+    assert packages <= {first or second for first, second in known}
 
 
 def test_the_passes_are_all_listed():
