@@ -6,10 +6,9 @@ again, and the fact is kept for the report. Programs that were compiled already 
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from nnadapter.analysis import Analysis, Atoms, Judged, Piece
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.interface import Program
+from nnadapter.drivers.registry import device_lock
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import (
     CompilationError,
@@ -55,7 +55,6 @@ class Compiler:
 
     targets: tuple[Target, ...]
     options: Options
-    _locks: dict[str, threading.Lock] = field(default_factory=dict)
 
     def compile(self, judged: Judged) -> Compiled:
         """Settle, compile, and settle again without what failed, until everything is compiled.
@@ -182,7 +181,7 @@ class Compiler:
 
     def _pool(self, device: str, program: Program) -> ExecutionPool:
         how: Threading = self._target(device).capability.threading
-        return ExecutionPool(program, how, self._locks.setdefault(device, threading.Lock()))
+        return ExecutionPool(program, how, device_lock(device))
 
     def _target(self, name: str) -> Target:
         return next(target for target in self.targets if target.name == name)

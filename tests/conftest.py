@@ -18,16 +18,16 @@ def trial_drivers(tmp_path_factory):
         site,
         "trial",
         {
-            "trial": "trial_driver:TrialDriver",
-            "old": "trial_driver:OldDriver",
-            "abstract": "trial_driver:AbstractDriver",
-            "notadriver": "trial_driver:NotADriver",
-            "missing": "trial_driver_that_is_not_there:Driver",
-            "noclass": "trial_driver:NoSuchClass",
-            "twice": "trial_driver:TrialDriver",
+            "trial": "tests.trial_driver:TrialDriver",
+            "old": "tests.trial_driver:OldDriver",
+            "abstract": "tests.trial_driver:AbstractDriver",
+            "notadriver": "tests.trial_driver:NotADriver",
+            "missing": "tests.trial_driver_that_is_not_there:Driver",
+            "noclass": "tests.trial_driver:NoSuchClass",
+            "twice": "tests.trial_driver:TrialDriver",
         },
     )
-    _distribution(site, "rival", {"twice": "trial_driver:OldDriver", "cpu": "trial_driver:OldDriver"})
+    _distribution(site, "rival", {"twice": "tests.trial_driver:OldDriver", "cpu": "tests.trial_driver:OldDriver"})
     sys.path.insert(0, str(site))
     registry.refresh()
     yield

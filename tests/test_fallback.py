@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models import CHAIN, SANDWICH, numbers, parse, run_whole
 
 import nnadapter as nna
 from nnadapter.errors import (
@@ -14,6 +13,7 @@ from nnadapter.errors import (
     FallbackWarning,
     NotDelegatedError,
 )
+from tests.models import CHAIN, SANDWICH, numbers, parse, run_whole
 
 X = numbers(2, 3)
 

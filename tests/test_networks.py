@@ -10,11 +10,11 @@ import onnx
 import onnx.backend.test
 import pytest
 import rapidocr
-from models import run_whole
 from onnx import numpy_helper
 from onnx.backend.test.runner import Runner
 
 import nnadapter as nna
+from tests.models import run_whole
 
 pytestmark = pytest.mark.models
 

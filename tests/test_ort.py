@@ -8,11 +8,11 @@ import sys
 import numpy as np
 import onnxruntime
 import pytest
-from models import CHAIN, numbers, parse
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 import nnadapter as nna
 from nnadapter import ort
+from tests.models import CHAIN, numbers, parse
 
 WHOLE = parse(CHAIN).SerializeToString()
 

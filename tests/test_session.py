@@ -6,8 +6,6 @@ import warnings
 import numpy as np
 import onnxruntime
 import pytest
-from models import CHAIN, HEAD, SANDWICH, numbers, parse, run_whole
-from trial_driver import COUNTS
 
 import nnadapter as nna
 from nnadapter.errors import (
@@ -19,6 +17,8 @@ from nnadapter.errors import (
     MissingInputError,
     NotDelegatedError,
 )
+from tests.models import CHAIN, HEAD, SANDWICH, numbers, parse, run_whole
+from tests.trial_driver import COUNTS
 
 TURNS = ("trial", {"only": ["RELU", "NEG", "ADD"]})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from ir_interpreter import interpret
 
 from nnadapter.drivers import (
     SUPPORTED,
@@ -20,6 +19,7 @@ from nnadapter.drivers import (
     Threading,
     Unsupported,
 )
+from tests.ir_interpreter import interpret
 
 FAULTS = (
     "none",

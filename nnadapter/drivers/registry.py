@@ -49,6 +49,7 @@ class _Failure:
 _lock = threading.Lock()
 _loaded: dict[str, Driver | _Failure] = {}
 _devices: dict[str, Device] = {}
+_device_locks: dict[str, threading.Lock] = {}
 
 
 @cache
@@ -97,6 +98,12 @@ def open_device(name: str) -> Device:
         if name not in _devices:
             _devices[name] = _open(driver_name, device_id, name)
         return _devices[name]
+
+
+def device_lock(name: str) -> threading.Lock:
+    """The lock of a device that computes one thing at a time: the same for every session of the process."""
+    with _lock:
+        return _device_locks.setdefault(name, threading.Lock())
 
 
 def _open(driver_name: str, device_id: str, name: str) -> Device:

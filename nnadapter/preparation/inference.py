@@ -12,6 +12,8 @@ from nnadapter.ir.operand import Array
 from partition.graph import Graph, Value
 from partition.onnx_io import value_of
 
+_STAND_INS = {"GroupNormalization": "Identity"}
+"""Ops that inference knows nothing of, and ops whose first result has the same type."""
 SMALL_ELEMENTS = 1024
 """Constants of at most so many elements are given to inference with their contents: shapes, axes, sizes."""
 
@@ -71,7 +73,7 @@ class Inference:
         skeleton.functions.extend(model.functions)
         graph = skeleton.graph
         graph.name = "skeleton"
-        graph.node.extend(model.graph.node[index] for index in nodes)
+        graph.node.extend(_inferable(model.graph.node[index]) for index in nodes)
         for value in self._inputs:
             graph.input.append(value)
             if value.name in shapes:
@@ -86,6 +88,11 @@ class Inference:
         made = {name for index in nodes for name in self._graph.nodes[index].outputs}
         graph.output.extend(value for value in self._outputs if value.name in made)
         return skeleton
+
+
+def _inferable(node: onnx.NodeProto) -> onnx.NodeProto:
+    stand_in = None if node.domain else _STAND_INS.get(node.op_type)
+    return node if stand_in is None else helper.make_node(stand_in, node.input[:1], node.output[:1])
 
 
 def _is_not_about_shapes(message: str) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx
 import pytest
 from click.testing import CliRunner
-from models import CHAIN, HEAD, SANDWICH, parse
 
 from nnadapter.cli import main
+from tests.models import CHAIN, HEAD, SANDWICH, parse
 
 MODELS = {
     "chain.onnx": CHAIN,

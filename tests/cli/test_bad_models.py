@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from models import CHAIN, HEAD, parse
 from onnx import helper, numpy_helper
 
 from nnadapter.cli import main
+from tests.models import CHAIN, HEAD, parse
 
 CUSTOM = '<ir_version: 10, opset_import: ["" : 17, "somebody" : 1]>'
 FAULTY = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import numpy as np
-from models import numbers
 
 import nnadapter as nna
+from tests.models import numbers
 
 
 def test_yes(call):

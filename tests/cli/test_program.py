@@ -13,11 +13,11 @@ import click
 import onnx
 import pytest
 from click.testing import CliRunner
-from models import HEAD
 
 from nnadapter.cli import main, partition_report
 from nnadapter.cli import progress as progress_module
 from nnadapter.cli.command import told
+from tests.models import HEAD
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 

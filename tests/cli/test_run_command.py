@@ -7,12 +7,12 @@ import json
 
 import numpy as np
 import pytest
-from models import SANDWICH, numbers, parse, run_whole
 from PIL import Image
 
 import nnadapter as nna
 from nnadapter.cli.outputs import describe_output, save_outputs
 from nnadapter.feeds import random_feed
+from tests.models import SANDWICH, numbers, parse, run_whole
 
 
 def test_text(call):

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from small_graphs import edges
 
 from partition import GraphError, Value, cut, make_plan
 from partition.onnx_io import OnnxIndex, extract, initializer_of, read_graph
+from tests.partition.small_graphs import edges
 
 
 def run(model, feeds):

@@ -1,7 +1,7 @@
 import pytest
-from small_graphs import graph_of
 
 from partition import SUPPORTED, GraphError, Reason, Unsupported, place_by_priority
+from tests.partition.small_graphs import graph_of
 
 NO = Unsupported(Reason.UNSUPPORTED_OPERATION, "not here")
 

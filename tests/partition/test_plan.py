@@ -1,9 +1,9 @@
 import pytest
 from hypothesis import given
-from small_graphs import graph_of, grouped_graphs, long_graph
-from test_segments import count_lines
 
 from partition import SUPPORTED, Graph, GraphError, Node, Segment, cut, make_plan
+from tests.partition.small_graphs import graph_of, grouped_graphs, long_graph
+from tests.partition.test_segments import count_lines
 
 
 def plan_of(graph, placement, segments=None):

@@ -3,9 +3,9 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_graphs import fewest_turns, graph_of, grouped_graphs, long_graph, placed_graphs
 
 from partition import GraphError, Segment, check_order, cut, halve
+from tests.partition.small_graphs import fewest_turns, graph_of, grouped_graphs, long_graph, placed_graphs
 
 
 def assert_lawful(graph, placement, segments):

@@ -1,7 +1,7 @@
 from hypothesis import given
-from small_graphs import fewest_turns, long_graph, placed_graphs
 
 from partition.sequences import schedule
+from tests.partition.small_graphs import fewest_turns, long_graph, placed_graphs
 
 
 @given(placed_graphs(labels="abcd", most=8))

@@ -2,10 +2,10 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from test_extract import run
 
 from partition import Reason, Unsupported
 from partition.onnx_io import stamp_down
+from tests.partition.test_extract import run
 
 LIMITS = {"": 26, "ai.onnx.ml": 5}
 IR = 13

@@ -3,12 +3,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from models import CHAIN, parse
 from onnx import TensorProto, helper
 
 import nnadapter as nna
 from nnadapter.errors import InvalidModelError, ModelFileError
 from nnadapter.preparation.loading import load_model
+from tests.models import CHAIN, parse
 
 WHOLE = parse(CHAIN).SerializeToString()
 

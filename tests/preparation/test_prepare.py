@@ -5,11 +5,11 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from models import HEAD, numbers, parse, run_whole
 from onnx import TensorProto, helper
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.preparation.prepare import prepare, specialise
+from tests.models import HEAD, numbers, parse, run_whole
 
 
 def specialised(text, **shapes):
@@ -209,3 +209,11 @@ def test_the_prepared_graph_computes_what_the_whole_does(rows, columns, ops):
     x = numbers(rows, columns)
     assert np.array_equal(run_whole(rest, {"x": x})[0], run_whole(model, {"x": x})[0])
     assert "Shape" not in left(result)
+
+
+def test_shapes_pass_through_what_inference_does_not_know():
+    text = f"""{HEAD.replace("17", "21")} g (float[N, 4, 2] x) => (float[N, 4, M] y) <float[4] s = {{1, 2, 3, 4}}> {{
+        a = GroupNormalization<num_groups = 2>(x, s, s)
+        y = Relu(a)
+    }}"""
+    assert specialised(text, x=(3, 4, 2)).graph.value("y").static_shape == (3, 4, 2)

@@ -6,9 +6,9 @@ import dataclasses
 import json
 
 import numpy as np
-from models import CHAIN, SANDWICH, numbers, parse
 
 import nnadapter as nna
+from tests.models import CHAIN, SANDWICH, numbers, parse
 
 KEYS = {
     "": "schema_version devices policy input_shapes coverage segments nodes switches exact notes plans",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from models import CHAIN, HEAD, SANDWICH, parse
 
 import nnadapter as nna
 from nnadapter.reports.units import count, quantity
+from tests.models import CHAIN, HEAD, SANDWICH, parse
 
 FOLDING = f"""{HEAD} folding (float[2, 3] x) => (float[2, 3] y) <float[3] w = {{1, 2, 3}}> {{
     a = Neg(w)

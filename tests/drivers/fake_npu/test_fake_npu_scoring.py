@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models import HEAD, parse
 from onnx import numpy_helper
 
 import nnadapter as nna
+from tests.models import HEAD, parse
 
 
 @pytest.mark.parametrize("classes", [10, 1000])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models import HEAD, parse
 
 import nnadapter as nna
+from tests.models import HEAD, parse
 
 
 @pytest.mark.parametrize("op", ["ReduceMean", "ReduceSum"])

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from shape_oracle import dimensions, flops, infer, onnx_dimensions, operand
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir import Layout
+from tests.ir.operations.shape_oracle import dimensions, flops, infer, onnx_dimensions, operand
 
 _PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
 _PADS = st.tuples(*[st.integers(0, 2)] * 4)

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
-from shape_oracle import dimensions, flops, infer, onnx_dimensions, operand
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir import DataType, Layout
+from tests.ir.operations.shape_oracle import dimensions, flops, infer, onnx_dimensions, operand
 
 _SHAPES = st.lists(st.integers(1, 3), min_size=1, max_size=4).map(tuple)
 

@@ -1,0 +1,46 @@
+"""The executor keeps to what a device says of its threading."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from nnadapter.drivers import Execution, Program, Threading
+from nnadapter.drivers.registry import device_lock
+from nnadapter.executor import ExecutionPool
+
+
+class Watched(Program, Execution):
+    """Counts how many computations are under way at once, and on how many executions."""
+
+    def __init__(self):
+        self.at_once = self.most = self.made = 0
+        self.lock = threading.Lock()
+
+    def create_execution(self):
+        self.made += 1
+        return self
+
+    def compute(self, inputs):
+        with self.lock:
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+        time.sleep(0.02)
+        with self.lock:
+            self.at_once -= 1
+        return inputs
+
+
+@pytest.mark.parametrize(
+    ("kind", "most", "made"), [(Threading.SERIAL, 1, None), (Threading.EXCLUSIVE, 4, 4), (Threading.REENTRANT, 4, None)]
+)
+def test_computations_at_once(kind, most, made):
+    program = Watched()
+    pools = [ExecutionPool(program, kind, device_lock("watched")) for _ in range(2)]  # as two sessions have them
+    with ThreadPoolExecutor(4) as workers:
+        list(workers.map(lambda index: pools[index % 2].compute([index]), range(8)))
+    assert program.most == most
+    assert made is None or program.made == made
