@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,7 @@ OutputCheck = Sequence[tuple[tuple[int, ...], np.dtype[Any]] | None]
 """Dimensions and data type that each output of a step must have; None where they are not known before the run."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepRun:
+class StepRun(NamedTuple):
     """What happened to one step in one run."""
 
     segment: int
@@ -36,8 +35,7 @@ class StepRun:
     """Why the step's own device did not deliver, if it did not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(NamedTuple):
     """Where the results of one run came from."""
 
     steps: tuple[StepRun, ...]

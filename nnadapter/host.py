@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
-from nnadapter.drivers.onnxruntime import PROVIDER, loadable, translated
+from nnadapter.drivers.onnxruntime import PROVIDER, inner_run, loadable, translated
 from nnadapter.errors import InvalidModelError
 from nnadapter.executor import Provenance, StepRun
 from nnadapter.preparation.loading import check_not_empty, describe, load_model
@@ -35,6 +35,8 @@ class HostEngine:
         provider = (PROVIDER, dict(provider_options)) if provider_options else PROVIDER
         self.session = _load(source, session_options, provider, arguments)
         _check_nodes(self.session, source)
+        self._run = inner_run(self.session)
+        self._names = [value.name for value in self.session.get_outputs()]
 
     def run(
         self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any = None
@@ -42,7 +44,7 @@ class HostEngine:
         """Run the model. See `InferenceSession.run`."""
         started = time.perf_counter()
         try:
-            results = self.session.run(names, feed, options)
+            results = self._run(names or self._names, feed, options)
         except Exception as error:
             self._explain(names, feed, error)
             raise
@@ -54,7 +56,7 @@ class HostEngine:
 
     def close(self) -> None:
         """Let the session go."""
-        del self.session
+        del self.session, self._run
 
     def _explain(self, names: Sequence[str] | None, feed: Mapping[str, Any], error: Exception) -> None:
         """Raise the error that tells what is wrong with the feed, else ONNX Runtime's in our words."""

@@ -67,6 +67,17 @@ class Signature:
         return {value.name: value for value in (*self.inputs, *self.overridable)}
 
     @cached_property
+    def _required(self) -> frozenset[str]:
+        """Inputs that must be fed; an optional one may be left out."""
+        return frozenset(value.name for value in self.inputs if not (value.dtype or "").startswith("optional"))
+
+    @cached_property
+    def _dtypes(self) -> Mapping[str, np.dtype[Any]]:
+        """The array type of every input that is a tensor of numbers."""
+        numeric = {name: value.dtype for name, value in self.by_name.items() if value.dtype != "string"}
+        return {name: np.dtype(dtype) for name, dtype in numeric.items() if dtype is not None and "(" not in dtype}
+
+    @cached_property
     def output_names(self) -> tuple[str, ...]:
         """Names of the outputs, in order."""
         return tuple(value.name for value in self.outputs)
@@ -81,8 +92,8 @@ class Signature:
         """
         if not isinstance(feed, Mapping):
             raise InvalidInputError(f"the feed is a dictionary from input name to array, got {type(feed).__name__}")
-        missing = [value.name for value in self.inputs if value.name not in feed]
-        if missing:
+        if not self._required <= feed.keys():
+            missing = [value.name for value in self.inputs if value.name in self._required and value.name not in feed]
             raise MissingInputError(
                 f"Required inputs ({missing}) are missing from input feed ({list(feed)}); feed every one of "
                 f"{[value.name for value in self.inputs]}",
@@ -107,6 +118,11 @@ class Signature:
 
     def _check_one(self, name: str, given: Any) -> Any:
         value = self.by_name.get(name)
+        dtype = self._dtypes.get(name)
+        if value is not None and dtype is not None and type(given) is np.ndarray and given.dtype == dtype:
+            if given.shape != value.shape:
+                _check_shape(given, value)
+            return given
         if value is None:
             raise InvalidInputError(
                 f"Invalid input name: {name!r}; the model's inputs are {list(self.by_name)}", name=name

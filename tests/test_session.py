@@ -92,6 +92,15 @@ def test_feeds_that_do_not_fit(devices, feed, error, words):
 
 
 @pytest.mark.parametrize("devices", ["trial", "cpu"])
+def test_numbers_are_no_strings(devices):
+    text = f"{HEAD} g (string[2] s) => (string[2] t) {{ t = Identity(s) }}"
+    with nna.InferenceSession(parse(text), devices=devices, options=nna.Options(fallback="allow")) as session:
+        with pytest.raises(InputTypeError, match="float64.*string"):
+            session.run(None, {"s": np.zeros(2)})
+        assert session.run(None, {"s": np.array(["a", "b"])})[0].tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("devices", ["trial", "cpu"])
 def test_outputs_that_do_not_exist(devices):
     with nna.InferenceSession(parse(CHAIN), devices=devices) as session:
         with pytest.raises(InvalidInputError, match="'nope'.*'y'"):

@@ -165,7 +165,7 @@ class CpuExecution(Execution):
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
         self._inputs = tuple(value.name for value in session.get_inputs())
         self._outputs = [value.name for value in session.get_outputs()]
-        self._run = _inner_run(session)
+        self._run = inner_run(session)
 
     def compute(self, inputs: Sequence[Any]) -> Sequence[Array]:
         """See `Execution.compute`. Sequences and optionals pass as ONNX Runtime's Python objects."""
@@ -281,7 +281,7 @@ def _has_entry(options: onnxruntime.SessionOptions, key: str) -> bool:
     return True
 
 
-def _inner_run(session: onnxruntime.InferenceSession) -> Any:
-    """The session's run without its Python checks, which ours have replaced: 8 % faster on small tensors."""
+def inner_run(session: onnxruntime.InferenceSession) -> Any:
+    """A session's run(names, feeds, options) without its Python checks, which ours replace; faster when small."""
     inner = getattr(session, "_sess", None)
     return inner.run if inner is not None else session.run
