@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
 
 from nnadapter.errors import InvalidModelError
+from nnadapter.ir.derived import derived
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Lifetime, Operand, OperandType, freeze
 from nnadapter.ir.operations import schema_of
@@ -92,7 +93,7 @@ class ModelEditor:
         if key not in self._derived:
             value = self.value_of(operand)
             assert value is not None, "only constants can be computed with"
-            self._derived[key] = self.add_constant(stem, function(value))
+            self._derived[key] = self.add_constant(stem, derived(function, value))
         return self._derived[key]
 
     def add_constant(self, stem: str, value: Array) -> int:

@@ -141,6 +141,8 @@ class Operand:
 
 def freeze(array: Array) -> Array:
     """Return `array` as a contiguous array that cannot be written to, copied only where it must be."""
+    if array.flags.c_contiguous and not array.flags.writeable:
+        return array
     contiguous = np.ascontiguousarray(array).reshape(array.shape)
     if contiguous is array and array.flags.writeable:
         contiguous = array.view()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnadapter.ir.derived import derived
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.operand import Array, Layout, OperandType
@@ -53,9 +54,13 @@ def _apart(editor: ModelEditor, match: Match) -> Sequence[int] | None:
 
 def _scale_and_shift(editor: ModelEditor, operation_: Operation) -> tuple[Array, Array]:
     values = (editor.value_of(index) for index in operation_.inputs[1:])
-    scale, bias, mean, variance = (value.astype(np.float64) for value in values if value is not None)
-    epsilon = operation_.attributes["epsilon"]
-    assert isinstance(epsilon, float)
+    return derived(_factor_and_offset, *values, epsilon=operation_.attributes["epsilon"])
+
+
+def _factor_and_offset(
+    scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float
+) -> tuple[Array, Array]:
+    scale, bias, mean, variance = (value.astype(np.float64) for value in (scale, bias, mean, variance))
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = scale / np.sqrt(variance + epsilon)
         return factor, bias - mean * factor

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnadapter.ir.derived import derived
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
@@ -35,8 +36,9 @@ def _folded(scale: float | None, shift: float | None) -> Replacement:
         value = _per_channel(editor, match)
         if value is None:
             return None
-        factor = value if scale is None else None if scale == 1 else np.full(value.shape, scale)
-        return fold(editor, match.named["host"], factor, None if shift is None else shift * value, match.operations)
+        factor = value if scale is None else None if scale == 1 else derived(_filled, value, number=scale)
+        moved = value if shift == 1 else None if shift is None else derived(_times, value, number=shift)
+        return fold(editor, match.named["host"], factor, moved, match.operations)
 
     return replacement
 
@@ -52,7 +54,19 @@ def _per_channel(editor: ModelEditor, match: Match) -> Array | None:
     along = value.shape[axis] if value.ndim >= -axis else 1
     if value.size not in (1, along):
         return None
-    return np.broadcast_to(value.astype(np.float64).reshape(-1), (channels,)) if value.size else None
+    return derived(_spread, value, channels=channels) if value.size else None
+
+
+def _spread(value: Array, *, channels: int) -> Array:
+    return np.array(np.broadcast_to(value.astype(np.float64).reshape(-1), (channels,)))
+
+
+def _filled(value: Array, *, number: float) -> Array:
+    return np.full(value.shape, number)
+
+
+def _times(value: Array, *, number: float) -> Array:
+    return value * number
 
 
 _HOST, _CONSTANT = foldable("host", "BATCH_NORMALIZATION"), constant("constant")

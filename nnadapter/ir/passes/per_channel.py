@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnadapter.ir.derived import derived
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import ABSENT, Operation
 from nnadapter.ir.operand import Array, Layout, OperandType
@@ -45,7 +46,7 @@ def fold(
     """
     old = editor.operation(host)
     filter_, bias = _filter_and_bias(editor, old, scale, shift)
-    if filter_ is None or not np.isfinite(filter_).all() or (bias is not None and not np.isfinite(bias).all()):
+    if filter_ is None:
         return None
     stem = editor.operand(editor.operation(operations[0]).outputs[0]).name
     inputs = [old.inputs[0], old.inputs[1]]
@@ -65,22 +66,31 @@ def _filter_and_bias(
     bias = editor.value_of(host.inputs[2]) if has_bias else None
     if filter_ is None or (has_bias and bias is None):
         return None, None
+    group = host.attributes.get("group", 1)
+    transposed = host.type == "CONV_2D_TRANSPOSE"
+    return derived(_folded, filter_, bias, scale, shift, groups=group if transposed else 0)
+
+
+def _folded(
+    filter_: Array, bias: Array | None, scale: Array | None, shift: Array | None, *, groups: int
+) -> tuple[Array | None, Array | None]:
+    """The new filter and bias; nothing where one of them is not finite."""
     moved = None if bias is None else bias.astype(np.float64)
     if scale is not None and moved is not None:
         moved = moved * scale
     if shift is not None:
         moved = shift if moved is None else moved + shift
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = filter_ if scale is None else _scaled(host, filter_, scale).astype(filter_.dtype)
-        return scaled, None if moved is None else moved.astype(filter_.dtype)
+        scaled = filter_ if scale is None else _scaled(filter_, scale, groups).astype(filter_.dtype)
+        result = scaled, None if moved is None else moved.astype(filter_.dtype)
+    return result if all(np.isfinite(each).all() for each in result if each is not None) else (None, None)
 
 
-def _scaled(host: Operation, filter_: Array, scale: Array) -> Array:
+def _scaled(filter_: Array, scale: Array, groups: int) -> Array:
+    """The filter with its output channels scaled; `groups` is that of a transposed convolution, else 0."""
     wide = filter_.astype(np.float64)
-    if host.type != "CONV_2D_TRANSPOSE":
+    if not groups:
         return wide * scale.reshape(-1, *[1] * (wide.ndim - 1))
     # [C, O/group, kH, kW]: the rows of a group belong to the same output channels
-    group = host.attributes["group"]
-    assert isinstance(group, int)
-    grouped = wide.reshape(group, -1, *wide.shape[1:])
-    return (grouped * scale.reshape(group, 1, wide.shape[1], 1, 1)).reshape(wide.shape)
+    grouped = wide.reshape(groups, -1, *wide.shape[1:])
+    return (grouped * scale.reshape(groups, 1, wide.shape[1], 1, 1)).reshape(wide.shape)

@@ -20,11 +20,16 @@ from nnadapter.drivers.fake_npu.kernels.windows import Window, bind_padded_copy
 from nnadapter.ir.operand import Array
 
 
-def pack_filter(weight: Array, group: int) -> Array:
+def pack_filter(weight: Array, *, group: int) -> Array:
     """[O, C / group, kH, kW] -> [group, kH * kW * C / group, O / group], contiguous."""
     outputs, channels, height, width = weight.shape
     grouped = weight.reshape(group, outputs // group, channels, height, width)
     return np.ascontiguousarray(grouped.transpose(0, 3, 4, 2, 1)).reshape(group, -1, outputs // group)
+
+
+def widen(packed: Array) -> Array:
+    """The same in float64."""
+    return packed.astype(np.float64)
 
 
 def pack_bias(bias: Array, result: tuple[int, ...]) -> Array:

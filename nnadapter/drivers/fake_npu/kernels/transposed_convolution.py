@@ -15,7 +15,7 @@ from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
 
 
-def pack_transposed_filter(weight: Array, group: int) -> Array:
+def pack_transposed_filter(weight: Array, *, group: int) -> Array:
     """[C, O / group, kH, kW] -> [group, C / group, kH * kW * O / group], contiguous."""
     channels, outputs, height, width = weight.shape
     grouped = weight.reshape(group, channels // group, outputs, height, width)

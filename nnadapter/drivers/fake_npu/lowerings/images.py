@@ -10,11 +10,12 @@ from typing import Any
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
-from nnadapter.drivers.fake_npu.kernels.convolution import pack_bias, pack_filter
+from nnadapter.drivers.fake_npu.kernels.convolution import pack_bias, pack_filter, widen
 from nnadapter.drivers.fake_npu.kernels.depthwise import pack_depthwise_filter
 from nnadapter.drivers.fake_npu.kernels.transposed_convolution import pack_transposed_filter
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, activation_of
+from nnadapter.ir.derived import derived
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, Layout
 
@@ -59,7 +60,7 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     group: Any = operation.attributes["group"]
     kernel, packed = _packed(weight, group, Window.of(parameters), result)
     if kernel == "pointwise_convolution" and _scores_classes(emitter.model, operation):
-        kernel, packed = "scoring_convolution", packed.astype("float64")
+        kernel, packed = "scoring_convolution", derived(widen, packed)
     inputs = [image, emitter.add_constant(packed)]
     if _has_bias(operation):
         inputs.append(emitter.add_constant(pack_bias(emitter.constant(operation.inputs[2]), result.dimensions)))
@@ -70,10 +71,12 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
 def _packed(weight: Array, group: int, window: Window, result: TensorType) -> tuple[str, Array]:
     """The kernel that suits a convolution, and the filter as that kernel wants it."""
     if group == 1:
-        return "pointwise_convolution" if window.is_pointwise else "convolution", pack_filter(weight, group)
+        return "pointwise_convolution" if window.is_pointwise else "convolution", derived(
+            pack_filter, weight, group=group
+        )
     if group == weight.shape[0] and weight.shape[1] == 1:
         return "depthwise_convolution", pack_depthwise_filter(weight, result.dimensions[2])
-    return "convolution", pack_filter(weight, group)
+    return "convolution", derived(pack_filter, weight, group=group)
 
 
 def _scores_classes(model: Model, operation: Operation) -> bool:
@@ -99,7 +102,7 @@ def lower_transposed_convolution(emitter: Emitter, operation: Operation) -> None
     image, result = _image(emitter, operation.inputs[0]), _image_type(emitter, operation.outputs[0])
     weight = emitter.constant(operation.inputs[1])
     group: Any = operation.attributes["group"]
-    inputs = [image, emitter.add_constant(pack_transposed_filter(weight, group))]
+    inputs = [image, emitter.add_constant(derived(pack_transposed_filter, weight, group=group))]
     if _has_bias(operation):
         inputs.append(emitter.add_constant(pack_bias(emitter.constant(operation.inputs[2]), result.dimensions)))
     parameters = _window_parameters(operation, weight.shape[2:])
