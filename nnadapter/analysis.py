@@ -81,10 +81,14 @@ class Judged:
                 verdicts[device][atom] = refusal
         return replace(self, verdicts={name: tuple(given) for name, given in verdicts.items()})
 
-    def settle(self) -> Analysis:
-        """Place and cut until every segment is admitted by its device."""
+    def settle(self, known: dict[Atoms, Piece] | None = None) -> Analysis:
+        """Place and cut until every segment is admitted by its device.
+
+        Args:
+            known: answers from before, by segment; new ones are added.
+        """
         judged = self
-        known: dict[Atoms, Piece] = {}
+        known = {} if known is None else known
         segments, exact = judged._cut()
         while True:
             plan = judged._plan(segments, exact)
@@ -120,7 +124,10 @@ class Judged:
         target = next(target for target in self.targets if target.name == step.device)
         part = part_of(target.capability.form, step, self.conversion, self.parts)
         try:
-            return Piece(part, target.context.admit(part.model))
+            admission = target.context.admit(part.model)
+            if isinstance(admission, Admission):
+                return Piece(part, admission)
+            detail = f"the driver gave {type(admission).__name__} when asked for the segment, expected an Admission"
         except NNAdapterError as error:
             detail = str(error)
         except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border

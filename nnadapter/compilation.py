@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.analysis import Analysis, Atoms, Judged, Piece
+from nnadapter.closing import close_all
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.interface import Program
 from nnadapter.drivers.registry import device_lock
@@ -23,12 +24,10 @@ from nnadapter.errors import (
     CompilationError,
     ExecutionError,
     FallbackWarning,
-    NNAdapterError,
     NotDelegatedError,
 )
 from nnadapter.executor import BoundStep, CompiledPlan, ExecutionPool, OutputCheck, Substitute, describe
 from nnadapter.options import Options
-from nnadapter.segments import Part
 from nnadapter.targets import Target
 from partition.graph import Graph
 from partition.plan import Plan, Step
@@ -49,6 +48,14 @@ class Compiled:
         self.plan.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A compiled segment, and the values that its inputs stand for."""
+
+    program: Program
+    inputs: tuple[str, ...]
+
+
 @dataclass(eq=False)
 class Compiler:
     """Compiles analyses for one session's devices under one policy."""
@@ -63,17 +70,17 @@ class Compiler:
             NotDelegatedError: fallback is forbidden and something would have to fall back.
             CompilationError: not even the CPU takes what is left.
         """
-        programs: dict[Atoms, Program] = {}
+        programs: dict[Atoms, Built] = {}
         try:
             return self._compile(judged, programs)
         except BaseException:
-            for program in programs.values():
-                program.close()
+            close_all(built.program for built in programs.values())
             raise
 
-    def _compile(self, judged: Judged, programs: dict[Atoms, Program]) -> Compiled:
+    def _compile(self, judged: Judged, programs: dict[Atoms, Built]) -> Compiled:
         notes: list[str] = []
-        analysis = judged.settle()
+        known: dict[Atoms, Piece] = {}
+        analysis = judged.settle(known)
         warn_of_idle(analysis, self.targets, self.options)
         while True:
             refuse_fallback(analysis, self.targets, self.options)
@@ -89,9 +96,9 @@ class Compiler:
                     for step, error in failed
                 }
             )
-            analysis = judged.settle()
+            analysis = judged.settle(known)
 
-    def _compile_all(self, analysis: Analysis, programs: dict[Atoms, Program]) -> list[tuple[Step, Exception]]:
+    def _compile_all(self, analysis: Analysis, programs: dict[Atoms, Built]) -> list[tuple[Step, Exception]]:
         failed: list[tuple[Step, Exception]] = []
         for step, piece in zip(analysis.plan.steps, analysis.pieces, strict=True):
             key = _atoms(analysis.plan, step)
@@ -107,9 +114,12 @@ class Compiler:
                 failed.append((step, error))
         return failed
 
-    def _program(self, analysis: Analysis, step: Step, piece: Piece | None) -> Program:
-        target = self._target(step.device)
-        return target.context.compile(_part(analysis, step, piece).model)
+    def _program(self, analysis: Analysis, step: Step, piece: Piece | None) -> Built:
+        part = analysis.parts.cpu_part(step) if piece is None else piece.part
+        program = self._target(step.device).context.compile(part.model)
+        if not isinstance(program, Program):
+            raise CompilationError(f"the driver gave {type(program).__name__}, expected a Program")
+        return Built(program, part.inputs)
 
     def _compile_failed(self, analysis: Analysis, step: Step, error: Exception) -> str:
         nodes = [analysis.plan.graph.nodes[node].name for node in step.nodes]
@@ -127,7 +137,7 @@ class Compiler:
         self._warn(f"{message}; these nodes go to the next device")
         return message
 
-    def _bind(self, analysis: Analysis, programs: Mapping[Atoms, Program]) -> CompiledPlan:
+    def _bind(self, analysis: Analysis, programs: Mapping[Atoms, Built]) -> CompiledPlan:
         graph = analysis.plan.graph
         slots = slots_of(analysis.plan)
         constants = {
@@ -138,33 +148,24 @@ class Compiler:
         steps = [
             BoundStep(
                 step=step,
-                pool=self._pool(step.device, programs[_atoms(analysis.plan, step)]),
-                inputs=tuple(slots[name] for name in _inputs(analysis, step, piece)),
+                pool=self._pool(step.device, built.program),
+                inputs=tuple(slots[name] for name in built.inputs),
                 outputs=tuple(slots[name] for name in step.outputs),
                 released=tuple(slots[name] for name in step.released),
                 expected=() if step.device == CPU else _expected(graph, step.outputs),
                 guarded=step.device != CPU,
-                on_failure=partial(self._run_failed, analysis, slots, {}),
+                on_failure=partial(self._run_failed, analysis, slots),
             )
-            for step, piece in zip(analysis.plan.steps, analysis.pieces, strict=True)
+            for step, built in ((step, programs[_atoms(analysis.plan, step)]) for step in analysis.plan.steps)
         ]
         return CompiledPlan(steps, slots, {name: slots[name] for name in graph.outputs}, constants)
 
-    def _run_failed(
-        self,
-        analysis: Analysis,
-        slots: Mapping[str, int],
-        substitutes: dict[int, Substitute],
-        step: Step,
-        error: BaseException,
-    ) -> Substitute:
-        """What runs a failed step instead: the CPU, compiled at the first failure. Raises where the policy says so."""
+    def _run_failed(self, analysis: Analysis, slots: Mapping[str, int], step: Step, error: BaseException) -> Substitute:
+        """What runs a failed step instead: the CPU. Raises where the policy says so."""
         nodes = [analysis.plan.graph.nodes[node].name for node in step.nodes]
         message = (
             f"device {step.device!r} failed while it ran segment {step.segment} ({named(nodes)}): {describe(error)}"
         )
-        if step.device == CPU:
-            raise error if isinstance(error, NNAdapterError) else _cpu_failure(message, step, nodes, error) from error
         if self.options.fallback == "forbid":
             raise ExecutionError(
                 f"{message}; fallback is forbidden, so allow it or report this to the vendor",
@@ -172,12 +173,10 @@ class Compiler:
                 segment=step.segment,
                 nodes=nodes,
             ) from error
-        if step.segment not in substitutes:
-            part = analysis.parts.part(step)
-            pool = self._pool(CPU, self._target(CPU).context.compile(part.model))
-            substitutes[step.segment] = Substitute(pool, tuple(slots[name] for name in part.inputs))
-            self._warn(f"{message}; it runs on the CPU instead")
-        return substitutes[step.segment]
+        self._warn(f"{message}; it runs on the CPU instead")
+        part = analysis.parts.part(step)
+        pool = self._pool(CPU, self._target(CPU).context.compile(part.model))
+        return Substitute(pool, tuple(slots[name] for name in part.inputs))
 
     def _pool(self, device: str, program: Program) -> ExecutionPool:
         how: Threading = self._target(device).capability.threading
@@ -229,23 +228,11 @@ def _idle_because(plan: Plan, device: str) -> str:
     return f"the first was refused because of {refusals[0]}; see the report for the others"
 
 
-def _part(analysis: Analysis, step: Step, piece: Piece | None) -> Part:
-    return analysis.parts.cpu_part(step) if piece is None else piece.part
-
-
-def _inputs(analysis: Analysis, step: Step, piece: Piece | None) -> tuple[str, ...]:
-    """Names of the values that the compiled step takes."""
-    if piece is not None:
-        return piece.part.inputs
-    alone = len(step.nodes) == len(analysis.plan.graph.nodes)
-    return analysis.plan.graph.inputs if alone else step.inputs
-
-
-def _close_unused(plan: Plan, programs: dict[Atoms, Program]) -> None:
+def _close_unused(plan: Plan, programs: dict[Atoms, Built]) -> None:
     """Programs of segments that a later cut no longer has."""
     used = {_atoms(plan, step) for step in plan.steps}
     for key in [key for key in programs if key not in used]:
-        programs.pop(key).close()
+        close_all([programs.pop(key).program])
 
 
 def slots_of(plan: Plan) -> dict[str, int]:
@@ -271,13 +258,17 @@ def _expected(graph: Graph, outputs: Sequence[str]) -> OutputCheck:
     for name in outputs:
         value = graph.value(name)
         shape = value.static_shape
-        checks.append(None if shape is None or value.dtype is None else (shape, np.dtype(value.dtype)))
+        dtype = None if shape is None else _array_type(value.dtype)
+        checks.append(None if shape is None or dtype is None else (shape, dtype))
     return checks
+
+
+def _array_type(name: str | None) -> np.dtype[Any] | None:
+    try:
+        return None if name is None else np.dtype(name)
+    except TypeError:  # a type that numpy does not know, so that nothing can be checked
+        return None
 
 
 def _atoms(plan: Plan, step: Step) -> Atoms:
     return step.device, tuple(sorted({plan.graph.atom_of[node] for node in step.nodes}))
-
-
-def _cpu_failure(message: str, step: Step, nodes: Sequence[str], error: BaseException) -> ExecutionError:
-    return ExecutionError(f"{message}; check the inputs", device=step.device, segment=step.segment, nodes=nodes)

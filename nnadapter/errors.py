@@ -16,11 +16,13 @@
     │       └── DeviceLostError  the device is gone; nothing on it can be used again
     ├── IncompatibleProgramError a serialised program is damaged, or of another version or device
     ├── OutOfMemoryError         the device: no room
-    └── CancelledError           the caller: it asked to stop
+    ├── CancelledError           the caller: it asked to stop
+    └── ClosedError              the caller: the session was closed before
 
-and one warning:
+and two warnings:
 
     FallbackWarning              something that a device should have done went to the CPU
+    DriverWarning                a driver did something wrong that cost nothing
 
 Every message says what failed, which, what was got and expected, and what to do next. What a program may want
 to know is in fields, not in the text.
@@ -126,5 +128,13 @@ class CancelledError(NNAdapterError):
     """The caller asked for the run to stop."""
 
 
+class ClosedError(NNAdapterError):
+    """The caller is at fault: it uses a session that was closed."""
+
+
 class FallbackWarning(UserWarning):
     """Something that a device should have done went to another one, or to the CPU."""
+
+
+class DriverWarning(UserWarning):
+    """A driver did something wrong that cost no result."""

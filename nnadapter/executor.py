@@ -14,12 +14,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnadapter.closing import close_all
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.interface import Execution, Program
+from nnadapter.drivers.selection import CPU
 from nnadapter.errors import CancelledError, ExecutionError, InvalidInputError, NNAdapterError
 from nnadapter.ir.operand import Array
 from partition.plan import Step
 
+_MOST_FAILURES = 5
 OutputCheck = Sequence[tuple[tuple[int, ...], np.dtype[Any]] | None]
 """Dimensions and data type that each output of a step must have; None where they are not known before the run."""
 
@@ -72,11 +75,10 @@ class ExecutionPool:
     def close(self) -> None:
         """Close every execution, then the program."""
         with self._lock:
-            for execution in self._all:
-                execution.close()
+            executions = list(self._all)
             self._all.clear()
             self._free.clear()
-        self._program.close()
+        close_all([*executions, self._program])
 
     def _take(self) -> Execution:
         if self._reentrant and self._all:
@@ -113,11 +115,15 @@ class BoundStep:
     guarded: bool
     """Inputs are handed over read-only and contiguous, and outputs are checked: everything but the CPU."""
     on_failure: Callable[[Step, BaseException], Substitute]
-    """Gives what runs the step instead, or raises."""
+    """Makes what runs the step instead, or raises."""
     seconds: float = 0.0
     """Duration of the last run, for the report."""
     failures: list[str] = field(default_factory=list)
-    """Why it did not deliver, once per different reason."""
+    """Why it did not deliver: the first few different reasons."""
+    substitute: Substitute | None = None
+    """What runs the step instead, from its first failure on."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while `substitute` is made and `failures` grows."""
 
 
 class CompiledPlan:
@@ -165,8 +171,8 @@ class CompiledPlan:
 
     def close(self) -> None:
         """Free every program."""
-        for bound in self.steps:
-            bound.pool.close()
+        pools = [bound.pool for bound in self.steps]
+        close_all([*pools, *(bound.substitute.pool for bound in self.steps if bound.substitute is not None)])
 
 
 def _run_step(bound: BoundStep, values: list[Any]) -> StepRun:
@@ -175,13 +181,11 @@ def _run_step(bound: BoundStep, values: list[Any]) -> StepRun:
     device, failure = bound.step.device, ""
     try:
         results = _guarded(bound, inputs) if bound.guarded else bound.pool.compute(inputs)
-    except (CancelledError, InvalidInputError):
-        raise
-    except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
-        results = _instead(bound, error, values)
-        device, failure = "cpu", describe(error)
-        if failure not in bound.failures:
-            bound.failures.append(failure)
+    except Exception as error:
+        if not bound.guarded:
+            raise  # the CPU's own errors are typed, and nobody comes after it
+        device, failure = CPU, describe(error)
+        results = _instead(bound, error, failure, values)
     for slot, result in zip(bound.outputs, results, strict=True):
         values[slot] = result
     for slot in bound.released:
@@ -190,20 +194,24 @@ def _run_step(bound: BoundStep, values: list[Any]) -> StepRun:
     return StepRun(bound.step.segment, device, bound.seconds, failure)
 
 
-def _instead(bound: BoundStep, error: Exception, values: Sequence[Any]) -> Sequence[Any]:
+def _instead(bound: BoundStep, error: Exception, failure: str, values: Sequence[Any]) -> Sequence[Any]:
     """The results of a step whose device failed, from what takes its place."""
-    substitute = bound.on_failure(bound.step, error)
+    with bound.lock:
+        if bound.substitute is None:
+            bound.substitute = bound.on_failure(bound.step, error)
+        if failure not in bound.failures and len(bound.failures) < _MOST_FAILURES:
+            bound.failures.append(failure)
+    substitute = bound.substitute
     try:
         return substitute.pool.compute([values[slot] for slot in substitute.inputs])
-    except NNAdapterError:
+    except CancelledError:
         raise
-    except Exception as second:
-        raise ExecutionError(
-            f"segment {bound.step.segment} failed on {bound.step.device!r} ({describe(error)}) and on the CPU as well: "
-            f"{describe(second)}; check the inputs",
-            device="cpu",
-            segment=bound.step.segment,
-        ) from second
+    except NNAdapterError as second:
+        segment = bound.step.segment
+        message = f"segment {segment} failed on {bound.step.device!r} ({failure}) and on the CPU as well: {second}"
+        if isinstance(second, InvalidInputError):
+            raise InvalidInputError(message) from second
+        raise ExecutionError(message, device=CPU, segment=segment) from second
 
 
 def _guarded(bound: BoundStep, inputs: Sequence[Array]) -> Sequence[Array]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime
 
 from nnadapter.drivers.onnxruntime import PROVIDER, inner_run, loadable, translated
-from nnadapter.errors import InvalidModelError
+from nnadapter.errors import ClosedError, InvalidModelError
 from nnadapter.executor import Provenance, StepRun
 from nnadapter.preparation.loading import check_not_empty, describe, load_model
 from nnadapter.signature import Signature, read_signature
@@ -45,6 +45,8 @@ class HostEngine:
         started = time.perf_counter()
         try:
             results = self._run(names or self._names, feed, options)
+        except ClosedError:
+            raise
         except Exception as error:
             self._explain(names, feed, error)
             raise
@@ -55,8 +57,8 @@ class HostEngine:
         return load_model(self._source)
 
     def close(self) -> None:
-        """Let the session go."""
-        del self.session, self._run
+        """Let the session go. May be called again."""
+        self._run = _closed
 
     def _explain(self, names: Sequence[str] | None, feed: Mapping[str, Any], error: Exception) -> None:
         """Raise the error that tells what is wrong with the feed, else ONNX Runtime's in our words."""
@@ -71,6 +73,10 @@ class HostEngine:
         inputs = [value.name for value in self.session.get_inputs()]
         overridable = [value.name for value in self.session.get_overridable_initializers()]
         return read_signature(model, [*inputs, *overridable], frozenset(overridable))
+
+
+def _closed(*_: Any) -> Any:
+    raise ClosedError("the session is closed; make another one")
 
 
 def _load(

@@ -21,6 +21,7 @@ import onnxruntime as _original
 from onnxruntime.capi import onnxruntime_pybind11_state as _native
 
 from nnadapter import errors
+from nnadapter.binding import IOBinding as IOBinding
 from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
 from nnadapter.providers import CPU_PROVIDER, devices_of_providers
 from nnadapter.session import InferenceSession as _InferenceSession
@@ -137,8 +138,14 @@ def _theirs(error: errors.NNAdapterError) -> errors.NNAdapterError:
     return translated
 
 
+_classes: dict[tuple[type, type], type[errors.NNAdapterError]] = {}
+
+
 def _both(ours: type[errors.NNAdapterError], theirs: type[Exception]) -> type[errors.NNAdapterError]:
-    return type(ours.__name__, (ours, theirs), {"__module__": __name__, "__doc__": ours.__doc__})
+    if (ours, theirs) not in _classes:
+        members = {"__module__": __name__, "__doc__": ours.__doc__}
+        _classes[ours, theirs] = type(ours.__name__, (ours, theirs), members)
+    return _classes[ours, theirs]
 
 
 def __getattr__(name: str) -> Any:

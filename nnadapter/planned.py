@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from nnadapter.analysis import Analyser
 from nnadapter.compilation import Compiled, Compiler
 from nnadapter.drivers.onnxruntime import run_options
+from nnadapter.errors import InvalidInputError
 from nnadapter.executor import Provenance
 from nnadapter.options import Options
 from nnadapter.plans import PlanCache, PlanCounts
 from nnadapter.preparation.prepare import prepare
-from nnadapter.preparation.sizes import default_shapes
+from nnadapter.preparation.sizes import check_shape, default_shapes
 from nnadapter.signature import Shapes, Signature, read_signature
 from nnadapter.targets import Target
 
@@ -56,26 +57,29 @@ class PlannedEngine:
             run_options.reset(token)
             self._plans.give(lease)
 
-    def prepare(self, shapes: Shapes) -> None:
-        """Make the plan for these input shapes now."""
+    def prepare(self, shapes: Shapes) -> Compiled:
+        """Make the plan for these input shapes now, and return it.
+
+        Raises:
+            InvalidInputError: a shape is missing, does not fit, or is of no input.
+        """
+        for name, shape in shapes.items():
+            check_shape(name, shape, self.signature.by_name)
         complete = {name: tuple(shapes[name]) if name in shapes else self._known_shape(name) for name in self._inputs}
-        lease, _ = self._plans.take(tuple(complete.values()), lambda: self._make(complete))
+        for name, known in complete.items():
+            if known is None and self.signature.by_name[name].shape is not None:
+                raise InvalidInputError(f"the model leaves the shape of input {name!r} open; give it", name=name)
+        lease, compiled = self._plans.take(tuple(complete.values()), lambda: self._make(complete))
         self._plans.give(lease)
+        return compiled
 
     def current(self) -> Compiled:
         """The plan used last; made for usual sizes if there is none yet."""
-        newest = self._plans.newest
-        if newest is None:
-            self.prepare(default_shapes(self._prepared))
-            newest = self._plans.newest
-        assert newest is not None
-        return newest
+        return self._plans.newest or self.prepare(default_shapes(self._prepared))
 
     def close(self) -> None:
-        """Free every plan and context."""
-        self._plans.close()
-        for target in self.targets:
-            target.context.close()
+        """Free every plan, and then every context; what is in use is freed when it is not any more."""
+        self._plans.close([target.context for target in self.targets])
 
     def _make(self, shapes: Mapping[str, tuple[int, ...] | None]) -> Compiled:
         known = {name: shape for name, shape in shapes.items() if shape is not None}

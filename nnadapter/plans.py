@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-
-class Closable(Protocol):
-    """What is kept."""
-
-    def close(self) -> None:
-        """Free it."""
-
+from nnadapter.closing import Closable, close_all
+from nnadapter.errors import ClosedError
 
 Kept = TypeVar("Kept", bound=Closable)
 
@@ -48,12 +43,14 @@ class PlanCache(Generic[Kept]):
         self._limit = limit
         self._leases: OrderedDict[Hashable, Lease[Kept]] = OrderedDict()
         self._lock = threading.Lock()
-        self._made = self._used_again = self._dropped = 0
+        self._made = self._used_again = self._dropped = self._users = 0
+        self._at_end: Sequence[Closable] | None = None
 
     @property
     def counts(self) -> PlanCounts:
         """How the plans were used so far."""
-        return PlanCounts(len(self._leases), self._made, self._used_again, self._dropped)
+        with self._lock:
+            return PlanCounts(len(self._leases), self._made, self._used_again, self._dropped)
 
     @property
     def newest(self) -> Kept | None:
@@ -62,17 +59,24 @@ class PlanCache(Generic[Kept]):
             return next((lease.plan for lease in reversed(self._leases.values()) if lease.plan is not None), None)
 
     def take(self, key: Hashable, make: Callable[[], Kept]) -> tuple[Lease[Kept], Kept]:
-        """Return the plan of `key`, made now if it is not kept, and the lease to give back."""
+        """Return the plan of `key`, made now if it is not kept, and the lease to give back.
+
+        Raises:
+            ClosedError: the cache is closed.
+        """
         with self._lock:
+            if self._at_end is not None:
+                raise ClosedError("the session is closed; make another one")
             lease = self._leases.get(key)
             if lease is None:
                 lease = self._leases[key] = Lease()
             else:
                 self._leases.move_to_end(key)
             lease.users += 1
-        if lease.plan is not None:
-            self._used_again += 1
-            return lease, lease.plan
+            self._users += 1
+            if lease.plan is not None:
+                self._used_again += 1
+                return lease, lease.plan
         try:
             return lease, self._make(lease, make)
         except BaseException:
@@ -83,44 +87,60 @@ class PlanCache(Generic[Kept]):
         """Give a lease back."""
         with self._lock:
             lease.users -= 1
-            close = lease.dropped and not lease.users
-        if close and lease.plan is not None:
-            lease.plan.close()
+            self._users -= 1
+            closing = [lease.plan] if lease.dropped and not lease.users and lease.plan is not None else []
+            closing_too = self._last_words()
+        close_all([*closing, *closing_too])
 
-    def close(self) -> None:
-        """Drop every plan; those in use are closed when they are given back."""
+    def close(self, at_end: Sequence[Closable] = ()) -> None:
+        """Drop every plan, then close `at_end`; what is in use is closed when it is given back, `at_end` after it."""
         with self._lock:
+            if self._at_end is not None:
+                return
+            self._at_end = at_end
             leases = list(self._leases.values())
             self._leases.clear()
-        for lease in leases:
-            self._drop(lease)
+            idle = [plan for lease in leases if (plan := self._drop(lease)) is not None]
+            last = self._last_words()
+        close_all([*idle, *last])
 
     def _make(self, lease: Lease[Kept], make: Callable[[], Kept]) -> Kept:
         with lease.made:
-            if lease.plan is None:
-                lease.plan = make()
-                self._made += 1
-                self._trim()
-            return lease.plan
-
-    def _trim(self) -> None:
+            if lease.plan is not None:
+                return lease.plan
+            plan = make()
         with self._lock:
-            excess = len(self._leases) - self._limit
-            idle = [key for key, lease in self._leases.items() if lease.plan is not None][: max(excess, 0)]
-            dropped = [self._leases.pop(key) for key in idle]
-        for lease in dropped:
-            self._dropped += 1
-            self._drop(lease)
+            lease.plan = plan
+            self._made += 1
+            idle = self._trim()
+        close_all(idle)
+        return plan
 
-    def _drop(self, lease: Lease[Kept]) -> None:
-        with self._lock:
-            lease.dropped = True
-            close = not lease.users
-        if close and lease.plan is not None:
-            lease.plan.close()
+    def _trim(self) -> list[Kept]:
+        """Drop what is too much; return what may be closed at once."""
+        excess = len(self._leases) - self._limit
+        oldest = [key for key, lease in self._leases.items() if lease.plan is not None][: max(excess, 0)]
+        self._dropped += len(oldest)
+        return [plan for key in oldest if (plan := self._drop(self._leases.pop(key))) is not None]
+
+    def _drop(self, lease: Lease[Kept]) -> Kept | None:
+        """Mark a lease as dropped; return its plan if nobody uses it."""
+        lease.dropped = True
+        return None if lease.users else lease.plan
+
+    def _last_words(self) -> Sequence[Closable]:
+        """What is closed last, once the cache is closed and nobody uses a plan any more."""
+        if self._at_end is None or self._users:
+            return ()
+        last, self._at_end = self._at_end, ()
+        return last
 
     def _forget(self, key: Hashable, lease: Lease[Kept]) -> None:
         with self._lock:
             lease.users -= 1
-            if self._leases.get(key) is lease and lease.plan is None:
+            self._users -= 1
+            # Others may still wait to make it; the last one that fails takes the lease away.
+            if not lease.users and lease.plan is None and self._leases.get(key) is lease:
                 del self._leases[key]
+            last = self._last_words()
+        close_all(last)

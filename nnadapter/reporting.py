@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.analysis import Analyser
+from nnadapter.closing import close_all
 from nnadapter.compilation import refuse_fallback, warn_of_idle
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.options import Options, default_devices, options_from
@@ -14,7 +15,7 @@ from nnadapter.preparation.loading import load_model
 from nnadapter.preparation.prepare import prepare
 from nnadapter.preparation.sizes import default_shapes
 from nnadapter.reports.facts import PartitionReport, report_of
-from nnadapter.targets import open_targets
+from nnadapter.targets import Target, open_targets
 
 if TYPE_CHECKING:
     import onnx
@@ -41,7 +42,19 @@ def partition_report(
     """
     chosen = options_from(options)
     targets = open_targets(default_devices() if devices is None else devices)
-    prepared = prepare(load_model(model))
+    try:
+        return _report(targets, load_model(model), input_shapes, chosen)
+    finally:
+        close_all(target.context for target in targets)
+
+
+def _report(
+    targets: tuple[Target, ...],
+    model: onnx.ModelProto,
+    input_shapes: Mapping[str, Sequence[int]] | None,
+    chosen: Options,
+) -> PartitionReport:
+    prepared = prepare(model)
     given = {name: tuple(int(size) for size in shape) for name, shape in (input_shapes or {}).items()}
     analysis = Analyser(prepared, targets).judge(default_shapes(prepared, given)).settle()
     warn_of_idle(analysis, targets, chosen)

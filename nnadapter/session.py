@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from nnadapter.binding import IOBinding, bind_results
 from nnadapter.drivers.selection import CPU, DeviceRequest
-from nnadapter.errors import InvalidOptionError
+from nnadapter.errors import ClosedError, InvalidOptionError
 from nnadapter.executor import Provenance
 from nnadapter.host import HostEngine
 from nnadapter.options import Options, default_devices, options_from
@@ -22,7 +22,7 @@ from nnadapter.providers import devices_of_providers, options_of_cpu
 from nnadapter.reporting import partition_report
 from nnadapter.reports.facts import PartitionReport, report_of_compiled
 from nnadapter.signature import ModelMetadata, NodeArg, node_arg
-from nnadapter.targets import open_targets
+from nnadapter.targets import closed_on_failure, open_targets
 
 if TYPE_CHECKING:
     import onnx
@@ -71,13 +71,15 @@ class InferenceSession:
         self._lock = threading.Lock()
         requests = _requests(devices, providers, provider_options)
         targets = open_targets(requests, sess_options)
+        self._closed = False
         self._devices = tuple(target.name for target in targets)
         self._engine: PlannedEngine | HostEngine
         if self._devices == (CPU,):
             given = options_of_cpu(providers, provider_options)
             self._engine = HostEngine(path_or_bytes, sess_options, given, kwargs)
         else:
-            self._engine = PlannedEngine(load_model(path_or_bytes), targets, self._options)
+            with closed_on_failure(targets):
+                self._engine = PlannedEngine(load_model(path_or_bytes), targets, self._options)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -155,6 +157,9 @@ class InferenceSession:
         """Run over many feeds, at most `depth` at once, and give the results in order."""
         if depth < 1:
             raise InvalidOptionError(f"stream takes a depth of at least 1, got {depth}")
+        return self._streamed(feeds, depth)
+
+    def _streamed(self, feeds: Iterable[Mapping[str, Any]], depth: int) -> Iterator[list[Any]]:
         pending: deque[Future[list[Any]]] = deque()
         for feed in feeds:
             pending.append(self.submit(None, feed))
@@ -244,7 +249,7 @@ class InferenceSession:
     def close(self) -> None:
         """Free everything; the session is not to be used after it."""
         with self._lock:
-            workers, self._workers = self._workers, None
+            workers, self._workers, self._closed = self._workers, None, True
         if workers is not None:
             workers.shutdown(wait=True)
         self._engine.close()
@@ -261,6 +266,8 @@ class InferenceSession:
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:
+            if self._closed:
+                raise ClosedError("the session is closed; make another one")
             if self._workers is None:
                 self._workers = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="nnadapter")
             return self._workers

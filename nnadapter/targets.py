@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nnadapter.closing import close_all
 from nnadapter.drivers.capability import Capability
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.registry import open_device
@@ -41,7 +43,21 @@ def open_targets(
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
         InvalidOptionError: an option does not exist or does not fit.
     """
-    return tuple(_open(selected, session_options) for selected in select(requests))
+    opened: list[Target] = []
+    with closed_on_failure(opened):
+        for selected in select(requests):
+            opened.append(_open(selected, session_options))
+    return tuple(opened)
+
+
+@contextmanager
+def closed_on_failure(targets: Sequence[Target]) -> Iterator[None]:
+    """Close the contexts of `targets` if the block raises."""
+    try:
+        yield
+    except BaseException:
+        close_all(target.context for target in targets)
+        raise
 
 
 def _open(selected: Selected, session_options: onnxruntime.SessionOptions | None) -> Target:

@@ -34,13 +34,11 @@ class Watched(Program, Execution):
         return inputs
 
 
-@pytest.mark.parametrize(
-    ("kind", "most", "made"), [(Threading.SERIAL, 1, None), (Threading.EXCLUSIVE, 4, 4), (Threading.REENTRANT, 4, None)]
-)
-def test_computations_at_once(kind, most, made):
+@pytest.mark.parametrize(("kind", "most"), [(Threading.SERIAL, 1), (Threading.EXCLUSIVE, 4), (Threading.REENTRANT, 4)])
+def test_computations_at_once(kind, most):
     program = Watched()
     pools = [ExecutionPool(program, kind, device_lock("watched")) for _ in range(2)]  # as two sessions have them
     with ThreadPoolExecutor(4) as workers:
         list(workers.map(lambda index: pools[index % 2].compute([index]), range(8)))
     assert program.most == most
-    assert made is None or program.made == made
+    assert kind is not Threading.EXCLUSIVE or program.made >= most

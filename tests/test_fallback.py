@@ -9,6 +9,7 @@ import nnadapter as nna
 from nnadapter.errors import (
     CompilationError,
     DeviceUnavailableError,
+    DriverWarning,
     ExecutionError,
     FallbackWarning,
     NotDelegatedError,
@@ -100,3 +101,42 @@ def test_a_segment_too_large_for_the_device_is_cut_in_parts():
         report = session.report()
     assert [segment.device for segment in report.segments] == ["trial"] * 4
     assert not report.exact and report.coverage.nodes == 1
+
+
+@pytest.mark.parametrize("fault", ["compute_invalid", "compute_cancelled"])
+def test_a_driver_may_not_blame_the_caller(fault):
+    session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": fault}))
+    with session, pytest.warns(FallbackWarning, match="'trial' failed"):
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(), rtol=1e-6)
+
+
+def test_answers_that_are_none_are_refusals():
+    with pytest.warns(FallbackWarning, match="NoneType"):
+        session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": "admit_none"}))
+    session.close()
+    with pytest.warns(FallbackWarning, match="expected a Program"):
+        session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": "compile_none"}))
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(), rtol=1e-6)
+    session.close()
+
+
+def test_a_close_that_fails_is_a_warning_and_costs_nothing():
+    x = numbers(3, 4)
+    options = nna.Options(max_plans=1)
+    session = nna.InferenceSession(parse(SANDWICH), devices=("trial", {"fault": "close"}), options=options)
+    session.run(None, {"x": x})
+    with pytest.warns(DriverWarning, match="bus error"):
+        result = session.run(None, {"x": x[:2]})[0]
+    np.testing.assert_allclose(result, run_whole(parse(SANDWICH), {"x": x[:2]})[0], rtol=1e-5)
+    with pytest.warns(DriverWarning):
+        session.close()
+
+
+def test_a_substitute_is_closed_with_its_plan():
+    session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": "compute"}))
+    with pytest.warns(FallbackWarning):
+        session.run(None, {"x": X})
+    (bound,) = session._engine.current().plan.steps
+    program = bound.substitute.pool._program
+    session.close()
+    assert program._give_back is None or not program._give_back.alive

@@ -16,6 +16,7 @@ RANKS = [
     ("partition.plan", "partition.onnx_io"),
     ("partition",),
     ("nnadapter.errors",),
+    ("nnadapter.closing",),
     ("nnadapter.ir",),
     ("nnadapter.converters",),
     ("nnadapter.drivers.capability",),

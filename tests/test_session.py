@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import threading
 import warnings
 
@@ -8,8 +9,10 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
+from nnadapter.drivers.onnxruntime import _pools
 from nnadapter.errors import (
     CancelledError,
+    ClosedError,
     FallbackWarning,
     InputTypeError,
     InvalidInputError,
@@ -309,3 +312,66 @@ def test_nothing_is_warned_of_when_all_goes_well():
         warnings.simplefilter("error")
         with nna.InferenceSession(parse(SANDWICH), devices=TURNS) as session:
             session.run(None, {"x": numbers(2, 4)})
+
+
+@pytest.mark.parametrize("devices", ["trial", "cpu"])
+def test_a_closed_session_says_so(devices):
+    session = nna.InferenceSession(parse(SANDWICH), devices=devices)
+    session.run(None, {"x": numbers(2, 4)})
+    session.close()
+    session.close()
+    with pytest.raises(ClosedError, match="closed"):
+        session.run(None, {"x": numbers(2, 4)})
+    with pytest.raises(ClosedError):
+        session.submit(None, {"x": numbers(2, 4)})
+
+
+def test_the_first_device_of_a_driver_has_one_name():
+    with nna.InferenceSession(parse(CHAIN), devices="cpu:0") as session:
+        assert session.devices == ("cpu",)
+    with pytest.raises(InvalidOptionError, match="named twice"):
+        nna.InferenceSession(parse(CHAIN), devices=["trial", "trial:0"])
+    with pytest.raises(InvalidOptionError, match="got 5"):
+        nna.InferenceSession(parse(CHAIN), devices=5)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [({"nope": (1,)}, "'nope'"), ({"x": (1, 2, 3)}, r"\[1, 2, 3\]"), ({"x": (1, 5)}, r"\[1, 5\]"), ({}, "'x' open")],
+)
+def test_shapes_that_cannot_be_prepared(shapes, words):
+    with nna.InferenceSession(parse(SANDWICH), devices="trial") as session:
+        with pytest.raises(InvalidInputError, match=words):
+            session.prepare(shapes)
+        assert session._engine.counts.made == 0
+
+
+def test_thread_pools_come_back_from_sessions_that_were_dropped():
+    for _ in range(12):
+        session = nna.InferenceSession(parse(SANDWICH), devices=TURNS)
+        session.run(None, {"x": numbers(2, 4)})
+        del session
+    gc.collect()
+    taken = [_pools.acquire(blocking=False) for _ in range(8)]
+    for one in taken:
+        if one:
+            _pools.release()
+    assert all(taken)
+    assert onnxruntime.InferenceSession(parse(CHAIN).SerializeToString()).run(None, {"x": numbers(2, 3)})
+
+
+def test_a_session_that_cannot_be_made_leaves_no_context_open():
+    before = COUNTS.get("context_closed", 0)
+    with pytest.raises(nna.errors.InvalidModelError):
+        nna.InferenceSession(b"garbage", devices="trial")
+    with pytest.raises(nna.errors.DeviceUnavailableError):
+        nna.InferenceSession(parse(CHAIN), devices=["trial", ("trial:2", {"fault": "context"})])
+    assert COUNTS["context_closed"] == before + 2
+
+
+def test_bad_values_on_the_cpu_are_the_caller_s_fault():
+    text = f"{HEAD} g (float[3] x, int64 i) => (float y) {{ a = Neg(x) y = Gather(a, i) }}"
+    feed = {"x": numbers(3), "i": np.array(9)}
+    for devices in ("cpu", ("trial", {"only": ["NEG"]})):
+        with nna.InferenceSession(parse(text), devices=devices) as session, pytest.raises(InvalidInputError):
+            session.run(None, feed)

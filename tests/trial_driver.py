@@ -19,6 +19,7 @@ from nnadapter.drivers import (
     Threading,
     Unsupported,
 )
+from nnadapter.errors import CancelledError, InvalidInputError
 from tests.ir_interpreter import interpret
 
 FAULTS = (
@@ -35,6 +36,11 @@ FAULTS = (
     "count",
     "shape",
     "dtype",
+    "compute_invalid",
+    "compute_cancelled",
+    "admit_none",
+    "compile_none",
+    "close",
 )
 COUNTS: dict[str, int] = {}
 
@@ -50,6 +56,10 @@ class TrialExecution(Execution):
         COUNTS["compute"] = COUNTS.get("compute", 0) + 1
         if self.fault == "compute":
             raise RuntimeError("the device hung up")
+        if self.fault == "compute_invalid":
+            raise InvalidInputError("not my kind of input")
+        if self.fault == "compute_cancelled":
+            raise CancelledError("I had enough")
         results = interpret(self.model, inputs)
         if self.fault == "count":
             return results[:-1]
@@ -69,6 +79,8 @@ class TrialProgram(Program):
 
     def close(self):
         COUNTS["closed"] = COUNTS.get("closed", 0) + 1
+        if self.fault == "close":
+            raise OSError("bus error")
 
 
 class TrialContext(Context):
@@ -95,6 +107,8 @@ class TrialContext(Context):
     def admit(self, model):
         if self.options["fault"] == "admit":
             raise ValueError("confused")
+        if self.options["fault"] == "admit_none":
+            return None
         limit = self.options["max_operations"]
         if limit and len(model.operations) > limit:
             detail = f"{len(model.operations)} operations, room for {limit}"
@@ -103,6 +117,8 @@ class TrialContext(Context):
 
     def compile(self, model):
         COUNTS["compile"] = COUNTS.get("compile", 0) + 1
+        if self.options["fault"] == "compile_none":
+            return None
         culprit = self.options["fails_on"]
         if self.options["fault"] == "compile" or (culprit and any(op.type == culprit for op in model.operations)):
             raise RuntimeError("internal compiler error 7")

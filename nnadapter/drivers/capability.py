@@ -80,10 +80,9 @@ class Capability:
     form: ModelForm
     """In which form it takes segments."""
     threading: Threading = Threading.SERIAL
-    host_memory: bool = True
-    """It computes on the host's own memory, so that nothing is copied between it and other such devices."""
     memory_bytes: int | None = None
-    """Size of the device's memory, if it is limited."""
+    """Size of the device's memory, if it is limited. `Context.admit` judges every segment by itself against it; a
+    device that keeps all programs of a plan in memory at once must leave room for the others."""
     options: tuple[Option, ...] = ()
     """The options that a context understands."""
     operations: tuple[OperationSupport, ...] = ()

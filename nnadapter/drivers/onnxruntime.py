@@ -11,6 +11,7 @@ Foreign errors are translated here and nowhere else: `translated`.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -52,7 +53,6 @@ QUIET = 4
 run_options: ContextVar[onnxruntime.RunOptions | None] = ContextVar("run_options", default=None)
 """The caller's run options for the run that is under way in this thread."""
 
-_NEWEST_KNOWN_OPSET = 64
 _MOST_POOLS = 8
 """Thread pools at once in the process; each has as many threads as there are processors."""
 _CAPABILITY = Capability(form=ModelForm.ONNX, threading=Threading.REENTRANT)
@@ -136,15 +136,21 @@ def translated(what: str, advice: str, default: type[NNAdapterError] | None = No
     """
     try:
         yield
-    except NNAdapterError:
-        raise
     except Exception as error:
-        if "terminate flag" in str(error):
-            raise CancelledError(f"{what} was stopped by its run options") from error
-        kind = default or next((ours for theirs, ours in _TRANSLATIONS if isinstance(error, theirs)), None)
-        if kind is None:
+        ours = _translation(error, what, advice, default)
+        if ours is error:
             raise
-        raise kind(f"{what}: {brief(error)}; {advice}") from error
+        raise ours from error
+
+
+def _translation(error: Exception, what: str, advice: str, default: type[NNAdapterError] | None = None) -> Exception:
+    """The error of ours that stands for `error`: itself if it is ours already, or in no row of the table."""
+    if isinstance(error, NNAdapterError):
+        return error
+    if "terminate flag" in str(error):
+        return CancelledError(f"{what}: it was stopped by its run options")
+    kind = default or next((ours for theirs, ours in _TRANSLATIONS if isinstance(error, theirs)), None)
+    return error if kind is None else kind(f"{what}: {brief(error)}; {advice}")
 
 
 def brief(error: BaseException) -> str:
@@ -170,7 +176,13 @@ class CpuExecution(Execution):
     def compute(self, inputs: Sequence[Any]) -> Sequence[Array]:
         """See `Execution.compute`. Sequences and optionals pass as ONNX Runtime's Python objects."""
         feeds = dict(zip(self._inputs, inputs, strict=True))
-        results: Sequence[Array] = self._run(self._outputs, feeds, run_options.get())
+        try:
+            results: Sequence[Array] = self._run(self._outputs, feeds, run_options.get())
+        except Exception as error:
+            ours = _translation(error, "ONNX Runtime failed on the CPU", "check the inputs")
+            if ours is error:
+                raise
+            raise ours from error
         return results
 
 
@@ -179,7 +191,8 @@ class CpuProgram(Program):
 
     def __init__(self, session: onnxruntime.InferenceSession, has_pool: bool) -> None:
         self._session = session
-        self._has_pool = has_pool
+        # Sessions are often dropped and not closed; the permit comes back either way, once.
+        self._give_back = weakref.finalize(self, _pools.release) if has_pool else None
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
@@ -187,9 +200,8 @@ class CpuProgram(Program):
 
     def close(self) -> None:
         """See `Program.close`."""
-        if self._has_pool:
-            _pools.release()
-            self._has_pool = False
+        if self._give_back is not None:
+            self._give_back()
 
 
 class CpuContext(Context):

@@ -16,7 +16,7 @@ from functools import cache
 from importlib import metadata
 from types import MappingProxyType
 
-from nnadapter.drivers.capability import DeviceInfo
+from nnadapter.drivers.capability import Capability, DeviceInfo
 from nnadapter.drivers.interface import INTERFACE_VERSION, Device, Driver
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, NNAdapterError
 
@@ -46,7 +46,7 @@ class _Failure:
     reason: str
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _loaded: dict[str, Driver | _Failure] = {}
 _devices: dict[str, Device] = {}
 _device_locks: dict[str, threading.Lock] = {}
@@ -111,7 +111,10 @@ def _open(driver_name: str, device_id: str, name: str) -> Device:
     if isinstance(driver, _Failure):
         raise DeviceUnavailableError(f"device {name!r} cannot be used: {driver.reason}")
     try:
-        return driver.open(device_id)
+        device = driver.open(device_id)
+        if not isinstance(device.capability, Capability):
+            raise TypeError(f"its capability is {device.capability!r}, expected a nnadapter.drivers.Capability")
+        return device
     except NNAdapterError:
         raise
     except Exception as error:

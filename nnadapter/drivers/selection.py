@@ -75,17 +75,24 @@ def _listed(requests: DeviceRequest | Sequence[DeviceRequest]) -> Sequence[Devic
     # A pair of a name and a mapping is one device with options, not a list of two.
     if isinstance(requests, tuple) and len(requests) == 2 and isinstance(requests[1], Mapping):
         return [requests]
-    return list(requests)
+    if not isinstance(requests, Sequence):
+        raise InvalidOptionError(f"devices are a name, a pair (name, options) or a list of these, got {requests!r}")
+    return list(requests)  # type: ignore[arg-type]
 
 
 def _split(request: object) -> tuple[str, Mapping[str, Any]]:
     if isinstance(request, str):
-        return request, {}
+        return _canonical(request), {}
     if isinstance(request, tuple) and len(request) == 2:
         name, options = request
         if isinstance(name, str) and isinstance(options, Mapping):
-            return name, options
+            return _canonical(name), options
     raise InvalidOptionError(f"a device is a name or a pair (name, options), got {request!r}")
+
+
+def _canonical(name: str) -> str:
+    """`fake_npu:0` is `fake_npu`, the first device of its driver."""
+    return name.removesuffix(":0")
 
 
 def _converted(device: str, option: Option, given: Any) -> OptionValue:

@@ -30,7 +30,7 @@ def default_shapes(prepared: Prepared, given: Shapes | None = None) -> Shapes:
     given = given or {}
     inputs = {name: prepared.graph.value(name) for name in prepared.graph.inputs}
     for name, wanted in given.items():
-        _check(name, wanted, inputs)
+        check_shape(name, wanted, inputs)
     if all(value.shape is None or value.static_shape is not None or name in given for name, value in inputs.items()):
         stated = {name: shape for name, value in inputs.items() if (shape := value.static_shape) is not None}
         return {**stated, **given}
@@ -54,7 +54,8 @@ def default_shapes(prepared: Prepared, given: Shapes | None = None) -> Shapes:
     )
 
 
-def _check(name: str, shape: tuple[int, ...], inputs: Mapping[str, Value]) -> None:
+def check_shape(name: str, shape: tuple[int, ...], inputs: Mapping[str, Value]) -> None:
+    """Raise InvalidInputError if an input cannot have that shape, or is none."""
     if name not in inputs:
         raise InvalidInputError(f"the model has no input {name!r}; its inputs are {list(inputs)}", name=name)
     declared = inputs[name].shape

@@ -57,7 +57,7 @@ class NodeFacts:
     nbytes: int = 0
     """Bytes it reads and makes, weights included."""
     refusals: tuple[Refusal, ...] = ()
-    """Of the devices before its own in the order of preference."""
+    """Of every device that did not take it, in the order of preference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,13 +232,13 @@ def _running(analysis: Analysis, index: int, step: Step, runs_as: Mapping[int, s
         runs_as=runs_as.get(index, ""),
         flops=analysis.conversion.flops[index],
         nbytes=sum(plan.graph.value(name).nbytes or 0 for name in {*node.reads, *filter(None, node.outputs)}),
-        refusals=tuple(_refusals(plan, index, step.device)),
+        refusals=tuple(_refusals(plan, index)),
     )
 
 
-def _refusals(plan: Plan, index: int, device: str) -> Iterator[Refusal]:
+def _refusals(plan: Plan, index: int) -> Iterator[Refusal]:
     atom = plan.graph.atom_of[index]
-    for name in plan.devices[: plan.devices.index(device)]:
+    for name in plan.devices:
         verdict = plan.verdicts[name][atom]
         if isinstance(verdict, Unsupported):
             yield Refusal(device=name, reason=verdict.reason.value, detail=verdict.detail)

@@ -27,7 +27,6 @@ def capability() -> Capability:
     return Capability(
         form=ModelForm.IR,
         threading=Threading.EXCLUSIVE,
-        host_memory=True,
         memory_bytes=DEFAULT_MEMORY_BYTES,
         options=OPTIONS,
         operations=tuple(

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from nnadapter.errors import ClosedError
+from nnadapter.plans import PlanCache, PlanCounts
+
+
+class Plan:
+    closed = False
+
+    def close(self):
+        assert not self.closed
+        self.closed = True
+
+
+def test_a_plan_that_could_not_be_made_is_made_by_the_next_one_who_waits():
+    cache, entered, go = PlanCache(4), threading.Event(), threading.Event()
+    got = []
+
+    def fails():
+        entered.set()
+        go.wait(10)
+        raise ValueError
+
+    def first():
+        with pytest.raises(ValueError):
+            cache.take("k", fails)
+
+    def second():
+        lease, plan = cache.take("k", Plan)
+        got.append(plan)
+        cache.give(lease)
+
+    one = threading.Thread(target=first)
+    one.start()
+    assert entered.wait(10)
+    two = threading.Thread(target=second)
+    two.start()
+    while cache._users < 2:
+        pass
+    go.set()
+    one.join()
+    two.join()
+    lease, plan = cache.take("k", Plan)
+    assert plan is got[0]
+    cache.give(lease)
+    cache.close()
+    assert plan.closed
+
+
+def test_what_is_in_use_is_closed_when_it_is_given_back_and_the_end_comes_last():
+    cache, end = PlanCache(4), Plan()
+    lease, plan = cache.take("k", Plan)
+    cache.close([end])
+    assert not plan.closed and not end.closed
+    with pytest.raises(ClosedError):
+        cache.take("k", Plan)
+    cache.give(lease)
+    assert plan.closed and end.closed
+    cache.close()
+
+
+def test_the_least_recently_used_goes_first():
+    cache = PlanCache(2)
+    plans = {}
+    for key in "abac":
+        lease, plans[key] = cache.take(key, Plan)
+        cache.give(lease)
+    assert plans["b"].closed and not plans["a"].closed
+    assert cache.counts == PlanCounts(kept=2, made=3, used_again=1, dropped=1)
