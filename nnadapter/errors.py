@@ -74,34 +74,27 @@ class DeviceUnavailableError(NNAdapterError):
     """The machine is at fault: the device is known and cannot be used here."""
 
 
-class NotDelegatedError(NNAdapterError):
-    """The policy forbids fallback, and something would have to fall back to the CPU."""
+class _SegmentError(NNAdapterError):
+    """What concerns a device, and nodes on it."""
 
     def __init__(
         self, message: str, *, device: str | None = None, segment: int | None = None, nodes: Sequence[str] = ()
     ) -> None:
         super().__init__(message)
         self.device = device
-        """The device that did not take or did not do it."""
+        """The device that did not take it or did not do it."""
         self.segment = segment
         """The segment's position in the plan, where it got that far."""
         self.nodes = tuple(nodes)
         """Names of the nodes concerned."""
 
 
-class DriverError(NNAdapterError):
-    """The driver is at fault: it broke the interface, or a promise."""
+class NotDelegatedError(_SegmentError):
+    """The policy forbids fallback, and something would have to fall back to the CPU."""
 
-    def __init__(
-        self, message: str, *, device: str | None = None, segment: int | None = None, nodes: Sequence[str] = ()
-    ) -> None:
-        super().__init__(message)
-        self.device = device
-        """The device."""
-        self.segment = segment
-        """The segment's position in the plan, where there is one."""
-        self.nodes = tuple(nodes)
-        """Names of the nodes concerned."""
+
+class DriverError(_SegmentError):
+    """The driver is at fault: it broke the interface, or a promise."""
 
 
 class CompilationError(DriverError):

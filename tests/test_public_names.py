@@ -50,4 +50,4 @@ def test_every_error_has_one_root():
     errors = [value for value in classes if not issubclass(value, Warning)]
     assert all(issubclass(value, nna.errors.NNAdapterError) and value.__doc__ for value in errors)
     drawn = nna.errors.__doc__
-    assert all(value.__name__ in drawn for value in classes)
+    assert all(value.__name__ in drawn for value in classes if not value.__name__.startswith("_"))

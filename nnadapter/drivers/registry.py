@@ -6,7 +6,6 @@ device is asked for by name.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import threading
@@ -19,6 +18,7 @@ from types import MappingProxyType
 from nnadapter.drivers.capability import Capability, DeviceInfo
 from nnadapter.drivers.interface import INTERFACE_VERSION, Device, Driver
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, NNAdapterError
+from nnadapter.ir.names import close_names
 
 GROUP = "nnadapter.drivers"
 """The entry point group; an entry point's name is the device's name."""
@@ -182,10 +182,8 @@ def _complete(row: DeviceInfo, source: DriverSource) -> DeviceInfo:
 
 
 def _unknown(name: str) -> str:
-    close = difflib.get_close_matches(name, sources(), n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "no name comes close."
     return (
-        f"no driver offers a device named {name!r}; {hint} Known: {', '.join(sources())}. "
+        f"no driver offers a device named {name!r}; {close_names(name, sources())} "
         "Run `nnadapter devices` to see them all"
     )
 

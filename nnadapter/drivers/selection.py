@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from nnadapter.drivers.capability import Option, OptionValue, OptionValues
 from nnadapter.drivers.registry import open_device
 from nnadapter.errors import InvalidOptionError
+from nnadapter.ir.names import close_names
 
 CPU = "cpu"
 """The device that takes everything that nobody else takes."""
@@ -60,9 +60,7 @@ def check_options(device: str, given: Mapping[str, Any]) -> OptionValues:
     known = {option.name: option for option in open_device(device).capability.options}
     for name in given:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else f"; it has {', '.join(known) or 'none'}"
-            raise InvalidOptionError(f"device {device!r} has no option {name!r}{hint}")
+            raise InvalidOptionError(f"device {device!r} has no option {name!r}; {close_names(name, known)}")
     return {
         name: _converted(device, option, given[name]) if name in given else option.default
         for name, option in known.items()
