@@ -38,7 +38,7 @@ def evaluate(
     try:
         arrays = _run(model, feeds)
     except Exception:  # noqa: BLE001  any failure here only means that the slower way is tried
-        return _one_by_one(model, constants, wanted)
+        return _one_by_one(model, feeds, wanted)
     return {name: freeze(array) for name, array in zip(wanted, arrays, strict=True) if isinstance(array, np.ndarray)}
 
 
@@ -77,10 +77,10 @@ def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Sequence[object]
     return results
 
 
-def _one_by_one(model: onnx.ModelProto, constants: Mapping[str, Array], wanted: Sequence[str]) -> dict[str, Array]:
+def _one_by_one(model: onnx.ModelProto, feeds: Mapping[str, Array], wanted: Sequence[str]) -> dict[str, Array]:
     from onnx.reference import ReferenceEvaluator
 
-    known: dict[str, Array] = dict(constants)
+    known: dict[str, object] = dict(feeds)
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     for node in model.graph.node:
         names = [name for name in node.input if name]
@@ -88,7 +88,14 @@ def _one_by_one(model: onnx.ModelProto, constants: Mapping[str, Array], wanted: 
             continue
         try:
             results = ReferenceEvaluator(node, opsets=opsets).run(None, {name: known[name] for name in names})
+            made = dict(zip(node.output, results, strict=True))
         except Exception:  # noqa: BLE001  a node that cannot be evaluated stays in the graph
             continue
-        known.update((name, np.asarray(array)) for name, array in zip(node.output, results, strict=True) if name)
-    return {name: freeze(known[name]) for name in wanted if name in known}
+        known.update((name, result) for name, result in made.items() if name and result is not None)
+    found = {name: known[name] for name in wanted if name in known}
+    # A list is a sequence, which is no constant, though nodes after it read it.
+    return {
+        name: freeze(np.asarray(result))
+        for name, result in found.items()
+        if isinstance(result, np.ndarray | np.generic)
+    }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array
+from partition.dtypes import ITEMSIZE_OF_DTYPE
 from partition.graph import Graph, Value
 from partition.onnx_io import value_of
 
@@ -24,6 +25,7 @@ class Inference:
     def __init__(self, model: onnx.ModelProto, graph: Graph) -> None:
         self._graph = graph
         self._model = model
+        self._functions = frozenset((function.domain, function.name) for function in model.functions)
         inputs = frozenset(graph.inputs)
         self._inputs = [value for value in model.graph.input if value.name in inputs]
         self._outputs = [_without_shape(value) for value in model.graph.output]
@@ -41,17 +43,37 @@ class Inference:
         Raises:
             InvalidModelError: types contradict each other.
         """
-        skeleton = self._skeleton(shapes, constants, nodes)
-        try:
-            inferred = shape_inference.infer_shapes(skeleton, data_prop=True)
-        except (shape_inference.InferenceError, ValueError, RuntimeError) as error:
-            raise InvalidModelError(
-                f"the model contradicts itself: {' '.join(str(error).split())}; export it again"
-            ) from error
-        graph = inferred.graph
+        graph = _inferred(self._skeleton(shapes, constants, nodes))
         found = {value.name: value_of(value) for value in (*graph.input, *graph.value_info, *graph.output)}
         found.update((tensor.name, constant_value(tensor.name, constants[tensor.name])) for tensor in graph.initializer)
         return found
+
+    def types(
+        self, shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, Array], nodes: Sequence[int]
+    ) -> dict[str, onnx.ValueInfoProto]:
+        """Return the same as `values`, as onnx says it and without the constants whose contents inference was given."""
+        graph = _inferred(self._skeleton(shapes, constants, nodes))
+        return {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+
+    def types_of_one(
+        self, index: int, types: Mapping[str, onnx.ValueInfoProto], constants: Mapping[str, Array]
+    ) -> dict[str, onnx.ValueInfoProto]:
+        """Return what is known of the results of the node at `index`, by what is known of its inputs alone.
+
+        Args:
+            index: the node's position.
+            types: what is known of values; a name may be missing.
+            constants: every value whose contents are known.
+
+        Raises:
+            InvalidModelError: types contradict each other.
+        """
+        skeleton = self._empty(with_functions=self._calls_function(index))
+        skeleton.graph.node.append(_inferable(self._model.graph.node[index]))
+        names = dict.fromkeys(self._graph.nodes[index].reads)
+        skeleton.graph.input.extend(types[name] for name in names if name in types and name not in constants)
+        _add_constants(skeleton.graph, [name for name in names if name in constants], constants)
+        return {value.name: value for value in _inferred(skeleton).value_info}
 
     def agrees(
         self, shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, Array], nodes: Sequence[int]
@@ -68,26 +90,50 @@ class Inference:
         self, shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, Array], nodes: Sequence[int]
     ) -> onnx.ModelProto:
         model = self._model
-        # Before IR version 4 every initialiser had to be an input; here they are not.
-        skeleton = onnx.ModelProto(ir_version=onnx.IR_VERSION, opset_import=model.opset_import)
-        skeleton.functions.extend(model.functions)
+        skeleton = self._empty(with_functions=True)
         graph = skeleton.graph
-        graph.name = "skeleton"
         graph.node.extend(_inferable(model.graph.node[index]) for index in nodes)
         for value in self._inputs:
             graph.input.append(value)
             if value.name in shapes:
                 _set_shape(graph.input[-1], shapes[value.name])
         read = dict.fromkeys(name for index in nodes for name in self._graph.nodes[index].reads if name in constants)
-        for name in read:
-            array = constants[name]
-            if array.size <= SMALL_ELEMENTS and array.dtype != object:
-                graph.initializer.append(numpy_helper.from_array(array, name))
-            else:
-                graph.input.append(_typed(name, array))
+        _add_constants(graph, read, constants)
         made = {name for index in nodes for name in self._graph.nodes[index].outputs}
         graph.output.extend(value for value in self._outputs if value.name in made)
         return skeleton
+
+    def _empty(self, *, with_functions: bool) -> onnx.ModelProto:
+        # Before IR version 4 every initialiser had to be an input; here they are not.
+        skeleton = onnx.ModelProto(ir_version=onnx.IR_VERSION, opset_import=self._model.opset_import)
+        if with_functions:
+            skeleton.functions.extend(self._model.functions)
+        skeleton.graph.name = "skeleton"
+        return skeleton
+
+    def _calls_function(self, index: int) -> bool:
+        node = self._model.graph.node[index]
+        # A node that holds graphs may call one in there.
+        holds_graph = any(attribute.HasField("g") for attribute in node.attribute)
+        return holds_graph or (node.domain, node.op_type) in self._functions
+
+
+def _inferred(skeleton: onnx.ModelProto) -> onnx.GraphProto:
+    try:
+        return shape_inference.infer_shapes(skeleton, data_prop=True).graph
+    except (shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        raise InvalidModelError(
+            f"the model contradicts itself: {' '.join(str(error).split())}; export it again"
+        ) from error
+
+
+def _add_constants(graph: onnx.GraphProto, names: Iterable[str], constants: Mapping[str, Array]) -> None:
+    for name in names:
+        array = constants[name]
+        if array.size <= SMALL_ELEMENTS and array.dtype != object:
+            graph.initializer.append(numpy_helper.from_array(array, name))
+        else:
+            graph.input.append(_typed(name, array))
 
 
 def _inferable(node: onnx.NodeProto) -> onnx.NodeProto:
@@ -104,11 +150,7 @@ def constant_value(name: str, array: Array) -> Value:
     """What is known of a value whose contents are known."""
     if array.dtype == object:
         return Value(name, "string", array.shape)
-    return Value(name, array.dtype.name, array.shape, _itemsize(array))
-
-
-def _itemsize(array: Array) -> float:
-    return 0.5 if array.dtype.name in ("int4", "uint4") else array.dtype.itemsize
+    return Value(name, array.dtype.name, array.shape, ITEMSIZE_OF_DTYPE[array.dtype.name])
 
 
 def _typed(name: str, array: Array) -> onnx.ValueInfoProto:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,9 @@ def load_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx
     import onnx
 
     if isinstance(source, onnx.ModelProto):
-        model = source
+        # The caller may go on editing the model, and it is read again for every new shape.
+        model = onnx.ModelProto()
+        model.CopyFrom(source)
     elif isinstance(source, bytes):
         model = _parse(source, "the model given as bytes")
     elif isinstance(source, (str, os.PathLike)):
@@ -33,6 +36,7 @@ def load_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx
     else:
         raise TypeError(f"a model is a path, bytes or an onnx.ModelProto, got {type(source).__name__}")
     check_not_empty(model, describe(source))
+    _load_external_data(model, source)
     return model
 
 
@@ -58,9 +62,7 @@ def _read(path: Path) -> onnx.ModelProto:
         raise ModelFileError(f"model file {str(path)!r} does not exist; check the path") from error
     except OSError as error:
         raise ModelFileError(f"model file {str(path)!r} cannot be read: {error.strerror}; check the path") from error
-    model = _parse(contents, f"model {str(path)!r}")
-    _load_external_data(model, path)
-    return model
+    return _parse(contents, f"model {str(path)!r}")
 
 
 def _parse(contents: bytes, what: str) -> onnx.ModelProto:
@@ -104,20 +106,35 @@ def _is_text(graph: onnx.GraphProto) -> bool:
     return all(isinstance(name, str) for name in names)
 
 
-def _load_external_data(model: onnx.ModelProto, path: Path) -> None:
+def _load_external_data(model: onnx.ModelProto, source: object) -> None:
+    """Read what lies beside the model: without a path, as ONNX Runtime does, in the working directory."""
     import onnx
     from onnx.checker import ValidationError
     from onnx.external_data_helper import uses_external_data
 
-    external = [tensor for tensor in model.graph.initializer if uses_external_data(tensor)]
+    folder = str(Path(source).parent) if isinstance(source, (str, os.PathLike)) else ""
     try:
-        onnx.load_external_data_for_model(model, str(path.parent))
+        onnx.load_external_data_for_model(model, folder)
     except (OSError, ValidationError, ValueError, RuntimeError) as error:
+        external = [tensor for tensor in _tensors(model.graph) if uses_external_data(tensor)]
         names = ", ".join(repr(tensor.name) for tensor in external[:3])
         location = next(
             (entry.value for tensor in external for entry in tensor.external_data if entry.key == "location"), ""
         )
+        advice = "put it beside the model" if folder else "give the path of the model's file instead"
         raise ModelFileError(
-            f"external data file {location!r} of model {str(path)!r} cannot be read (tensors {names}): "
-            f"{' '.join(str(error).split())}; put it beside the model"
+            f"external data file {location!r} of {describe(source)} cannot be read (tensors {names}): "
+            f"{' '.join(str(error).split())}; {advice}"
         ) from error
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """The graph's initialisers and the tensors in attributes of its nodes, those of inner graphs included."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _tensors(inner)

@@ -5,7 +5,8 @@ The way through, for one model:
 1. `prepare` does once what does not depend on the shapes of inputs: names, attributes read, the constant part of the
    graph evaluated in one ONNX Runtime run.
 2. `specialise` does per set of input shapes what is left: shapes propagated by onnx's own inference, `Shape` and `Size`
-   of known shapes taken as constants, what hangs on them evaluated, until nothing new becomes known.
+   of known shapes taken as constants, what hangs on them evaluated, until nothing new becomes known: over the whole
+   graph twice, which is enough for most models, then node by node in order (`forward.py`).
 
 No node is fused or rewritten: a node is kept, or folded because its outputs are known, or unused because nobody reads
 them. Nodes that draw random numbers, run another graph or dequantise weights are never folded. Folding is bounded:
@@ -17,10 +18,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
-from typing import cast
 
-import numpy as np
 import onnx
 from onnx import numpy_helper
 
@@ -28,29 +26,19 @@ from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.registry import read_node, since_version
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, freeze
-from nnadapter.preparation.folding import evaluate
+from nnadapter.preparation.foldable import evaluate_nodes, is_known, may_fold, measure, result_bytes
+from nnadapter.preparation.forward import Forward
 from nnadapter.preparation.inference import Inference
 from partition.graph import Graph, GraphError, Node, Value
 from partition.onnx_io import read_graph
 
 ONCE_BYTES = 1 << 30
 PER_SHAPE_BYTES = 1 << 26
-_UNKNOWN_SIZE_BYTES = 1 << 20
-"""A result of unknown size (NonZero of a constant) is folded where its inputs hold no more than this."""
+_WHOLE_ROUNDS = 2
+"""Rounds over the whole graph at once, before what is left is gone through node by node."""
+_MOST_ROUNDS = 6
+"""Rounds in all, so that time stays linear in nodes; what is unknown after them stays unknown."""
 
-_SELECTING = frozenset(("NonZero", "Unique", "Compress"))
-_RUN_GRAPHS = frozenset(("If", "Loop", "Scan", "SequenceMap"))
-_NEVER_FOLDED = frozenset(
-    [
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-        "Multinomial",
-        "Bernoulli",
-        "DequantizeLinear",
-    ]
-)
 Shapes = Mapping[str, tuple[int, ...]]
 """Input name -> dimensions, every one known."""
 
@@ -136,14 +124,21 @@ def specialise(prepared: Prepared, shapes: Shapes) -> Specialised:
     added: dict[str, Array] = {}
     known = ChainMap(added, prepared.constants)  # type: ignore[arg-type]
     evaluated = set(prepared.evaluated)
-    while True:
-        left = _reached(graph, known)
+    left = _reached(graph, known)
+    for number in range(_MOST_ROUNDS):
+        if number >= _WHOLE_ROUNDS:
+            onward = Forward(prepared.model, graph, prepared.nodes, prepared.inference, PER_SHAPE_BYTES)
+            evaluated |= onward.go(shapes, known, left, added)
+            left = _reached(graph, known)
         values = prepared.inference.values(shapes, known, left)
         found, newly = _fold(prepared.model, graph, prepared.nodes, known, left, values, PER_SHAPE_BYTES)
-        added.update(found)
         evaluated |= newly
-        if not found or all(_is_known(graph, index, values) for index in left if index not in newly):
-            return _specialised(prepared, known, evaluated, values)
+        fresh = [name for name in found if name not in known]
+        added.update(found)
+        if not fresh or all(is_known(graph, index, values) for index in left if index not in newly):
+            break
+        left = _reached(graph, known)
+    return _specialised(prepared, known, evaluated, values)
 
 
 def _specialised(
@@ -170,8 +165,17 @@ def _specialised(
 
 
 def _initialisers(model: onnx.ModelProto, names: frozenset[str]) -> dict[str, Array]:
-    tensors = (tensor for tensor in model.graph.initializer if tensor.name in names)
-    return {tensor.name: freeze(numpy_helper.to_array(tensor)) for tensor in tensors}
+    return {tensor.name: freeze(_contents(tensor)) for tensor in model.graph.initializer if tensor.name in names}
+
+
+def _contents(tensor: onnx.TensorProto) -> Array:
+    try:
+        return numpy_helper.to_array(tensor)
+    except (TypeError, ValueError, KeyError) as error:
+        raise InvalidModelError(
+            f"initializer {tensor.name!r} with dims {list(tensor.dims)} cannot be read: "
+            f"{' '.join(str(error).split())}; export the model again"
+        ) from error
 
 
 def _reached(graph: Graph, known: Mapping[str, Array]) -> list[int]:
@@ -186,10 +190,6 @@ def _reached(graph: Graph, known: Mapping[str, Array]) -> list[int]:
     return sorted(needed)
 
 
-def _is_known(graph: Graph, index: int, values: Mapping[str, Value]) -> bool:
-    return all(name in values and values[name].static_shape is not None for name in graph.nodes[index].outputs if name)
-
-
 def _fold(
     model: onnx.ModelProto,
     graph: Graph,
@@ -201,72 +201,26 @@ def _fold(
 ) -> tuple[dict[str, Array], frozenset[int]]:
     """What becomes known among `candidates` (positions, ascending), and the positions of the nodes evaluated for it."""
     measured: dict[str, Array] = {}
+    sizes: set[int] = set()
     chosen: dict[int, None] = {}
-    made: dict[str, int] = {}
+    made: set[str] = set()
     for index in candidates:
         node = nodes[index]
-        shape = _measure(node, values, known)
+        shape = measure(node, values, known)
         if shape is not None:
             measured[node.outputs[0]] = shape
-            made[node.outputs[0]] = index
+            made.add(node.outputs[0])
+            sizes.add(index)
             continue
-        if not _may_fold(graph, node, index) or not all(name in made or name in known for name in node.inputs if name):
+        if not may_fold(graph, node, index) or not all(name in made or name in known for name in node.inputs if name):
             continue
-        size = _result_bytes(node, values, known)
+        size = result_bytes(node, values, known)
         if size <= budget:
             budget -= size
             chosen[index] = None
-            made.update(dict.fromkeys(filter(None, node.outputs), index))
-    results = _evaluated(model, graph, ChainMap(measured, known), list(chosen))  # type: ignore[arg-type]
-    return {**measured, **results}, frozenset(made.values())
-
-
-def _evaluated(
-    model: onnx.ModelProto, graph: Graph, known: Mapping[str, Array], chosen: Sequence[int]
-) -> dict[str, Array]:
-    if not chosen:
-        return {}
-    inside, outputs = frozenset(chosen), frozenset(graph.outputs)
-    wanted = [
-        name
-        for index in chosen
-        for name in graph.nodes[index].outputs
-        if name in outputs or any(reader not in inside for reader in graph.consumers.get(name, ()))
-    ]
-    return evaluate([model.graph.node[index] for index in chosen], known, wanted, model.opset_import)
-
-
-def _may_fold(graph: Graph, node: OnnxNode, index: int) -> bool:
-    return (
-        node.domain in ("", "ai.onnx")
-        and node.op_type not in _NEVER_FOLDED
-        and node.op_type not in _RUN_GRAPHS
-        and not graph.nodes[index].captured
-    )
-
-
-def _result_bytes(node: OnnxNode, values: Mapping[str, Value], known: Mapping[str, Array]) -> float:
-    """Bytes of a node's results; infinite where they cannot be told, so that it is not folded."""
-    sizes = [values[name].nbytes if name in values else None for name in node.outputs if name]
-    if all(size is not None for size in sizes):
-        return sum(size for size in sizes if size is not None)
-    inputs = sum(known[name].nbytes for name in node.inputs if name in known)
-    selects = node.op_type in _SELECTING and inputs <= _UNKNOWN_SIZE_BYTES
-    return inputs * 8 if selects else float("inf")
-
-
-def _measure(node: OnnxNode, values: Mapping[str, Value], known: Mapping[str, Array]) -> Array | None:
-    """The result of Shape or Size where the shape of the input is known, though its contents are not."""
-    if node.op_type not in ("Shape", "Size") or node.domain not in ("", "ai.onnx"):
-        return None
-    name = node.inputs[0]
-    shape = known[name].shape if name in known else values[name].static_shape if name in values else None
-    if shape is None:
-        return None
-    if node.op_type == "Size":
-        return freeze(np.asarray(prod(shape), np.int64))
-    start, end = node.attributes.get("start", 0), node.attributes.get("end")
-    return freeze(np.asarray(shape[cast("int", start) : cast("int | None", end)], np.int64))
+            made.update(filter(None, node.outputs))
+    results, evaluated = evaluate_nodes(model, graph, ChainMap(measured, known), list(chosen))  # type: ignore[arg-type]
+    return {**measured, **results}, evaluated | sizes
 
 
 def _marked(graph: Graph, kept: Sequence[int], values: Mapping[str, Value]) -> dict[str, Value]:

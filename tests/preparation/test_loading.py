@@ -42,8 +42,7 @@ def test_files_that_cannot_be_read(devices, tmp_path):
         nna.InferenceSession(tmp_path, devices=devices)
 
 
-@pytest.mark.parametrize("devices", ["cpu", "null"])
-def test_external_data(devices, tmp_path):
+def saved_with_external_data(folder):
     weights = onnx.numpy_helper.from_array(np.ones((64, 64), "float32"), "w")
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["y"])],
@@ -52,14 +51,39 @@ def test_external_data(devices, tmp_path):
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 64])],
         [weights],
     )
-    path = tmp_path / "model.onnx"
+    path = folder / "model.onnx"
     model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)])
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    return path
+
+
+@pytest.mark.parametrize("devices", ["cpu", "null"])
+def test_external_data(devices, tmp_path):
+    path = saved_with_external_data(tmp_path)
     with nna.InferenceSession(path, devices=devices) as session:
         assert session.run(None, {"x": np.ones((2, 64), "float32")})[0].shape == (2, 64)
     (tmp_path / "weights.bin").unlink()
     with pytest.raises(ModelFileError, match="'weights.bin'.*'w'"):
         nna.InferenceSession(path, devices=devices)
+
+
+@pytest.mark.parametrize("devices", ["cpu", "null"])
+def test_external_data_without_a_path(devices, tmp_path, monkeypatch):
+    path = saved_with_external_data(tmp_path)
+    for source in (path.read_bytes(), onnx.load(path, load_external_data=False)):
+        with pytest.raises(ModelFileError, match=r"'w'.*give the path"):
+            nna.InferenceSession(source, devices=devices)
+    monkeypatch.chdir(tmp_path)
+    for source in (path.read_bytes(), onnx.load(path, load_external_data=False)):
+        with nna.InferenceSession(source, devices=devices) as session:
+            assert session.run(None, {"x": np.ones((2, 64), "float32")})[0].shape == (2, 64)
+
+
+def test_a_model_edited_afterwards_changes_nothing():
+    model = parse(CHAIN)
+    loaded = load_model(model)
+    model.graph.node[0].op_type = "Neg"
+    assert loaded.graph.node[0].op_type == "Relu" and loaded is not model
 
 
 @pytest.mark.parametrize("devices", ["cpu", "null"])

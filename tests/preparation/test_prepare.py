@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from time import perf_counter
+
 import numpy as np
 import onnx
 import pytest
@@ -15,6 +17,21 @@ from tests.models import HEAD, numbers, parse, run_whole
 def specialised(text, **shapes):
     model = parse(text) if isinstance(text, str) else text
     return specialise(prepare(model), shapes)
+
+
+def remaining(model, result):
+    """What is left to run, as a model; all that is known is an initialiser of it."""
+    rest = onnx.ModelProto()
+    rest.CopyFrom(model)
+    del rest.graph.node[:]
+    rest.graph.node.extend(model.graph.node[index] for index in result.positions)
+    made = {name for node in rest.graph.node for name in node.output}
+    given = {tensor.name for tensor in rest.graph.initializer} | {value.name for value in rest.graph.input}
+    read = {name for node in rest.graph.node for name in node.input}
+    rest.graph.initializer.extend(
+        onnx.numpy_helper.from_array(result.constants[name], name) for name in sorted(read - made - given)
+    )
+    return rest
 
 
 def left(result):
@@ -182,17 +199,8 @@ def test_the_prepared_graph_computes_what_the_whole_does(rows, columns, ops):
     text = f"{HEAD} g (float[N, M] x) => (float[P, Q] y) {{ {' '.join(lines)} y = Relu({last}) }}"
     model = parse(text)
     result = specialised(text, x=(rows, columns))
-    rest = onnx.ModelProto()
-    rest.CopyFrom(model)
-    del rest.graph.node[:]
-    rest.graph.node.extend(model.graph.node[index] for index in result.positions)
-    made = {name for node in rest.graph.node for name in node.output}
-    read = {name for node in rest.graph.node for name in node.input}
-    rest.graph.initializer.extend(
-        onnx.numpy_helper.from_array(result.constants[name], name) for name in sorted(read - made - {"x"})
-    )
     x = numbers(rows, columns)
-    assert np.array_equal(run_whole(rest, {"x": x})[0], run_whole(model, {"x": x})[0])
+    assert np.array_equal(run_whole(remaining(model, result), {"x": x})[0], run_whole(model, {"x": x})[0])
     assert "Shape" not in left(result)
 
 
@@ -202,3 +210,108 @@ def test_shapes_pass_through_what_inference_does_not_know():
         y = Relu(a)
     }}"""
     assert specialised(text, x=(3, 4, 2)).graph.value("y").static_shape == (3, 4, 2)
+
+
+def computed_shapes(levels):
+    """A chain of reshapes to shapes that are computed in a way that inference does not follow."""
+    lines = "".join(
+        f"s{k} = Shape(v{k}) d{k} = Div(s{k}, two) m{k} = Mul(d{k}, two) v{k + 1} = Reshape(v{k}, m{k})\n"
+        for k in range(levels)
+    )
+    return parse(
+        f"{HEAD} g (float[N, 4] v0) => (float[P, Q] y) <int64[1] two = {{2}}> {{ {lines} y = Relu(v{levels}) }}"
+    )
+
+
+def test_a_chain_of_computed_shapes_is_resolved():
+    result = specialised(computed_shapes(20), v0=(6, 4))
+    assert left(result) == ["Reshape"] * 20 + ["Relu"]
+    assert result.graph.value("y").static_shape == (6, 4) and result.unused == ()
+    assert all(result.constants[f"m{k}"].tolist() == [6, 4] for k in range(20))
+    model, feed = computed_shapes(20), {"v0": numbers(6, 4)}
+    assert np.array_equal(run_whole(remaining(model, result), feed)[0], run_whole(model, feed)[0])
+
+
+def test_computed_shapes_take_time_linear_in_nodes():
+    def seconds(levels):
+        prepared = prepare(computed_shapes(levels))
+        start = perf_counter()
+        specialise(prepared, {"v0": (6, 4)})
+        return perf_counter() - start
+
+    seconds(10)
+    assert min(seconds(200) for _ in range(2)) < 8 * min(seconds(50) for _ in range(3))
+
+
+def test_computed_shapes_change_from_level_to_level():
+    level = """s{k} = Shape(v{k}) a{k} = Gather(s{k}, zero) b{k} = Gather(s{k}, one) p{k} = Mul(a{k}, two)
+        q{k} = Div(b{k}, two) t{k} = Concat<axis = 0>(p{k}, q{k}) v{n} = Reshape(v{k}, t{k})\n"""
+    lines = "".join(level.format(k=k, n=k + 1) for k in range(6))
+    model = parse(
+        f"{HEAD} g (float[N, M] v0) => (float[P, Q] y) <int64[1] two = {{2}}, int64[1] zero = {{0}}, "
+        f"int64[1] one = {{1}}> {{ {lines} w = NonZero(t5) c = Cast<to = 1>(w) r = ReduceSum(c) y = Add(v6, r) }}"
+    )
+    result = specialised(model, v0=(1, 64))
+    assert left(result) == ["Reshape"] * 6 + ["Add"]
+    x = numbers(1, 64)
+    y = run_whole(model, {"v0": x})[0]
+    assert result.graph.value("y").static_shape == y.shape == (64, 1)
+    assert np.array_equal(run_whole(remaining(model, result), {"v0": x})[0], y)
+
+
+def test_computed_shapes_behind_functions_and_sequences():
+    model = parse(
+        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]> g (float[N, 4] v0) => (float[P, Q] y) <int64 i = {0}> {
+            """
+        + "".join(
+            f"""s{k} = Shape(v{k}) h{k} = own.half(s{k}) f{k} = Shape(h{k}) e{k} = Mod(f{k}, f{k})
+            g{k} = Add(s{k}, e{k}) r{k} = Reshape(v{k}, g{k}) o{k} = own.half(r{k})
+            l{k} = SequenceConstruct(o{k}) v{k + 1} = SequenceAt(l{k}, i)
+            """
+            for k in range(5)
+        )
+        + """y = Relu(v5) }
+        <domain: "own", opset_import: ["" : 17]> half (x) => (z) { z = Identity(x) }"""
+    )
+    result = specialised(model, v0=(2, 4))
+    assert result.graph.value("y").static_shape == run_whole(model, {"v0": numbers(2, 4)})[0].shape
+
+
+def test_an_initialiser_that_does_not_fit_its_dims_is_named():
+    model = parse(f"{HEAD} g (float[2] x) => (float[2] y) <float[2] w = {{1, 2}}> {{ y = Add(x, w) }}")
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("float_data")
+    tensor.raw_data = b"1234"
+    with pytest.raises(InvalidModelError, match=r"'w'.*\[2\]"):
+        prepare(model)
+
+
+def test_nodes_that_fail_or_lead_nowhere_are_unused_and_not_folded():
+    text = f"""{HEAD} g (float[2] x) => (float[2] y) <float[2] w = {{1, 2}}, int64 i = {{9}}> {{
+        a = Gather(w, i)
+        b = Neg(w)
+        c = Neg(b)
+        y = Add(x, b)
+    }}"""
+    result = specialised(text, x=(2,))
+    assert result.folded == ("Neg_1",) and result.unused == ("Gather_0", "Neg_2")
+
+
+def test_sequences_are_no_constants_node_by_node():
+    model = helper.make_model(
+        helper.make_graph(
+            [
+                helper.make_node("Mod", ["a", "a"], ["b"], fmod=1),
+                helper.make_node("SequenceConstruct", ["b", "b"], ["s"]),
+                helper.make_node("SequenceAt", ["s", "at"], ["c"]),
+            ],
+            "g",
+            [helper.make_tensor_value_info("at", TensorProto.INT64, [])],
+            [helper.make_tensor_value_info("c", TensorProto.BFLOAT16, [2])],
+            [helper.make_tensor("a", TensorProto.BFLOAT16, [2], [5.0, 7.0])],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=10,
+    )
+    result = specialised(model, at=())
+    assert "s" not in result.constants and left(result)[-2:] == ["SequenceConstruct", "SequenceAt"]
