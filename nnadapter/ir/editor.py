@@ -125,7 +125,7 @@ class ModelEditor:
             InvalidModelError: unknown type, inputs or attributes that do not fit the schema.
         """
         schema = schema_of(type_)
-        read = tuple(self._alias.get(index, index) for index in inputs)
+        read = tuple(map(self._resolved, inputs))
         types = tuple(None if index == ABSENT else self._operands[index].type for index in read)
         check_inputs(schema, types)
         complete = check_attributes(schema, attributes or {})

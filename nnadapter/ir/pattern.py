@@ -4,7 +4,7 @@ A pattern is a tree whose root, the anchor, is the last operation of the piece; 
 
 - `operation("MUL", a, b)` is an operation of that type whose first inputs match `a` and `b`; further inputs are free.
   Inputs of commutative operations match in either order.
-- `operand("x")` is any operand. The same name in two places means the same operand.
+- `operand("x")` is any operand. The same name in two places means the same operand, and so it is with operations.
 - `constant("scale", value=0.5, when=...)` is a constant: of any contents, or one number, or as a predicate says.
 - `either(p, q)` is what matches `p` or, failing that, `q`.
 
@@ -18,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from math import isclose
+from math import frexp, isclose, ldexp
 from typing import NamedTuple
+
+import numpy as np
 
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import ABSENT, Model, Operation
@@ -97,7 +99,7 @@ def constant(
 
     Args:
         name: for `Match.operands`.
-        value: it has one element, and that is this number, as far as its data type can tell.
+        value: it has one element, and that is this number rounded to its data type, or a neighbour of that.
         when: it has these contents.
     """
     return ConstantPattern(name, value, when)
@@ -111,7 +113,7 @@ def operation(
     Args:
         types: one row of the schema table, or several.
         *inputs: patterns for the first inputs; the others are free.
-        name: for `Match.named`.
+        name: for `Match.named`; where it stands for another operation already, this one does not match.
         **attributes: what they are, or predicates; floats are compared with a tolerance.
     """
     return OperationPattern(frozenset((types,) if isinstance(types, str) else types), inputs, name, attributes)
@@ -177,7 +179,7 @@ def _match_operation(editor: ModelEditor, pattern: OperationPattern, index: int,
     found = editor.operation(index)
     if found.type not in pattern.types or len(found.inputs) < len(pattern.inputs):
         return
-    if not _attributes_match(pattern, found):
+    if state.named.get(pattern.name, index) != index or not _attributes_match(pattern, found):
         return
     named = {**state.named, pattern.name: index} if pattern.name else state.named
     state = _State(state.operands, named, (*state.operations, index))
@@ -224,14 +226,14 @@ def _is_meant(pattern: OperandPattern | ConstantPattern, found: Operand) -> bool
 
 
 def _is_number(value: Array, dtype: DataType, expected: float) -> bool:
-    if value.size != 1 or not (dtype.is_floating or float(expected).is_integer()):
+    """Within one unit in the last place of `expected` as that data type has it; exactly, for types of few bits."""
+    if value.size != 1:
         return False
-    return isclose(float(value.reshape(())), expected, rel_tol=4 * _precision(dtype))
-
-
-def _precision(dtype: DataType) -> float:
-    """The distance from 1 to the next number of the data type."""
-    return _PRECISION.get(dtype, 0.0)
+    number = float(value.reshape(()))
+    if dtype not in _PRECISION:
+        return number == expected
+    rounded = float(np.asarray(expected, value.dtype))
+    return abs(number - rounded) <= ldexp(_PRECISION[dtype], frexp(rounded)[1] - 1) if rounded else number == rounded
 
 
 _PRECISION = {
@@ -240,6 +242,7 @@ _PRECISION = {
     DataType.FLOAT16: 2.0**-10,
     DataType.BFLOAT16: 2.0**-7,
 }
+"""The distance from 1 to the next number of the data type."""
 
 
 def _attributes_match(pattern: OperationPattern, found: Operation) -> bool:

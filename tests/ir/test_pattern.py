@@ -49,12 +49,29 @@ def test_one_name_is_one_operand(same, found):
         (np.full(3, 1 / 3, np.float32), 1 / 3, 0),
         (np.float32(2), 2, 1),
         (np.float32(0), 0, 1),
+        (np.float16(0.5015), 0.5, 0),
+        (np.float16(1 / 3), 1 / 3, 1),
+        (np.nextafter(np.float16(1 / 3), np.float16(1)), 1 / 3, 1),
+        (np.float16(1 / 3) + 2 * np.spacing(np.float16(1 / 3)), 1 / 3, 0),
+        (np.asarray(1 / 3, "bfloat16"), 1 / 3, 1),
+        (np.asarray(0.3359375, "bfloat16"), 1 / 3, 1),
+        (np.asarray(0.337890625, "bfloat16"), 1 / 3, 0),
+        (np.float16(0.001), 0, 0),
     ],
 )
 def test_a_constant_number_is_compared_at_its_precision(value, expected, found):
-    program = Program(x=(2, 3))
+    program = Program(dtype=np.asarray(value).dtype.name, x=(2, 3))
     model = program.finish(program("ADD", program.x, np.asarray(value)))
     assert len(find_matches(model, operation("ADD", X, constant(value=expected)))) == found
+
+
+def test_one_name_is_one_operation():
+    program = Program(x=(2, 3))
+    one, other = program("NEG", program.x), program("NEG", program.x)
+    named = operation("NEG", X, name="same")
+    for second, found in [(one, 1), (other, 0)]:
+        model = program.finish(program("SUB", one, second))
+        assert len(find_matches(model, operation("SUB", named, named))) == found
 
 
 def test_predicates():

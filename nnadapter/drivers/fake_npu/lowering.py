@@ -13,20 +13,23 @@ from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.passes import run_passes
 
 PASSES = (
+    "remove_dead",
     "simplify",
-    "matmul_to_fully_connected",
-    "fuse_batch_normalization",
-    "fuse_scale_and_bias",
     "fuse_layer_normalization",
     "fuse_gelu",
     "fuse_hard_swish",
     "fuse_swish",
+    "matmul_to_fully_connected",
+    "fuse_scale_and_bias",
+    "fuse_batch_normalization",
     "fuse_activation",
     "channels_last",
     "simplify",
     "remove_dead",
 )
-"""What makes a model fit this device, in order."""
+"""What makes a model fit this device, in the order that `nnadapter.ir.passes` recommends.
+
+`simplify` comes once more for the transposes that the new layout brings, and `remove_dead` for what that leaves."""
 
 NO_OPERATION = "no operation"
 """What an operation runs as that costs nothing: a view, or one that a pass took away."""

@@ -18,7 +18,7 @@ def fuse_gelu(model: Model) -> Model:
        reciprocal, the half a MUL by 0.5 or a DIV by 2, on x, on the sum, on both parts of the sum or on the product.
     2. x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2 becomes GELU(x; tanh). The cube may be a POW or two MULs,
        and one x may be factored out of the inner sum.
-    3. Products and sums may stand either way round; constants must be right to four units in the last place.
+    3. Products and sums may stand either way round; constants must be right to one unit in the last place.
        Refused: a part that something else reads.
     """
     return rewrite(model, _RULES)

@@ -17,25 +17,25 @@ def fuse_layer_normalization(model: Model) -> Model:
     1. d = SUB(x, REDUCE_MEAN(x)); v = REDUCE_MEAN of d squared (POW by 2, or MUL with itself); d / SQRT(v + epsilon)
        (or times its RECIPROCAL), times a constant scale, is LAYER_NORMALIZATION without a bias.
     2. ADD of a constant behind that is its bias.
-    3. The means run over the trailing axes, with `keepdims`; scale and bias have just those axes' dimensions.
-    4. Refused: other axes, other constants' shapes, an epsilon that is not one positive number, a part that
-       something else reads.
+    3. All means run over the same trailing axes, with `keepdims`; scale and bias have just those axes' dimensions.
+    4. Refused: other axes or axes that differ, other constants' shapes, an epsilon that is not one positive number, a
+       part that something else reads.
     """
     return rewrite(model, _RULES)
 
 
 def _normalised(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     x, scale = match.operands["x"], match.operands["scale"]
-    axes = editor.operation(match.named["mean"]).attributes["axes"]
+    axes, *others = (editor.operation(mean).attributes["axes"] for mean in match.named.values())
     rank = editor.type_of(x).rank
     assert isinstance(axes, tuple)
-    if axes != editor.operation(match.named["variance"]).attributes["axes"]:
-        return None
-    if not axes or axes != tuple(range(int(axes[0]), rank)):
+    if any(other != axes for other in others) or not axes or axes != tuple(range(int(axes[0]), rank)):
         return None
     epsilon = editor.value_of(match.operands["epsilon"])
     if epsilon is None or not _fits(editor, x, scale, int(axes[0])):
         return None
+    if editor.type_of(x).dimensions != editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions:
+        return None  # epsilon may have more axes than x
     attributes = {"axis": int(axes[0]), "epsilon": float(epsilon.reshape(()))}
     return editor.add_operation("LAYER_NORMALIZATION", (x, scale), attributes, origins=match.operations)
 
@@ -59,17 +59,20 @@ def _is_epsilon(value: Array) -> bool:
     return value.size == 1 and float(value.reshape(())) > 0
 
 
-def _deviation() -> OperationPattern:
-    # A new pattern for each place: exporters write the difference once or twice.
-    return operation("SUB", _X, operation("REDUCE_MEAN", _X, name="mean", keepdims=True))
+def _deviation(mean: str) -> OperationPattern:
+    # A new name for each place: exporters write the difference, and its mean, once or more often.
+    return operation("SUB", _X, operation("REDUCE_MEAN", _X, name=mean, keepdims=True))
 
 
 _X = operand("x")
-_SQUARE = either(operation("POW", _deviation(), constant(value=2)), operation("MUL", _deviation(), _deviation()))
+_SQUARED = _deviation("mean of the square")
+_SQUARE = either(
+    operation("POW", _SQUARED, constant(value=2)), operation("MUL", _SQUARED, _deviation("mean of the factor"))
+)
 _VARIANCE = operation("REDUCE_MEAN", _SQUARE, name="variance", keepdims=True)
 _ROOT = operation("SQRT", operation("ADD", _VARIANCE, constant("epsilon", when=_is_epsilon)))
 _QUOTIENT = either(
-    operation("DIV", _deviation(), _ROOT), operation("MUL", _deviation(), operation("RECIPROCAL", _ROOT))
+    operation("DIV", _deviation("mean"), _ROOT), operation("MUL", _deviation("mean"), operation("RECIPROCAL", _ROOT))
 )
 _RULES = (
     Rule(operation("MUL", _QUOTIENT, constant("scale")), _normalised),

@@ -76,11 +76,11 @@ def _folded(
 ) -> tuple[Array | None, Array | None]:
     """The new filter and bias; nothing where one of them is not finite."""
     moved = None if bias is None else bias.astype(np.float64)
-    if scale is not None and moved is not None:
-        moved = moved * scale
-    if shift is not None:
-        moved = shift if moved is None else moved + shift
     with np.errstate(over="ignore", invalid="ignore"):
+        if scale is not None and moved is not None:
+            moved = moved * scale
+        if shift is not None:
+            moved = shift if moved is None else moved + shift
         scaled = filter_ if scale is None else _scaled(filter_, scale, groups).astype(filter_.dtype)
         result = scaled, None if moved is None else moved.astype(filter_.dtype)
     return result if all(np.isfinite(each).all() for each in result if each is not None) else (None, None)

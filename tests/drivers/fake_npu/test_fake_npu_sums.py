@@ -21,3 +21,17 @@ def test_sums_over_many_positions_keep_their_digits(op):
     exact = (np.mean if op == "ReduceMean" else np.sum)(x.astype(np.float64), axis=(2, 3), keepdims=True)
     with nna.InferenceSession(parse(text), devices="fake_npu", options=nna.Options(fallback="forbid")) as session:
         np.testing.assert_allclose(session.run(None, {"x": x})[0], exact, rtol=3e-6)
+
+
+@pytest.mark.parametrize("size", [(640, 640), (409600,)])
+def test_instance_normalisation_of_a_picture_keeps_its_digits(size):
+    positions = ", ".join(map(str, size))
+    text = f"""{HEAD} g (float[1, 3, {positions}] x) => (float[1, 3, {positions}] y) <float[3] one = {{1, 1, 1}}> {{
+        y = InstanceNormalization(x, one, one)
+    }}"""
+    x = np.random.default_rng(0).standard_normal((1, 3, *size)).astype(np.float32) + 5
+    wide, axes = x.astype(np.float64), tuple(range(2, x.ndim))
+    deviation = np.sqrt(wide.var(axis=axes, keepdims=True) + 1e-5)
+    exact = (wide - wide.mean(axis=axes, keepdims=True)) / deviation + 1
+    with nna.InferenceSession(parse(text), devices="fake_npu", options=nna.Options(fallback="forbid")) as session:
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], exact, rtol=0, atol=2e-5)

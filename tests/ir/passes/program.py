@@ -4,6 +4,7 @@ import numpy as np
 
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir.verify import verify as check_model
 from tests.ir_interpreter import interpret
 
 
@@ -12,18 +13,22 @@ class Program:
 
     def __init__(self, dtype="float32", **inputs):
         self.builder, self.dtype, self.count = ModelBuilder(), dtype, 0
+        self.made, self.read = [], set()
         for name, dimensions in inputs.items():
             setattr(self, name, self.builder.add_input(name, OperandType(DataType(dtype), tuple(dimensions))))
 
     def __call__(self, type_, *inputs, **attributes):
         self.count += 1
+        operands = [self._operand(each) for each in inputs]
         made = self.builder.add_operation(
             type_,
-            [self._operand(each) for each in inputs],
+            operands,
             attributes,
             outputs=[f"v{self.count}"],
             origins=[f"n{self.count}"],
         )
+        self.read.update(operands)
+        self.made.extend(made)
         return made[0] if len(made) == 1 else made
 
     def finish(self, *outputs):
@@ -65,8 +70,10 @@ def border(model):
 
 def check(function, model, tolerance=2e-5, keeps_origins=True):
     """Apply a pass; the result computes the same, has the same border and stands for the same nodes."""
+    check_model(model)
     before = [(operation.type, operation.inputs) for operation in model.operations]
     after = function(model)
+    check_model(after)
     assert [(operation.type, operation.inputs) for operation in model.operations] == before
     assert border(after) == border(model)
     names = [operand.name for operand in after.operands]

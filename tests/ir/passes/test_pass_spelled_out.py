@@ -8,6 +8,10 @@ from nnadapter.ir.passes import PASSES
 from tests.ir.passes.program import Program, check, random, types
 
 
+BROAD = np.full((1,) * 4, 1e-5, np.float32)
+"""A number that raises the rank of what it is added to."""
+
+
 def product(program, order, *factors):
     """The factors multiplied in that order, each new one on either side."""
     first, *others = (factors[position] for position in order)
@@ -122,11 +126,15 @@ def test_a_gate_is_not_swish():
     assert PASSES["fuse_swish"](model) is model
 
 
-def spelled_layer_normalization(program, *, axes=(2,), square="POW", twice=False, root="DIV", scale=(4,), epsilon=1e-5):
+def spelled_layer_normalization(
+    program, *, axes=(2,), other_axes=None, square="POW", twice=False, root="DIV", scale=(4,), epsilon=1e-5
+):
     x = program.x
     mean = program("REDUCE_MEAN", x, axes=axes, keepdims=True)
     deviation = program("SUB", x, mean)
     other = program("SUB", x, mean) if twice else deviation
+    if other_axes is not None:
+        other = program("SUB", x, program("REDUCE_MEAN", x, axes=other_axes, keepdims=True))
     squared = program("POW", other, 2.0) if square == "POW" else program("MUL", other, other)
     variance = program("REDUCE_MEAN", squared, axes=axes, keepdims=True)
     bottom = program("SQRT", program("ADD", variance, epsilon))
@@ -143,6 +151,8 @@ def spelled_layer_normalization(program, *, axes=(2,), square="POW", twice=False
         {},
         {"square": "MUL"},
         {"twice": True},
+        {"other_axes": (2,)},
+        {"other_axes": (2,), "square": "MUL"},
         {"root": "RECIPROCAL"},
         {"axes": (1, 2), "scale": (3, 4)},
     ],
@@ -157,8 +167,22 @@ def test_layer_normalization(form, bias):
     assert len(after.operations[0].inputs) == 2 + bias
 
 
-@pytest.mark.parametrize("form", [{"axes": (1,)}, {"scale": (3, 4)}, {"scale": (1,)}, {"epsilon": 0.0}])
+@pytest.mark.parametrize(
+    "form", [{"axes": (1,)}, {"scale": (3, 4)}, {"scale": (1,)}, {"epsilon": 0.0}, {"epsilon": BROAD}]
+)
 def test_what_is_not_layer_normalization_stays(form):
     program = Program(x=(2, 3, 4))
     model = program.finish(spelled_layer_normalization(program, **form))
     assert PASSES["fuse_layer_normalization"](model) is model
+
+
+def test_all_means_of_a_layer_normalization_are_compared():
+    program = Program(x=(2, 3, 4))
+    one, other = (
+        program("SUB", program.x, program("REDUCE_MEAN", program.x, axes=(axis,), keepdims=True)) for axis in (1, 2)
+    )
+    for top, left, right in [(one, other, other), (other, one, other), (other, other, one)]:
+        variance = program("REDUCE_MEAN", program("MUL", left, right), axes=(2,), keepdims=True)
+        y = program("DIV", top, program("SQRT", program("ADD", variance, 1e-5)))
+        model = program.finish(program("MUL", y, random(1, 4)))
+        assert PASSES["fuse_layer_normalization"](model) is model

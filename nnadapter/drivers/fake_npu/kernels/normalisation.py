@@ -11,6 +11,7 @@ import numpy as np
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
+from nnadapter.drivers.fake_npu.kernels.summation import bind_summation, partial_sums
 
 _BLOCK = 4 * BLOCK_ELEMENTS
 """Elements of one block of rows."""
@@ -120,29 +121,30 @@ def _bind_layer(call: Call) -> Run:
 def _instance_scratch(
     inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
 ) -> tuple[TensorType, ...]:
-    """The squared distances, then mean and deviation of every channel of every image."""
+    """The squared distances, mean and deviation of every channel of every image, then what summing takes."""
     dimensions = list(inputs[0].dimensions)
     for axis in parameters["axes"]:
         dimensions[axis] = 1
     few = TensorType(inputs[0].dtype, tuple(dimensions))
-    return inputs[0], few, few
+    return inputs[0], few, few, *partial_sums(inputs[0], parameters["axes"])
 
 
 def _bind_instance(call: Call) -> Run:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, mean and variance over `axes`, one per channel."""
-    (x, scale, bias), (out,), (squares, mean, deviation) = call.inputs, call.outputs, call.scratch
+    (x, scale, bias), (out,), (squares, mean, deviation, *part) = call.inputs, call.outputs, call.scratch
     axes, epsilon = tuple(call.parameters["axes"]), call.parameters["epsilon"]
     share = mean.size / x.size
     channels = [1] * x.ndim
     channels[call.parameters["channel_axis"]] = scale.size
     scale, bias = scale.reshape(channels), bias.reshape(channels)
+    add, add_squares = bind_summation(x, mean, axes, part), bind_summation(squares, deviation, axes, part)
 
     def run() -> None:
-        np.add.reduce(x, axis=axes, keepdims=True, out=mean)
+        add()
         np.multiply(mean, share, mean)
         np.subtract(x, mean, out)
         np.multiply(out, out, squares)
-        np.add.reduce(squares, axis=axes, keepdims=True, out=deviation)
+        add_squares()
         np.multiply(deviation, share, deviation)
         np.add(deviation, epsilon, deviation)
         np.sqrt(deviation, deviation)

@@ -9,6 +9,7 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
+from nnadapter.drivers.fake_npu.kernels.summation import bind_summation, partial_sums
 from nnadapter.ir.operand import Array
 
 
@@ -25,28 +26,11 @@ def _bind_reduction(function: np.ufunc) -> Callable[[Call], Run]:
 def _sum_scratch(
     inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
 ) -> tuple[TensorType, ...]:
-    """Sums along the last of several axes."""
-    axes, type_ = parameters["axes"], inputs[0]
-    if len(axes) < 2:
-        return ()
-    return (
-        TensorType(type_.dtype, tuple(1 if axis == axes[-1] else size for axis, size in enumerate(type_.dimensions))),
-    )
+    return partial_sums(inputs[0], parameters["axes"])
 
 
 def _bind_sum(call: Call) -> Run:
-    """Several axes in two steps: thousands of terms added one by one to the same float lose digits."""
-    (x,), (out,) = call.inputs, call.outputs
-    axes, keepdims = tuple(call.parameters["axes"]), call.outputs[0].ndim == call.inputs[0].ndim
-    if not call.scratch:
-        return lambda: np.add.reduce(x, axis=axes, dtype=out.dtype, out=out, keepdims=keepdims)
-    (part,) = call.scratch
-
-    def run() -> None:
-        np.add.reduce(x, axis=axes[-1], dtype=part.dtype, out=part, keepdims=True)
-        np.add.reduce(part, axis=axes, dtype=out.dtype, out=out, keepdims=keepdims)
-
-    return run
+    return bind_summation(call.inputs[0], call.outputs[0], call.parameters["axes"], call.scratch)
 
 
 def _bind_mean(call: Call) -> Run:

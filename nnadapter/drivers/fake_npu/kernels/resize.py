@@ -19,14 +19,14 @@ CoordinateRule = Callable[[Array, float, int, int], Array]
 
 
 def _half_pixel(place: Array, scale: float, size: int, result: int) -> Array:
-    return (place + 0.5) / scale - 0.5
+    return (place + np.float32(0.5)) / scale - np.float32(0.5)
 
 
 def _half_pixel_symmetric(place: Array, scale: float, size: int, result: int) -> Array:
     # The result's size was rounded down from size * scale; what that lost is shared between both ends.
     adjustment = result / (scale * size)
     offset = size / 2 * (1 - adjustment)
-    return offset + (place + 0.5) / scale - 0.5
+    return np.float32(offset) + _half_pixel(place, scale, size, result)
 
 
 def _pytorch_half_pixel(place: Array, scale: float, size: int, result: int) -> Array:
@@ -34,7 +34,7 @@ def _pytorch_half_pixel(place: Array, scale: float, size: int, result: int) -> A
 
 
 def _align_corners(place: Array, scale: float, size: int, result: int) -> Array:
-    return place * ((size - 1) / (result - 1)) if result > 1 else np.zeros_like(place)
+    return place * np.float32(size - 1) / np.float32(result - 1) if result > 1 else np.zeros_like(place)
 
 
 def _asymmetric(place: Array, scale: float, size: int, result: int) -> Array:
@@ -56,22 +56,25 @@ ROUNDINGS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
     {
         "ceil": np.ceil,
         "floor": np.floor,
-        "round_prefer_ceil": lambda place: np.floor(place + 0.5),
-        "round_prefer_floor": lambda place: np.ceil(place - 0.5),
+        # Half is compared, not added: 3.4999998 + 0.5 is 4 in float32.
+        "round_prefer_ceil": lambda place: np.floor(place) + (place - np.floor(place) >= 0.5),
+        "round_prefer_floor": lambda place: np.floor(place) + (place - np.floor(place) > 0.5),
     }
 )
 """By ONNX's nearest_mode."""
 
 
 def _places(axis: int, size: int, result: int, parameters: Parameters) -> Array:
-    """For every index of the result along one axis, the place in the input, float64."""
+    """For every index of the result along one axis, the place in the input, float32.
+
+    Computed in float32 as ONNX Runtime does: which pixel is nearest hangs on the last bit of `3 / 0.33333334`.
+    """
     rule = COORDINATES[parameters["coordinate_transformation_mode"]]
-    return rule(np.arange(result, dtype=np.float64), parameters["scales"][axis], size, result)
+    return rule(np.arange(result, dtype=np.float32), np.float32(parameters["scales"][axis]), size, result)
 
 
 def _neighbours(axis: int, size: int, result: int, parameters: Parameters) -> Array:
-    # Rounded first: a place such as 2.5 must not be missed by one unit in the last place.
-    places = np.round(_places(axis, size, result, parameters), 9)
+    places = _places(axis, size, result, parameters)
     return np.clip(ROUNDINGS[parameters["nearest_mode"]](places), 0, size - 1).astype(np.intp)
 
 

@@ -46,8 +46,9 @@ def _bind_transposed(call: Call) -> Run:
         for rows in blocks(x.shape[1], products.shape[0] // x.shape[2])
         for piece in _products(x[number, rows], weight, window, out[number], products, rows.start)
     ]
-    overlap = any(size > stride for size, stride in zip(window.kernel_shape, window.strides, strict=True))
-    covered = window.kernel_shape == window.strides and not any(window.pads) and out.size == _reach(x, weight, window)
+    reaches = zip(window.kernel_shape, window.dilations, window.strides, strict=True)
+    overlap = any((size - 1) * dilation + 1 > stride for size, dilation, stride in reaches)
+    covered = not overlap and window.kernel_shape == window.strides and not any(window.pads) and out.size == _reach(x, weight, window)
 
     def run() -> None:
         if not covered:

@@ -1,0 +1,40 @@
+"""Sums over many elements, in two steps: thousands of terms added one by one to the same float lose digits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnadapter.drivers.fake_npu.graph import TensorType
+from nnadapter.drivers.fake_npu.kernels.kernel import Run
+from nnadapter.ir.operand import Array
+
+
+def partial_sums(type_: TensorType, axes: Sequence[int]) -> tuple[TensorType, ...]:
+    """Scratch for sums along the last of several axes; nothing where there is but one, which needs one step."""
+    if len(axes) < 2:
+        return ()
+    dimensions = (1 if axis == axes[-1] else size for axis, size in enumerate(type_.dimensions))
+    return (TensorType(type_.dtype, tuple(dimensions)),)
+
+
+def bind_summation(x: Array, out: Array, axes: Sequence[int], scratch: Sequence[Array]) -> Run:
+    """Sum `x` over `axes` into `out`, which has those axes with size 1 or not at all.
+
+    Args:
+        x: any dimensions.
+        out: the sums; numpy would add narrow integers in a wider type, here they wrap around.
+        axes: of `x`.
+        scratch: as `partial_sums` says.
+    """
+    axes, keepdims = tuple(axes), out.ndim == x.ndim
+    if not scratch:
+        return lambda: np.add.reduce(x, axis=axes, dtype=out.dtype, out=out, keepdims=keepdims)
+    (part,) = scratch
+
+    def run() -> None:
+        np.add.reduce(x, axis=axes[-1], dtype=part.dtype, out=part, keepdims=True)
+        np.add.reduce(part, axis=axes, dtype=out.dtype, out=out, keepdims=keepdims)
+
+    return run

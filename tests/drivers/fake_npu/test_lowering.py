@@ -1,0 +1,31 @@
+import numpy as np
+
+from nnadapter.drivers.fake_npu.lowering import PASSES, lower
+from nnadapter.ir import passes
+from tests.ir.passes.program import Program, check, random
+
+
+def kernels(model):
+    return [instruction.kernel for instruction in lower(model, half_precision=False).graph.instructions]
+
+
+def test_spelled_out_operations_are_put_together_before_their_parts_are_folded():
+    program = Program(x=(1, 3, 4, 5))
+    y = program("CONV_2D", program.x, random(1, 6, 3, 1, 1))
+    clipped = program("CLIP", program("ADD", y, 3.0), min=0.0, max=6.0)
+    model = program.finish(program("DIV", clipped, 6.0))
+    check(lambda each: passes.run_passes(each, PASSES), model)
+    assert kernels(model) == ["transpose", "pointwise_convolution", "transpose"]
+
+
+def test_a_scale_goes_through_batch_normalisation_into_the_host():
+    program = Program(x=(1, 3, 4, 5))
+    statistics = [np.abs(random(seed, 6)) + 1 for seed in range(4)]
+    y = program("BATCH_NORMALIZATION", program("CONV_2D", program.x, random(1, 6, 3, 1, 1)), *statistics)
+    model = program.finish(program("RELU", program("MUL", y, random(5, 6, 1, 1))))
+    assert kernels(model) == ["transpose", "pointwise_convolution", "transpose"]
+
+
+def test_the_order_is_the_recommended_one():
+    recommended = [name for name in passes.PASSES if name in PASSES]
+    assert list(dict.fromkeys(PASSES)) == recommended

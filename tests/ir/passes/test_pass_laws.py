@@ -1,0 +1,165 @@
+"""Whatever the passes make of a random model, in whatever order, computes the same."""
+
+from math import pi, sqrt
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnadapter.drivers.fake_npu.lowering import PASSES as DEVICE_PASSES
+from nnadapter.ir.passes import PASSES, run_passes
+from nnadapter.ir.verify import verify
+from tests.ir.passes.program import Program, check, random
+
+TOLERANCES = {"float64": 1e-9, "float32": 2e-4, "float16": 1e-1}
+ACTIVATIONS = ["RELU", "SIGMOID", "TANH", "GELU", "HARD_SWISH", "HARD_SIGMOID", "LEAKY_RELU", "SWISH", "CLIP"]
+
+
+def constant(draw, program, *dimensions):
+    """Numbers of about one, so that nothing grows and what is left out shows."""
+    value = random(draw(st.integers(0, 9)), *dimensions)
+    return np.asarray(np.sign(value) * (0.6 + 0.3 * np.abs(np.tanh(value))), program.dtype)
+
+
+def number(draw, program, value):
+    """A number in one of the forms that exporters choose, once in a while the wrong one or of too many axes."""
+    shape = draw(st.sampled_from([(), (), (1,), (1, 1, 1, 1), (1,) * 5]))
+    return np.full(shape, value * draw(st.sampled_from([1, 1, 1, 1, 1, 1.25])), program.dtype)
+
+
+def either_way(draw, program, type_, left, right):
+    return program(type_, *((left, right) if draw(st.booleans()) else (right, left)))
+
+
+def convolution(draw, program, x):
+    if len(program.dimensions(x)) != 4:
+        return product(draw, program, x)
+    channels, group = program.dimensions(x)[1], draw(st.sampled_from([1, 1, program.dimensions(x)[1]]))
+    bias = [constant(draw, program, channels)] if draw(st.booleans()) else []
+    filter_ = constant(draw, program, channels, channels // group, 1, 1) / (channels // group)
+    type_ = draw(st.sampled_from(["CONV_2D", "CONV_2D", "CONV_2D_TRANSPOSE"]))
+    return program(type_, x, filter_.astype(program.dtype), *bias, group=group)
+
+
+def batch_normalization(draw, program, x):
+    if len(program.dimensions(x)) != 4:
+        return activation(draw, program, x)
+    statistics = [constant(draw, program, program.dimensions(x)[1]) for _ in range(4)]
+    return program("BATCH_NORMALIZATION", x, *statistics[:3], np.abs(statistics[3]), epsilon=0.1)
+
+
+def product(draw, program, x):
+    size = program.dimensions(x)[-1]
+    weight = (constant(draw, program, size, size) / size).astype(program.dtype)
+    if draw(st.booleans()):
+        return program("FULLY_CONNECTED", x, weight, constant(draw, program, size))
+    return program("MAT_MUL", x, weight, transpose_y=draw(st.booleans()))
+
+
+def scale(draw, program, x):
+    """A constant of any shape that broadcasts, often not along the channels."""
+    dimensions = program.dimensions(x)
+    rank = draw(st.integers(0, len(dimensions)))
+    kept = dimensions[len(dimensions) - rank :]
+    shape = draw(st.sampled_from([kept, (1,) * rank, *[_along(kept, axis) for axis in range(rank)]]))
+    value = constant(draw, program, *shape)
+    type_ = draw(st.sampled_from(["MUL", "ADD", "SUB", "DIV"]))
+    return program("DIV", x, value) if type_ == "DIV" else either_way(draw, program, type_, x, value)
+
+
+def _along(dimensions, axis):
+    return tuple(size if position == axis else 1 for position, size in enumerate(dimensions))
+
+
+def activation(draw, program, x):
+    type_ = draw(st.sampled_from(ACTIVATIONS))
+    return program(type_, x, **({"min": 0.0, "max": 6.0} if type_ == "CLIP" else {}))
+
+
+def gelu(draw, program, x):
+    def times(left, right):
+        return either_way(draw, program, "MUL", left, right)
+
+    if draw(st.booleans()):
+        inner = program("ERF", program("DIV", x, number(draw, program, sqrt(2))))
+    else:
+        cube = times(number(draw, program, 0.044715), times(x, program("MUL", x, x)))
+        inner = program("TANH", times(either_way(draw, program, "ADD", x, cube), number(draw, program, sqrt(2 / pi))))
+    raised = either_way(draw, program, "ADD", inner, number(draw, program, 1))
+    if draw(st.booleans()):
+        return times(times(x, number(draw, program, 0.5)), raised)
+    return times(times(x, raised), number(draw, program, 0.5))
+
+
+def hard_swish(draw, program, x):
+    clipped = program("CLIP", either_way(draw, program, "ADD", x, number(draw, program, 3)), min=0.0, max=6.0)
+    gated = clipped if draw(st.booleans()) else either_way(draw, program, "MUL", x, clipped)
+    return program("DIV", gated, number(draw, program, 6))
+
+
+def swish(draw, program, x):
+    inner = x if draw(st.booleans()) else program("MUL", x, number(draw, program, 1.5))
+    return either_way(draw, program, "MUL", x, program("SIGMOID", inner))
+
+
+def layer_normalization(draw, program, x):
+    dimensions = program.dimensions(x)
+    last = len(dimensions) - 1
+    choices = st.sampled_from([(last,), (last,), (last,), (last - 1,), (last - 1, last)])
+    usual = draw(choices)
+
+    def mean(y):
+        return program("REDUCE_MEAN", y, axes=draw(st.one_of(st.just(usual), choices)), keepdims=True)
+
+    one = program("SUB", x, mean(x))
+    other = program("SUB", x, mean(x)) if draw(st.booleans()) else one
+    square = program("POW", other, number(draw, program, 2)) if draw(st.booleans()) else program("MUL", other, one)
+    variance = either_way(draw, program, "ADD", mean(square), number(draw, program, 1))
+    quotient = program("DIV", one, program("SQRT", variance))
+    scaled = program("MUL", quotient, constant(draw, program, *dimensions[usual[0] :]))
+    return program("ADD", scaled, constant(draw, program, *dimensions[usual[0] :])) if draw(st.booleans()) else scaled
+
+
+def addition(draw, program, x):
+    y = program("ASSIGN", x) if draw(st.booleans()) else program("RELU", x)
+    return program("ADD", x, y)
+
+
+def movement(draw, program, x):
+    dimensions = program.dimensions(x)
+    perm = tuple(draw(st.permutations(range(len(dimensions)))))
+    moved = program("TRANSPOSE", x, perm=perm)
+    return moved if draw(st.booleans()) else program("RESHAPE", moved, shape=dimensions)
+
+
+STEPS = [
+    *(convolution, convolution, batch_normalization, scale, scale, activation, product),
+    *(gelu, hard_swish, swish, layer_normalization, addition, movement),
+]
+
+
+@st.composite
+def models(draw):
+    size = st.sampled_from([1, 2, 3, 3])
+    program = Program(draw(st.sampled_from(list(TOLERANCES))), x=[draw(size) for _ in range(4)])
+    values = [program.x]
+    for _ in range(draw(st.integers(2, 7))):
+        latest = st.just(values[-1])
+        values.append(
+            draw(st.sampled_from(STEPS))(draw, program, draw(st.one_of(latest, latest, st.sampled_from(values))))
+        )
+    middle = draw(st.sets(st.sampled_from(program.made), max_size=2))
+    return program.finish(*(each for each in program.made if each not in program.read or each in middle))
+
+
+ORDERS = st.one_of(st.just(tuple(PASSES)), st.just(DEVICE_PASSES), st.permutations(list(PASSES)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(models(), ORDERS)
+def test_passes_change_nothing_but_the_form(model, order):
+    def observe(name, before, after):
+        verify(after)
+
+    tolerance = TOLERANCES[model.operands[model.inputs[0]].type.dtype.value]
+    check(lambda each: run_passes(each, order, observe), model, tolerance)
