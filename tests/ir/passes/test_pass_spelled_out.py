@@ -7,7 +7,6 @@ import pytest
 from nnadapter.ir.passes import PASSES
 from tests.ir.passes.program import Program, check, random, types
 
-
 BROAD = np.full((1,) * 4, 1e-5, np.float32)
 """A number that raises the rank of what it is added to."""
 
