@@ -62,4 +62,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The public names."""
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__doc__", "__name__", "__file__", "__path__"]

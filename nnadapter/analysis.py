@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from nnadapter.converters.convert import Conversion, convert_graph
 from nnadapter.drivers.interface import Admission
 from nnadapter.drivers.selection import CPU
-from nnadapter.errors import NNAdapterError
+from nnadapter.errors import InvalidModelError, NNAdapterError
 from nnadapter.ir.model import Model
 from nnadapter.preparation.prepare import Prepared, Shapes, Specialised, specialise
 from nnadapter.segments import OnnxParts, Part, part_of
 from nnadapter.support import judge
 from nnadapter.targets import Target
-from partition.graph import Graph
+from partition.graph import Graph, GraphError
 from partition.onnx_io import OnnxIndex
 from partition.placement import place_by_priority
 from partition.plan import Plan, Step, make_plan
@@ -114,7 +114,21 @@ class Judged:
         return found.segments, found.exact
 
     def _placement(self) -> tuple[str, ...]:
-        return place_by_priority(self.graph, [target.name for target in self.targets], self.verdicts)
+        try:
+            return place_by_priority(self.graph, [target.name for target in self.targets], self.verdicts)
+        except GraphError as error:
+            raise InvalidModelError(self._homeless()) from error
+
+    def _homeless(self) -> str:
+        """Why the first node that no device takes is taken by none."""
+        refusals = zip(*self.verdicts.values(), strict=True)
+        atom = next(atom for atom, given in enumerate(refusals) if not any(given))
+        node = self.graph.nodes[self.graph.atoms[atom][0]]
+        last = self.verdicts[self.targets[-1].name][atom]
+        return (
+            f"node {node.name!r} ({node.op_type}) is taken by no device, not even by the CPU: {last}; "
+            "give session options with the library that has the operator, or export without it"
+        )
 
     def _plan(self, segments: Sequence[Segment], exact: bool) -> Plan:
         names = [target.name for target in self.targets]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -83,13 +84,14 @@ class ExecutionPool:
     def _take(self) -> Execution:
         if self._reentrant and self._all:
             return self._all[0]
-        try:
+        with suppress(IndexError):
             return self._free.pop()
-        except IndexError:
-            with self._lock:
-                execution = self._program.create_execution()
-                self._all.append(execution)
-            return execution
+        with self._lock:
+            execution = self._program.create_execution()
+            if not isinstance(execution, Execution):
+                raise ExecutionError(f"the driver gave {type(execution).__name__}, expected an Execution")
+            self._all.append(execution)
+        return execution
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,8 @@ def _guarded(bound: BoundStep, inputs: Sequence[Array]) -> Sequence[Array]:
     if len(results) != len(bound.expected):
         raise ExecutionError(f"the driver gave {len(results)} outputs, expected {len(bound.expected)}")
     for name, result, expected in zip(bound.step.outputs, results, bound.expected, strict=True):
+        if type(result) is not np.ndarray:
+            raise ExecutionError(f"the driver gave {type(result).__name__} for {name!r}, expected a numpy array")
         if expected is not None and (result.shape != expected[0] or result.dtype != expected[1]):
             raise ExecutionError(
                 f"the driver gave {result.dtype}{list(result.shape)} for {name!r}, "

@@ -64,6 +64,10 @@ class OnnxParts:
         )
         return Part(whole, own.inputs)
 
+    def without_constants(self) -> onnx.ModelProto:
+        """Everything that is left to run, but for the contents of constants."""
+        return self._extract(range(len(self.graph.nodes)), (), (), ())
+
     def whole(self) -> onnx.ModelProto:
         """Everything that is left to run."""
         graph = self.graph

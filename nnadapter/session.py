@@ -246,6 +246,16 @@ class InferenceSession:
         """Stop profiling; the file's name, or an empty string where nothing was profiled."""
         return str(self._engine.session.end_profiling()) if isinstance(self._engine, HostEngine) else ""
 
+    def get_profiling_start_time_ns(self) -> int:
+        """When profiling began, in nanoseconds; 0 where nothing is profiled."""
+        return int(self._engine.session.get_profiling_start_time_ns) if isinstance(self._engine, HostEngine) else 0
+
+    def disable_fallback(self) -> None:
+        """Nothing to do: ONNX Runtime's own fallback is between its providers; ours is in `Options.fallback`."""
+
+    def enable_fallback(self) -> None:
+        """See `disable_fallback`."""
+
     def close(self) -> None:
         """Free everything; the session is not to be used after it."""
         with self._lock:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Shapes = Mapping[str, tuple[int, ...]]
 
+_NO_VERSION = (1 << 63) - 1
+"""What ONNX Runtime says of a model without a version."""
 _TYPE_NAMES = {
     "float32": "float",
     "float64": "double",
@@ -156,7 +158,7 @@ def read_signature(model: onnx.ModelProto, inputs: Sequence[str], defaults: froz
             domain=model.domain,
             description=model.doc_string,
             graph_description=model.graph.doc_string,
-            version=model.model_version,
+            version=model.model_version if model.HasField("model_version") else _NO_VERSION,
             custom_metadata_map={entry.key: entry.value for entry in model.metadata_props},
         ),
     )
@@ -213,7 +215,11 @@ def _check_shape(array: np.ndarray[Any, Any], value: Value) -> None:
     )
     if not fits:
         raise InvalidInputError(
-            f"input {value.name!r} has shape {list(array.shape)}, expected {list(declared)}; "
-            "names stand for any size; reshape the input",
+            f"input {value.name!r} has shape {list(array.shape)}, expected {list(declared)}{_names(declared)}; "
+            "reshape the input",
             name=value.name,
         )
+
+
+def _names(declared: Sequence[int | str | None]) -> str:
+    return "" if all(isinstance(dimension, int) for dimension in declared) else " where a name or None is any size"

@@ -10,17 +10,14 @@ from nnadapter.errors import NNAdapterError
 from nnadapter.segments import OnnxParts
 from nnadapter.targets import Target
 from partition.graph import Graph
-from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
+from partition.verdict import Reason, Supported, Unsupported, Verdict, all_of
 
 
 def judge(target: Target, graph: Graph, conversion: Conversion, parts: OnnxParts) -> tuple[Verdict, ...]:
     """Return the verdict of `target` on every atom of `graph`.
 
-    The CPU is not asked: it takes what nobody else takes. A driver that raises, or that answers with something else
-    than one verdict per operation, has refused everything.
+    A driver that raises, or that answers with something else than one verdict per operation, has refused everything.
     """
-    if target.is_cpu:
-        return (SUPPORTED,) * len(graph.atoms)
     of_nodes = _judge_ir(target, conversion) if target.capability.form is ModelForm.IR else _judge_onnx(target, parts)
     return tuple(all_of(of_nodes[node] for node in atom) for atom in graph.atoms)
 
@@ -34,7 +31,9 @@ def _judge_ir(target: Target, conversion: Conversion) -> Sequence[Verdict]:
 
 
 def _judge_onnx(target: Target, parts: OnnxParts) -> Sequence[Verdict]:
-    return _ask(target, parts.whole(), len(parts.graph.nodes))
+    # The CPU judges operators by their names, so that the weights need not be copied for it.
+    model = parts.without_constants() if target.is_cpu else parts.whole()
+    return _ask(target, model, len(parts.graph.nodes))
 
 
 def _ask(target: Target, model: object, expected: int) -> Sequence[Verdict]:

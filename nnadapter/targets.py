@@ -64,6 +64,8 @@ def _open(selected: Selected, session_options: onnxruntime.SessionOptions | None
     device = open_device(selected.name)
     try:
         context = device.create_context(selected.options)
+        if not isinstance(context, Context):
+            raise TypeError(f"it gave {type(context).__name__}, expected a nnadapter.drivers.Context")
     except NNAdapterError:
         raise
     except Exception as error:

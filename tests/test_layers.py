@@ -16,7 +16,7 @@ RANKS = [
     ("partition.plan", "partition.onnx_io"),
     ("partition",),
     ("nnadapter.errors",),
-    ("nnadapter.closing",),
+    ("nnadapter.closing", "nnadapter.versions"),
     ("nnadapter.ir",),
     ("nnadapter.converters",),
     ("nnadapter.drivers.capability",),
@@ -43,6 +43,7 @@ PUBLIC = ("nnadapter",)
 """The package's own __init__, which names things lazily."""
 ONNX = (
     "partition.onnx_io",
+    "nnadapter.versions",
     "nnadapter.preparation",
     "nnadapter.converters.registry",
     "nnadapter.drivers.onnxruntime",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
+from nnadapter.converters.registry import since_version
 from nnadapter.drivers.capability import (
     Capability,
     DeviceInfo,
@@ -41,8 +42,9 @@ from nnadapter.errors import (
     NNAdapterError,
 )
 from nnadapter.ir.operand import Array
+from nnadapter.versions import check_versions
 from partition.onnx_io import stamp_down
-from partition.verdict import SUPPORTED, Unsupported, Verdict
+from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
 if TYPE_CHECKING:
     import onnx
@@ -55,6 +57,8 @@ run_options: ContextVar[onnxruntime.RunOptions | None] = ContextVar("run_options
 
 _MOST_POOLS = 8
 """Thread pools at once in the process; each has as many threads as there are processors."""
+_OLDEST_JUDGED_OPSET = 7
+"""ONNX Runtime has its own ways with models older than that, which are not second-guessed."""
 _CAPABILITY = Capability(form=ModelForm.ONNX, threading=Threading.REENTRANT)
 
 
@@ -105,6 +109,7 @@ def loadable(model: onnx.ModelProto) -> onnx.ModelProto:
         InvalidModelError: a node of it has no such meaning in any opset that ONNX Runtime knows.
     """
     opsets, ir_version = onnxruntime_limits()
+    check_versions(model)
     stamped = stamp_down(model, opsets, ir_version)
     if isinstance(stamped, Unsupported):
         raise InvalidModelError(
@@ -211,8 +216,15 @@ class CpuContext(Context):
         self._session_options = session_options
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """See `Context.supported`: everything, since nobody comes after it."""
-        return [SUPPORTED] * len(model.graph.node)
+        """See `Context.supported`: everything but operators that nobody has; constants need not be in the model.
+
+        Session options may have brought libraries of operators, so with them nothing is refused.
+        """
+        if self._session_options is not None:
+            return [SUPPORTED] * len(model.graph.node)
+        opsets = {entry.domain: entry.version for entry in model.opset_import}
+        functions = {(function.domain, function.name) for function in model.functions}
+        return [_verdict(node, opsets, functions) for node in model.graph.node]
 
     def compile(self, model: onnx.ModelProto) -> Program:
         """See `Context.compile`.
@@ -260,6 +272,33 @@ class CpuDriver(Driver):
         """See `Driver.devices`."""
         version = onnxruntime.__version__
         return (DeviceInfo(name="cpu", vendor="ONNX Runtime", type=DeviceType.CPU, sub_type="CPU", version=version),)
+
+
+_DOMAINS = frozenset(
+    (
+        "ai.onnx.ml",
+        "ai.onnx.training",
+        "ai.onnx.preview",
+        "ai.onnx.preview.training",
+        "com.microsoft",
+        "com.microsoft.experimental",
+        "com.microsoft.nchwc",
+        "com.ms.internal.nhwc",
+        "org.pytorch.aten",
+    )
+)
+"""Domains of operators, beside ONNX's own, that ONNX Runtime's wheels know."""
+
+
+def _verdict(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Container[tuple[str, str]]) -> Verdict:
+    if (node.domain, node.op_type) in functions or node.domain in _DOMAINS:
+        return SUPPORTED
+    if node.domain not in ("", "ai.onnx"):
+        return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"domain {node.domain!r} is not ONNX's and not ONNX Runtime's")
+    opset = opsets.get(node.domain, opsets.get("", opsets.get("ai.onnx", 1)))
+    if since_version(node.domain, node.op_type, opset) is not None or opset < _OLDEST_JUDGED_OPSET:
+        return SUPPORTED
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, f"opset {opset} has no operator {node.op_type!r}")
 
 
 _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")

@@ -29,6 +29,7 @@ from nnadapter.ir.operand import Array, freeze
 from nnadapter.preparation.foldable import evaluate_nodes, is_known, may_fold, measure, result_bytes
 from nnadapter.preparation.forward import Forward
 from nnadapter.preparation.inference import Inference
+from nnadapter.versions import check_versions
 from partition.graph import Graph, GraphError, Node, Value
 from partition.onnx_io import read_graph
 
@@ -87,6 +88,7 @@ def prepare(model: onnx.ModelProto) -> Prepared:
     Raises:
         InvalidModelError: the graph contradicts itself.
     """
+    check_versions(model)
     try:
         graph = read_graph(model)
     except GraphError as error:

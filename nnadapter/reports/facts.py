@@ -24,6 +24,7 @@ from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
     from nnadapter.compilation import Compiled
+    from nnadapter.executor import BoundStep
 
 SCHEMA_VERSION = 1
 """Of the JSON form; it grows when something that programs read changes its meaning or goes."""
@@ -194,10 +195,20 @@ def report_of_compiled(compiled: Compiled, policy: str, plans: PlanCounts) -> Pa
     observed = Observed(
         seconds={bound.step.segment: bound.seconds for bound in steps if bound.seconds},
         failures={bound.step.segment: tuple(bound.failures) for bound in steps if bound.failures},
-        notes=(*compiled.notes, *(failure for bound in steps for failure in bound.failures)),
+        notes=(*compiled.notes, *(_fell_back(compiled, bound) for bound in steps if bound.failures)),
         plans=plans,
     )
     return report_of(compiled.analysis, policy, observed)
+
+
+def _fell_back(compiled: Compiled, bound: BoundStep) -> str:
+    step, graph = bound.step, compiled.analysis.plan.graph
+    names = ", ".join(repr(graph.nodes[node].name) for node in step.nodes[:3])
+    more = f" and {len(step.nodes) - 3} more" if len(step.nodes) > 3 else ""
+    return (
+        f"device {step.device!r} failed while it ran segment {step.segment} ({names}{more}): "
+        f"{'; '.join(bound.failures)}; it ran on the CPU, whose time is shown"
+    )
 
 
 def _node_facts(analysis: Analysis) -> tuple[NodeFacts, ...]:
@@ -272,10 +283,16 @@ def _segment_facts(analysis: Analysis, step: Step, observed: Observed, piece: Pi
         outputs=tuple(_tensor(graph, name) for name in step.outputs),
         flops=sum(analysis.conversion.flops[node] or 0 for node in step.nodes),
         weight_bytes=sum(graph.value(name).nbytes or 0 for name in step.constants),
-        facts=dict(piece.admission.facts) if piece is not None else {},
+        facts=_told(piece),
         seconds=observed.seconds.get(step.segment),
         failures=observed.failures.get(step.segment, ()),
     )
+
+
+def _told(piece: Piece | None) -> dict[str, int | float | str]:
+    """What the device said of a segment; what is neither number nor text is turned into text."""
+    told = piece.admission.facts if piece is not None else {}
+    return {str(name): value if isinstance(value, (int, float, str)) else str(value) for name, value in told.items()}
 
 
 def _tensor(graph: Graph, name: str) -> TensorFacts:

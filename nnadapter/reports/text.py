@@ -38,13 +38,14 @@ def _summary(report: PartitionReport) -> Iterator[str]:
     yield from _wrapped(shapes or "none", "inputs     ")
     yield f"nodes      {len(states)}: {running} run, {folded} folded before the run, {unused} unused"
     yield from _groups(report)
+    unknown = sum(node.state == "runs" and node.flops is None for node in report.nodes)
+    known = " known" if unknown else ""
     yield (
-        f"coverage   {report.coverage.nodes:.1%} of nodes, {report.coverage.flops:.1%} of FLOPs, "
+        f"coverage   {report.coverage.nodes:.1%} of nodes, {report.coverage.flops:.1%} of{known} FLOPs, "
         f"{report.coverage.bytes:.1%} of bytes off the CPU"
     )
-    unknown = sum(node.state == "runs" and node.flops is None for node in report.nodes)
     if unknown:
-        yield f"           {count(unknown, 'node')} without a FLOP formula, counted as none"
+        yield f"           FLOPs of {count(unknown, 'node')} are not known: their op has no formula"
     accelerated = sum(segment.device != CPU for segment in report.segments)
     fewest = "the fewest possible" if report.exact else "not proved the fewest"
     yield (

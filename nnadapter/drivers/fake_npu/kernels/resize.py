@@ -14,30 +14,30 @@ from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
 from nnadapter.ir.operand import Array
 
-CoordinateRule = Callable[[Array, float, int, int], Array]
+CoordinateRule = Callable[[Array, np.float32, int, int], Array]
 """Places in the result, scale, sizes of input and result -> places in the input."""
 
 
-def _half_pixel(place: Array, scale: float, size: int, result: int) -> Array:
+def _half_pixel(place: Array, scale: np.float32, size: int, result: int) -> Array:
     return (place + np.float32(0.5)) / scale - np.float32(0.5)
 
 
-def _half_pixel_symmetric(place: Array, scale: float, size: int, result: int) -> Array:
+def _half_pixel_symmetric(place: Array, scale: np.float32, size: int, result: int) -> Array:
     # The result's size was rounded down from size * scale; what that lost is shared between both ends.
-    adjustment = result / (scale * size)
+    adjustment = result / (float(scale) * size)
     offset = size / 2 * (1 - adjustment)
     return np.float32(offset) + _half_pixel(place, scale, size, result)
 
 
-def _pytorch_half_pixel(place: Array, scale: float, size: int, result: int) -> Array:
+def _pytorch_half_pixel(place: Array, scale: np.float32, size: int, result: int) -> Array:
     return _half_pixel(place, scale, size, result) if result > 1 else np.zeros_like(place)
 
 
-def _align_corners(place: Array, scale: float, size: int, result: int) -> Array:
+def _align_corners(place: Array, scale: np.float32, size: int, result: int) -> Array:
     return place * np.float32(size - 1) / np.float32(result - 1) if result > 1 else np.zeros_like(place)
 
 
-def _asymmetric(place: Array, scale: float, size: int, result: int) -> Array:
+def _asymmetric(place: Array, scale: np.float32, size: int, result: int) -> Array:
     return place / scale
 
 
@@ -52,12 +52,14 @@ COORDINATES: Mapping[str, CoordinateRule] = MappingProxyType(
 )
 """By ONNX's coordinate_transformation_mode."""
 
+_ALMOST = 1e-6
 ROUNDINGS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
     {
         "ceil": np.ceil,
         "floor": np.floor,
-        # Half is compared, not added: 3.4999998 + 0.5 is 4 in float32.
-        "round_prefer_ceil": lambda place: np.floor(place) + (place - np.floor(place) >= 0.5),
+        # Half is compared, not added, since 3.4999998 + 0.5 is 4 in float32. What is a bit short of half counts as half
+        # where half goes up: so does ONNX Runtime.
+        "round_prefer_ceil": lambda place: np.floor(place) + (place - np.floor(place) >= 0.5 - _ALMOST),
         "round_prefer_floor": lambda place: np.floor(place) + (place - np.floor(place) > 0.5),
     }
 )
@@ -67,10 +69,11 @@ ROUNDINGS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
 def _places(axis: int, size: int, result: int, parameters: Parameters) -> Array:
     """For every index of the result along one axis, the place in the input, float32.
 
-    Computed in float32 as ONNX Runtime does: which pixel is nearest hangs on the last bit of `3 / 0.33333334`.
+    Computed in float32 as ONNX Runtime does: which pixel is nearest hangs on the last bit of `1 / 0.33333334`.
     """
     rule = COORDINATES[parameters["coordinate_transformation_mode"]]
-    return rule(np.arange(result, dtype=np.float32), np.float32(parameters["scales"][axis]), size, result)
+    scale = np.float32(parameters["scales"][axis])
+    return rule(np.arange(result, dtype=np.float32), scale, size, result).astype(np.float32)
 
 
 def _neighbours(axis: int, size: int, result: int, parameters: Parameters) -> Array:

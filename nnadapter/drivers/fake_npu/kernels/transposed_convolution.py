@@ -48,7 +48,12 @@ def _bind_transposed(call: Call) -> Run:
     ]
     reaches = zip(window.kernel_shape, window.dilations, window.strides, strict=True)
     overlap = any((size - 1) * dilation + 1 > stride for size, dilation, stride in reaches)
-    covered = not overlap and window.kernel_shape == window.strides and not any(window.pads) and out.size == _reach(x, weight, window)
+    covered = (
+        not overlap
+        and window.kernel_shape == window.strides
+        and not any(window.pads)
+        and out.size == _reach(x, weight, window)
+    )
 
     def run() -> None:
         if not covered:

@@ -1,0 +1,32 @@
+"""Whether the installed onnx knows the versions that a model says it is written in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nnadapter.errors import InvalidModelError
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def check_versions(model: onnx.ModelProto) -> None:
+    """Raise InvalidModelError for an opset of ONNX's own, or an IR version, that the installed onnx does not know.
+
+    Nobody can say what a node means in an opset that has no schemas.
+    """
+    import onnx
+    from onnx import defs
+
+    newest = defs.onnx_opset_version()
+    for entry in model.opset_import:
+        if entry.domain in ("", "ai.onnx") and entry.version > newest:
+            raise InvalidModelError(
+                f"the model is written in opset {entry.version}, the installed onnx {onnx.__version__} knows up to "
+                f"{newest}; update onnx, or export with an older opset"
+            )
+    if model.ir_version > onnx.IR_VERSION:
+        raise InvalidModelError(
+            f"the model has IR version {model.ir_version}, the installed onnx {onnx.__version__} knows up to "
+            f"{onnx.IR_VERSION}; update onnx, or export again"
+        )
