@@ -237,7 +237,63 @@ def _marked(graph: Graph, kept: Sequence[int], values: Mapping[str, Value]) -> d
     return marked
 
 
+_SHAPED_BY_DATA = frozenset(
+    [
+        "AffineGrid",
+        "BlackmanWindow",
+        "CenterCropPad",
+        "Col2Im",
+        "Compress",
+        "ConcatFromSequence",
+        "ConstantOfShape",
+        "DFT",
+        "Expand",
+        "HammingWindow",
+        "HannWindow",
+        "If",
+        "Loop",
+        "MaxUnpool",
+        "MelWeightMatrix",
+        "NonMaxSuppression",
+        "NonZero",
+        "OneHot",
+        "OptionalGetElement",
+        "Pad",
+        "Range",
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceLogSum",
+        "ReduceLogSumExp",
+        "ReduceMax",
+        "ReduceMean",
+        "ReduceMin",
+        "ReduceProd",
+        "ReduceSum",
+        "ReduceSumSquare",
+        "Reshape",
+        "Resize",
+        "STFT",
+        "Scan",
+        "SequenceAt",
+        "Slice",
+        "Split",
+        "SplitToSequence",
+        "Squeeze",
+        "StringSplit",
+        "Tile",
+        "TopK",
+        "Unique",
+        "Unsqueeze",
+        "Upsample",
+    ]
+)
+"""Ops whose results may have a shape that the contents of an input decide. Any other has none because it is not known,
+or because the model contradicts itself."""
+
+
 def _data_decides(node: Node, values: Mapping[str, Value]) -> bool:
     if any(name in values and values[name].data_dependent for name in node.reads):
         return True
-    return all(name not in values or values[name].static_shape is not None for name in node.reads)
+    return node.op_type in _SHAPED_BY_DATA and all(
+        name not in values or values[name].static_shape is not None for name in node.reads
+    )

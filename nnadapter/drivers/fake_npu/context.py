@@ -48,7 +48,7 @@ class FakeNpuContext(Context):
                 self._prepared[model] = prepared
         weights, memory = weight_bytes(prepared.lowered.graph), prepared.memory
         return Admission(
-            verdict=self._room_for(weights, memory.arena_bytes),
+            verdict=self._room_for(weights, memory.arena_bytes, _border_bytes(model)),
             runs_as=prepared.lowered.runs_as,
             facts={
                 "weight_bytes": weights,
@@ -78,12 +78,16 @@ class FakeNpuContext(Context):
         lowered = lower(model, half_precision=self._options.half_precision)
         return _Prepared(lowered, plan_memory(lowered.graph))
 
-    def _room_for(self, weights: int, arena: int) -> Verdict:
-        available = self._options.memory_bytes
-        if weights + arena <= available:
+    def _room_for(self, weights: int, arena: int, border: int) -> Verdict:
+        available, needed = self._options.memory_bytes, weights + arena + border
+        if needed <= available:
             return SUPPORTED
         detail = (
-            f"needs {weights + arena} bytes of device memory ({weights} for weights, {arena} for the arena), "
-            f"available: {available}; the option memory_bytes sets it"
+            f"needs {needed} bytes of device memory ({weights} for weights, {arena} for the arena, {border} for inputs "
+            f"and outputs), available: {available}; the option memory_bytes sets it"
         )
         return Unsupported(Reason.MEMORY_LIMIT, detail)
+
+
+def _border_bytes(model: Model) -> int:
+    return sum(model.operands[operand].type.nbytes for operand in {*model.inputs, *model.outputs})

@@ -17,13 +17,13 @@ OPTIONS = (
     Option(
         name="switched_off",
         default=(),
-        help="Operations to refuse: adapter IR types (RESIZE_LINEAR) or ONNX op types (Resize, which means both).",
+        help="Operations to refuse: adapter IR types (RESIZE_LINEAR) or ONNX op types (Resize is both; Gemm, Flatten).",
     ),
     Option(
         name="memory_bytes",
         default=DEFAULT_MEMORY_BYTES,
         minimum=0,
-        help="Bytes of device memory for weights and the arena.",
+        help="Bytes of device memory for weights, the arena, inputs and outputs of one segment.",
     ),
     Option(
         name="precision",
@@ -33,6 +33,20 @@ OPTIONS = (
     ),
 )
 """The table that the host validates against."""
+
+
+_ONNX_NAMES = {
+    "Dropout": "ASSIGN",
+    "Flatten": "RESHAPE",
+    "Gemm": "FULLY_CONNECTED MAT_MUL",
+    "GlobalAveragePool": "REDUCE_MEAN",
+    "GlobalMaxPool": "REDUCE_MAX",
+    "Identity": "ASSIGN",
+    "LRN": "LOCAL_RESPONSE_NORMALIZATION",
+    "Squeeze": "RESHAPE",
+    "Unsqueeze": "RESHAPE",
+}
+"""ONNX op types that are called otherwise in the adapter IR. What else becomes the same is off as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +87,7 @@ def operations_named(names: Iterable[str]) -> frozenset[str]:
     for name in names:
         key = name.replace("_", "").lower()
         if key not in known:
-            close = [known[each][0] for each in get_close_matches(key, known, n=3)]
+            close = list(dict.fromkeys(known[each][0] for each in get_close_matches(key, known, n=3)))
             hint = f"did you mean {' or '.join(close)}?" if close else "`nnadapter ops fake_npu` lists its operations"
             raise InvalidOptionError(f"option switched_off names {name!r}, which fake_npu does not have; {hint}")
         found.update(known[key])
@@ -87,4 +101,6 @@ def _types_by_key() -> Mapping[str, list[str]]:
         family = type_.replace("_2D", "").removesuffix("_NEAREST").removesuffix("_LINEAR")
         for key in {name.replace("_", "").lower() for name in (type_, family)}:
             found.setdefault(key, []).append(type_)
+    for name, types in _ONNX_NAMES.items():
+        found.setdefault(name.lower(), types.split())
     return found

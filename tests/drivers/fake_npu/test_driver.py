@@ -119,7 +119,8 @@ def test_admission_tells_what_runs_as_one():
 def test_memory_limit():
     model = small_network()
     facts = context().admit(model).facts
-    needed = facts["weight_bytes"] + facts["arena_bytes"]
+    border = sum(model.operands[operand].type.nbytes for operand in (*model.inputs, *model.outputs))
+    needed = facts["weight_bytes"] + facts["arena_bytes"] + border
     assert context(memory_bytes=needed).admit(model).verdict
     verdict = context(memory_bytes=needed - 1).admit(model).verdict
     assert verdict.reason is Reason.MEMORY_LIMIT
