@@ -36,10 +36,27 @@ def _attributes(context: ConversionContext, node: OnnxNode) -> dict[str, Attribu
             f"attribute 'kernel_shape' of {node.op_type} is {kernel}; expected {len(sizes)} values",
         )
     windows = read_windows(node, kernel)
+    _refuse_disputed_pads(node, windows)
     attributes = windows.attributes(resolve_pads(windows, sizes))
     attributes["kernel_shape"] = as_picture(kernel, 1)
     attributes["ceil_mode"] = _rounds_up(node, windows)
     return attributes
+
+
+def _refuse_disputed_pads(node: OnnxNode, windows: Windows) -> None:
+    """ONNX's text and ONNX Runtime disagree on how some windows are padded; they stay where they were made.
+
+    Dilated ones are, and averages whose windows lie apart, where the padding comes out negative.
+    """
+    pairs = zip(windows.strides, windows.extents, strict=True)
+    apart = windows.auto_pad == "SAME_UPPER" and any(stride > extent for stride, extent in pairs)
+    dilated = any(dilation != 1 for dilation in windows.dilations)
+    if windows.auto_pad.startswith("SAME") and (dilated or (apart and node.op_type == "AveragePool")):
+        raise Refusal(
+            Reason.UNSUPPORTED_ATTRIBUTE,
+            f"attribute 'auto_pad' of {node.op_type} is {windows.auto_pad!r} with strides {windows.strides}, dilations "
+            f"{windows.dilations} and kernel_shape {windows.kernel}; expected explicit pads",
+        )
 
 
 def _rounds_up(node: OnnxNode, windows: Windows) -> bool:

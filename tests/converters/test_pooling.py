@@ -86,3 +86,14 @@ def test_rank_5_is_refused():
 @pytest.mark.parametrize("opset", opsets("GlobalAveragePool"))
 def test_global(op_type, opset, shape):
     check(op_type, opset, [floats(*shape)], tolerance=1e-6)
+
+
+@pytest.mark.parametrize(("op_type", "opset"), [("MaxPool", 12), ("AveragePool", 19)])
+def test_padding_of_dilated_windows_is_disputed(op_type, opset):
+    attributes = {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER", "dilations": [2, 2]}
+    assert reason(op_type, opset, [floats(1, 1, 10, 10)], attributes) is Reason.UNSUPPORTED_ATTRIBUTE
+
+
+def test_padding_of_averages_that_lie_apart_is_disputed():
+    attributes = {"kernel_shape": [1, 1], "auto_pad": "SAME_UPPER", "strides": [3, 3]}
+    assert reason("AveragePool", 11, [floats(1, 1, 10, 10)], attributes) is Reason.UNSUPPORTED_ATTRIBUTE
