@@ -22,6 +22,7 @@ from nnadapter.drivers.registry import device_lock
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import (
     CompilationError,
+    DriverError,
     ExecutionError,
     FallbackWarning,
     NotDelegatedError,
@@ -127,14 +128,7 @@ class Compiler:
             f"device {step.device!r} took segment {step.segment} ({named(nodes)}) and failed to compile it: "
             f"{describe(error)}"
         )
-        if self.options.fallback == "forbid":
-            raise CompilationError(
-                f"{message}; fallback is forbidden, so allow it or report this to the vendor",
-                device=step.device,
-                segment=step.segment,
-                nodes=nodes,
-            ) from error
-        self._warn(f"{message}; these nodes go to the next device")
+        self._fall_back(CompilationError, step, nodes, message, "these nodes go to the next device", error)
         return message
 
     def _bind(self, analysis: Analysis, programs: Mapping[Atoms, Built]) -> CompiledPlan:
@@ -166,14 +160,7 @@ class Compiler:
         message = (
             f"device {step.device!r} failed while it ran segment {step.segment} ({named(nodes)}): {describe(error)}"
         )
-        if self.options.fallback == "forbid":
-            raise ExecutionError(
-                f"{message}; fallback is forbidden, so allow it or report this to the vendor",
-                device=step.device,
-                segment=step.segment,
-                nodes=nodes,
-            ) from error
-        self._warn(f"{message}; it runs on the CPU instead")
+        self._fall_back(ExecutionError, step, nodes, message, "it runs on the CPU instead", error)
         part = analysis.parts.part(step)
         pool = self._pool(CPU, self._target(CPU).context.compile(part.model))
         return Substitute(pool, tuple(slots[name] for name in part.inputs))
@@ -185,9 +172,25 @@ class Compiler:
     def _target(self, name: str) -> Target:
         return next(target for target in self.targets if target.name == name)
 
-    def _warn(self, message: str) -> None:
+    def _fall_back(
+        self,
+        kind: type[DriverError],
+        step: Step,
+        nodes: Sequence[str],
+        message: str,
+        instead: str,
+        error: BaseException,
+    ) -> None:
+        """Say what a device failed to do as the policy wants it said: an error, a warning, or nothing."""
+        if self.options.fallback == "forbid":
+            raise kind(
+                f"{message}; fallback is forbidden, so allow it or report this to the vendor",
+                device=step.device,
+                segment=step.segment,
+                nodes=nodes,
+            ) from error
         if self.options.fallback == "warn":
-            warnings.warn(message, FallbackWarning, stacklevel=2)
+            warnings.warn(f"{message}; {instead}", FallbackWarning, stacklevel=2)
 
 
 def refuse_fallback(analysis: Analysis, targets: Sequence[Target], options: Options) -> None:
