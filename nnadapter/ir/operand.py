@@ -143,8 +143,7 @@ def freeze(array: Array) -> Array:
     """Return `array` as a contiguous array that cannot be written to, copied only where it must be."""
     if array.flags.c_contiguous and not array.flags.writeable:
         return array
+    # Reshaped so that a scalar stays one, and so that the caller's own array object keeps its flags.
     contiguous = np.ascontiguousarray(array).reshape(array.shape)
-    if contiguous is array and array.flags.writeable:
-        contiguous = array.view()
     contiguous.flags.writeable = False
     return contiguous
