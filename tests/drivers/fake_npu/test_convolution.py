@@ -32,6 +32,14 @@ def test_convolution(case, bias):
     close(run("CONV_2D", arrays, attributes, constants), oracle("Conv", arrays, attributes, constants), 1e-4)
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("channels", "width"), [(500, 6), (500, 9), (500, 15), (3, 1100), (1600, 4)])
+def test_depthwise_convolution_in_several_blocks_of_columns(channels, width, stride):
+    arrays = [floats(2, channels, 5, width), floats(channels, 1, 3, 3, seed=1), floats(channels, seed=2)]
+    attributes = {"pads": (1, 1, 1, 1), "strides": (1, stride), "group": channels}
+    close(run("CONV_2D", arrays, attributes, (1, 2)), oracle("Conv", arrays, attributes, (1, 2)), 1e-5)
+
+
 def test_convolution_in_several_blocks():
     arrays = [floats(1, 32, 70, 90), floats(48, 32, 3, 3, seed=1), floats(48, seed=2)]
     attributes = {"pads": (1, 1, 1, 1)}

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from nnadapter.drivers.fake_npu.lowering import PASSES, lower
 from nnadapter.ir import passes
@@ -29,3 +30,17 @@ def test_a_scale_goes_through_batch_normalisation_into_the_host():
 def test_the_order_is_the_recommended_one():
     recommended = [name for name in passes.PASSES if name in PASSES]
     assert list(dict.fromkeys(PASSES)) == recommended
+
+
+@pytest.mark.parametrize(("group", "kernel"), [(1, 1), (1, 3), (2, 3), (24, 3)])
+@pytest.mark.parametrize("type_", ["CONV_2D", "CONV_2D_TRANSPOSE"])
+def test_constants_do_not_depend_on_the_images(type_, group, kernel):
+    weight, bias = random(1, 24, 24 // group, kernel, kernel), random(2, 24)
+    found = []
+    for batch, height, width in ((1, 5, 9), (3, 40, 23)):
+        program = Program(x=(batch, 24, height, width))
+        model = program.finish(program(type_, program.x, weight, bias, group=group))
+        tensors = lower(model, half_precision=False).graph.tensors
+        found.append([tensor.value for tensor in tensors if tensor.value is not None])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -7,15 +7,16 @@ O / group], so that a window's elements lie in the order in which they are copie
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
-from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks, even_blocks, gemm_rows
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
-from nnadapter.drivers.fake_npu.kernels.matrix import apply_epilogue, bind_rows
+from nnadapter.drivers.fake_npu.kernels.blocks import blocks, even_blocks, gemm_rows
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.matrix import bind_epilogue, bind_rows
 from nnadapter.drivers.fake_npu.kernels.windows import Window, bind_padded_copy
 from nnadapter.ir.operand import Array
 
@@ -30,11 +31,6 @@ def pack_filter(weight: Array, *, group: int) -> Array:
 def widen(packed: Array) -> Array:
     """The same in float64, twice the bytes, for `scoring_convolution`."""
     return packed.astype(np.float64)
-
-
-def pack_bias(bias: Array, result: tuple[int, ...]) -> Array:
-    """[O] repeated for a row of outputs [N, H, W, O] where it is short: a longer run adds faster."""
-    return np.tile(bias, result[2]) if bias.size < 256 and bias.size * result[2] <= BLOCK_ELEMENTS else bias
 
 
 def _bind_pointwise(call: Call) -> Run:
@@ -61,16 +57,16 @@ def _bind_scoring(call: Call) -> Run:
     result, and a filter of twice the bytes. A network has one such convolution, at its end.
     """
     (x, weight, *bias), (out,), (wide, scores) = call.inputs, call.outputs, call.scratch
-    finish = call.finish
     rows, products = wide.reshape(-1, wide.shape[3]), scores.reshape(-1, scores.shape[3])
 
-    def run() -> None:
-        np.copyto(wide, x)
-        np.matmul(rows, weight[0], products)
-        np.copyto(out, scores, casting="same_kind")
-        apply_epilogue(out, bias[0] if bias else None, finish)
-
-    return run
+    return in_sequence(
+        [
+            partial(np.copyto, wide, x),
+            partial(np.matmul, rows, weight[0], products),
+            partial(np.copyto, out, scores, casting="same_kind"),
+            *bind_epilogue(out, bias[0] if bias else None, call.finish),
+        ]
+    )
 
 
 def _output_blocks(result: tuple[int, ...], row_bytes: int) -> Iterator[tuple[slice, slice]]:
@@ -124,43 +120,25 @@ def _window_view(image: Array, window: Window, result: tuple[int, ...], channels
 
 def _bind_convolution(call: Call) -> Run:
     (x, weight, *bias), (out,), (matrix, *copy) = call.inputs, call.outputs, call.scratch
-    window, finish = Window.of(call.parameters), call.finish
-    prepare = bind_padded_copy(x, copy[0].reshape(copy[0].shape), window, 0.0) if copy else None
+    window = Window.of(call.parameters)
+    steps: list[Run] = [bind_padded_copy(x, copy[0], window, 0.0)] if copy else []
     image = copy[0][:, :, 0] if copy else x
-    added = bias[0] if bias else None
     groups, depth, group_outputs = weight.shape
     group_channels = x.shape[3] // groups
     views = [
         _window_view(image, window, out.shape, slice(group * group_channels, (group + 1) * group_channels))
         for group in range(groups)
     ]
-    pieces = []
     for images, rows in _output_blocks(out.shape, depth * 4):
         count = _block_rows((images, rows), out.shape)
-        target = out[images, rows].reshape(count, -1)
-        columns = matrix[:count]
-        parts = [
-            (
-                view[images, rows],
-                columns.reshape(view[images, rows].shape),
-                columns,
-                weight[group],
-                target[:, group * group_outputs : (group + 1) * group_outputs],
-            )
-            for group, view in enumerate(views)
-        ]
-        pieces.append((parts, target))
-
-    def run() -> None:
-        if prepare is not None:
-            prepare()
-        for parts, target in pieces:
-            for source, windows, columns, factor, product in parts:
-                np.copyto(windows, source)
-                np.matmul(columns, factor, product)
-            apply_epilogue(target, added, finish)
-
-    return run
+        target, columns = out[images, rows].reshape(count, -1), matrix[:count]
+        for group, view in enumerate(views):
+            source = view[images, rows]
+            product = target[:, group * group_outputs : (group + 1) * group_outputs]
+            steps.append(partial(np.copyto, columns.reshape(source.shape), source))
+            steps.append(partial(np.matmul, columns, weight[group], product))
+        steps += bind_epilogue(target, bias[0] if bias else None, call.finish)
+    return in_sequence(steps)
 
 
 CONVOLUTION_KERNELS: Mapping[str, Kernel] = MappingProxyType(

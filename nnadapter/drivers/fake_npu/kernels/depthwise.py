@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import gcd
 from types import MappingProxyType
 
@@ -11,49 +12,66 @@ from numpy.lib.stride_tricks import as_strided
 
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
-from nnadapter.drivers.fake_npu.kernels.matrix import apply_epilogue
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.matrix import bind_epilogue
 from nnadapter.drivers.fake_npu.kernels.windows import Window, bind_padded_copy
 from nnadapter.ir.operand import Array
 
+_RUN_ELEMENTS = 1536
+"""About how many elements one inner loop multiplies and adds: the taps' weights for them stay in a level-1 cache."""
 
-def pack_depthwise_filter(weight: Array, width: int) -> Array:
-    """[C, 1, kH, kW] -> [kH * kW, width * C]: every tap's weights repeated for a whole row of outputs."""
-    taps = weight.reshape(weight.shape[0], -1).T
-    return np.ascontiguousarray(np.tile(taps, (1, width)))
+
+def pack_depthwise_filter(weight: Array) -> Array:
+    """[C, 1, kH, kW] -> [kH * kW, repeat * C]: every tap's weights for as many columns as fill one inner loop."""
+    channels = weight.shape[0]
+    taps = weight.reshape(channels, -1).T
+    return np.ascontiguousarray(np.tile(taps, (1, max(1, _RUN_ELEMENTS // channels))))
+
+
+def _column_blocks(width: int, most: int) -> list[tuple[slice, int]]:
+    """Cut the columns of outputs into parts: which columns, and how many of them one inner loop takes."""
+    if width <= most:
+        return [(slice(0, width), width)]
+    even = next((size for size in range(most, most // 2, -1) if width % size == 0), most)
+    whole = width - width % even
+    rest = [(slice(whole, width), width - whole)] if whole < width else []
+    return [(slice(0, whole), even), *rest]
 
 
 def _bind_depthwise(call: Call) -> Run:
-    """Every channel has its own filter: rows of outputs are sums of products of whole rows."""
+    """Every channel has its own filter: rows of outputs are sums of products of runs of columns."""
     (x, weight, *bias), (out,) = call.inputs, call.outputs
     window, finish = Window.of(call.parameters), call.finish
     spare, copy = _depthwise_buffers(call, window.strides[1])
-    prepare = bind_padded_copy(x, copy, window, 0.0) if copy is not None else None
+    steps = [bind_padded_copy(x, copy, window, 0.0)] if copy is not None else []
     image = x[:, :, None] if copy is None else copy
     factors = weight.reshape(*window.kernel_shape, -1)
-    added = bias[0] if bias else None
-    pieces = []
+    columns = _column_blocks(out.shape[2], weight.shape[1] // out.shape[3])
     for number in range(out.shape[0]):
         for rows in blocks(out.shape[1], _depthwise_rows(out.shape)):
-            target = out[number, rows].reshape(rows.stop - rows.start, -1)
-            pieces.append((_row_terms(image[number], factors, window, out.shape, rows), target))
-
-    def run() -> None:
-        if prepare is not None:
-            prepare()
-        for (first, *others), target in pieces:
-            np.einsum(_SUM_OVER_TAPS, *first, out=target)
-            for term in others:
-                partial = spare[: target.shape[0]]
-                np.einsum(_SUM_OVER_TAPS, *term, out=partial)
-                np.add(target, partial, target)
-            apply_epilogue(target, added, finish)
-
-    return run
+            target = out[number, rows]
+            for part, size in columns:
+                sums = target[:, part].reshape(target.shape[0], -1, size * out.shape[3])
+                weights = factors[:, :, : sums.shape[2]]
+                terms = _terms(image[number], weights, window, sums.shape, (rows.start, part.start))
+                steps += _bind_sums(terms, sums, spare)
+            steps += bind_epilogue(target, bias[0] if bias else None, finish)
+    return in_sequence(steps)
 
 
-_SUM_OVER_TAPS = "ijre,ije->re"
-"""Row and column of the tap, row and element of the outputs. One pass per tap: multiply and add at once."""
+def _bind_sums(terms: list[tuple[Array, Array]], out: Array, spare: Array) -> list[Run]:
+    """The first term's sums of products go to `out`, those of the others are added; `spare` holds these meanwhile."""
+    (reads, weights), *others = terms
+    steps: list[Run] = [partial(np.einsum, _SUM_OVER_TAPS, reads, weights, out=out)]
+    summand = spare.reshape(-1)[: out.size].reshape(out.shape)
+    for reads, weights in others:
+        steps.append(partial(np.einsum, _SUM_OVER_TAPS, reads, weights, out=summand))
+        steps.append(partial(np.add, out, summand, out))
+    return steps
+
+
+_SUM_OVER_TAPS = "ijrbe,ije->rbe"
+"""Row and column of the tap; row, block of columns, and element of the outputs. Multiplies and adds at once."""
 
 
 def _depthwise_rows(result: tuple[int, ...]) -> int:
@@ -82,23 +100,23 @@ def _depthwise_buffers(call: Call, phases: int) -> tuple[Array, Array | None]:
     return call.outputs[0], call.scratch[0] if call.scratch else None
 
 
-def _row_terms(
-    image: Array, factors: Array, window: Window, result: tuple[int, ...], rows: slice
+def _terms(
+    image: Array, factors: Array, window: Window, result: tuple[int, ...], start: tuple[int, int]
 ) -> list[tuple[Array, Array]]:
-    """Pairs whose sums of products over all taps, added up, are a block of output rows.
+    """Pairs whose sums of products over all taps, added up, are a block of outputs.
 
     Args:
         image: [rows, phases, columns, C], as `windows` describes it.
-        factors: [kH, kW, W * C].
+        factors: [kH, kW, run], a run being the channels of some columns side by side.
         window: the filter's geometry.
-        result: dimensions of all outputs, [N, H, W, C].
-        rows: the output rows of the block.
+        result: dimensions of the block, [rows, runs, run].
+        start: the block's first row and first column.
 
     Returns:
-        Per phase: what the taps read, [kH, taps, rows, W * C], and their weights, [kH, taps, W * C].
+        Per phase: what the taps read, [kH, taps, rows, runs, run], and their weights, [kH, taps, run].
     """
     line, _, column, element = image.strides
-    phases = image.shape[1]
+    phases, channels = image.shape[1], image.shape[3]
     # Taps that are this many columns apart read from the same phase.
     period = phases // gcd(phases, window.dilations[1])
     terms = []
@@ -106,12 +124,13 @@ def _row_terms(
         weights = factors[:, first::period]
         shift, phase = divmod(first * window.dilations[1], phases)
         reads = as_strided(
-            image[rows.start * window.strides[0] :, phase, shift:],
-            (*weights.shape[:2], rows.stop - rows.start, weights.shape[2]),
+            image[start[0] * window.strides[0] :, phase, start[1] + shift :],
+            (*weights.shape[:2], *result),
             (
                 line * window.dilations[0],
                 column * (period * window.dilations[1] // phases),
                 line * window.strides[0],
+                column * (result[2] // channels),
                 element,
             ),
             writeable=False,

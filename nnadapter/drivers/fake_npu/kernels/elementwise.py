@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from nnadapter.drivers.fake_npu.graph import Activation, Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks
 from nnadapter.drivers.fake_npu.kernels.functions import FUNCTIONS, Function
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Finish, Kernel, Run
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Finish, Kernel, Run, in_sequence
 from nnadapter.ir.operand import Array
 
 
@@ -25,13 +26,7 @@ def bind_activation(activation: Activation, temporaries: Sequence[Array]) -> Fin
     row = FUNCTIONS[activation.function]
     function = row.make(*activation.parameters)
 
-    def finish(array: Array) -> None:
-        flat = array.reshape(-1)
-        for block in blocks(flat.size, BLOCK_ELEMENTS):
-            part = flat[block]
-            function(part, part, *(temporary[: part.size] for temporary in temporaries))
-
-    return finish
+    return lambda array: _over_blocks(function, array, array, temporaries, blocked=True)
 
 
 def _bind_unary(call: Call) -> Run:
@@ -42,19 +37,15 @@ def _bind_unary(call: Call) -> Run:
 
 def _over_blocks(function: Function, x: Array, out: Array, temporaries: Sequence[Array], blocked: bool) -> Run:
     x, out = x.reshape(-1), out.reshape(-1)
-    if not blocked or x.size <= BLOCK_ELEMENTS:
-        arguments = (x, out, *(temporary[: x.size] for temporary in temporaries))
-        return lambda: function(*arguments)
-    pieces = [
-        (x[block], out[block], *(temporary[: block.stop - block.start] for temporary in temporaries))
-        for block in blocks(x.size, BLOCK_ELEMENTS)
-    ]
-
-    def run() -> None:
-        for piece in pieces:
-            function(*piece)
-
-    return run
+    step = BLOCK_ELEMENTS if blocked else max(1, x.size)
+    return in_sequence(
+        [
+            partial(
+                function, x[block], out[block], *(temporary[: block.stop - block.start] for temporary in temporaries)
+            )
+            for block in blocks(x.size, step)
+        ]
+    )
 
 
 def _unary_scratch(
@@ -112,14 +103,10 @@ def _bind_binary(name: str) -> Callable[[Call], Run]:
         if finish is None:
             return lambda: function(x, y, out=out)
 
-        pieces = _together(x, y, out)
-
-        def run() -> None:
-            for left, right, target in pieces:
-                function(left, right, out=target)
-                finish(target)
-
-        return run
+        steps: list[Run] = []
+        for left, right, target in _together(x, y, out):
+            steps += [partial(function, left, right, out=target), finish(target)]
+        return in_sequence(steps)
 
     return bind
 

@@ -16,8 +16,8 @@ from nnadapter.ir.operand import Array
 
 Run = Callable[[], object]
 """One bound instruction; what it returns is not looked at."""
-Finish = Callable[[Array], None]
-"""Applies the fused activation to a contiguous array, in place."""
+Finish = Callable[[Array], Run]
+"""Binds the fused activation to a contiguous array, to be applied in place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Call:
     """What the kernel's `scratch` asked for."""
     parameters: Parameters
     finish: Finish | None = None
-    """The fused activation; only kernels with `fuses` are given one, and they must call it on all of their output."""
+    """The fused activation; only kernels with `fuses` are given one, and they must bind it to all of their output."""
 
 
 Bind = Callable[[Call], Run]
@@ -61,6 +61,7 @@ def in_sequence(steps: Sequence[Run]) -> Run:
     """One callable that runs `steps` in order."""
     if len(steps) == 1:
         return steps[0]
+    steps = tuple(steps)
 
     def run() -> None:
         for step in steps:

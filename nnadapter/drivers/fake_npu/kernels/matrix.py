@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
 
 from nnadapter.drivers.fake_npu.kernels.blocks import even_blocks, gemm_rows
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Finish, Kernel, Run
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Finish, Kernel, Run, in_sequence
 from nnadapter.ir.operand import Array
+
+_BIAS_RUN = 1024
+"""About how many elements of a bias are added in one inner loop."""
+
+
+def pack_bias(bias: Array) -> Array:
+    """[O] -> [repeat * O], repeated where it is short: a longer run adds faster."""
+    return np.tile(bias, max(1, _BIAS_RUN // max(bias.size, 1)))
 
 
 def bind_rows(x: Array, weight: Array, bias: Array | None, out: Array, finish: Finish | None) -> Run:
@@ -18,34 +27,35 @@ def bind_rows(x: Array, weight: Array, bias: Array | None, out: Array, finish: F
     Args:
         x: [M, K].
         weight: [K, N], in either memory order.
-        bias: [N] or None; or [R * N], a bias repeated R times, where R divides M: longer runs add faster.
+        bias: [N], or repeated as `pack_bias` does, or None.
         out: [M, N], contiguous.
         finish: the fused activation.
     """
     if bias is None and finish is None:
         return lambda: np.matmul(x, weight, out)
-    repeat = 1 if bias is None else bias.size // out.shape[1]
-    step = max(1, gemm_rows(max(out.shape[1], x.shape[1]) * out.itemsize) // repeat)
-    pieces = [
-        (x[part.start * repeat : part.stop * repeat], out[part.start * repeat : part.stop * repeat])
-        for part in even_blocks(x.shape[0] // repeat, step)
-    ]
-
-    def run() -> None:
-        for source, target in pieces:
-            np.matmul(source, weight, target)
-            apply_epilogue(target, bias, finish)
-
-    return run
+    steps: list[Run] = []
+    for rows in even_blocks(x.shape[0], gemm_rows(max(out.shape[1], x.shape[1]) * out.itemsize)):
+        steps.append(partial(np.matmul, x[rows], weight, out[rows]))
+        steps += bind_epilogue(out[rows], bias, finish)
+    return in_sequence(steps)
 
 
-def apply_epilogue(block: Array, bias: Array | None, finish: Finish | None) -> None:
-    """Add the bias to a contiguous block of rows and apply the activation, both in place."""
+def bind_epilogue(block: Array, bias: Array | None, finish: Finish | None) -> list[Run]:
+    """Bind what adds the bias to a contiguous block [..., N] and applies the activation, both in place.
+
+    Args:
+        block: whole rows of the result.
+        bias: [N], or repeated as `pack_bias` does, or None.
+        finish: the fused activation.
+    """
+    steps: list[Run] = []
     if bias is not None:
-        runs = block.reshape(-1, bias.size)
-        np.add(runs, bias, runs)
-    if finish is not None:
-        finish(block)
+        flat = block.reshape(-1)
+        whole = flat.size - flat.size % bias.size
+        for part in (flat[:whole].reshape(-1, bias.size), flat[whole:]):
+            if part.size:
+                steps.append(partial(np.add, part, bias[: part.shape[-1]], part))
+    return steps if finish is None else [*steps, finish(block)]
 
 
 def _bind_fully_connected(call: Call) -> Run:
@@ -68,12 +78,7 @@ def _bind_matmul(call: Call) -> Run:
     if x.ndim == y.ndim == out.ndim == 2:
         return bind_rows(x, y, None, out, finish)
 
-    def run() -> None:
-        np.matmul(x, y, out)
-        if finish is not None:
-            finish(out)
-
-    return run
+    return in_sequence([partial(np.matmul, x, y, out), *bind_epilogue(out, None, finish)])
 
 
 def _transposed(matrices: Array) -> Array:

@@ -9,8 +9,8 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import GEMM_BLOCK_BYTES, blocks
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
-from nnadapter.drivers.fake_npu.kernels.matrix import apply_epilogue
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.matrix import bind_epilogue
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
 
@@ -38,8 +38,8 @@ def _transposed_scratch(
 def _bind_transposed(call: Call) -> Run:
     """Each input pixel times the filter, put or added where the window lies in the output."""
     (x, weight, *bias), (out,), (products,) = call.inputs, call.outputs, call.scratch
-    window, finish = Window.of(call.parameters), call.finish
-    added = bias[0] if bias else None
+    window = Window.of(call.parameters)
+    finish = in_sequence(bind_epilogue(out, bias[0] if bias else None, call.finish))
     pieces = [
         piece
         for number in range(x.shape[0])
@@ -65,7 +65,7 @@ def _bind_transposed(call: Call) -> Run:
                     np.add(target, values, target)
                 else:
                     np.copyto(target, values)
-        apply_epilogue(out, added, finish)
+        finish()
 
     return run
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
-from nnadapter.drivers.fake_npu.kernels.convolution import pack_bias, pack_filter, widen
+from nnadapter.drivers.fake_npu.kernels.convolution import pack_filter, widen
 from nnadapter.drivers.fake_npu.kernels.depthwise import pack_depthwise_filter
+from nnadapter.drivers.fake_npu.kernels.matrix import pack_bias
 from nnadapter.drivers.fake_npu.kernels.transposed_convolution import pack_transposed_filter
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, activation_of
@@ -62,24 +63,24 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     weight = emitter.constant(operation.inputs[1])
     parameters = _window_parameters(operation, weight.shape[2:])
     group: Any = operation.attributes["group"]
-    kernel, packed = _packed(weight, group, Window.of(parameters), result)
+    kernel, packed = _packed(weight, group, Window.of(parameters))
     if kernel == "pointwise_convolution" and _scores_classes(emitter.model, operation):
         kernel, packed = "scoring_convolution", derived(widen, packed)
     inputs = [image, emitter.add_constant(packed)]
     if _has_bias(operation):
-        inputs.append(emitter.add_constant(pack_bias(emitter.constant(operation.inputs[2]), result.dimensions)))
+        inputs.append(emitter.add_constant(derived(pack_bias, emitter.constant(operation.inputs[2]))))
     (output,) = emitter.emit(kernel, inputs, (result,), parameters, activation_of(operation))
     _set_image(emitter, operation.outputs[0], output)
 
 
-def _packed(weight: Array, group: int, window: Window, result: TensorType) -> tuple[str, Array]:
+def _packed(weight: Array, group: int, window: Window) -> tuple[str, Array]:
     """The kernel that suits a convolution, and the filter as that kernel wants it."""
     if group == 1:
         return "pointwise_convolution" if window.is_pointwise else "convolution", derived(
             pack_filter, weight, group=group
         )
     if group == weight.shape[0] and weight.shape[1] == 1:
-        return "depthwise_convolution", pack_depthwise_filter(weight, result.dimensions[2])
+        return "depthwise_convolution", derived(pack_depthwise_filter, weight)
     return "convolution", derived(pack_filter, weight, group=group)
 
 
@@ -112,7 +113,7 @@ def lower_transposed_convolution(emitter: Emitter, operation: Operation) -> None
     group: Any = operation.attributes["group"]
     inputs = [image, emitter.add_constant(derived(pack_transposed_filter, weight, group=group))]
     if _has_bias(operation):
-        inputs.append(emitter.add_constant(pack_bias(emitter.constant(operation.inputs[2]), result.dimensions)))
+        inputs.append(emitter.add_constant(derived(pack_bias, emitter.constant(operation.inputs[2]))))
     parameters = _window_parameters(operation, weight.shape[2:])
     (output,) = emitter.emit("transposed_convolution", inputs, (result,), parameters, activation_of(operation))
     _set_image(emitter, operation.outputs[0], output)
