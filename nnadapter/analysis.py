@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from nnadapter.converters.convert import Conversion, convert_graph
+from nnadapter.conversions import Conversions
+from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.interface import Admission
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import InvalidModelError, NNAdapterError
 from nnadapter.ir.model import Model
-from nnadapter.preparation.prepare import Prepared, Shapes, Specialised, specialise
+from nnadapter.preparation.prepare import Prepared, Shapes, Specialised
 from nnadapter.segments import OnnxParts, Part, part_of
 from nnadapter.support import judge
 from nnadapter.targets import Target
@@ -168,19 +169,17 @@ class Analyser:
     prepared: Prepared
     targets: tuple[Target, ...]
     index: OnnxIndex = field(init=False)
+    conversions: Conversions = field(init=False)
 
     def __post_init__(self) -> None:
         """Index the model once."""
         self.index = OnnxIndex.of(self.prepared.model)
+        self.conversions = Conversions(self.prepared)
 
     def judge(self, shapes: Shapes) -> Judged:
         """Specialise, convert, and ask every device."""
-        specialised = specialise(self.prepared, shapes)
+        specialised, conversion = self.conversions.of(shapes)
         graph = specialised.graph
-        captured = dict.fromkeys(name for node in graph.nodes for name in node.captured)
-        conversion = convert_graph(
-            specialised.nodes, graph.values, specialised.constants, graph.outputs, tuple(captured)
-        )
         parts = OnnxParts(specialised, self.index)
         verdicts = {target.name: judge(target, graph, conversion, parts) for target in self.targets}
         return Judged(specialised, conversion, parts, self.targets, verdicts, shapes)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.drivers.interface import SegmentModel
-from nnadapter.ir.extract import submodel
 from nnadapter.preparation.prepare import Specialised
 from partition.graph import Graph
 from partition.onnx_io import OnnxIndex, extract, initializer_of
@@ -99,13 +98,8 @@ def ir_part(conversion: Conversion, step: Step) -> Part:
     operands = conversion.operand_of
     inputs = tuple(name for name in step.inputs if name in operands)
     operations = sorted(operation for node in step.nodes for operation in conversion.operations[node])
-    model = submodel(
-        conversion.model,
-        operations,
-        [operands[name] for name in inputs],
-        [operands[name] for name in step.outputs],
-    )
-    return Part(model, inputs)
+    given, wanted = ([operands[name] for name in names] for names in (inputs, step.outputs))
+    return Part(conversion.part(operations, given, wanted), inputs)
 
 
 def part_of(form: ModelForm, step: Step, conversion: Conversion, parts: OnnxParts) -> Part:

@@ -37,7 +37,7 @@ class Value:
         """The shape if every dimension is a known number, else None."""
         if self.shape is None:
             return None
-        dimensions = tuple(dimension for dimension in self.shape if isinstance(dimension, int))
+        dimensions = tuple(size for size in self.shape if size is not None and not isinstance(size, str))
         return dimensions if len(dimensions) == len(self.shape) else None
 
     @property
@@ -99,6 +99,12 @@ class Graph:
     def value(self, name: str) -> Value:
         """What is known of the value `name`."""
         return self.values.get(name) or Value(name)
+
+    def revalued(self, values: Mapping[str, Value]) -> Graph:
+        """The same graph with something else known of its values; what was derived is shared."""
+        graph = object.__new__(Graph)
+        graph.__dict__.update(self.__dict__, values=values)
+        return graph
 
     @cached_property
     def producer(self) -> Mapping[str, int]:

@@ -25,7 +25,7 @@ RANKS = [
     ("nnadapter.signature", "nnadapter.options"),
     ("nnadapter.preparation",),
     ("nnadapter.plans", "nnadapter.targets", "nnadapter.providers"),
-    ("nnadapter.segments",),
+    ("nnadapter.segments", "nnadapter.conversions"),
     ("nnadapter.support",),
     ("nnadapter.analysis",),
     ("nnadapter.executor",),

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
-from nnadapter.ir.operand import Array
 from partition.verdict import Reason
 
 
@@ -17,8 +16,7 @@ def constant_integers(context: ConversionContext, node: OnnxNode, position: int)
     Raises:
         Refusal: it is not constant, or holds no integers.
     """
-    array = context.optional_constant(node, position)
-    return None if array is None else integers_of(node, position, array)
+    return required_integers(context, node, position) if node.input(position) else None
 
 
 def required_integers(context: ConversionContext, node: OnnxNode, position: int) -> tuple[int, ...]:
@@ -27,20 +25,12 @@ def required_integers(context: ConversionContext, node: OnnxNode, position: int)
     Raises:
         Refusal: it is absent, not constant, or holds no integers.
     """
-    return integers_of(node, position, context.constant(node.input(position)))
-
-
-def integers_of(node: OnnxNode, position: int, array: Array) -> tuple[int, ...]:
-    """Return the elements of a constant input as Python integers.
-
-    Raises:
-        Refusal: they are no integers.
-    """
-    if array.dtype.kind not in "iu":
-        raise Refusal(
-            Reason.INVALID_NODE, f"input {position} of {node.op_type} holds {array.dtype.name}; expected integers"
-        )
-    return tuple(array.reshape(-1).tolist())
+    name = node.input(position)
+    found = context.integers(name)
+    if found is None:
+        dtype = context.constant(name).dtype.name
+        raise Refusal(Reason.INVALID_NODE, f"input {position} of {node.op_type} holds {dtype}; expected integers")
+    return found
 
 
 def normalise_axis(node: OnnxNode, axis: int, rank: int) -> int:

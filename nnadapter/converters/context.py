@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
+from nnadapter.converters.sizes import SizeArray
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import ABSENT, Model
@@ -33,9 +35,21 @@ class ConversionContext:
     Args:
         values: what is known of each value of the graph, by name.
         constants: contents of the initialisers, by name.
+        sizes: contents of what follows from shapes, by name, where those are traced; it may grow.
+        given: values whose types are known without a guess, beside constants and what operations make.
     """
 
-    def __init__(self, values: Mapping[str, Value], constants: Mapping[str, Array]) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Value],
+        constants: Mapping[str, Array],
+        sizes: Mapping[str, SizeArray] = MappingProxyType({}),
+        given: Collection[str] = (),
+    ) -> None:
+        self._sizes = sizes
+        self._given = given
+        self.guessed = False
+        """A converter asked for the type of what no operation has made, which is not traced."""
         self._values = values
         self._constants = constants
         self._builder = ModelBuilder()
@@ -91,11 +105,17 @@ class ConversionContext:
         Raises:
             Refusal: the value is no dense tensor of a known shape.
         """
-        return self._builder.type_of(value) if isinstance(value, int) else self._declared(value)
+        if isinstance(value, str):
+            operand = self._operands.get(value)
+            if operand is None:
+                self.guessed = self.guessed or not (value in self._given or self.is_constant(value))
+                return self.declared(value)
+            value = operand
+        return self._builder.type_of(value)
 
     def dimensions(self, name: str) -> tuple[int, ...]:
         """The dimensions of an ONNX value."""
-        return self._declared(name).dimensions
+        return self.type_of(name).dimensions
 
     def constant(self, name: str) -> Array:
         """The contents of an ONNX value.
@@ -106,6 +126,8 @@ class ConversionContext:
         found = self._constants.get(name)
         if found is not None:
             return found
+        if name in self._sizes:
+            return self._sizes[name].plain()
         if not name:
             raise Refusal(Reason.INVALID_NODE, f"{self._node.op_type} lacks a required input")
         raise Refusal(
@@ -116,7 +138,19 @@ class ConversionContext:
 
     def is_constant(self, name: str) -> bool:
         """Whether the contents of an ONNX value are known."""
-        return name in self._constants
+        return name in self._constants or name in self._sizes
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        """The contents of an ONNX value of integers, traced where they follow from shapes; None if it has others.
+
+        Raises:
+            Refusal: they are not known before the run.
+        """
+        found = self._sizes.get(name)
+        if found is not None:
+            return tuple(found.items.flat) if found.dtype.kind in "iu" else None
+        array = self.constant(name)
+        return tuple(array.reshape(-1).tolist()) if array.dtype.kind in "iu" else None
 
     def optional_constant(self, node: OnnxNode, position: int) -> Array | None:
         """The contents of an input, None if it is absent.
@@ -169,22 +203,31 @@ class ConversionContext:
         return Refusal(Reason.INVALID_NODE, str(error))
 
     def _add_outer(self, name: str) -> int:
-        type_ = self._declared(name)
-        value = self._constants.get(name)
-        return self._builder.add_input(name, type_) if value is None else self._builder.add_constant(name, value)
+        type_ = self.declared(name)
+        if self.is_constant(name):
+            return self._builder.add_constant(name, self.constant(name))
+        return self._builder.add_input(name, type_)
 
-    def _declared(self, name: str) -> OperandType:
+    def declared(self, name: str) -> OperandType:
+        """The type that the graph gives for an ONNX value, for the sizes that are traced.
+
+        Raises:
+            Refusal: the value is no dense tensor of a known shape.
+        """
         found = self._types.get(name)
         if found is None:
             if not name:
                 raise Refusal(Reason.INVALID_NODE, f"{self._node.op_type} lacks a required input")
-            value = self._constants.get(name)
-            found = self._types[name] = (
-                _operand_type(self._values.get(name) or Value(name))
-                if value is None
-                else OperandType(_data_type(name, value.dtype.name), value.shape)
-            )
+            found = self._types[name] = self._read_type(name)
         return found
+
+    def _read_type(self, name: str) -> OperandType:
+        value, size = self._constants.get(name), self._sizes.get(name)
+        if value is not None:
+            return OperandType(_data_type(name, value.dtype.name), value.shape)
+        if size is not None:
+            return OperandType(_data_type(name, size.dtype.name), size.items.shape)
+        return _operand_type(self._values.get(name) or Value(name))
 
 
 def _operand_type(value: Value) -> OperandType:

@@ -6,23 +6,28 @@ node has its place in one and the same model, of which segments are cut later (`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import Converter, converted, lookup
+from nnadapter.ir.extract import submodel
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
 from nnadapter.ir.operations import schema_of
+from nnadapter.ir.structure import TracedModel
+from nnadapter.ir.tracing import current
 from partition.graph import Value
 from partition.verdict import SUPPORTED, Reason, Verdict
 
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Conversion:
     """A graph as an adapter IR model, and what became of each node."""
 
@@ -34,8 +39,20 @@ class Conversion:
     """Per node: positions in `model.operations`; empty if it was not converted."""
     operand_of: Mapping[str, int]
     """The operand of every ONNX value that a converted node reads or makes."""
-    flops: tuple[int | None, ...]
-    """Per node: floating-point operations; None if it was not converted."""
+    source: tuple[TracedModel, Sequence[Any]] | None = None
+    """What the model was filled from: the traced model and the numbers of a replay."""
+
+    def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> Model:
+        """Some operations as a model of their own. See `ir.extract.submodel`."""
+        if self.source is None:
+            return submodel(self.model, operations, inputs, outputs)
+        traced, known = self.source
+        return traced.part(operations, inputs, outputs).filled(known)
+
+    @cached_property
+    def flops(self) -> tuple[int | None, ...]:
+        """Per node: floating-point operations; None if it was not converted."""
+        return tuple(_flops(self.model, made) if made else None for made in self.operations)
 
 
 def convert_graph(
@@ -62,27 +79,42 @@ def convert_graph(
         outputs: names of the graph's outputs.
         captured: names of outer values that sub-graphs read.
     """
-    context = ConversionContext(values, constants)
-    verdicts: list[Verdict] = []
-    operations: list[tuple[int, ...]] = []
     wanted = dict.fromkeys((*outputs, *captured))
     read = {*wanted, *(name for node in nodes for name in node.inputs)}
+    growing = GrowingConversion(ConversionContext(values, constants))
     for node in nodes:
-        before = context.operations
-        verdict = _convert(context, _trimmed(node, read))
-        verdicts.append(verdict)
-        operations.append(tuple(range(before, context.operations)))
+        growing.add(trimmed(node, read))
+    return growing.finish(wanted)
+
+
+class GrowingConversion:
+    """A conversion that grows node by node."""
+
+    def __init__(self, context: ConversionContext) -> None:
+        self.context = context
+        self._verdicts: list[Verdict] = []
+        self._operations: list[tuple[int, ...]] = []
+        self._left: dict[str, None] = {}
+
+    def add(self, node: OnnxNode) -> None:
+        """Convert one node, or leave a hole."""
+        before = self.context.operations
+        verdict = _convert(self.context, node)
+        self._verdicts.append(verdict)
+        self._operations.append(tuple(range(before, self.context.operations)))
         if not verdict:
-            wanted.update(dict.fromkeys(node.inputs))
-    operand_of = dict(context.operand_of)
-    model = context.finish([operand_of[name] for name in wanted if name in operand_of])
-    return Conversion(
-        model=model,
-        verdicts=tuple(verdicts),
-        operations=tuple(operations),
-        operand_of=operand_of,
-        flops=tuple(_flops(model, made) if made else None for made in operations),
-    )
+            self._left.update(dict.fromkeys(node.inputs))
+
+    def finish(self, wanted: Iterable[str]) -> Conversion:
+        """Return the conversion; `wanted` are values that are read outside of it."""
+        operand_of = dict(self.context.operand_of)
+        outputs = [operand_of[name] for name in {**dict.fromkeys(wanted), **self._left} if name in operand_of]
+        return Conversion(
+            model=self.context.finish(outputs),
+            verdicts=tuple(self._verdicts),
+            operations=tuple(self._operations),
+            operand_of=operand_of,
+        )
 
 
 def _flops(model: Model, operations: Sequence[int]) -> int:
@@ -95,7 +127,7 @@ def _flops(model: Model, operations: Sequence[int]) -> int:
     return total
 
 
-def _trimmed(node: OnnxNode, read: Set[str]) -> OnnxNode:
+def trimmed(node: OnnxNode, read: Set[str]) -> OnnxNode:
     """Older exporters name optional outputs, such as Dropout's mask, that nothing uses."""
     if all(name in read for name in node.outputs[1:]):
         return node
@@ -107,9 +139,10 @@ def _convert(context: ConversionContext, node: OnnxNode) -> Verdict:
     mark = context.begin(node)
     try:
         convert = _converter_of(node)
-        for name in (*node.inputs, *node.outputs):
-            if name:
-                context.type_of(name)
+        for name in filter(None, node.inputs):
+            context.type_of(name)
+        for name in filter(None, node.outputs):
+            context.declared(name)
         convert(context, node)
         _check_outputs(context, node)
     except Refusal as refusal:
@@ -148,8 +181,8 @@ def _check_outputs(context: ConversionContext, node: OnnxNode) -> None:
         operand = context.operand_of.get(name)
         if operand is None:
             raise Refusal(Reason.INVALID_NODE, f"output {name!r} of {node.op_type} is not one that the op has")
-        made, declared = context.type_of(operand), context.type_of(name)
-        if made.dtype != declared.dtype or made.dimensions != declared.dimensions:
+        made, declared = context.type_of(operand), context.declared(name)
+        if made.dtype != declared.dtype or current(made.dimensions) != declared.dimensions:
             raise Refusal(
                 Reason.INVALID_NODE, f"output {name!r} of {node.op_type} is {made}; the graph says {declared}"
             )

@@ -15,6 +15,7 @@ from nnadapter.converters.windows import (
     spatial_sizes,
     split_pads,
 )
+from nnadapter.ir.tracing import greatest
 from partition.verdict import Reason
 
 
@@ -100,5 +101,5 @@ def _fit(
             sizes, windows.strides, extra, windows.extents, wanted, strict=True
         )
     ]
-    pads = split_pads([max(0, total) for total in totals], more_at_end=windows.auto_pad == "SAME_UPPER")
-    return pads, tuple(more + max(0, -total) for more, total in zip(extra, totals, strict=True))
+    pads = split_pads([greatest(0, total) for total in totals], more_at_end=windows.auto_pad == "SAME_UPPER")
+    return pads, tuple(more + greatest(0, -total) for more, total in zip(extra, totals, strict=True))

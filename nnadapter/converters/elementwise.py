@@ -149,6 +149,6 @@ def convert_dropout_with_mode(context: ConversionContext, node: OnnxNode) -> Non
 def _copy_with_mask(context: ConversionContext, node: OnnxNode, filled_with: int) -> None:
     context.add("ASSIGN", (context.operand(node.input(0)),), outputs=node.outputs[:1])
     if node.output(1):
-        mask = context.type_of(node.output(1))
-        value = context.add_constant(np.full((), filled_with, np.dtype(mask.dtype)))
-        context.add("EXPAND", (value,), {"shape": mask.dimensions}, node.outputs[1:2])
+        mask = context.declared(node.output(1)).dtype
+        value = context.add_constant(np.full((), filled_with, np.dtype(mask)))
+        context.add("EXPAND", (value,), {"shape": context.dimensions(node.input(0))}, node.outputs[1:2])

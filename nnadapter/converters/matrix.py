@@ -51,16 +51,21 @@ def _adds(node: OnnxNode) -> bool:
 
 def _is_bias(context: ConversionContext, node: OnnxNode) -> bool:
     """Whether C is the same for every row, and can be a vector before the run."""
-    dimensions, units = context.dimensions(node.input(2)), context.dimensions(node.outputs[0])[-1]
+    dimensions, units = context.dimensions(node.input(2)), _units(context, node)
     if context.is_constant(node.input(2)):
         return dimensions[:-1] in ((), (1,))
     return dimensions == (units,) and node.number("beta", 1.0) == 1
 
 
+def _units(context: ConversionContext, node: OnnxNode) -> int:
+    """How many rows the weight [units, K] of a fully connected layer has."""
+    return context.dimensions(node.input(1))[0]
+
+
 def _bias(context: ConversionContext, node: OnnxNode) -> int:
     if not _adds(node):
         return ABSENT
-    units = context.dimensions(node.outputs[0])[-1]
+    units = _units(context, node)
     beta = node.number("beta", 1.0)
     if context.dimensions(node.input(2)) == (units,) and beta == 1:
         return context.operand(node.input(2))

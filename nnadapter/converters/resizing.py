@@ -15,6 +15,7 @@ from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import converter
 from nnadapter.ir.operand import Array
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir.tracing import computed
 from partition.verdict import Reason
 
 _Number = TypeVar("_Number", int, float)
@@ -132,7 +133,11 @@ def _resolve_sizes(
 
 def _ratio(size: int, dimension: int) -> float:
     """The scale from a size, in float32 as scales are given; 1 where there is nothing to scale."""
-    return float(np.float32(size) / np.float32(dimension)) if dimension else 1.0
+    return computed(_quotient, size, dimension) if dimension else 1.0
+
+
+def _quotient(size: float, dimension: float) -> float:
+    return float(np.float32(size) / np.float32(dimension))
 
 
 def _spread(axes: Sequence[int], values: Sequence[_Number], complete: list[_Number]) -> tuple[_Number, ...]:
@@ -143,9 +148,11 @@ def _spread(axes: Sequence[int], values: Sequence[_Number], complete: list[_Numb
 
 def _sizes(dimensions: Sequence[int], scales: Sequence[float]) -> tuple[int, ...]:
     """Source: ONNX Resize-11: floor(input dimension * scale), in float32 as the scales are."""
-    return tuple(
-        int(np.floor(np.float32(size) * np.float32(scale))) for size, scale in zip(dimensions, scales, strict=True)
-    )
+    return tuple(computed(_scaled, size, scale) for size, scale in zip(dimensions, scales, strict=True))
+
+
+def _scaled(size: int, scale: float) -> int:
+    return int(np.floor(np.float32(size) * np.float32(scale)))
 
 
 def _numbers(array: Array) -> tuple[float, ...]:

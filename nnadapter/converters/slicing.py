@@ -11,6 +11,7 @@ from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import converter
 from nnadapter.ir.operand import Array
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir.tracing import greatest, least
 from partition.verdict import Reason
 
 
@@ -122,11 +123,11 @@ def resolve_slice(size: int, start: int, end: int, step: int) -> tuple[int, int]
     """
     start, end = (value + size if value < 0 else value for value in (start, end))
     if step > 0:
-        return min(max(start, 0), size), min(max(end, 0), size)
+        return least(greatest(start, 0), size), least(greatest(end, 0), size)
     if size == 0:
         return 0, 0
-    end = min(max(end, -1), size - 1)
-    return min(max(start, 0), size - 1), -(size + 1) if end == -1 else end
+    end = least(greatest(end, -1), size - 1)
+    return least(greatest(start, 0), size - 1), -(size + 1) if end == -1 else end
 
 
 @converter("Pad", 2)

@@ -12,6 +12,7 @@ from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir.tracing import greatest
 from partition.verdict import Reason
 
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
@@ -95,7 +96,7 @@ def same_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
     Source: ONNX Conv-11, auto_pad SAME_UPPER and SAME_LOWER.
     """
     totals = [
-        max(0, (-(-size // stride) - 1) * stride + extent - size)
+        greatest(0, (-(-size // stride) - 1) * stride + extent - size)
         for size, stride, extent in zip(sizes, windows.strides, windows.extents, strict=True)
     ]
     return split_pads(totals, more_at_end=windows.auto_pad == "SAME_UPPER")

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from nnadapter.ir.schema import AttributeValue, Kind
+from nnadapter.ir.tracing import Traced
 
 
 def normalised(kind: Kind, value: object) -> AttributeValue:
@@ -27,16 +28,16 @@ def _boolean(value: object) -> bool:
 
 
 def _integer(value: object) -> int:
-    if type(value) is int:
-        return value
+    if type(value) is int or isinstance(value, Traced):
+        return value  # type: ignore[return-value]
     if isinstance(value, Integral) and not isinstance(value, bool):
         return int(value)
     raise TypeError
 
 
 def _real(value: object) -> float:
-    if type(value) is float:
-        return value
+    if type(value) is float or isinstance(value, Traced):
+        return value  # type: ignore[return-value]
     if isinstance(value, Real) and not isinstance(value, bool):
         return float(value)
     raise TypeError

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from nnadapter.ir.operand import Operand, OperandType
-from nnadapter.ir.schema import Attributes
+from nnadapter.ir.schema import Attributes, AttributeValue
+from nnadapter.ir.tracing import Traced
 
 ABSENT = -1
 """Stands in `Operation.inputs` for an optional input that is not there."""
@@ -29,6 +30,26 @@ class Operation:
     """Names of the ONNX nodes that it stands for, the one that gave it its place first."""
 
 
+class Structure:
+    """A key that is compared by what it holds, and hashed once."""
+
+    __slots__ = ("_hash", "_held")
+
+    def __init__(self, held: Hashable) -> None:
+        self._held = held
+        self._hash = hash(held)
+
+    def __hash__(self) -> int:
+        """The hash of what it holds."""
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both hold the same."""
+        return self is other or (
+            isinstance(other, Structure) and self._hash == other._hash and self._held == other._held
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Model:
     """A verified model. Two models are equal only if they are the same object; `ir.text` compares contents."""
@@ -40,10 +61,45 @@ class Model:
     """Positions of the operands that are given to a run."""
     outputs: tuple[int, ...]
     """Positions of the operands that a run gives back; one operand may stand here twice, and may be an input."""
+    varying: tuple[tuple[int, ...], ...] = ()
+    """Places in `ir.structure.numbers` that change with the shapes of the ONNX model's inputs, those that always hold
+    the same number together: a hint to compilers that compile once for many sizes. Empty if nothing is known."""
 
     def type_of(self, operand: int) -> OperandType | None:
         """The type of an operand, or None for `ABSENT`."""
         return None if operand == ABSENT else self.operands[operand].type
+
+    @cached_property
+    def structure(self) -> Hashable:
+        """All but dimensions and the numbers in attributes: what models for other sizes have in common.
+
+        Constants count by identity, so whoever keeps this must keep the model too.
+        """
+        operands = tuple(
+            (
+                operand.name,
+                operand.lifetime,
+                operand.type.dtype,
+                len(operand.type.dimensions),
+                operand.type.layout,
+                operand.type.quantisation,
+                0 if operand.value is None else id(operand.value),
+            )
+            for operand in self.operands
+        )
+        operations = tuple(
+            (operation.type, operation.inputs, operation.outputs, operation.origins, _form(operation.attributes))
+            for operation in self.operations
+        )
+        return Structure((operands, operations, self.inputs, self.outputs))
+
+    def resized(
+        self, operands: tuple[Operand, ...], operations: tuple[Operation, ...], varying: tuple[tuple[int, ...], ...]
+    ) -> Model:
+        """The same model with other dimensions and numbers in attributes; for `ir.structure`."""
+        model = Model(operands, operations, self.inputs, self.outputs, varying)
+        model.__dict__["structure"] = self.structure
+        return model
 
     @cached_property
     def producer(self) -> Mapping[int, int]:
@@ -62,3 +118,18 @@ class Model:
                 if not readers or readers[-1] != index:
                     readers.append(index)
         return {operand: tuple(readers) for operand, readers in found.items()}
+
+
+def is_number(value: object) -> bool:
+    """Whether the value of an attribute is a number, which may differ between models of one structure."""
+    return isinstance(value, (int, float, Traced)) and not isinstance(value, bool)
+
+
+def _form(attributes: Attributes) -> Hashable:
+    return tuple((name, _form_of_one(value)) for name, value in attributes.items())
+
+
+def _form_of_one(value: AttributeValue) -> Hashable:
+    if isinstance(value, tuple):
+        return len(value)
+    return None if is_number(value) else value

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from threading import Lock
 from weakref import WeakKeyDictionary
 
-from nnadapter.drivers.fake_npu.lowering import Lowered, lower
+from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
 from nnadapter.drivers.fake_npu.program import FakeNpuProgram, restore_program, weight_bytes
+from nnadapter.drivers.fake_npu.reuse import Lowerings
+from nnadapter.drivers.fake_npu.scratch import with_scratch
 from nnadapter.drivers.fake_npu.verdicts import judge
 from nnadapter.drivers.interface import Admission, Context, Program
 from nnadapter.ir.model import Model
@@ -24,7 +26,8 @@ _REMEMBERED = 64
 class _Prepared:
     """What `admit` works out and `compile` needs again."""
 
-    lowered: Lowered
+    graph: NpuGraph
+    runs_as: tuple[str, ...]
     memory: MemoryPlan
 
 
@@ -33,6 +36,7 @@ class FakeNpuContext(Context):
 
     def __init__(self, options: FakeNpuOptions) -> None:
         self._options = options
+        self._lowerings = Lowerings(half_precision=options.half_precision)
         self._prepared: WeakKeyDictionary[Model, _Prepared] = WeakKeyDictionary()
         self._lock = Lock()
 
@@ -46,15 +50,15 @@ class FakeNpuContext(Context):
         with self._lock:
             if len(self._prepared) < _REMEMBERED:
                 self._prepared[model] = prepared
-        weights, memory = weight_bytes(prepared.lowered.graph), prepared.memory
+        weights, memory = weight_bytes(prepared.graph), prepared.memory
         return Admission(
             verdict=self._room_for(weights, memory.arena_bytes, _border_bytes(model)),
-            runs_as=prepared.lowered.runs_as,
+            runs_as=prepared.runs_as,
             facts={
                 "weight_bytes": weights,
                 "arena_bytes": memory.arena_bytes,
                 "arena_lower_bound_bytes": memory.arena_lower_bound_bytes,
-                "instructions": len(prepared.lowered.graph.instructions),
+                "instructions": len(prepared.graph.instructions),
             },
         )
 
@@ -63,7 +67,7 @@ class FakeNpuContext(Context):
         with self._lock:
             known = self._prepared.pop(model, None)
         prepared = known or self._prepare(model)
-        return FakeNpuProgram(prepared.lowered.graph, prepared.memory)
+        return FakeNpuProgram(prepared.graph, prepared.memory)
 
     def restore(self, blob: bytes) -> Program:
         """See `Context.restore`."""
@@ -73,10 +77,12 @@ class FakeNpuContext(Context):
         """See `Context.close`."""
         with self._lock:
             self._prepared.clear()
+        self._lowerings.clear()
 
     def _prepare(self, model: Model) -> _Prepared:
-        lowered = lower(model, half_precision=self._options.half_precision)
-        return _Prepared(lowered, plan_memory(lowered.graph))
+        lowered = self._lowerings.lower(model)
+        graph = with_scratch(lowered.graph)
+        return _Prepared(graph, lowered.runs_as, plan_memory(graph))
 
     def _room_for(self, weights: int, arena: int, border: int) -> Verdict:
         available, needed = self._options.memory_bytes, weights + arena + border

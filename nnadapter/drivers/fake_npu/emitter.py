@@ -8,7 +8,6 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels import KERNELS
-from nnadapter.drivers.fake_npu.kernels.elementwise import activation_scratch
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, DataType, Lifetime
 
@@ -104,24 +103,19 @@ class Emitter:
         parameters: Parameters | None = None,
         activation: Activation | None = None,
     ) -> tuple[int, ...]:
-        """Add one instruction, with the scratch memory that its kernel and its activation ask for.
+        """Add one instruction.
 
         Returns:
             One new tensor per type in `results`.
         """
-        parameters = parameters or {}
         assert activation is None or KERNELS[kernel].fuses, f"{kernel} cannot apply an activation"
-        scratch = KERNELS[kernel].scratch([self.type_of(tensor) for tensor in inputs], results, parameters)
-        if activation is not None:
-            scratch += activation_scratch(activation, results[0])
         outputs = tuple(self._add(NpuTensor(type_)) for type_ in results)
         self._instructions.append(
             Instruction(
                 kernel=kernel,
                 inputs=tuple(inputs),
                 outputs=outputs,
-                scratch=tuple(self._add(NpuTensor(type_)) for type_ in scratch),
-                parameters=parameters,
+                parameters=parameters or {},
                 activation=activation,
             )
         )

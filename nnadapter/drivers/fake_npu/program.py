@@ -65,11 +65,8 @@ class FakeNpuProgram(Program):
 
 def weight_bytes(graph: NpuGraph) -> int:
     """Bytes of all constants, each counted once."""
-    weights = _Weights()
-    for tensor in graph.tensors:
-        if tensor.value is not None:
-            weights.add(tensor.value)
-    return weights.nbytes
+    found = {_place(tensor.value) for tensor in graph.tensors if tensor.value is not None}
+    return sum(nbytes + -nbytes % _ALIGNMENT for _, nbytes in found)
 
 
 def restore_program(blob: bytes) -> FakeNpuProgram:
@@ -113,6 +110,11 @@ def _opened(blob: bytes) -> tuple[dict[str, Any], memoryview]:
 _ADVICE = "compile the model again"
 
 
+def _place(value: Array) -> tuple[int, int]:
+    """Address and bytes of a constant."""
+    return value.__array_interface__["data"][0], value.nbytes
+
+
 class _Weights:
     """Constants in the order in which they are written, each once."""
 
@@ -123,7 +125,7 @@ class _Weights:
 
     def add(self, value: Array) -> int:
         """The offset of a constant; views of the same memory share one."""
-        key = (value.__array_interface__["data"][0], value.nbytes)
+        key = _place(value)
         if key not in self._offsets:
             self._offsets[key] = self.nbytes
             padding = bytes(-value.nbytes % _ALIGNMENT)

@@ -19,7 +19,7 @@ def broadcast(shapes: Sequence[Dimensions]) -> Dimensions:
     """
     result = shapes[0]
     for shape in shapes[1:]:
-        if shape != result:
+        if len(shape) != len(result) or shape != result:  # sizes of different axes are not compared
             result = _broadcast_two(result, shape)
     return result
 

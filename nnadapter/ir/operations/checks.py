@@ -23,7 +23,7 @@ def check_vector(name: str, type_: OperandType, length: int) -> None:
 
 def check_at_least(name: str, values: Sequence[int], smallest: int) -> None:
     """Raise InvalidModelError if a value of a list attribute is too small."""
-    if values and min(values) < smallest:
+    if any(value < smallest for value in values):  # not by `min`, which compares sizes with each other
         raise InvalidModelError(f"{name} is {list(values)}, expected every value to be at least {smallest}")
 
 

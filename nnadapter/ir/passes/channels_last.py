@@ -206,7 +206,7 @@ class _Images:
 def _ints(operation: Operation, name: str) -> Axes:
     value = operation.attributes[name]
     assert isinstance(value, tuple)
-    return tuple(map(int, value))
+    return value  # type: ignore[return-value]
 
 
 def _permuted(value: Array) -> Array:

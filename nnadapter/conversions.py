@@ -1,0 +1,256 @@
+"""A model specialised and converted, for one set of input shapes after the other, the work done once where it can be.
+
+1. For the first shapes, converters see traced numbers for the dimensions that the model leaves open. What they make
+   is a `Template`, unless a node was refused, since only operations say how dimensions follow from each other.
+2. For every further one, the numbers of a template are computed anew, if all that was decided on the way would be
+   decided so again. If not, one more template is made.
+3. A model of fixed shapes, or one with a refused node, is prepared and converted for each set of shapes.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any
+
+from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.convert import Conversion, GrowingConversion, convert_graph, trimmed
+from nnadapter.converters.node import OnnxNode
+from nnadapter.converters.refusal import Refusal
+from nnadapter.converters.sizes import SizeArray, evaluate, shape_of
+from nnadapter.ir.operand import Array
+from nnadapter.ir.structure import TracedModel
+from nnadapter.ir.tracing import Trace, Traced, settled
+from nnadapter.preparation.folding import evaluate as evaluate_protos
+from nnadapter.preparation.prepare import Prepared, Shapes, Specialised, specialise
+from partition.graph import Value
+
+_TEMPLATES = 8
+"""Templates per model; beyond them the oldest goes."""
+
+Converted = tuple[Specialised, Conversion]
+
+
+class Conversions:
+    """Specialises and converts one prepared model; safe to use from many threads."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        self._templates: tuple[Template, ...] = ()
+        self._traceable = True
+        self._lock = Lock()
+
+    @property
+    def templates(self) -> tuple[Template, ...]:
+        """What was made so far, the newest first."""
+        return self._templates
+
+    def of(self, shapes: Shapes) -> Converted:
+        """Return the model for these input shapes, converted.
+
+        Raises:
+            InvalidModelError: the model contradicts itself at these shapes.
+        """
+        for template in self._templates:
+            filled = template.filled(shapes)
+            if filled is not None:
+                return filled
+        specialised = specialise(self._prepared, shapes)
+        made = self._template(shapes, specialised)
+        filled = None if made is None else made.filled(shapes)
+        return filled or (specialised, converted(specialised))
+
+    def _template(self, shapes: Shapes, specialised: Specialised) -> Template | None:
+        tracing = _Tracing(self._prepared, shapes, specialised)
+        if not (self._traceable and tracing.has_open_dimensions):
+            return None
+        template = tracing.template()
+        with self._lock:
+            self._traceable = template is not None
+            if template is not None:
+                self._templates = (template, *self._templates)[:_TEMPLATES]
+        return template
+
+
+def converted(specialised: Specialised) -> Conversion:
+    """The model converted for its shapes, nothing traced."""
+    graph = specialised.graph
+    captured = dict.fromkeys(name for node in graph.nodes for name in node.captured)
+    return convert_graph(specialised.nodes, graph.values, specialised.constants, graph.outputs, tuple(captured))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Template:
+    """A converted model whose dimensions are traced."""
+
+    shapes: Mapping[str, tuple[Any, ...]]
+    """Per input, its dimensions, traced where the model leaves them open."""
+    trace: Trace
+    specialised: Specialised
+    conversion: Conversion
+    model: TracedModel
+    """The converted model."""
+    traced: Sequence[tuple[str, Value, tuple[Any, ...]]]
+    """Values whose dimensions are traced: name, what else is known, dimensions."""
+    sizes: Mapping[str, SizeArray]
+    """Contents that follow from dimensions."""
+
+    def filled(self, shapes: Shapes) -> Converted | None:
+        """The model for other input shapes; None if it would not be this one."""
+        variables = list(self._variables(shapes))
+        if None in variables:
+            return None
+        known = self.trace.replay(variables)
+        return None if known is None else (self._specialised(shapes, known), self._conversion(known))
+
+    def _variables(self, shapes: Shapes) -> Iterator[Any]:
+        """The open dimensions; None among them if the shapes differ elsewhere."""
+        if shapes.keys() != self.shapes.keys():
+            yield None
+            return
+        for name, dimensions in self.shapes.items():
+            given = shapes[name]
+            if len(given) != len(dimensions):
+                yield None
+                return
+            for size, dimension in zip(given, dimensions, strict=True):
+                if isinstance(dimension, Traced):
+                    yield size
+                elif size != dimension:
+                    yield None
+
+    def _specialised(self, shapes: Shapes, known: Sequence[Any]) -> Specialised:
+        graph = self.specialised.graph
+        values = dict(graph.values)
+        for name, value, dimensions in self.traced:
+            values[name] = Value(name, value.dtype, settled(dimensions, known), value.itemsize)
+        sizes = {name: array.filled(known) for name, array in self.sizes.items()}
+        return replace(
+            self.specialised,
+            graph=graph.revalued(values),
+            constants=ChainMap(sizes, self.specialised.constants),  # type: ignore[arg-type]
+        )
+
+    def _conversion(self, known: Sequence[Any]) -> Conversion:
+        return replace(self.conversion, model=self.model.filled(known), source=(self.model, known))
+
+
+class _Tracing:
+    """Converts one specialised model once more, its open dimensions traced."""
+
+    def __init__(self, prepared: Prepared, shapes: Shapes, specialised: Specialised) -> None:
+        self._prepared = prepared
+        self._specialised = specialised
+        self._trace = Trace()
+        self._shapes = {name: self._dimensions(name, shape) for name, shape in shapes.items()}
+        self._sizes: dict[str, SizeArray] = {}
+        self._settled: dict[str, Array] = {}
+        self._known: Mapping[str, Array] = {}
+        self._context = ConversionContext(
+            {**specialised.graph.values, **{name: self._input(name) for name in self._shapes}},
+            ChainMap(self._settled, prepared.constants),  # type: ignore[arg-type]
+            self._sizes,
+            given=self._shapes.keys(),
+        )
+
+    @property
+    def has_open_dimensions(self) -> bool:
+        """Whether there is anything to trace."""
+        return any(isinstance(size, Traced) for shape in self._shapes.values() for size in shape)
+
+    def template(self) -> Template | None:
+        """The template; None where a dimension is known only for these shapes."""
+        graph, nodes = self._specialised.own, self._prepared.nodes
+        kept = set(self._specialised.positions)
+        growing = GrowingConversion(self._context)
+        outputs = self._specialised.graph.outputs
+        read = {*outputs, *(name for node in self._specialised.nodes for name in node.inputs)}
+        behind = self._behind(kept)
+        self._known = ChainMap(self._evaluated(behind), self._specialised.constants)  # type: ignore[arg-type]
+        try:
+            for index in sorted(kept | behind):
+                if index in kept:
+                    growing.add(trimmed(nodes[index], read))
+                else:
+                    self._follow(nodes[index])
+        except Refusal:
+            return None
+        conversion = growing.finish(graph.outputs)
+        if self._context.guessed or not all(conversion.verdicts):
+            return None
+        return Template(
+            shapes=self._shapes,
+            trace=self._trace,
+            specialised=self._specialised,
+            conversion=conversion,
+            model=TracedModel(conversion.model),
+            traced=tuple(self._traced_values(conversion)),
+            sizes={name: array for name, array in self._sizes.items() if name in self._specialised.constants},
+        )
+
+    def _dimensions(self, name: str, shape: tuple[int, ...]) -> tuple[Any, ...]:
+        declared = self._prepared.graph.value(name).shape
+        if declared is None or len(declared) != len(shape):
+            declared = (None,) * len(shape)
+        return tuple(
+            size if isinstance(known, int) else self._trace.variable(size)
+            for size, known in zip(shape, declared, strict=True)
+        )
+
+    def _input(self, name: str) -> Value:
+        return replace(self._specialised.graph.value(name), shape=self._shapes[name])
+
+    def _behind(self, kept: set[int]) -> set[int]:
+        """Positions of nodes that were evaluated for these shapes and whose results are still read."""
+        own, known = self._specialised.own, self._prepared.constants
+        pending = [name for index in kept for name in own.nodes[index].reads] + list(own.outputs)
+        found: set[int] = set()
+        while pending:
+            name = pending.pop()
+            index = own.producer.get(name)
+            if index is None or index in kept or index in found or name in known:
+                continue
+            found.add(index)
+            pending.extend(own.nodes[index].reads)
+        return found
+
+    def _evaluated(self, behind: Set[int]) -> dict[str, Array]:
+        """What preparation did not keep of the results of those nodes, because only they read it."""
+        model, constants = self._prepared.model, self._specialised.constants
+        nodes = [model.graph.node[index] for index in sorted(behind)]
+        missing = [name for node in nodes for name in node.output if name and name not in constants]
+        if not missing:
+            return {}
+        left = [node for node in nodes if any(name in missing for name in node.output)]
+        return dict(evaluate_protos(left, constants, missing, model.opset_import))
+
+    def _follow(self, node: OnnxNode) -> None:
+        """Take over what a node made of sizes, traced where there is a rule for it."""
+        known = self._known
+        if node.op_type in ("Shape", "Size") and node.domain in ("", "ai.onnx"):
+            self._sizes[node.outputs[0]] = shape_of(node, self._context.dimensions(node.inputs[0]))
+            return
+        inputs = [self._contents(name) if name else None for name in node.inputs]
+        single = len(node.outputs) == 1 and node.outputs[0] in known
+        made = evaluate(node, inputs, known[node.outputs[0]]) if single else None
+        if made is not None:
+            self._sizes[node.outputs[0]] = made
+            return
+        for name in filter(None, node.inputs):
+            self._context.constant(name)  # decided on from here on, so that the results stay what they are
+        self._settled.update((name, known[name]) for name in node.outputs if name in known)
+
+    def _contents(self, name: str) -> SizeArray:
+        return self._sizes.get(name) or SizeArray.of(self._context.constant(name))
+
+    def _traced_values(self, conversion: Conversion) -> Iterator[tuple[str, Value, tuple[Any, ...]]]:
+        graph = self._specialised.graph
+        for name, operand in conversion.operand_of.items():
+            dimensions = conversion.model.operands[operand].type.dimensions
+            if any(isinstance(size, Traced) for size in dimensions):
+                yield name, graph.value(name), dimensions
+        for name, dimensions in self._shapes.items():
+            if name not in conversion.operand_of:
+                yield name, graph.value(name), dimensions

@@ -1,0 +1,236 @@
+"""Arithmetic on shapes: what `Shape` gives, and what nodes make of it, element by element.
+
+Preparation evaluates such nodes for one set of input shapes. Here the same is done with traced numbers, so that it
+holds for others: small arrays of numbers that remember how they follow from the shapes of inputs.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, cast
+
+import numpy as np
+
+from nnadapter.converters.node import OnnxNode
+from nnadapter.ir.operand import Array, freeze
+from nnadapter.ir.tracing import Traced, computed, current, settled
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SizeArray:
+    """An array whose elements may be traced."""
+
+    items: Array
+    """Python numbers and traced ones, of numpy type `object`."""
+    dtype: np.dtype[Any]
+    """The type that the model has."""
+
+    @classmethod
+    def of(cls, array: Array) -> SizeArray:
+        """The same contents; nothing is traced yet."""
+        return cls(array.astype(object), array.dtype)
+
+    def plain(self) -> Array:
+        """The contents now, on which something is decided from here on."""
+        for item in self.items.flat:
+            if isinstance(item, Traced):
+                item.trace.answer(item)
+        return self.now()
+
+    def now(self) -> Array:
+        """The contents for the sizes that are traced."""
+        return self._filled(list(map(current, self.items.flat)))
+
+    def filled(self, known: Sequence[Any]) -> Array:
+        """The contents for the sizes of a replay."""
+        return self._filled([settled(item, known) for item in self.items.flat])
+
+    def _filled(self, items: list[Any]) -> Array:
+        return freeze(np.array(items, self.dtype).reshape(self.items.shape))
+
+
+Inputs = Sequence[SizeArray | None]
+Rule = Callable[[OnnxNode, Inputs, Array], Array | None]
+"""A node, its inputs, and its result for the sizes that are traced -> the result's elements; None if it cannot."""
+
+
+def shape_of(node: OnnxNode, dimensions: Sequence[int]) -> SizeArray:
+    """What Shape or Size gives for a tensor of these dimensions. Source: ONNX Shape-15, Size-13."""
+    if node.op_type == "Size":
+        return SizeArray(_objects([math.prod(dimensions)]).reshape(()), np.dtype(np.int64))
+    start, end = node.attributes.get("start", 0), node.attributes.get("end")
+    taken = dimensions[cast("int", start) : cast("int | None", end)]
+    return SizeArray(_objects(taken), np.dtype(np.int64))
+
+
+def evaluate(node: OnnxNode, inputs: Inputs, expected: Array) -> SizeArray | None:
+    """What a node makes of arrays of sizes.
+
+    Args:
+        node: of ONNX's own domain.
+        inputs: its inputs, None where one is absent.
+        expected: the result for the sizes that are traced.
+
+    Returns:
+        The result, or None where there is no rule, or the rule is not what ONNX Runtime computed.
+    """
+    rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    items = None if rule is None else rule(node, inputs, expected)
+    if items is None:
+        return None
+    result = SizeArray(np.asarray(items, object).reshape(expected.shape), expected.dtype)
+    return result if np.array_equal(result.now(), expected) else None
+
+
+def _objects(items: Sequence[Any]) -> Array:
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array
+
+
+def _present(inputs: Inputs, position: int) -> SizeArray:
+    found = inputs[position]
+    assert found is not None, "an input that the op requires"
+    return found
+
+
+def _moved(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
+    """The same elements in another shape, which is not traced."""
+    return _present(inputs, 0).items
+
+
+def _gathered(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
+    axis = node.integer("axis", 0)
+    return np.take(_present(inputs, 0).items, _present(inputs, 1).plain(), axis=axis)
+
+
+def _sliced(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    given = [None if each is None else each.plain().reshape(-1).tolist() for each in inputs[1:]]
+    if len(given) < 2 or given[0] is None or given[1] is None or _present(inputs, 0).items.ndim != 1:
+        return None
+    step = given[3][0] if len(given) > 3 and given[3] else 1
+    (start,), (end,) = given[0], given[1]
+    return _present(inputs, 0).items[start:end:step]
+
+
+def _joined(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
+    parts = [each.items for each in inputs if each is not None]
+    return np.concatenate(parts, axis=node.integer("axis", 0))
+
+
+def _cast(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    source = _present(inputs, 0)
+    function = _CASTS.get((source.dtype.kind, expected.dtype.name))
+    return None if function is None else _each(function, source.items, source.items)
+
+
+def _by_element(count: int, functions: Mapping[str, Callable[[Any, Any], Any]]) -> Rule:
+    """A function per type of number, of `count` inputs: one or two."""
+
+    def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+        function = functions.get(_present(inputs, 0).dtype.name)
+        if function is None or len(inputs) != count:
+            return None
+        return _each(function, _present(inputs, 0).items, _present(inputs, count - 1).items)
+
+    return rule
+
+
+def _chosen(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
+    return np.where(_present(inputs, 0).plain(), _present(inputs, 1).items, _present(inputs, 2).items)
+
+
+def _equal(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
+    first, second = np.broadcast_arrays(_present(inputs, 0).items, _present(inputs, 1).items)
+    return _objects([bool(one == other) for one, other in zip(first.flat, second.flat, strict=True)])
+
+
+def _product(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    source = _present(inputs, 0).items
+    return _objects([math.prod(source.flat)]) if expected.size == 1 else None
+
+
+def _each(function: Callable[[Any, Any], Any], first: Array, second: Array) -> Array:
+    """Element by element; a function of one number leaves its second argument alone."""
+    first, second = np.broadcast_arrays(first, second)
+    made = [computed(function, one, other) for one, other in zip(first.flat, second.flat, strict=True)]
+    return _objects(made).reshape(first.shape)
+
+
+def _to_integer(value: float, _: object) -> int:
+    return int(value)
+
+
+def _to_float32(value: float, _: object) -> float:
+    return float(np.float32(value))
+
+
+def _to_float64(value: float, _: object) -> float:
+    return float(value)
+
+
+def _quotient(first: int, second: int) -> int:
+    """Towards zero, as C divides."""
+    quotient = abs(first) // abs(second)
+    return quotient if (first < 0) == (second < 0) else -quotient
+
+
+def _rounded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The same in float32."""
+
+    def rounded(first: float, second: float) -> float:
+        return float(function(np.float32(first), np.float32(second)))
+
+    return rounded
+
+
+def _floor(value: float, _: object) -> float:
+    return float(math.floor(value))
+
+
+def _ceil(value: float, _: object) -> float:
+    return float(math.ceil(value))
+
+
+def _arithmetic(function: Callable[[Any, Any], Any], of_integers: Callable[[Any, Any], Any] | None = None) -> Rule:
+    whole = of_integers or function
+    return _by_element(2, {"int64": whole, "int32": whole, "float32": _rounded(function), "float64": function})
+
+
+def _on_floats(function: Callable[[Any, Any], Any]) -> Rule:
+    return _by_element(1, {"float32": function, "float64": function})
+
+
+_CASTS: Mapping[tuple[str, str], Callable[[Any, Any], Any]] = MappingProxyType(
+    {
+        **{(kind, whole): _to_integer for kind in "iuf" for whole in ("int64", "int32")},
+        **{(kind, "float32"): _to_float32 for kind in "iuf"},
+        **{(kind, "float64"): _to_float64 for kind in "iuf"},
+    }
+)
+
+_RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        **dict.fromkeys(("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"), _moved),
+        "Gather": _gathered,
+        "Slice": _sliced,
+        "Concat": _joined,
+        "Cast": _cast,
+        "Where": _chosen,
+        "Equal": _equal,
+        "ReduceProd": _product,
+        "Add": _arithmetic(operator.add),
+        "Sub": _arithmetic(operator.sub),
+        "Mul": _arithmetic(operator.mul),
+        "Div": _arithmetic(operator.truediv, _quotient),
+        "Max": _arithmetic(max),
+        "Min": _arithmetic(min),
+        "Floor": _on_floats(_floor),
+        "Ceil": _on_floats(_ceil),
+    }
+)
+"""Ops that sizes go through in exported models."""

@@ -1,0 +1,191 @@
+"""One lowering for many sizes: what was decided for a model is used again for the same model in other sizes.
+
+1. A model may say which of its numbers vary. If it does not, it is lowered as it is: a model of fixed sizes is all
+   there ever is of its structure. The second model of that structure then tells which numbers differ.
+2. Those become traced numbers, one for all places that hold the same number always, and the model is lowered with
+   them: a `Template`.
+3. Every further one is the template with its own numbers put in, if they are the same wherever they were the same
+   before, and every answer that the lowering asked for holds. If not, it is traced again: more places are told
+   apart, or other answers are noted, in one more template.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph, NpuTensor, TensorType
+from nnadapter.drivers.fake_npu.lowering import Lowered, lower
+from nnadapter.ir.model import Model
+from nnadapter.ir.operand import Array
+from nnadapter.ir.structure import numbers, with_numbers
+from nnadapter.ir.tracing import Trace, Traced, settled
+
+_STRUCTURES = 64
+"""Models that are remembered; the one used longest ago goes first."""
+_TEMPLATES = 8
+"""Templates per structure; beyond them the oldest goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Which numbers are the same in every model seen, and which are equal to each other in every model seen."""
+
+    labels: tuple[Hashable, ...]
+    """Per place: the number that always stands there, or what its group is known by."""
+    fixed: tuple[int, ...]
+    """Places whose number never changed."""
+    groups: tuple[tuple[int, ...], ...]
+    """The other places, those of equal numbers together."""
+
+    @classmethod
+    def of(cls, values: Sequence[Any], varying: Sequence[Sequence[int]]) -> Groups:
+        """What is known after one model: what it says itself, see `Model.varying`."""
+        labels = list(values)
+        for number, places in enumerate(varying):
+            for place in places:
+                labels[place] = ("group", number)
+        changing = {place for places in varying for place in places}
+        fixed = tuple(place for place in range(len(values)) if place not in changing)
+        return cls(tuple(labels), fixed, tuple(map(tuple, varying)))
+
+    def refined(self, values: Sequence[Any]) -> Groups:
+        """The groups after one more model."""
+        fixed = [place for place in self.fixed if values[place] == self.labels[place]]
+        rest = sorted(set(range(len(values))) - set(fixed))
+        groups: dict[Hashable, list[int]] = {}
+        for place in rest:
+            groups.setdefault((self.labels[place], values[place]), []).append(place)
+        labels = list(self.labels)
+        for number, places in enumerate(groups.values()):
+            for place in places:
+                labels[place] = ("group", number)
+        return Groups(tuple(labels), tuple(fixed), tuple(map(tuple, groups.values())))
+
+    def variables(self, values: Sequence[Any]) -> list[Any] | None:
+        """One number per group; None if the numbers do not fall into these groups."""
+        if any(values[place] != self.labels[place] for place in self.fixed):
+            return None
+        if any(values[place] != values[places[0]] for places in self.groups for place in places):
+            return None
+        return [values[places[0]] for places in self.groups]
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A lowered model whose sizes are traced numbers."""
+
+    groups: Groups
+    trace: Trace
+    lowered: Lowered
+
+    @classmethod
+    def of(cls, model: Model, groups: Groups, values: Sequence[Any], *, half_precision: bool) -> Template:
+        """Lower a model with one variable per group."""
+        trace = Trace()
+        traced = list(values)
+        variables = [trace.variable(values[places[0]]) for places in groups.groups]
+        for variable, places in zip(variables, groups.groups, strict=True):
+            for place in places:
+                traced[place] = variable
+        return cls(groups, trace, lower(with_numbers(model, traced), half_precision=half_precision))
+
+    def filled(self, values: Sequence[Any]) -> Lowered | None:
+        """The lowered model for other numbers, None if it would not be this one."""
+        variables = self.groups.variables(values)
+        known = None if variables is None else self.trace.replay(variables)
+        if known is None:
+            return None
+        graph = self.lowered.graph
+        filled = NpuGraph(
+            tuple(_filled_tensor(tensor, known) for tensor in graph.tensors),
+            tuple(_filled_instruction(instruction, known) for instruction in graph.instructions),
+            graph.inputs,
+            graph.outputs,
+        )
+        return Lowered(filled, self.lowered.runs_as)
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one structure."""
+
+    constants: tuple[Array | None, ...]
+    """Held, because the structure knows them by identity."""
+    groups: Groups
+    templates: tuple[Template, ...] = ()
+
+
+class Lowerings:
+    """Lowers models, each structure as seldom as possible; safe to use from many threads."""
+
+    def __init__(self, *, half_precision: bool) -> None:
+        self._half_precision = half_precision
+        self._known: OrderedDict[Hashable, _Known] = OrderedDict()
+        self._lock = Lock()
+
+    def lower(self, model: Model) -> Lowered:
+        """Return the lowered model."""
+        values = numbers(model)
+        known = self._look_up(model, values)
+        for template in known.templates:
+            filled = template.filled(values)
+            if filled is not None:
+                return filled
+        groups = known.groups
+        if groups.variables(values) is None:
+            groups = groups.refined(values)
+        if not groups.groups:
+            return lower(model, half_precision=self._half_precision)
+        template = Template.of(model, groups, values, half_precision=self._half_precision)
+        with self._lock:
+            known.groups = groups
+            known.templates = (template, *known.templates)[:_TEMPLATES]
+        filled = template.filled(values)
+        assert filled is not None, "a template fits the model that it was made for"
+        return filled
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._known.clear()
+
+    def _look_up(self, model: Model, values: Sequence[Any]) -> _Known:
+        with self._lock:
+            known = self._known.setdefault(model.structure, _Known(_constants(model), Groups.of(values, model.varying)))
+            self._known.move_to_end(model.structure)
+            while len(self._known) > _STRUCTURES:
+                self._known.popitem(last=False)
+        return known
+
+
+def _constants(model: Model) -> tuple[Array | None, ...]:
+    return tuple(operand.value for operand in model.operands)
+
+
+def _filled_tensor(tensor: NpuTensor, known: Sequence[Any]) -> NpuTensor:
+    dimensions = tensor.type.dimensions
+    if not _is_traced(dimensions):
+        return tensor
+    return NpuTensor(TensorType(tensor.type.dtype, settled(dimensions, known)), tensor.value, tensor.view_of)
+
+
+def _filled_instruction(instruction: Instruction, known: Sequence[Any]) -> Instruction:
+    parameters = instruction.parameters
+    if not any(_is_traced(value) for value in parameters.values()):
+        return instruction
+    return Instruction(
+        kernel=instruction.kernel,
+        inputs=instruction.inputs,
+        outputs=instruction.outputs,
+        scratch=instruction.scratch,
+        parameters={name: settled(value, known) for name, value in parameters.items()},
+        activation=instruction.activation,
+    )
+
+
+def _is_traced(value: object) -> bool:
+    return isinstance(value, Traced) or (isinstance(value, tuple) and any(map(_is_traced, value)))

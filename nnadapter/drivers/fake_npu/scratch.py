@@ -1,0 +1,33 @@
+"""Scratch memory: what kernels and activations need beside their tensors, added once all sizes are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph, NpuTensor, TensorType
+from nnadapter.drivers.fake_npu.kernels import KERNELS
+from nnadapter.drivers.fake_npu.kernels.elementwise import activation_scratch
+
+
+def with_scratch(graph: NpuGraph) -> NpuGraph:
+    """The graph with the scratch memory of every instruction."""
+    tensors = list(graph.tensors)
+    instructions = []
+    for instruction in graph.instructions:
+        wanted = _wanted(graph, instruction)
+        if wanted:
+            scratch = tuple(range(len(tensors), len(tensors) + len(wanted)))
+            tensors.extend(map(NpuTensor, wanted))
+            instruction = replace(instruction, scratch=scratch)
+        instructions.append(instruction)
+    return NpuGraph(tuple(tensors), tuple(instructions), graph.inputs, graph.outputs)
+
+
+def _wanted(graph: NpuGraph, instruction: Instruction) -> tuple[TensorType, ...]:
+    inputs, outputs = (
+        [graph.tensors[tensor].type for tensor in group] for group in (instruction.inputs, instruction.outputs)
+    )
+    scratch = KERNELS[instruction.kernel].scratch(inputs, outputs, instruction.parameters)
+    if instruction.activation is None:
+        return scratch
+    return (*scratch, *activation_scratch(instruction.activation, outputs[0]))

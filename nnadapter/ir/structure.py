@@ -1,0 +1,117 @@
+"""The numbers of a model that differ from size to size, and the same model with other ones.
+
+Two models of one `Model.structure` differ in numbers alone: dimensions, and the numbers in attributes. What a compiler
+decided for one of them holds for the other where it asked for none of those numbers (`ir.tracing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from nnadapter.ir.extract import submodel
+from nnadapter.ir.model import Model, Operation, is_number
+from nnadapter.ir.operand import Operand, OperandType
+from nnadapter.ir.tracing import Traced, settled
+
+
+def numbers(model: Model) -> list[Any]:
+    """Every dimension and every number in attributes, in an order that the structure fixes."""
+    found: list[Any] = []
+    for operand in model.operands:
+        found += operand.type.dimensions
+    for operation in model.operations:
+        for value in operation.attributes.values():
+            if isinstance(value, tuple):
+                found += value
+            elif is_number(value):
+                found.append(value)
+    return found
+
+
+def with_numbers(model: Model, values: Sequence[Any]) -> Model:
+    """The same model with other numbers, as many as `numbers` gives and in that order; what stays is shared."""
+    source = iter(values)
+    operands = tuple(_with_dimensions(operand, source) for operand in model.operands)
+    operations = tuple(_with_attributes(operation, source) for operation in model.operations)
+    return model.resized(operands, operations, model.varying)
+
+
+class TracedModel:
+    """A model with traced numbers, filled with plain ones for one set of sizes after the other."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._operands = [
+            index for index, operand in enumerate(model.operands) if any(map(_is_traced, operand.type.dimensions))
+        ]
+        self._operations = [
+            index
+            for index, operation in enumerate(model.operations)
+            if any(map(_is_traced, operation.attributes.values()))
+        ]
+        self._varying = _varying(numbers(model))
+        self._parts: dict[Hashable, TracedModel] = {}
+
+    def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> TracedModel:
+        """What `ir.extract.submodel` makes of it, the same object for the same arguments."""
+        key = (tuple(operations), tuple(inputs), tuple(outputs))
+        if key not in self._parts:
+            self._parts[key] = TracedModel(submodel(self._model, *key))
+        return self._parts[key]
+
+    def filled(self, known: Sequence[Any]) -> Model:
+        """The model with the numbers of a replay."""
+        operands, operations = list(self._model.operands), list(self._model.operations)
+        for index in self._operands:
+            operand = operands[index]
+            type_ = operand.type
+            changed = OperandType(type_.dtype, settled(type_.dimensions, known), type_.layout, type_.quantisation)
+            operands[index] = Operand(operand.name, changed, operand.lifetime, operand.value)
+        for index in self._operations:
+            operation = operations[index]
+            attributes = {name: settled(value, known) for name, value in operation.attributes.items()}
+            operations[index] = replace(operation, attributes=attributes)
+        return self._model.resized(tuple(operands), tuple(operations), self._varying)
+
+
+def _varying(values: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
+    groups: dict[int, list[int]] = {}
+    for place, value in enumerate(values):
+        if isinstance(value, Traced):
+            groups.setdefault(value.number, []).append(place)
+    return tuple(map(tuple, groups.values()))
+
+
+def _is_traced(value: object) -> bool:
+    return isinstance(value, Traced) or (isinstance(value, tuple) and any(map(_is_traced, value)))
+
+
+def _with_dimensions(operand: Operand, source: Iterator[Any]) -> Operand:
+    type_ = operand.type
+    dimensions = tuple(next(source) for _ in type_.dimensions)
+    if _same(dimensions, type_.dimensions):
+        return operand
+    changed = OperandType(type_.dtype, dimensions, type_.layout, type_.quantisation)
+    return Operand(operand.name, changed, operand.lifetime, operand.value)
+
+
+def _with_attributes(operation: Operation, source: Iterator[Any]) -> Operation:
+    changed = {}
+    for name, value in operation.attributes.items():
+        if isinstance(value, tuple):
+            new: Any = tuple(next(source) for _ in value)
+            if not _same(new, value):
+                changed[name] = new
+        elif is_number(value) and (new := next(source)) is not value:
+            changed[name] = new
+    if not changed:
+        return operation
+    attributes = {**operation.attributes, **changed}
+    return Operation(operation.type, operation.inputs, operation.outputs, attributes, operation.origins)
+
+
+def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    """Whether all are the very same numbers; to compare traced ones would be to decide something."""
+    return all(one is other for one, other in zip(first, second, strict=True))

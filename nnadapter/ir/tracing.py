@@ -1,0 +1,214 @@
+"""Numbers that remember how they came about, so that work done for some sizes need not be done again for others.
+
+A computation over sizes is run once with traced numbers in the place of those sizes. They compute as numbers do; the
+trace notes every step, and every answer on which the computation decided something: `size == 1` was true, `size` was
+used as an index. `Trace.replay` does the steps again for other sizes, and says no where an answer would differ: then
+the computation has to be run itself.
+
+A traced number is no `int`, on purpose: whatever takes numbers apart in C (numpy, `range`, a hash, a text) must ask
+for the plain value first, and that is noted as an answer too. So nothing can be decided unseen.
+
+Source: symbolic sizes with guards, as PyTorch 2 has them (Ansel et al., ASPLOS 2024, section 4).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+_PLAIN = (int, float)
+Step = tuple[Callable[..., Any], int, int]
+"""A function of one or two earlier values, by their numbers; the second is -1 where there is none."""
+
+
+class Trace:
+    """Steps and answers of one computation. Values are numbered: variables first, then as they come about."""
+
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+        self._steps: list[Step | None] = []
+        self._known: dict[object, int] = {}
+        self._answers: dict[int, Any] = {}
+
+    def variable(self, value: int) -> Traced:
+        """A number that a replay is given, in the order of these calls. All are asked for before anything else."""
+        return Traced(self, self._add(None, value))
+
+    def replay(self, variables: Sequence[int]) -> list[Any] | None:
+        """The values of every number for other variables; None if something would have been decided otherwise."""
+        values: list[Any] = list(variables)
+        try:
+            for function, first, second in self._program():
+                values.append(function(values[first]) if second < 0 else function(values[first], values[second]))
+        except (ArithmeticError, ValueError):
+            return None
+        return values if all(values[number] == answer for number, answer in self._answers.items()) else None
+
+    def apply(self, function: Callable[..., Any], first: Any, second: Any = None) -> Traced:
+        """A number made from one or two others, of which one at least is traced."""
+        numbers = self._number(first), -1 if second is None else self._number(second)
+        key = (function, *numbers)
+        known = self._known.get(key)
+        if known is None:
+            given = [self._values[number] for number in numbers if number >= 0]
+            known = self._known[key] = self._add((function, *numbers), function(*given))
+        return Traced(self, known)
+
+    def answer(self, number: Traced) -> Any:
+        """The value of a number, on which something is decided from here on."""
+        value = self._values[number.number]
+        self._answers.setdefault(number.number, value)
+        return value
+
+    def value(self, number: int) -> Any:
+        """The value of a number, for this trace's own sizes; nothing is decided on it."""
+        return self._values[number]
+
+    def _program(self) -> list[Step]:
+        return [step for step in self._steps if step is not None]
+
+    def _add(self, step: Step | None, value: Any) -> int:
+        self._steps.append(step)
+        self._values.append(value)
+        return len(self._values) - 1
+
+    def _number(self, value: Any) -> int:
+        if isinstance(value, Traced):
+            return value.number
+        key = (type(value), value)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._add((_Constant(value), 0, -1), value)
+        return known
+
+
+class _Constant:
+    """A step that gives the same number always."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __call__(self, _: Any) -> Any:
+        return self._value
+
+
+def _unary(function: Callable[[Any], Any]) -> Callable[[Traced], Any]:
+    def method(self: Traced) -> Any:
+        return self.trace.apply(function, self)
+
+    return method
+
+
+def _binary(function: Callable[[Any, Any], Any]) -> Callable[[Traced, Any], Any]:
+    def method(self: Traced, other: Any) -> Any:
+        if not isinstance(other, (Traced, *_PLAIN)):
+            return NotImplemented
+        return self.trace.apply(function, self, other)
+
+    return method
+
+
+def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Traced, Any], Any]:
+    def method(self: Traced, other: Any) -> Any:
+        if not isinstance(other, _PLAIN):
+            return NotImplemented
+        return self.trace.apply(function, other, self)
+
+    return method
+
+
+def _compared(function: Callable[[Any, Any], bool]) -> Callable[[Traced, Any], Any]:
+    def method(self: Traced, other: Any) -> Any:
+        if isinstance(other, Traced) and other.number == self.number:
+            return function(0, 0)
+        if not isinstance(other, (Traced, *_PLAIN)):
+            return NotImplemented
+        return self.trace.answer(self.trace.apply(function, self, other))
+
+    return method
+
+
+def _plain(convert: Callable[[Any], Any]) -> Callable[[Traced], Any]:
+    def method(self: Traced) -> Any:
+        return convert(self.trace.answer(self))
+
+    return method
+
+
+class Traced:
+    """A number of a trace. Only numbers of one trace may meet."""
+
+    __slots__ = ("number", "trace")
+    __array_ufunc__ = None
+    """numpy's own numbers leave arithmetic to this class."""
+
+    def __init__(self, trace: Trace, number: int) -> None:
+        self.trace = trace
+        self.number = number
+
+    __add__, __radd__ = _binary(operator.add), _reflected(operator.add)
+    __sub__, __rsub__ = _binary(operator.sub), _reflected(operator.sub)
+    __mul__, __rmul__ = _binary(operator.mul), _reflected(operator.mul)
+    __floordiv__, __rfloordiv__ = _binary(operator.floordiv), _reflected(operator.floordiv)
+    __truediv__, __rtruediv__ = _binary(operator.truediv), _reflected(operator.truediv)
+    __mod__, __rmod__ = _binary(operator.mod), _reflected(operator.mod)
+    __neg__, __abs__ = _unary(operator.neg), _unary(abs)
+    __floor__, __ceil__ = _unary(math.floor), _unary(math.ceil)
+    __eq__, __ne__ = _compared(operator.eq), _compared(operator.ne)
+    __lt__, __le__ = _compared(operator.lt), _compared(operator.le)
+    __gt__, __ge__ = _compared(operator.gt), _compared(operator.ge)
+    __hash__ = _plain(hash)
+    __index__, __int__, __float__ = _plain(operator.index), _plain(int), _plain(float)
+    __str__, __repr__ = _plain(str), _plain(repr)
+
+    def __bool__(self) -> bool:
+        """Whether it is not 0; no more than that is decided on."""
+        return bool(self != 0)
+
+    def __format__(self, specification: str) -> str:
+        """As the plain number, which is decided on from here on."""
+        return format(self.trace.answer(self), specification)
+
+
+def computed(function: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
+    """What a function makes of two numbers, taken as one step if one of them is traced.
+
+    Args:
+        function: pure, of plain numbers; the same object every time.
+        first: a number.
+        second: a number.
+    """
+    for number in (first, second):
+        if isinstance(number, Traced):
+            return number.trace.apply(function, first, second)
+    return function(first, second)
+
+
+def least(first: int, second: int) -> int:
+    """The smaller of two sizes; what `min` decides, a trace would have to decide the same way for ever."""
+    return cast("int", computed(min, first, second))
+
+
+def greatest(first: int, second: int) -> int:
+    """The larger of two sizes."""
+    return cast("int", computed(max, first, second))
+
+
+def current(value: Any) -> Any:
+    """A number's value now, tuples taken apart; only for checks that hold for other sizes as well."""
+    if isinstance(value, tuple):
+        return tuple(map(current, value))
+    return value.trace.value(value.number) if isinstance(value, Traced) else value
+
+
+def settled(value: Any, values: Sequence[Any]) -> Any:
+    """`value` with the numbers of a replay in the place of traced ones, inside tuples too."""
+    if isinstance(value, Traced):
+        return values[value.number]
+    if isinstance(value, tuple) and any(isinstance(each, (Traced, tuple)) for each in value):
+        return tuple(settled(each, values) for each in value)
+    return value

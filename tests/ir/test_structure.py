@@ -1,0 +1,50 @@
+from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir.model import Model
+from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir.structure import TracedModel, numbers, with_numbers
+from nnadapter.ir.text import to_text
+from nnadapter.ir.tracing import Trace
+
+
+def flattened(height: object, width: object) -> Model:
+    builder = ModelBuilder()
+    image = builder.add_input("x", OperandType(DataType.FLOAT32, (1, height, width)))  # type: ignore[arg-type]
+    (relu,) = builder.add_operation("RELU", (image,))
+    (flat,) = builder.add_operation("RESHAPE", (relu,), {"shape": (height * width,)})  # type: ignore[operator]
+    return builder.finish([flat])
+
+
+def test_models_of_other_sizes_have_one_structure() -> None:
+    assert flattened(2, 3).structure == flattened(4, 5).structure
+    builder = ModelBuilder()
+    image = builder.add_input("x", OperandType(DataType.FLOAT16, (1, 2, 3)))
+    (relu,) = builder.add_operation("RELU", (image,))
+    (flat,) = builder.add_operation("RESHAPE", (relu,), {"shape": (6,)})
+    assert builder.finish([flat]).structure != flattened(2, 3).structure
+
+
+def test_numbers_can_be_replaced() -> None:
+    small, large = flattened(2, 3), flattened(4, 5)
+    assert to_text(with_numbers(small, numbers(large))) == to_text(large)
+    assert with_numbers(small, numbers(small)).operands[0] is small.operands[0]
+
+
+def test_a_traced_model_is_filled_and_says_what_varies() -> None:
+    trace = Trace()
+    model = TracedModel(flattened(trace.variable(2), trace.variable(3)))
+    known = trace.replay([4, 5])
+    assert known is not None
+    filled, values = model.filled(known), numbers(flattened(4, 5))
+    assert to_text(filled) == to_text(flattened(4, 5))
+    assert filled.structure == flattened(4, 5).structure
+    assert sorted({values[place] for place in places} for places in filled.varying) == [{4}, {5}, {20}]
+
+
+def test_a_part_of_a_traced_model_is_cut_once() -> None:
+    trace = Trace()
+    model = TracedModel(flattened(trace.variable(2), trace.variable(3)))
+    part = model.part([0], [0], [1])
+    assert model.part([0], [0], [1]) is part
+    known = trace.replay([4, 5])
+    assert known is not None
+    assert [operand.type.dimensions for operand in part.filled(known).operands] == [(1, 4, 5), (1, 4, 5)]

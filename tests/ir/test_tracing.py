@@ -1,0 +1,105 @@
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nnadapter.ir.tracing import Trace, Traced, computed, current, greatest, least, settled
+
+SIZES = st.lists(st.integers(1, 50), min_size=2, max_size=2)
+ARITHMETIC: list[Callable[[Any, Any], Any]] = [
+    operator.add,
+    operator.sub,
+    operator.mul,
+    operator.floordiv,
+    operator.truediv,
+    operator.mod,
+    least,
+    greatest,
+]
+
+
+def traced(*values: int) -> tuple[Trace, list[Traced]]:
+    trace = Trace()
+    return trace, [trace.variable(value) for value in values]
+
+
+@pytest.mark.parametrize("function", ARITHMETIC)
+@given(first=SIZES, second=SIZES)
+def test_a_replay_computes_what_the_computation_would(
+    function: Callable[[Any, Any], Any], first: list[int], second: list[int]
+) -> None:
+    trace, (height, width) = traced(*first)
+    results = [function(height, width), function(height, 3), function(7, width), function(height, width) * 2 + height]
+    known = trace.replay(second)
+    assert known is not None
+    plain = [function(*second), function(second[0], 3), function(7, second[1]), function(*second) * 2 + second[0]]
+    assert [settled(result, known) for result in results] == plain
+
+
+@given(first=SIZES, second=SIZES)
+def test_a_replay_refuses_where_something_would_be_decided_otherwise(first: list[int], second: list[int]) -> None:
+    def decide(height: Any, width: Any) -> tuple[bool, ...]:
+        return height == width, height < width * 2, width >= 7, bool(height % 2), math.prod((height, width)) == 12
+
+    trace, variables = traced(*first)
+    decided = decide(*variables)
+    assert decided == decide(*first)
+    assert (trace.replay(second) is not None) == (decide(*second) == decided)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda size: np.zeros(size),
+        lambda size: np.zeros((2, size)),
+        lambda size: range(size),
+        lambda size: {size: 1},
+        lambda size: size in {1, 2},
+        lambda size: f"{size}",
+        lambda size: f"{size:04d}",
+        lambda size: f"{size!r}",
+        lambda size: int(size),
+        lambda size: float(size),
+        lambda size: [1, 2, 3][size],
+        lambda size: np.array([size], np.int64),
+        lambda size: [1, 2, 3][:size],
+        lambda size: np.float32(2) * np.float32(size),
+    ],
+)
+def test_a_plain_use_settles_the_number(use: Callable[[Any], object]) -> None:
+    trace, (size,) = traced(2)
+    use(size)
+    assert trace.replay([2]) is not None
+    assert trace.replay([1]) is None
+
+
+def test_truth_settles_no_more_than_truth() -> None:
+    trace, (size,) = traced(2)
+    assert size
+    assert trace.replay([3]) is not None
+    assert trace.replay([0]) is None
+
+
+def test_steps_are_taken_once() -> None:
+    _, (size,) = traced(5)
+    assert (size * 2 + 1).number == (size * 2 + 1).number
+    assert computed(math.gcd, size, 4).number == computed(math.gcd, size, 4).number
+
+
+def test_what_cannot_be_computed_is_refused() -> None:
+    trace, (size,) = traced(5)
+    _ = 10 // size
+    assert trace.replay([0]) is None
+
+
+def test_numpy_numbers_leave_arithmetic_to_traced_ones() -> None:
+    trace, (size,) = traced(5)
+    with pytest.raises(TypeError):
+        np.int64(2) * size
+    assert current((size * 2, 3)) == (10, 3)
+    assert trace.replay([6]) is not None

@@ -1,0 +1,142 @@
+"""A template filled for other shapes is what preparation and conversion would have made of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+import rapidocr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnadapter.conversions import Conversions, converted
+from nnadapter.ir.text import to_text
+from nnadapter.preparation.prepare import Prepared, prepare, specialise
+
+Shape = tuple[int, ...]
+
+FLATTENING = """
+<ir_version: 8, opset_import: ["": 17]>
+flattening (float[n, 3, h, w] x) => (float[n, k] y) {
+    one = Constant <value_ints = [1]> ()
+    two = Constant <value_ints = [2]> ()
+    end = Constant <value_ints = [4]> ()
+    up = Constant <value_ints = [2, 2]> ()
+    padded = MaxPool <kernel_shape = [3, 3], strides = [2, 2], auto_pad = "SAME_UPPER"> (x)
+    shape = Shape (padded)
+    spatial = Slice (shape, two, end)
+    larger = Mul (spatial, up)
+    outer = Shape <end = 2> (padded)
+    sizes = Concat <axis = 0> (outer, larger)
+    resized = Resize <mode = "nearest"> (padded, , , sizes)
+    count = Shape <end = 1> (x)
+    flat = ReduceProd <axes = [0]> (sizes)
+    rest = Div (flat, count)
+    target = Concat <axis = 0> (count, rest)
+    y = Reshape (resized, target)
+}
+"""
+
+SELECTING = """
+<ir_version: 8, opset_import: ["": 17]>
+selecting (float[n, c] x) => (float[m, c] y) {
+    shape = Shape (x)
+    minus = Constant <value_ints = [-1, 7]> ()
+    asked = Constant <value_ints = [-1, 7]> ()
+    same = Equal (asked, minus)
+    target = Where (same, shape, asked)
+    y = Expand (x, target)
+}
+"""
+
+TABLE = """
+<ir_version: 8, opset_import: ["": 17]>
+table (float[n, c] x) => (float[n, c] y) {
+    zero = Constant <value_int = 0> ()
+    one = Constant <value_int = 1> ()
+    shape = Shape <start = 1> (x)
+    axes = Constant <value_ints = [0]> ()
+    width = Squeeze (shape, axes)
+    steps = Range (zero, width, one)
+    ramp = Cast <to = 1> (steps)
+    y = Add (x, ramp)
+}
+"""
+
+
+def same(conversions: Conversions, prepared: Prepared, shapes: dict[str, Shape]) -> None:
+    specialised, conversion = conversions.of(shapes)
+    expected = specialise(prepared, shapes)
+    plain = converted(expected)
+    assert to_text(conversion.model) == to_text(plain.model)
+    assert specialised.graph.values == expected.graph.values
+    assert specialised.constants.keys() == expected.constants.keys()
+    assert all(np.array_equal(specialised.constants[name], value) for name, value in expected.constants.items())
+    assert conversion.flops == plain.flops
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 30), st.integers(1, 30)), min_size=2, max_size=5))
+@settings(max_examples=20, deadline=None)
+def test_shapes_that_are_computed(sizes: Sequence[tuple[int, int, int]]) -> None:
+    prepared = prepare(onnx.parser.parse_model(FLATTENING))
+    conversions = Conversions(prepared)
+    for count, height, width in sizes:
+        same(conversions, prepared, {"x": (count, 3, height, width)})
+
+
+def test_a_template_serves_sizes_that_decide_nothing() -> None:
+    prepared = prepare(onnx.parser.parse_model(FLATTENING))
+    conversions = Conversions(prepared)
+    conversions.of({"x": (2, 3, 20, 31)})
+    (template,) = conversions.templates
+    for height in range(5, 25):
+        conversions.of({"x": (2, 3, height, height + 1)})
+    assert conversions.templates == (template,)
+
+
+def test_contents_that_no_rule_follows_are_decided_on() -> None:
+    prepared = prepare(onnx.parser.parse_model(TABLE))
+    conversions = Conversions(prepared)
+    for shape in [(2, 5), (3, 5), (3, 6), (2, 5)]:
+        same(conversions, prepared, {"x": shape})
+    assert len(conversions.templates) == 2
+
+
+@pytest.mark.parametrize("shape", [(1, 7), (2, 7)])
+def test_choices_among_sizes(shape: Shape) -> None:
+    prepared = prepare(onnx.parser.parse_model(SELECTING))
+    conversions = Conversions(prepared)
+    conversions.of({"x": (3, 7)})
+    same(conversions, prepared, {"x": shape})
+
+
+def test_a_refused_node_leaves_no_template() -> None:
+    text = FLATTENING.replace("y = Reshape (resized, target)", "found = NonZero (resized)\n y = Cast <to = 1> (found)")
+    conversions = Conversions(prepare(onnx.parser.parse_model(text)))
+    conversions.of({"x": (2, 3, 8, 8)})
+    assert conversions.templates == ()
+
+
+def test_fixed_shapes_are_not_traced() -> None:
+    conversions = Conversions(prepare(onnx.parser.parse_model(FLATTENING.replace("n, 3, h, w", "2, 3, 8, 8"))))
+    conversions.of({"x": (2, 3, 8, 8)})
+    assert conversions.templates == ()
+
+
+OCR = Path(rapidocr.__file__).parent / "models"
+OCR_SHAPES: dict[str, list[Shape]] = {
+    "det": [(1, 3, 320, 320), (1, 3, 384, 640), (1, 3, 64, 96)],
+    "rec": [(1, 3, 48, 200), (6, 3, 48, 320), (3, 3, 48, 328), (1, 3, 48, 1000)],
+    "cls": [(1, 3, 48, 192), (2, 3, 48, 192), (6, 3, 48, 192)],
+}
+
+
+@pytest.mark.parametrize("kind", OCR_SHAPES)
+def test_text_recognition_models(kind: str) -> None:
+    prepared = prepare(onnx.load(next(path for path in sorted(OCR.glob("*.onnx")) if kind in path.stem)))
+    conversions = Conversions(prepared)
+    for shape in OCR_SHAPES[kind]:
+        same(conversions, prepared, {"x": shape})
+    assert 1 <= len(conversions.templates) <= 2
