@@ -58,6 +58,21 @@ class Analysis:
     shapes: Shapes
 
 
+class Drafts:
+    """The draft that was asked for last, which other shapes share as long as no verdict changes."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Sequence[Segment], Plan] | None = None
+
+    def of(self, judged: Judged) -> tuple[Sequence[Segment], Plan]:
+        """See `Judged.draft`."""
+        last = self._last
+        if last is not None and last[1].graph.nodes is judged.graph.nodes and last[1].verdicts == judged.verdicts:
+            return last[0], replace(last[1], graph=judged.graph)
+        self._last = made = judged.draft()
+        return made
+
+
 @dataclass(frozen=True, eq=False)
 class Judged:
     """A specialised graph with every device's verdicts, before or after some were taken back."""
@@ -68,6 +83,7 @@ class Judged:
     targets: tuple[Target, ...]
     verdicts: Mapping[str, tuple[Verdict, ...]]
     shapes: Shapes
+    drafts: Drafts
 
     @property
     def graph(self) -> Graph:
@@ -90,9 +106,8 @@ class Judged:
         """
         judged = self
         known = {} if known is None else known
-        segments, exact = judged._cut()
+        segments, plan = self.drafts.of(self)
         while True:
-            plan = judged._plan(segments, exact)
             for step, segment in zip(plan.steps, segments, strict=True):
                 if step.device != CPU and _key(segment) not in known:
                     known[_key(segment)] = judged._ask(step)
@@ -109,6 +124,12 @@ class Judged:
             else:
                 segments = [part for segment in segments for part in halved.get(segment) or (segment,)]
                 exact = False
+            plan = judged._plan(segments, exact)
+
+    def draft(self) -> tuple[Sequence[Segment], Plan]:
+        """The segments and the plan, if no device refuses a segment."""
+        segments, exact = self._cut()
+        return segments, self._plan(segments, exact)
 
     def _cut(self) -> tuple[Sequence[Segment], bool]:
         found = cut(self.graph, self._placement(), host=CPU)
@@ -170,6 +191,8 @@ class Analyser:
     targets: tuple[Target, ...]
     index: OnnxIndex = field(init=False)
     conversions: Conversions = field(init=False)
+    drafts: Drafts = field(default_factory=Drafts)
+    _by_host: tuple[tuple[int, ...], tuple[Verdict, ...]] = field(default=((), ()))
 
     def __post_init__(self) -> None:
         """Index the model once."""
@@ -179,10 +202,19 @@ class Analyser:
     def judge(self, shapes: Shapes) -> Judged:
         """Specialise, convert, and ask every device."""
         specialised, conversion = self.conversions.of(shapes)
-        graph = specialised.graph
         parts = OnnxParts(specialised, self.index)
-        verdicts = {target.name: judge(target, graph, conversion, parts) for target in self.targets}
-        return Judged(specialised, conversion, parts, self.targets, verdicts, shapes)
+        verdicts = {target.name: self._verdicts(target, conversion, parts) for target in self.targets}
+        return Judged(specialised, conversion, parts, self.targets, verdicts, shapes, self.drafts)
+
+    def _verdicts(self, target: Target, conversion: Conversion, parts: OnnxParts) -> tuple[Verdict, ...]:
+        """What a device says. The CPU judges operators by their names: the same for all shapes with the same nodes."""
+        if not target.is_cpu:
+            return judge(target, conversion, parts)
+        positions, verdicts = self._by_host
+        if positions != parts.specialised.positions:
+            verdicts = judge(target, conversion, parts)
+            self._by_host = parts.specialised.positions, verdicts
+        return verdicts
 
 
 def _key(segment: Segment) -> Atoms:

@@ -92,8 +92,8 @@ class Template:
     conversion: Conversion
     model: TracedModel
     """The converted model."""
-    traced: Sequence[tuple[str, Value, tuple[Any, ...]]]
-    """Values whose dimensions are traced: name, what else is known, dimensions."""
+    traced: Mapping[str, tuple[Any, ...]]
+    """Values whose dimensions are traced, and these."""
     sizes: Mapping[str, SizeArray]
     """Contents that follow from dimensions."""
 
@@ -103,7 +103,7 @@ class Template:
         if None in variables:
             return None
         known = self.trace.replay(variables)
-        return None if known is None else (self._specialised(shapes, known), self._conversion(known))
+        return None if known is None else (self._specialised(known), self._conversion(known))
 
     def _variables(self, shapes: Shapes) -> Iterator[Any]:
         """The open dimensions; None among them if the shapes differ elsewhere."""
@@ -121,20 +121,38 @@ class Template:
                 elif size != dimension:
                     yield None
 
-    def _specialised(self, shapes: Shapes, known: Sequence[Any]) -> Specialised:
+    def _specialised(self, known: Sequence[Any]) -> Specialised:
         graph = self.specialised.graph
-        values = dict(graph.values)
-        for name, value, dimensions in self.traced:
-            values[name] = Value(name, value.dtype, settled(dimensions, known), value.itemsize)
         sizes = {name: array.filled(known) for name, array in self.sizes.items()}
         return replace(
             self.specialised,
-            graph=graph.revalued(values),
+            graph=graph.revalued(_FilledValues(graph.values, self.traced, known)),
             constants=ChainMap(sizes, self.specialised.constants),  # type: ignore[arg-type]
         )
 
     def _conversion(self, known: Sequence[Any]) -> Conversion:
         return replace(self.conversion, model=self.model.filled(known), source=(self.model, known))
+
+
+class _FilledValues(Mapping[str, Value]):
+    """What is known of values for the sizes of a replay, worked out when it is asked for."""
+
+    def __init__(
+        self, values: Mapping[str, Value], traced: Mapping[str, tuple[Any, ...]], known: Sequence[Any]
+    ) -> None:
+        self._values = values
+        self._traced = traced
+        self._known = known
+
+    def __getitem__(self, name: str) -> Value:
+        value, dimensions = self._values[name], self._traced.get(name)
+        return value if dimensions is None else replace(value, shape=settled(dimensions, self._known))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 class _Tracing:
@@ -180,13 +198,14 @@ class _Tracing:
         conversion = growing.finish(graph.outputs)
         if self._context.guessed or not all(conversion.verdicts):
             return None
+        self._specialised.graph.derive()
         return Template(
             shapes=self._shapes,
             trace=self._trace,
             specialised=self._specialised,
             conversion=conversion,
             model=TracedModel(conversion.model),
-            traced=tuple(self._traced_values(conversion)),
+            traced=dict(self._traced_values(conversion)),
             sizes={name: array for name, array in self._sizes.items() if name in self._specialised.constants},
         )
 
@@ -245,12 +264,11 @@ class _Tracing:
     def _contents(self, name: str) -> SizeArray:
         return self._sizes.get(name) or SizeArray.of(self._context.constant(name))
 
-    def _traced_values(self, conversion: Conversion) -> Iterator[tuple[str, Value, tuple[Any, ...]]]:
-        graph = self._specialised.graph
+    def _traced_values(self, conversion: Conversion) -> Iterator[tuple[str, tuple[Any, ...]]]:
         for name, operand in conversion.operand_of.items():
             dimensions = conversion.model.operands[operand].type.dimensions
             if any(isinstance(size, Traced) for size in dimensions):
-                yield name, graph.value(name), dimensions
+                yield name, dimensions
         for name, dimensions in self._shapes.items():
             if name not in conversion.operand_of:
-                yield name, graph.value(name), dimensions
+                yield name, dimensions

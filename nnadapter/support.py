@@ -9,17 +9,16 @@ from nnadapter.drivers.capability import ModelForm
 from nnadapter.errors import NNAdapterError
 from nnadapter.segments import OnnxParts
 from nnadapter.targets import Target
-from partition.graph import Graph
 from partition.verdict import Reason, Supported, Unsupported, Verdict, all_of
 
 
-def judge(target: Target, graph: Graph, conversion: Conversion, parts: OnnxParts) -> tuple[Verdict, ...]:
-    """Return the verdict of `target` on every atom of `graph`.
+def judge(target: Target, conversion: Conversion, parts: OnnxParts) -> tuple[Verdict, ...]:
+    """Return the verdict of `target` on every atom of the graph.
 
     A driver that raises, or that answers with something else than one verdict per operation, has refused everything.
     """
     of_nodes = _judge_ir(target, conversion) if target.capability.form is ModelForm.IR else _judge_onnx(target, parts)
-    return tuple(all_of(of_nodes[node] for node in atom) for atom in graph.atoms)
+    return tuple(all_of(of_nodes[node] for node in atom) for atom in parts.graph.atoms)
 
 
 def _judge_ir(target: Target, conversion: Conversion) -> Sequence[Verdict]:

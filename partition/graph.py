@@ -100,6 +100,10 @@ class Graph:
         """What is known of the value `name`."""
         return self.values.get(name) or Value(name)
 
+    def derive(self) -> None:
+        """Derive now what is derived, so that `revalued` graphs share it."""
+        _ = self.producer, self.consumers, self.atom_of, self.atom_predecessors
+
     def revalued(self, values: Mapping[str, Value]) -> Graph:
         """The same graph with something else known of its values; what was derived is shared."""
         graph = object.__new__(Graph)

@@ -13,7 +13,7 @@ from typing import Any
 from nnadapter.ir.extract import submodel
 from nnadapter.ir.model import Model, Operation, is_number
 from nnadapter.ir.operand import Operand, OperandType
-from nnadapter.ir.tracing import Traced, settled
+from nnadapter.ir.tracing import Interned, Traced, is_traced
 
 
 def numbers(model: Model) -> list[Any]:
@@ -43,13 +43,17 @@ class TracedModel:
 
     def __init__(self, model: Model) -> None:
         self._model = model
+        self._values = Interned()
+        self._types: dict[tuple[object, ...], int] = {}
         self._operands = [
-            index for index, operand in enumerate(model.operands) if any(map(_is_traced, operand.type.dimensions))
+            (index, self._type(operand.type))
+            for index, operand in enumerate(model.operands)
+            if is_traced(operand.type.dimensions)
         ]
         self._operations = [
-            index
+            (index, {name: self._values.add(value) for name, value in operation.attributes.items() if is_traced(value)})
             for index, operation in enumerate(model.operations)
-            if any(map(_is_traced, operation.attributes.values()))
+            if any(map(is_traced, operation.attributes.values()))
         ]
         self._varying = _varying(numbers(model))
         self._parts: dict[Hashable, TracedModel] = {}
@@ -64,16 +68,20 @@ class TracedModel:
     def filled(self, known: Sequence[Any]) -> Model:
         """The model with the numbers of a replay."""
         operands, operations = list(self._model.operands), list(self._model.operations)
-        for index in self._operands:
+        values = self._values.settled(known)
+        types = [OperandType(dtype, values[dimensions], *rest) for dtype, dimensions, *rest in self._types]  # type: ignore[arg-type,call-overload]
+        for index, type_ in self._operands:
             operand = operands[index]
-            type_ = operand.type
-            changed = OperandType(type_.dtype, settled(type_.dimensions, known), type_.layout, type_.quantisation)
-            operands[index] = Operand(operand.name, changed, operand.lifetime, operand.value)
-        for index in self._operations:
+            operands[index] = Operand(operand.name, types[type_], operand.lifetime, operand.value)
+        for index, changed in self._operations:
             operation = operations[index]
-            attributes = {name: settled(value, known) for name, value in operation.attributes.items()}
+            attributes = {**operation.attributes, **{name: values[value] for name, value in changed.items()}}
             operations[index] = replace(operation, attributes=attributes)
         return self._model.resized(tuple(operands), tuple(operations), self._varying)
+
+    def _type(self, type_: OperandType) -> int:
+        key = (type_.dtype, self._values.add(type_.dimensions), type_.layout, type_.quantisation)
+        return self._types.setdefault(key, len(self._types))
 
 
 def _varying(values: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
@@ -82,10 +90,6 @@ def _varying(values: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
         if isinstance(value, Traced):
             groups.setdefault(value.number, []).append(place)
     return tuple(map(tuple, groups.values()))
-
-
-def _is_traced(value: object) -> bool:
-    return isinstance(value, Traced) or (isinstance(value, tuple) and any(map(_is_traced, value)))
 
 
 def _with_dimensions(operand: Operand, source: Iterator[Any]) -> Operand:

@@ -205,6 +205,37 @@ def current(value: Any) -> Any:
     return value.trace.value(value.number) if isinstance(value, Traced) else value
 
 
+class Interned:
+    """Values that hold traced numbers, equal ones known by one position and settled once per replay."""
+
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+        self._positions: dict[object, int] = {}
+
+    def add(self, value: Any) -> int:
+        """The position of a value."""
+        position = self._positions.setdefault(_key(value), len(self._values))
+        if position == len(self._values):
+            self._values.append(value)
+        return position
+
+    def settled(self, known: Sequence[Any]) -> list[Any]:
+        """The values by position, with the numbers of a replay."""
+        return [settled(value, known) for value in self._values]
+
+
+def _key(value: Any) -> object:
+    """What tells values apart without deciding anything."""
+    if isinstance(value, tuple):
+        return tuple(map(_key, value))
+    return (Traced, value.number) if isinstance(value, Traced) else (type(value), value)
+
+
+def is_traced(value: object) -> bool:
+    """Whether a value is a traced number, or a tuple that holds one."""
+    return isinstance(value, Traced) or (isinstance(value, tuple) and any(map(is_traced, value)))
+
+
 def settled(value: Any, values: Sequence[Any]) -> Any:
     """`value` with the numbers of a replay in the place of traced ones, inside tuples too."""
     if isinstance(value, Traced):

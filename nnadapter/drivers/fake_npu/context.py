@@ -13,7 +13,7 @@ from nnadapter.drivers.fake_npu.options import FakeNpuOptions
 from nnadapter.drivers.fake_npu.program import FakeNpuProgram, restore_program, weight_bytes
 from nnadapter.drivers.fake_npu.reuse import Lowerings
 from nnadapter.drivers.fake_npu.scratch import with_scratch
-from nnadapter.drivers.fake_npu.verdicts import judge
+from nnadapter.drivers.fake_npu.verdicts import Verdicts
 from nnadapter.drivers.interface import Admission, Context, Program
 from nnadapter.ir.model import Model
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
@@ -36,13 +36,14 @@ class FakeNpuContext(Context):
 
     def __init__(self, options: FakeNpuOptions) -> None:
         self._options = options
+        self._verdicts = Verdicts(options.switched_off)
         self._lowerings = Lowerings(half_precision=options.half_precision)
         self._prepared: WeakKeyDictionary[Model, _Prepared] = WeakKeyDictionary()
         self._lock = Lock()
 
     def supported(self, model: Model) -> Sequence[Verdict]:
         """See `Context.supported`."""
-        return [judge(model, operation, self._options.switched_off) for operation in model.operations]
+        return self._verdicts.of(model)
 
     def admit(self, model: Model) -> Admission:
         """See `Context.admit`."""
@@ -78,6 +79,7 @@ class FakeNpuContext(Context):
         with self._lock:
             self._prepared.clear()
         self._lowerings.clear()
+        self._verdicts.clear()
 
     def _prepare(self, model: Model) -> _Prepared:
         lowered = self._lowerings.lower(model)

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
-from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph, NpuTensor, TensorType
+from nnadapter.drivers.fake_npu.graph import NpuGraph, NpuTensor, TensorType
 from nnadapter.drivers.fake_npu.lowering import Lowered, lower
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
 from nnadapter.ir.structure import numbers, with_numbers
-from nnadapter.ir.tracing import Trace, Traced, settled
+from nnadapter.ir.tracing import Interned, Trace, is_traced
 
 _STRUCTURES = 64
 """Models that are remembered; the one used longest ago goes first."""
@@ -74,39 +74,48 @@ class Groups:
         return [values[places[0]] for places in self.groups]
 
 
-@dataclass(frozen=True, slots=True)
 class Template:
     """A lowered model whose sizes are traced numbers."""
 
-    groups: Groups
-    trace: Trace
-    lowered: Lowered
-
-    @classmethod
-    def of(cls, model: Model, groups: Groups, values: Sequence[Any], *, half_precision: bool) -> Template:
-        """Lower a model with one variable per group."""
-        trace = Trace()
+    def __init__(self, model: Model, groups: Groups, values: Sequence[Any], *, half_precision: bool) -> None:
+        self._groups = groups
+        self._trace = Trace()
         traced = list(values)
-        variables = [trace.variable(values[places[0]]) for places in groups.groups]
+        variables = [self._trace.variable(values[places[0]]) for places in groups.groups]
         for variable, places in zip(variables, groups.groups, strict=True):
             for place in places:
                 traced[place] = variable
-        return cls(groups, trace, lower(with_numbers(model, traced), half_precision=half_precision))
+        self._lowered = lower(with_numbers(model, traced), half_precision=half_precision)
+        graph = self._lowered.graph
+        self._values = Interned()
+        self._types: dict[tuple[str, int], int] = {}
+        self._tensors = [
+            (index, self._types.setdefault((tensor.type.dtype, self._values.add(dimensions)), len(self._types)))
+            for index, tensor in enumerate(graph.tensors)
+            if is_traced(dimensions := tensor.type.dimensions)
+        ]
+        self._instructions = [
+            (index, {name: self._values.add(value) for name, value in instruction.parameters.items()})
+            for index, instruction in enumerate(graph.instructions)
+            if any(map(is_traced, instruction.parameters.values()))
+        ]
 
     def filled(self, values: Sequence[Any]) -> Lowered | None:
         """The lowered model for other numbers, None if it would not be this one."""
-        variables = self.groups.variables(values)
-        known = None if variables is None else self.trace.replay(variables)
+        variables = self._groups.variables(values)
+        known = None if variables is None else self._trace.replay(variables)
         if known is None:
             return None
-        graph = self.lowered.graph
-        filled = NpuGraph(
-            tuple(_filled_tensor(tensor, known) for tensor in graph.tensors),
-            tuple(_filled_instruction(instruction, known) for instruction in graph.instructions),
-            graph.inputs,
-            graph.outputs,
-        )
-        return Lowered(filled, self.lowered.runs_as)
+        graph, plain = self._lowered.graph, self._values.settled(known)
+        types = [TensorType(dtype, plain[dimensions]) for dtype, dimensions in self._types]
+        tensors, instructions = list(graph.tensors), list(graph.instructions)
+        for index, type_ in self._tensors:
+            tensors[index] = NpuTensor(types[type_], tensors[index].value, tensors[index].view_of)
+        for index, parameters in self._instructions:
+            filled = {name: plain[value] for name, value in parameters.items()}
+            instructions[index] = replace(instructions[index], parameters=filled)
+        filled_graph = NpuGraph(tuple(tensors), tuple(instructions), graph.inputs, graph.outputs)
+        return Lowered(filled_graph, self._lowered.runs_as)
 
 
 @dataclass(slots=True)
@@ -140,7 +149,7 @@ class Lowerings:
             groups = groups.refined(values)
         if not groups.groups:
             return lower(model, half_precision=self._half_precision)
-        template = Template.of(model, groups, values, half_precision=self._half_precision)
+        template = Template(model, groups, values, half_precision=self._half_precision)
         with self._lock:
             known.groups = groups
             known.templates = (template, *known.templates)[:_TEMPLATES]
@@ -164,28 +173,3 @@ class Lowerings:
 
 def _constants(model: Model) -> tuple[Array | None, ...]:
     return tuple(operand.value for operand in model.operands)
-
-
-def _filled_tensor(tensor: NpuTensor, known: Sequence[Any]) -> NpuTensor:
-    dimensions = tensor.type.dimensions
-    if not _is_traced(dimensions):
-        return tensor
-    return NpuTensor(TensorType(tensor.type.dtype, settled(dimensions, known)), tensor.value, tensor.view_of)
-
-
-def _filled_instruction(instruction: Instruction, known: Sequence[Any]) -> Instruction:
-    parameters = instruction.parameters
-    if not any(_is_traced(value) for value in parameters.values()):
-        return instruction
-    return Instruction(
-        kernel=instruction.kernel,
-        inputs=instruction.inputs,
-        outputs=instruction.outputs,
-        scratch=instruction.scratch,
-        parameters={name: settled(value, known) for name, value in parameters.items()},
-        activation=instruction.activation,
-    )
-
-
-def _is_traced(value: object) -> bool:
-    return isinstance(value, Traced) or (isinstance(value, tuple) and any(map(_is_traced, value)))

@@ -2,12 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from threading import Lock
 
 from nnadapter.drivers.fake_npu.operations import HELD, LARGEST_RANK, OPERATIONS, Row, Types
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Lifetime
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+
+_STRUCTURES = 16
+"""Models whose verdicts are remembered; the oldest goes first."""
+
+
+class Verdicts:
+    """Verdicts on models, remembered for models of the same structure; safe to use from many threads."""
+
+    def __init__(self, switched_off: Collection[str]) -> None:
+        self._switched_off = switched_off
+        self._supported: OrderedDict[Hashable, tuple[object, list[Verdict]]] = OrderedDict()
+        self._lock = Lock()
+
+    def of(self, model: Model) -> list[Verdict]:
+        """The verdict on each operation.
+
+        Of a number, `judge` only asks whether it is 0, and names it in refusals. So where all was taken once, all of
+        the same structure is taken again, if it holds elements.
+        """
+        if any(0 in operand.type.dimensions for operand in model.operands):
+            return self._judged(model)
+        with self._lock:
+            known = self._supported.get(model.structure)
+        if known is not None:
+            return list(known[1])
+        verdicts = self._judged(model)
+        if all(verdicts):
+            with self._lock:
+                # The structure knows constants by identity, so they are held.
+                self._supported[model.structure] = [operand.value for operand in model.operands], verdicts
+                while len(self._supported) > _STRUCTURES:
+                    self._supported.popitem(last=False)
+        return verdicts
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._supported.clear()
+
+    def _judged(self, model: Model) -> list[Verdict]:
+        return [judge(model, operation, self._switched_off) for operation in model.operations]
 
 
 def judge(model: Model, operation: Operation, switched_off: Collection[str]) -> Verdict:

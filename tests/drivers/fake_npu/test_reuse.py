@@ -64,7 +64,7 @@ def test_lowering_happens_once_for_sizes_that_decide_nothing(monkeypatch: pytest
 
 
 def test_fixed_sizes_are_lowered_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nnadapter.drivers.fake_npu.reuse.Template.of", None)
+    monkeypatch.setattr("nnadapter.drivers.fake_npu.reuse.Template", None)
     lowerings = Lowerings(half_precision=False)
     for _ in range(3):
         lowerings.lower(convolution(2, 5, 6))
