@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-BLOCK_ELEMENTS = 16384
-"""Elements of one block of element-wise work: 64 KiB of float32, so that a few of them fit a level-2 cache."""
+BLOCK_ELEMENTS = 32768
+"""Elements of one block of element-wise work: 128 KiB of float32, so that a few of them fit a level-2 cache."""
 GEMM_BLOCK_BYTES = 1 << 20
 """Bytes of the larger of a matrix block's operand and result, when a product is cut along its rows."""
 GEMM_BLOCK_ROWS = 192

@@ -11,13 +11,13 @@ from functools import partial
 from types import MappingProxyType
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import blocks, even_blocks, gemm_rows
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
 from nnadapter.drivers.fake_npu.kernels.matrix import bind_epilogue, bind_rows
-from nnadapter.drivers.fake_npu.kernels.windows import Window, bind_padded_copy
+from nnadapter.drivers.fake_npu.kernels.window_matrix import bind_window_matrix
+from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
 
 
@@ -83,15 +83,10 @@ def _output_blocks(result: tuple[int, ...], row_bytes: int) -> Iterator[tuple[sl
 def _convolution_scratch(
     inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
 ) -> tuple[TensorType, ...]:
-    """The matrix of one block, then the padded copy if there is one."""
-    window, result = Window.of(parameters), outputs[0].dimensions
-    depth = inputs[1].dimensions[1]
+    """The matrix of one block."""
+    result, depth = outputs[0].dimensions, inputs[1].dimensions[1]
     rows = max(_block_rows(block, result) for block in _output_blocks(result, depth * 4))
-    needed = [TensorType("float32", (rows, depth))]
-    image = inputs[0].dimensions
-    if window.needs_copy(image, result, 1):
-        needed.append(TensorType("float32", window.copy_dimensions(image, result, 1)))
-    return tuple(needed)
+    return (TensorType("float32", (rows, depth)),)
 
 
 def _block_rows(block: tuple[slice, slice], result: tuple[int, ...]) -> int:
@@ -99,43 +94,20 @@ def _block_rows(block: tuple[slice, slice], result: tuple[int, ...]) -> int:
     return int(images.stop - images.start) * int(rows.stop - rows.start) * result[2]
 
 
-def _window_view(image: Array, window: Window, result: tuple[int, ...], channels: slice) -> Array:
-    """[N, H, W, kH, kW, C / group]: the window of every output, without a copy; `image` is [N, H, W, C]."""
-    part = image[..., channels]
-    batch, row, column, element = part.strides
-    return as_strided(
-        part,
-        (result[0], result[1], result[2], *window.kernel_shape, part.shape[3]),
-        (
-            batch,
-            row * window.strides[0],
-            column * window.strides[1],
-            row * window.dilations[0],
-            column * window.dilations[1],
-            element,
-        ),
-        writeable=False,
-    )
-
-
 def _bind_convolution(call: Call) -> Run:
-    (x, weight, *bias), (out,), (matrix, *copy) = call.inputs, call.outputs, call.scratch
+    (x, weight, *bias), (out,), (matrix,) = call.inputs, call.outputs, call.scratch
     window = Window.of(call.parameters)
-    steps: list[Run] = [bind_padded_copy(x, copy[0], window, 0.0)] if copy else []
-    image = copy[0][:, :, 0] if copy else x
     groups, depth, group_outputs = weight.shape
     group_channels = x.shape[3] // groups
-    views = [
-        _window_view(image, window, out.shape, slice(group * group_channels, (group + 1) * group_channels))
-        for group in range(groups)
-    ]
+    steps: list[Run] = []
     for images, rows in _output_blocks(out.shape, depth * 4):
-        count = _block_rows((images, rows), out.shape)
-        target, columns = out[images, rows].reshape(count, -1), matrix[:count]
-        for group, view in enumerate(views):
-            source = view[images, rows]
+        target = out[images, rows].reshape(-1, out.shape[3])
+        columns = matrix[: target.shape[0]]
+        windows = columns.reshape(*out[images, rows].shape[:3], *window.kernel_shape, group_channels)
+        for group in range(groups):
+            read = x[images, :, :, group * group_channels : (group + 1) * group_channels]
             product = target[:, group * group_outputs : (group + 1) * group_outputs]
-            steps.append(partial(np.copyto, columns.reshape(source.shape), source))
+            steps += bind_window_matrix(read, window, rows, windows)
             steps.append(partial(np.matmul, columns, weight[group], product))
         steps += bind_epilogue(target, bias[0] if bias else None, call.finish)
     return in_sequence(steps)

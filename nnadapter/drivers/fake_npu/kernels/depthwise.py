@@ -76,7 +76,7 @@ _SUM_OVER_TAPS = "ijrbe,ije->rbe"
 
 def _depthwise_rows(result: tuple[int, ...]) -> int:
     """Rows of outputs that are made at once: as many as stay in cache for bias and activation."""
-    return max(1, min(result[1], 2 * BLOCK_ELEMENTS // (result[2] * result[3])))
+    return max(1, min(result[1], BLOCK_ELEMENTS // (result[2] * result[3])))
 
 
 def _depthwise_scratch(

@@ -7,26 +7,23 @@ from types import MappingProxyType
 
 import numpy as np
 
+from nnadapter.drivers.fake_npu.kernels.copying import bind_copies, bind_copy
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
 from nnadapter.errors import ExecutionError
 from nnadapter.ir.operand import Array
 
 
-def _copy(source: Array, target: Array) -> Run:
-    return lambda: np.copyto(target, source)
-
-
 def _bind_copy(call: Call) -> Run:
-    return _copy(call.inputs[0], call.outputs[0])
+    return bind_copy(call.inputs[0], call.outputs[0])
 
 
 def _bind_transpose(call: Call) -> Run:
-    return _copy(call.inputs[0].transpose(call.parameters["perm"]), call.outputs[0])
+    return bind_copy(call.inputs[0].transpose(call.parameters["perm"]), call.outputs[0])
 
 
 def _bind_expand(call: Call) -> Run:
     (x,), (out,) = call.inputs, call.outputs
-    return _copy(np.broadcast_to(x, out.shape), out)
+    return bind_copy(np.broadcast_to(x, out.shape), out)
 
 
 def _bind_tile(call: Call) -> Run:
@@ -35,7 +32,7 @@ def _bind_tile(call: Call) -> Run:
     repeats = tuple(call.parameters["repeats"])
     pairs = [size for pair in zip(repeats, x.shape, strict=True) for size in pair]
     source = x.reshape([size for dimension in x.shape for size in (1, dimension)])
-    return _copy(np.broadcast_to(source, pairs), out.reshape(pairs))
+    return bind_copy(np.broadcast_to(source, pairs), out.reshape(pairs))
 
 
 def _along(axis: int, part: slice) -> tuple[slice, ...]:
@@ -47,28 +44,20 @@ def _bind_concat(call: Call) -> Run:
     (out,), axis = call.outputs, call.parameters["axis"]
     ends = np.cumsum([part.shape[axis] for part in call.inputs]).tolist()
     pairs = [
-        (out[_along(axis, slice(end - part.shape[axis], end))], part)
+        (part, out[_along(axis, slice(end - part.shape[axis], end))])
         for part, end in zip(call.inputs, ends, strict=True)
     ]
-    return _copy_all(pairs)
+    return bind_copies(pairs)
 
 
 def _bind_split(call: Call) -> Run:
     (x,), axis = call.inputs, call.parameters["axis"]
     ends = np.cumsum([part.shape[axis] for part in call.outputs]).tolist()
     pairs = [
-        (part, x[_along(axis, slice(end - part.shape[axis], end))])
+        (x[_along(axis, slice(end - part.shape[axis], end))], part)
         for part, end in zip(call.outputs, ends, strict=True)
     ]
-    return _copy_all(pairs)
-
-
-def _copy_all(pairs: list[tuple[Array, Array]]) -> Run:
-    def run() -> None:
-        for target, source in pairs:
-            np.copyto(target, source)
-
-    return run
+    return bind_copies(pairs)
 
 
 def _bind_slice(call: Call) -> Run:
@@ -76,7 +65,7 @@ def _bind_slice(call: Call) -> Run:
     index = [slice(None)] * x.ndim
     for axis, start, end, step in zip(*(parameters[name] for name in ("axes", "starts", "ends", "steps")), strict=True):
         index[axis] = slice(start, end, step)
-    return _copy(x[tuple(index)], out)
+    return bind_copy(x[tuple(index)], out)
 
 
 def _check_indices(indices: Array, size: int) -> None:

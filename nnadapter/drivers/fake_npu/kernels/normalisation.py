@@ -13,7 +13,7 @@ from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
 from nnadapter.drivers.fake_npu.kernels.summation import bind_summation, partial_sums
 
-_BLOCK = 4 * BLOCK_ELEMENTS
+_BLOCK = 2 * BLOCK_ELEMENTS
 """Elements of one block of rows."""
 
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
+from nnadapter.drivers.fake_npu.kernels.copying import bind_copy
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
 from nnadapter.ir.operand import Array
 
@@ -120,8 +121,7 @@ def _bind_repeats(x: Array, out: Array) -> Run:
     """Seen as [d0, factor0, d1, factor1, …], the result is one broadcast."""
     pairs = [number for size, result in zip(x.shape, out.shape, strict=True) for number in (size, result // size)]
     source = np.broadcast_to(x.reshape([number for size in x.shape for number in (size, 1)]), pairs)
-    target = out.reshape(pairs)
-    return lambda: np.copyto(target, source)
+    return bind_copy(source, out.reshape(pairs))
 
 
 def _bind_take(x: Array, indices: Array, axis: int, out: Array) -> Run:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import Parameters
-from nnadapter.drivers.fake_npu.kernels.kernel import Run
+from nnadapter.drivers.fake_npu.kernels.copying import bind_copy
+from nnadapter.drivers.fake_npu.kernels.kernel import Run, in_sequence
 from nnadapter.ir.operand import Array
 
 
@@ -86,10 +88,7 @@ def bind_padded_copy(x: Array, copy: Array, window: Window, fill: float) -> Run:
     outside = [strip for strip in outside if strip.size]
     inside = [(target, source) for target, source in inside if target.size]
 
-    def run() -> None:
-        for strip in outside:
-            strip[...] = fill
-        for target, source in inside:
-            np.copyto(target, source)
-
-    return run
+    return in_sequence(
+        [partial(np.copyto, strip, fill) for strip in outside]
+        + [bind_copy(source, target) for target, source in inside]
+    )

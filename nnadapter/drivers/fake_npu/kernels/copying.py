@@ -1,0 +1,59 @@
+"""Copies between strided arrays, by whole runs of elements.
+
+numpy copies an axis at a time: where what lies side by side is a few elements only, starting each run costs more than
+copying it. Seen as items of that many bytes, the same elements are copied along a longer axis, in half the time.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from nnadapter.drivers.fake_npu.kernels.kernel import Run, in_sequence
+from nnadapter.ir.operand import Array
+
+_ITEM_BYTES = range(8, 257)
+"""Runs that are copied as items; shorter and longer ones gain nothing."""
+_SHORT_AXIS, _LONG_AXIS = 8, 16
+"""An innermost axis of items so short is taken apart if the one before it is so long."""
+
+
+def bind_copy(source: Array, target: Array) -> Run:
+    """Bind the copy of all elements of `source` to `target`.
+
+    Args:
+        source: any strides.
+        target: the same dimensions and data type; must not overlap with `source`.
+    """
+    run_axes, run = _common_run(source, target)
+    if source.ndim == run_axes or run * source.itemsize not in _ITEM_BYTES:
+        return partial(np.copyto, target, source)
+    source, target = _as_items(source, run_axes, run), _as_items(target, run_axes, run)
+    if target.ndim > 1 and target.shape[-1] < _SHORT_AXIS and target.shape[-2] >= _LONG_AXIS:
+        places = range(target.shape[-1])
+        return in_sequence([partial(np.copyto, target[..., place], source[..., place]) for place in places])
+    return partial(np.copyto, target, source)
+
+
+def bind_copies(pairs: list[tuple[Array, Array]]) -> Run:
+    """Bind the copies of several (source, target) in order."""
+    return in_sequence([bind_copy(source, target) for source, target in pairs])
+
+
+def _common_run(source: Array, target: Array) -> tuple[int, int]:
+    """How many trailing axes lie side by side in both, and how many elements these are."""
+    axes, elements = 0, 1
+    for size, *strides in zip(source.shape[::-1], source.strides[::-1], target.strides[::-1], strict=True):
+        if size != 1 and set(strides) != {elements * source.itemsize}:
+            break
+        axes, elements = axes + 1, elements * size
+    return axes, elements
+
+
+def _as_items(array: Array, run_axes: int, run: int) -> Array:
+    """The array without its last `run_axes` axes, whose `run` elements are one item each."""
+    leading = array.ndim - run_axes
+    first = as_strided(array, (run,), (array.itemsize,))
+    return as_strided(first.view(f"V{run * array.itemsize}"), array.shape[:leading], array.strides[:leading])
