@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _WIDTH = 100
 _SHOWN_SEGMENTS = 20
 _SHOWN_REFUSALS = 20
+_KEPT = "\u00a0"
+"""A space at which no line is broken."""
 
 
 def to_text(report: PartitionReport) -> str:
@@ -92,13 +94,17 @@ def _segment(segment: SegmentFacts) -> Iterator[str]:
         + "".join(f"{size:>11}" for size in sizes)
     )
     if segment.facts:
-        yield from _wrapped(", ".join(_fact(name, value) for name, value in segment.facts.items()), " " * 8)
+        facts = ", ".join(_fact(name, value).replace(" ", _KEPT) for name, value in segment.facts.items())
+        yield from (line.replace(_KEPT, " ") for line in _wrapped(facts, " " * 8))
 
 
 def _fact(name: str, value: float | str) -> str:
+    words = name.replace("_", " ")
     if name.endswith("_bytes") and not isinstance(value, str):
-        return f"{name.removesuffix('_bytes').replace('_', ' ')} {quantity(value, 'B')}"
-    return f"{name.replace('_', ' ')} {value}"
+        return f"{words.removesuffix(' bytes')} {quantity(value, 'B')}"
+    if name.endswith("_percent") and not isinstance(value, str):
+        return f"{words.removesuffix(' percent')} {value:.1f}%"
+    return f"{words} {value}"
 
 
 def _bytes(tensors: tuple[TensorFacts, ...]) -> str:

@@ -59,6 +59,7 @@ class FakeNpuContext(Context):
                 "weight_bytes": weights,
                 "arena_bytes": memory.arena_bytes,
                 "arena_lower_bound_bytes": memory.arena_lower_bound_bytes,
+                "arena_over_bound_percent": memory.arena_over_bound_percent,
                 "instructions": len(prepared.graph.instructions),
             },
         )

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnadapter.drivers.fake_npu.buffers import ALIGNMENT
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.kernels import KERNELS
 from nnadapter.drivers.fake_npu.kernels.elementwise import bind_activation
 from nnadapter.drivers.fake_npu.kernels.functions import FUNCTIONS
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Run
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
-from nnadapter.drivers.fake_npu.planner import ALIGNMENT
 from nnadapter.drivers.interface import Execution
 from nnadapter.ir.operand import Array
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from nnadapter.drivers.fake_npu.buffers import Buffer
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.kernels import KERNELS
-from nnadapter.drivers.fake_npu.planner import Buffer, place
+from nnadapter.drivers.fake_npu.planner import place
 
 
 class Home(StrEnum):
@@ -30,6 +31,12 @@ class MemoryPlan:
     arena_bytes: int
     arena_lower_bound_bytes: int
     """The most bytes that are alive in the arena at once."""
+
+    @property
+    def arena_over_bound_percent(self) -> float:
+        """By how much the arena is larger than the lower bound."""
+        bound = self.arena_lower_bound_bytes
+        return 100.0 * (self.arena_bytes - bound) / bound if bound else 0.0
 
 
 def plan_memory(graph: NpuGraph) -> MemoryPlan:

@@ -1,33 +1,35 @@
 """Where in the arena each buffer lies: buffers that live at the same time must not overlap.
 
-Two ways are tried and the smaller arena is kept. By size, largest first, each at the lowest place that is free
-during its whole life: the best known simple rule, but its work grows with the number of buffers alive at once, so
-it is left out where that is too much. By time, like an allocator that takes the tightest gap: near linear always.
+Buffers are placed one after the other, each at the lowest offset that is free during its whole life. All depends on
+the order, so several are tried, and the smallest arena is kept:
 
-Source: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020), greedy by size.
+1. By breadth, size and life: what is alive when most bytes are alive, and fills most of the arena for longest, first.
+2. By size, largest first.
+3. By step.
+4. From the best of these on, what ended at the top comes first in the next try.
+
+Nothing more is tried once the arena is as small as the lower bound. Tries are bounded by their work; where even one is
+too much, because very many buffers are alive at once, `by_time` places them.
+
+Sources: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020), greedy by breadth and
+greedy by size. Repairing the order around what makes the peak is the idea of the hill-climbing allocator in Arm's
+compiler Vela for Ethos-U; here it is without chance, so that a model is placed alike each time.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-ALIGNMENT = 64
-"""Bytes; every offset is a multiple of it: a cache line, and the widest vector register."""
-WORK_LIMIT = 4_000_000
-"""Placing by size is tried where the squares of how many buffers are alive at each step sum up to at most this."""
+from nnadapter.drivers.fake_npu.buffers import Buffer, alive, neighbours, padded_sizes
+from nnadapter.drivers.fake_npu.by_time import place_by_time
 
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """One piece of memory and when it is needed."""
-
-    nbytes: int
-    first: int
-    """The step that writes it."""
-    last: int
-    """The last step that reads it; at least `first`."""
+_MOST_TRIES = 16
+_FEWEST_TRIES = 3
+_WORK = 16_000
+"""Buffers, and pairs of them, that all tries together may look at; the first few are made whatever they cost."""
+_MOST_PAIRS = 1_000_000
+"""With more pairs of buffers that are alive together, not even one order is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,132 +45,87 @@ class Placement:
 
 def place(buffers: Sequence[Buffer]) -> Placement:
     """Place all buffers in one arena."""
-    sizes = [-(-buffer.nbytes // ALIGNMENT) * ALIGNMENT for buffer in buffers]
-    counts, bound = _alive(buffers, sizes)
-    offsets = _by_time(buffers, sizes)
-    arena = _end(offsets, sizes)
-    if arena > bound and sum(count * count for count in counts) <= WORK_LIMIT:
-        others = _by_size(buffers, sizes)
-        if _end(others, sizes) < arena:
-            offsets, arena = others, _end(others, sizes)
-    return Placement(tuple(offsets), arena, bound)
+    sizes = padded_sizes(buffers)
+    breadths = alive(buffers, sizes)
+    bound = max(breadths)
+    pairs = _pairs(buffers)
+    if pairs > _MOST_PAIRS:
+        offsets = place_by_time(buffers, sizes)
+        return Placement(tuple(offsets), _end(offsets, sizes), bound)
+    tries = min(_MOST_TRIES, max(_FEWEST_TRIES, _WORK // (len(buffers) + pairs + 1)))
+    best: Placement | None = None
+    for offsets, arena in _tries(buffers, sizes, breadths, tries):
+        if best is None or arena < best.arena_bytes:
+            best = Placement(tuple(offsets), arena, bound)
+        if arena <= bound:
+            break
+    assert best is not None, "at least one order is tried"
+    return best
+
+
+def _tries(
+    buffers: Sequence[Buffer], sizes: Sequence[int], breadths: Sequence[int], count: int
+) -> Iterator[tuple[list[int], int]]:
+    """Offsets and arena of one order after the other, at most `count`."""
+    beside = neighbours(buffers)
+    found = []
+    for key in _keys(buffers, sizes, breadths):
+        order = sorted(range(len(buffers)), key=key)
+        offsets, arena = _place_in_order(order, sizes, beside)
+        yield offsets, arena
+        found.append((arena, order, offsets))
+    arena, order, offsets = min(found)
+    for _ in range(count - len(found)):
+        highest = [index for index in order if offsets[index] + sizes[index] == arena]
+        first = frozenset(highest)
+        order = highest + [index for index in order if index not in first]
+        offsets, arena = _place_in_order(order, sizes, beside)
+        yield offsets, arena
+
+
+def _keys(
+    buffers: Sequence[Buffer], sizes: Sequence[int], breadths: Sequence[int]
+) -> tuple[Callable[[int], tuple[int, ...]], ...]:
+    """The orders that are tried, as keys to sort by."""
+    firsts = [buffer.first for buffer in buffers]
+    lives = [buffer.last - buffer.first + 1 for buffer in buffers]
+    widest = [max(breadths[buffer.first : buffer.last + 1]) for buffer in buffers]
+    return (
+        lambda index: (-widest[index], -sizes[index] * lives[index], firsts[index]),
+        lambda index: (-sizes[index], firsts[index]),
+        lambda index: (firsts[index], -sizes[index]),
+    )
+
+
+def _place_in_order(
+    order: Sequence[int], sizes: Sequence[int], beside: Sequence[Sequence[int]]
+) -> tuple[list[int], int]:
+    """Return the offsets, each the lowest that is free when its turn comes, and where the last buffer ends."""
+    offsets = [-1] * len(order)
+    arena = 0
+    for index in order:
+        taken = sorted((offsets[other], sizes[other]) for other in beside[index] if offsets[other] >= 0)
+        offset = _lowest_gap(taken, sizes[index])
+        offsets[index] = offset
+        arena = max(arena, offset + sizes[index])
+    return offsets, arena
+
+
+def _lowest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
+    """The lowest offset at which `size` bytes fit between offsets and sizes that are sorted."""
+    offset = 0
+    for start, length in taken:
+        if start - offset >= size:
+            break
+        offset = max(offset, start + length)
+    return offset
+
+
+def _pairs(buffers: Sequence[Buffer]) -> int:
+    """An upper bound on how many pairs of buffers are alive together."""
+    counts = alive(buffers, [1] * len(buffers))
+    return sum(counts[buffer.first] for buffer in buffers)
 
 
 def _end(offsets: Sequence[int], sizes: Sequence[int]) -> int:
     return max((offset + size for offset, size in zip(offsets, sizes, strict=True)), default=0)
-
-
-def _alive(buffers: Sequence[Buffer], sizes: Sequence[int]) -> tuple[list[int], int]:
-    """How many buffers are alive at each step, and the most bytes alive at any."""
-    steps = max((buffer.last for buffer in buffers), default=-1) + 1
-    count_change, byte_change = [0] * (steps + 1), [0] * (steps + 1)
-    for buffer, size in zip(buffers, sizes, strict=True):
-        count_change[buffer.first] += 1
-        count_change[buffer.last + 1] -= 1
-        byte_change[buffer.first] += size
-        byte_change[buffer.last + 1] -= size
-    counts, alive, nbytes, bound = [], 0, 0, 0
-    for count, change in zip(count_change, byte_change, strict=True):
-        alive, nbytes = alive + count, nbytes + change
-        counts.append(alive)
-        bound = max(bound, nbytes)
-    return counts, bound
-
-
-def _by_size(buffers: Sequence[Buffer], sizes: Sequence[int]) -> list[int]:
-    """Largest first, each at the lowest offset that is free during its life."""
-    steps = max((buffer.last for buffer in buffers), default=-1) + 1
-    placed: list[list[int]] = [[] for _ in range(steps)]
-    offsets = [0] * len(buffers)
-    for index in sorted(range(len(buffers)), key=lambda index: (-sizes[index], buffers[index].first)):
-        life = range(buffers[index].first, buffers[index].last + 1)
-        neighbours = {other for step in life for other in placed[step]}
-        taken = sorted((offsets[other], offsets[other] + sizes[other]) for other in neighbours)
-        offsets[index] = _lowest_gap(taken, sizes[index])
-        for step in life:
-            placed[step].append(index)
-    return offsets
-
-
-def _lowest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
-    """The lowest offset at which `size` bytes fit between the intervals, which are sorted by their start."""
-    offset = 0
-    for start, end in taken:
-        if start - offset >= size:
-            return offset
-        offset = max(offset, end)
-    return offset
-
-
-def _by_time(buffers: Sequence[Buffer], sizes: Sequence[int]) -> list[int]:
-    """In the order of steps, each in the tightest gap that is free at its first step."""
-    offsets = [0] * len(buffers)
-    expiring: dict[int, list[int]] = {}
-    gaps = _Gaps()
-    clock = 0
-    for index in sorted(range(len(buffers)), key=lambda index: (buffers[index].first, -sizes[index])):
-        while clock < buffers[index].first:
-            for other in expiring.pop(clock, ()):
-                gaps.give_back(offsets[other], offsets[other] + sizes[other])
-            clock += 1
-        offsets[index] = gaps.take(sizes[index])
-        expiring.setdefault(buffers[index].last, []).append(index)
-    return offsets
-
-
-class _Gaps:
-    """Free intervals below a growing end."""
-
-    def __init__(self) -> None:
-        self._end = 0
-        self._by_start: dict[int, int] = {}
-        self._by_end: dict[int, int] = {}
-        self._by_size: list[tuple[int, int]] = []
-
-    def take(self, size: int) -> int:
-        """Take `size` bytes from the tightest gap, or from the end."""
-        if size == 0:
-            return 0
-        position = _first_at_least(self._by_size, size)
-        if position == len(self._by_size):
-            return self._extend(size)
-        length, start = self._by_size[position]
-        self._remove(start, start + length)
-        if length > size:
-            self._add(start + size, start + length)
-        return start
-
-    def give_back(self, start: int, end: int) -> None:
-        """Free an interval, joined with the gaps beside it."""
-        if start == end:
-            return
-        if start in self._by_end:
-            before = self._by_end[start]
-            self._remove(before, start)
-            start = before
-        if end in self._by_start:
-            after = self._by_start[end]
-            self._remove(end, after)
-            end = after
-        self._add(start, end)
-
-    def _extend(self, size: int) -> int:
-        """Take from the end, beginning in the gap that touches it, if there is one."""
-        start = self._end
-        if start in self._by_end:
-            start = self._by_end[start]
-            self._remove(start, self._end)
-        self._end = start + size
-        return start
-
-    def _add(self, start: int, end: int) -> None:
-        self._by_start[start], self._by_end[end] = end, start
-        insort(self._by_size, (end - start, start))
-
-    def _remove(self, start: int, end: int) -> None:
-        del self._by_start[start], self._by_end[end]
-        del self._by_size[_first_at_least(self._by_size, end - start, start)]
-
-
-def _first_at_least(gaps: list[tuple[int, int]], size: int, start: int = -1) -> int:
-    return bisect_left(gaps, (size, start))
