@@ -6,6 +6,7 @@ again, and the fact is kept for the report. Programs that were compiled already 
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,11 @@ class Compiled:
     plan: CompiledPlan
     notes: tuple[str, ...]
     """What did not go as promised, for the report."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that its programs and their executions hold, as far as the drivers say so."""
+        return self.plan.memory_bytes
 
     def close(self) -> None:
         """Free every program."""
@@ -120,6 +126,7 @@ class Compiler:
         program = self._target(step.device).context.compile(part.model)
         if not isinstance(program, Program):
             raise CompilationError(f"the driver gave {type(program).__name__}, expected a Program")
+        operator.index(program.memory_bytes)  # what is no number fails here, where a failing driver is dealt with
         return Built(program, part.inputs)
 
     def _compile_failed(self, analysis: Analysis, step: Step, error: Exception) -> str:

@@ -55,11 +55,17 @@ class ExecutionPool:
 
     def __init__(self, program: Program, threading_: Threading, device_lock: threading.Lock) -> None:
         self._program = program
+        self._bytes = program.memory_bytes
         self._reentrant = threading_ is Threading.REENTRANT
         self._device_lock = device_lock if threading_ is Threading.SERIAL else None
         self._free: list[Execution] = []
         self._all: list[Execution] = []
         self._lock = threading.Lock()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the program with its executions, of which there will be one at least."""
+        return self._bytes * max(len(self._all), 1)
 
     def compute(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Run the program once, in an execution of its own for as long as it takes."""
@@ -171,10 +177,18 @@ class CompiledPlan:
             runs.append(_run_step(bound, values))
         return [_own(values[self._outputs[name]], feeds) for name in wanted], Provenance(tuple(runs))
 
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the programs and their executions hold, as far as the drivers say so."""
+        return sum(pool.memory_bytes for pool in self._pools())
+
     def close(self) -> None:
         """Free every program."""
-        pools = [bound.pool for bound in self.steps]
-        close_all([*pools, *(bound.substitute.pool for bound in self.steps if bound.substitute is not None)])
+        close_all(self._pools())
+
+    def _pools(self) -> list[ExecutionPool]:
+        substitutes = [bound.substitute.pool for bound in self.steps if bound.substitute is not None]
+        return [*(bound.pool for bound in self.steps), *substitutes]
 
 
 def _run_step(bound: BoundStep, values: list[Any]) -> StepRun:

@@ -25,13 +25,16 @@ class Options:
     report all the same), or `forbid` (a typed error)."""
     max_plans: int = 64
     """How many sets of input shapes keep their compiled plan; the one used longest ago goes first."""
+    max_plan_bytes: int = 1 << 30
+    """How many bytes the compiled plans may hold together, beside weights that they share, as far as their devices
+    say what they hold; the one used longest ago goes first, the one used last stays however large it is."""
 
     def __post_init__(self) -> None:
         """Check every value."""
         _one_of("policy", self.policy, POLICIES)
         _one_of("fallback", self.fallback, FALLBACKS)
-        if not isinstance(self.max_plans, int) or isinstance(self.max_plans, bool) or self.max_plans < 1:
-            raise InvalidOptionError(f"option 'max_plans' takes a whole number of at least 1, got {self.max_plans!r}")
+        _positive("max_plans", self.max_plans)
+        _positive("max_plan_bytes", self.max_plan_bytes)
 
 
 def options_from(given: Options | Mapping[str, Any] | None) -> Options:
@@ -75,3 +78,8 @@ def default_devices() -> list[str]:
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise InvalidOptionError(f"option {name!r} is one of {', '.join(choices)}, got {value!r}")
+
+
+def _positive(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidOptionError(f"option {name!r} takes a whole number of at least 1, got {value!r}")

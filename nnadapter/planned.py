@@ -28,7 +28,7 @@ class PlannedEngine:
         self._prepared = prepare(model)
         self._analyser = Analyser(self._prepared, targets)
         self._compiler = Compiler(targets, options)
-        self._plans: PlanCache[Compiled] = PlanCache(options.max_plans)
+        self._plans: PlanCache[Compiled] = PlanCache(options.max_plans, options.max_plan_bytes)
         self._defaults = self._prepared.defaults
         self._inputs = self._prepared.graph.inputs
         self.signature: Signature = read_signature(model, self._inputs, frozenset(self._defaults))

@@ -1,4 +1,7 @@
-"""The compiled plans of one session, one per set of input shapes: bounded, counted, the least recently used dropped."""
+"""The compiled plans of one session, one per set of input shapes: bounded in number and bytes, and counted.
+
+The plan used longest ago is dropped first. The one used last stays, however large it is.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,21 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from nnadapter.closing import Closable, close_all
 from nnadapter.errors import ClosedError
 
-Kept = TypeVar("Kept", bound=Closable)
+
+class Plan(Closable, Protocol):
+    """What is kept."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that it holds now."""
+
+
+Kept = TypeVar("Kept", bound=Plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +34,8 @@ class PlanCounts:
     made: int
     used_again: int
     dropped: int
+    memory_bytes: int = 0
+    """What those kept hold, as far as their devices say so."""
 
 
 class Lease(Generic[Kept]):
@@ -39,8 +53,9 @@ class Lease(Generic[Kept]):
 class PlanCache(Generic[Kept]):
     """Plans by key. A plan is made once, however many threads ask for it at the same time."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, limit_bytes: int) -> None:
         self._limit = limit
+        self._limit_bytes = limit_bytes
         self._leases: OrderedDict[Hashable, Lease[Kept]] = OrderedDict()
         self._lock = threading.Lock()
         self._made = self._used_again = self._dropped = self._users = 0
@@ -50,7 +65,8 @@ class PlanCache(Generic[Kept]):
     def counts(self) -> PlanCounts:
         """How the plans were used so far."""
         with self._lock:
-            return PlanCounts(len(self._leases), self._made, self._used_again, self._dropped)
+            held = sum(lease.plan.memory_bytes for lease in self._leases.values() if lease.plan is not None)
+            return PlanCounts(len(self._leases), self._made, self._used_again, self._dropped, held)
 
     @property
     def newest(self) -> Kept | None:
@@ -117,11 +133,18 @@ class PlanCache(Generic[Kept]):
         return plan
 
     def _trim(self) -> list[Kept]:
-        """Drop what is too much; return what may be closed at once."""
-        excess = len(self._leases) - self._limit
-        oldest = [key for key, lease in self._leases.items() if lease.plan is not None][: max(excess, 0)]
-        self._dropped += len(oldest)
-        return [plan for key in oldest if (plan := self._drop(self._leases.pop(key))) is not None]
+        """Drop what is too much, the plan used longest ago first and the one used last never; return what to close."""
+        kept = [(key, lease.plan.memory_bytes) for key, lease in self._leases.items() if lease.plan is not None]
+        held = sum(nbytes for _, nbytes in kept)
+        idle = []
+        for key, nbytes in kept[:-1]:
+            if len(self._leases) <= self._limit and held <= self._limit_bytes:
+                break
+            held -= nbytes
+            self._dropped += 1
+            if (plan := self._drop(self._leases.pop(key))) is not None:
+                idle.append(plan)
+        return idle
 
     def _drop(self, lease: Lease[Kept]) -> Kept | None:
         """Mark a lease as dropped; return its plan if nobody uses it."""

@@ -118,6 +118,10 @@ def test_answers_that_are_none_are_refusals():
         session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": "compile_none"}))
     np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(), rtol=1e-6)
     session.close()
+    with pytest.warns(FallbackWarning, match="'str' object cannot be interpreted as an integer"):
+        session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": "memory"}))
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(), rtol=1e-6)
+    session.close()
 
 
 def test_a_close_that_fails_is_a_warning_and_costs_nothing():

@@ -11,13 +11,16 @@ from nnadapter.plans import PlanCache, PlanCounts
 class Plan:
     closed = False
 
+    def __init__(self, memory_bytes=0):
+        self.memory_bytes = memory_bytes
+
     def close(self):
         assert not self.closed
         self.closed = True
 
 
 def test_a_plan_that_could_not_be_made_is_made_by_the_next_one_who_waits():
-    cache, entered, go = PlanCache(4), threading.Event(), threading.Event()
+    cache, entered, go = PlanCache(4, 1), threading.Event(), threading.Event()
     got = []
 
     def fails():
@@ -52,7 +55,7 @@ def test_a_plan_that_could_not_be_made_is_made_by_the_next_one_who_waits():
 
 
 def test_what_is_in_use_is_closed_when_it_is_given_back_and_the_end_comes_last():
-    cache, end = PlanCache(4), Plan()
+    cache, end = PlanCache(4, 1), Plan()
     lease, plan = cache.take("k", Plan)
     cache.close([end])
     assert not plan.closed and not end.closed
@@ -64,10 +67,43 @@ def test_what_is_in_use_is_closed_when_it_is_given_back_and_the_end_comes_last()
 
 
 def test_the_least_recently_used_goes_first():
-    cache = PlanCache(2)
+    cache = PlanCache(2, 1)
     plans = {}
     for key in "abac":
         lease, plans[key] = cache.take(key, Plan)
         cache.give(lease)
     assert plans["b"].closed and not plans["a"].closed
     assert cache.counts == PlanCounts(kept=2, made=3, used_again=1, dropped=1)
+
+
+def use(cache, key, nbytes):
+    lease, plan = cache.take(key, lambda: Plan(nbytes))
+    cache.give(lease)
+    return plan
+
+
+def test_bytes_are_bounded_too():
+    cache = PlanCache(9, 100)
+    a, b, c = (use(cache, key, 40) for key in "abc")
+    assert a.closed and not b.closed and not c.closed
+    assert cache.counts == PlanCounts(kept=2, made=3, used_again=0, dropped=1, memory_bytes=80)
+    use(cache, "b", 0)
+    assert not use(cache, "d", 60).closed
+    assert c.closed and not b.closed
+    assert cache.counts.memory_bytes == 100
+
+
+def test_the_plan_used_last_stays_however_large_it_is():
+    cache = PlanCache(9, 100)
+    small, large = use(cache, "a", 1), use(cache, "b", 1000)
+    assert small.closed and not large.closed
+    assert use(cache, "b", 0) is large
+    assert not use(cache, "c", 1).closed and large.closed
+
+
+def test_what_a_plan_holds_may_grow_while_it_is_kept():
+    cache = PlanCache(9, 100)
+    grown = use(cache, "a", 10)
+    grown.memory_bytes = 90
+    assert cache.counts.memory_bytes == 90
+    assert not use(cache, "b", 20).closed and grown.closed

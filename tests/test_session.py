@@ -58,6 +58,18 @@ def test_shapes_get_a_plan_each_and_the_oldest_goes():
     assert (plans.kept, plans.made, plans.used_again, plans.dropped) == (2, 4, 2, 2)
 
 
+def test_plans_are_bounded_by_what_drivers_say_that_they_hold():
+    with nna.InferenceSession(parse(CHAIN), devices="trial") as session:
+        session.run(None, {"x": numbers(2, 3)})
+        assert session.report().plans.memory_bytes == 1000
+        assert "plans      1 kept (1000 B), 1 made" in str(session.report())
+    with nna.InferenceSession(parse(SANDWICH), devices="fake_npu", options={"max_plan_bytes": 1}) as session:
+        for rows in (1, 2, 2):
+            session.run(None, {"x": numbers(rows, 4)})
+        plans = session.report().plans
+    assert (plans.kept, plans.made, plans.used_again, plans.dropped) == (1, 2, 1, 1)
+
+
 def test_prepare_makes_plans_ahead():
     with nna.InferenceSession(parse(SANDWICH), devices=TURNS) as session:
         session.prepare([{"x": (7, 4)}, {"x": (8, 4)}])
@@ -289,7 +301,16 @@ def test_providers_choose_as_well():
 
 
 @pytest.mark.parametrize(
-    "given", [{"fallback": "maybe"}, {"max_plans": 0}, {"max_plans": True}, {"nope": 1}, {"policy": "x"}]
+    "given",
+    [
+        {"fallback": "maybe"},
+        {"max_plans": 0},
+        {"max_plans": True},
+        {"max_plan_bytes": 0},
+        {"max_plan_bytes": 1e9},
+        {"nope": 1},
+        {"policy": "x"},
+    ],
 )
 def test_options_that_do_not_fit(given):
     with pytest.raises(InvalidOptionError):

@@ -40,6 +40,7 @@ FAULTS = (
     "compute_cancelled",
     "admit_none",
     "compile_none",
+    "memory",
     "close",
 )
 COUNTS: dict[str, int] = {}
@@ -73,6 +74,10 @@ class TrialExecution(Execution):
 class TrialProgram(Program):
     def __init__(self, model, fault):
         self.model, self.fault = model, fault
+
+    @property
+    def memory_bytes(self):
+        return "plenty" if self.fault == "memory" else 1000
 
     def create_execution(self):
         return TrialExecution(self.model, self.fault)

@@ -73,6 +73,14 @@ class Program(ABC):
     def create_execution(self) -> Execution:
         """Allocate what one run needs, so that `compute` allocates nothing but its outputs."""
 
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the program and one execution of it hold, beside weights shared with other programs; 0 if unknown.
+
+        The host drops the plans used longest ago when all of them together hold too much.
+        """
+        return 0
+
     def serialise(self) -> bytes | None:
         """The program as bytes that `Context.restore` takes, or None where the device has no such form."""
         return None

@@ -194,10 +194,16 @@ class CpuExecution(Execution):
 class CpuProgram(Program):
     """One session."""
 
-    def __init__(self, session: onnxruntime.InferenceSession, has_pool: bool) -> None:
+    def __init__(self, session: onnxruntime.InferenceSession, has_pool: bool, model_bytes: int) -> None:
         self._session = session
+        self._model_bytes = model_bytes
         # Sessions are often dropped and not closed; the permit comes back either way, once.
         self._give_back = weakref.finalize(self, _pools.release) if has_pool else None
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `Program.memory_bytes`: the model with its weights; ONNX Runtime does not say what a run needs."""
+        return self._model_bytes
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
@@ -238,12 +244,13 @@ class CpuContext(Context):
         has_pool = _pools.acquire(blocking=False)
         try:
             with translated(f"ONNX Runtime does not load the CPU segment of nodes {listed}", advice, CompilationError):
-                session = _session(loadable(model).SerializeToString(), self._session_options, has_pool)
+                contents = loadable(model).SerializeToString()
+                session = _session(contents, self._session_options, has_pool)
         except BaseException:
             if has_pool:
                 _pools.release()
             raise
-        return CpuProgram(session, has_pool)
+        return CpuProgram(session, has_pool, len(contents))
 
 
 class CpuDevice(Device):

@@ -135,7 +135,8 @@ class PartitionReport:
           `device`, `segment` (an `index`, else null), `runs_as`, `flops` (null where unknown), `nbytes`, `refusals`
           (each `device`, `reason`, `detail`).
         - `switches`: from one device to another; `exact`: no plan with fewer segments exists.
-        - `notes`; `plans` of a session: `kept`, `made`, `used_again`, `dropped`, else null.
+        - `notes`; `plans` of a session: `kept`, `made`, `used_again`, `dropped`, `memory_bytes` (of
+          those kept, beside shared weights, as far as devices say so), else null.
         """
         return {"schema_version": SCHEMA_VERSION, **_plain(self)}
 

@@ -55,8 +55,9 @@ def _summary(report: PartitionReport) -> Iterator[str]:
         f"{count(report.switches, 'switch', 'switches')} between devices"
     )
     if report.plans is not None:
+        held = quantity(report.plans.memory_bytes, "B")
         yield (
-            f"plans      {report.plans.kept} kept, {report.plans.made} made, "
+            f"plans      {report.plans.kept} kept ({held}), {report.plans.made} made, "
             f"{report.plans.used_again} times used again, {report.plans.dropped} dropped"
         )
 

@@ -32,9 +32,15 @@ _ALIGNMENT = 64
 class FakeNpuProgram(Program):
     """A model placed in memory; frozen, so any number of executions may run side by side."""
 
-    def __init__(self, graph: NpuGraph, memory: MemoryPlan) -> None:
+    def __init__(self, graph: NpuGraph, memory: MemoryPlan, unshared_bytes: int = 0) -> None:
         self.graph = graph
         self.memory = memory
+        self._unshared_bytes = unshared_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `Program.memory_bytes`: the arena, and the weights where they are this program's own."""
+        return self.memory.arena_bytes + self._unshared_bytes
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
@@ -83,7 +89,8 @@ def restore_program(blob: bytes) -> FakeNpuProgram:
         tuple(header["outputs"]),
     )
     homes = tuple((Home(home), position) for home, position in header["homes"])
-    return FakeNpuProgram(graph, MemoryPlan(homes, header["arena_bytes"], header["arena_lower_bound_bytes"]))
+    memory = MemoryPlan(homes, header["arena_bytes"], header["arena_lower_bound_bytes"])
+    return FakeNpuProgram(graph, memory, unshared_bytes=weights.nbytes)
 
 
 def _opened(blob: bytes) -> tuple[dict[str, Any], memoryview]:

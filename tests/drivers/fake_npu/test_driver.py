@@ -153,6 +153,8 @@ def test_restored_programs_give_the_same():
     ):
         np.testing.assert_array_equal(found, expected)
     assert restored.serialise() == blob
+    assert program.memory_bytes == program.memory.arena_bytes
+    assert program.memory_bytes < restored.memory_bytes < program.memory_bytes + len(blob)  # weights of its own
 
 
 def spoiled(blob):
