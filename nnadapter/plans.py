@@ -104,6 +104,8 @@ class PlanCache(Generic[Kept]):
         with self._lock:
             lease.users -= 1
             self._users -= 1
+            if not lease.dropped and self._at_end is None:
+                return  # as after nearly every run
             closing = [lease.plan] if lease.dropped and not lease.users and lease.plan is not None else []
             closing_too = self._last_words()
         close_all([*closing, *closing_too])

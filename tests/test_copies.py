@@ -1,0 +1,86 @@
+"""Between devices that work in the host's memory nothing is copied: arrays are followed by their addresses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from tests.models import HEAD, SANDWICH, numbers, parse, run_whole
+from tests.trial_driver import TrialExecution
+
+TURNS = [("trial:0", {"only": "RELU,NEG,ADD"}), ("trial:1", {"only": "SIN,COS"})]
+INSIDE = SANDWICH.replace("(float[N, 4] y)", "(float[N, 4] a, float[N, 4] b, float[N, 4] c, float[N, 4] y)")
+"""The same with what passes between steps as outputs."""
+
+
+@pytest.fixture
+def handed(monkeypatch):
+    """What executions of the trial driver were given and gave, in order."""
+    seen = []
+    compute = TrialExecution.compute
+
+    def recorded(execution, inputs):
+        results = compute(execution, inputs)
+        seen.append((list(inputs), list(results)))
+        return results
+
+    monkeypatch.setattr(TrialExecution, "compute", recorded)
+    return seen
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+def run(text, feed, devices=TURNS):
+    with nna.InferenceSession(parse(text), devices=devices) as session:
+        results = session.run(None, feed)
+    for result, expected in zip(results, run_whole(parse(text), feed), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5)
+    return results
+
+
+def test_a_device_is_handed_the_callers_own_memory(handed):
+    x = numbers(3, 4)
+    run(SANDWICH, {"x": x})
+    ((given, *_), *_) = [inputs for inputs, _ in handed]
+    assert address(given) == address(x) and np.shares_memory(given, x)
+
+
+def test_results_go_to_the_next_step_and_to_the_caller_as_they_are(handed):
+    (y,) = run(SANDWICH, {"x": numbers(3, 4)})
+    assert len(handed) == 5
+    made = {address(result) for _, results in handed for result in results}
+    between = [address(array) for inputs, _ in handed[1:] for array in inputs]
+    assert len(between) == 5 and set(between) < made
+    assert y is handed[-1][1][0]
+
+
+def test_what_the_cpu_makes_goes_on_as_it_is(handed):
+    a, b, c, y = run(INSIDE, {"x": numbers(3, 4)}, devices=TURNS[:1])
+    relu, neg, add = handed
+    assert address(relu[1][0]) == address(a)
+    assert address(neg[0][0]) == address(b) and address(neg[1][0]) == address(c)
+    assert add[1][0] is y and address(a) in map(address, add[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "copied"),
+    [
+        (numbers(3, 4), False),
+        (np.ascontiguousarray(numbers(6, 4))[2:5], False),
+        (np.asfortranarray(numbers(3, 4)), True),
+        (numbers(3, 8)[:, ::2], True),
+        (numbers(3, 4)[::-1], True),
+    ],
+)
+def test_only_what_is_not_contiguous_is_copied(handed, given, copied):
+    run(SANDWICH, {"x": given})
+    assert np.shares_memory(handed[0][0][0], given) is not copied
+
+
+def test_an_input_that_is_an_output_is_copied_once_for_the_caller(handed):
+    x = numbers(2)
+    z, y = run(f"{HEAD} g (float[2] x) => (float[2] x, float[2] y) {{ y = Neg(x) }}", {"x": x}, devices="trial")
+    assert not np.shares_memory(z, x) and address(handed[0][0][0]) == address(x) and handed[0][1][0] is y
