@@ -8,10 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 
 def interleaved(candidates: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Return the median seconds of every candidate over `rounds` rounds in turn, after one that does not count."""
+    """Return the median seconds of every candidate over `rounds` rounds in turn, after one that does not count.
+
+    Every other round goes backwards: who comes first finds other caches and other free memory than who comes second.
+    """
     taken: dict[str, list[float]] = {name: [] for name in candidates}
+    order = list(candidates.items())
     for position in range(rounds + 1):
-        for name, candidate in candidates.items():
+        for name, candidate in order if position % 2 else reversed(order):
             started = time.perf_counter()
             candidate()
             if position:

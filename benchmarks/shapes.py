@@ -1,0 +1,161 @@
+"""What an input shape costs that was never seen before, and whether memory stays flat when there are very many.
+
+    python benchmarks/shapes.py [--device fake_npu] [--count 20] [--json FILE]
+                                [--runs 10000 --shapes 200 --max-plans 50]
+
+For each of RapidOCR's models, whose shapes are open: `session.prepare` of new shapes beside runs of the same shapes.
+The first shapes stand apart, since what is made once per model is made with them. With `--runs`, the text recogniser
+then runs that often over `--shapes` shapes in random order, more than the session keeps plans for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rapidocr
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from timing import table
+
+import nnadapter as nna
+
+OCR = Path(rapidocr.__file__).parent / "models"
+FIRST = 3
+"""How many shapes stand apart."""
+RUNS = 3
+"""Of every shape; their median counts."""
+LOOKS = 10
+"""At the resident memory, evenly spread over the runs."""
+Shape = tuple[int, ...]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="fake_npu")
+    parser.add_argument("--count", type=int, default=20, help="new shapes per model")
+    parser.add_argument("--runs", type=int, default=0)
+    parser.add_argument("--shapes", type=int, default=200, help="different shapes among the runs")
+    parser.add_argument("--max-plans", type=int, default=50, help="plans that the session of these runs keeps")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    rows = [row for kind in SHAPES for row in new_shapes(kind, arguments.device, arguments.count)]
+    print(table(["model", "shapes", "prepare ms", "first run ms", "run ms", "prepare / run"], list(map(cells, rows))))
+    options = nna.Options(max_plans=arguments.max_plans)
+    memory = list(resident_memory(arguments.device, options, arguments.runs, arguments.shapes))
+    if memory:
+        print()
+        print(table(["runs", "resident MiB", "plans made"], [[r["runs"], r["mebibytes"], r["made"]] for r in memory]))
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"new_shapes": rows, "memory": memory}, indent=2))
+
+
+def detector_shape(generator: np.random.Generator) -> Shape:
+    """Height and width as RapidOCR scales pictures: multiples of 32."""
+    height, width = generator.integers(4, 21, 2).tolist()
+    return (1, 3, 32 * height, 32 * width)
+
+
+def recogniser_shape(generator: np.random.Generator) -> Shape:
+    """A line of text as wide as it is."""
+    return (1, 3, 48, int(generator.integers(100, 801)))
+
+
+def classifier_shape(generator: np.random.Generator) -> Shape:
+    """Some lines of text, scaled."""
+    batch, width = generator.integers([1, 12], [7, 25]).tolist()
+    return (batch, 3, 48, 16 * width)
+
+
+SHAPES: dict[str, Callable[[np.random.Generator], Shape]] = {
+    "det": detector_shape,
+    "rec": recogniser_shape,
+    "cls": classifier_shape,
+}
+"""Part of a model's file name -> a shape such as RapidOCR feeds it."""
+
+
+def new_shapes(kind: str, device: str, count: int) -> Iterator[dict[str, Any]]:
+    """Two rows for the model of that kind: the first shapes, and the others."""
+    (path, *_) = sorted(OCR.glob(f"*{kind}*.onnx"))
+    with nna.InferenceSession(path, devices=device) as session:
+        taken = [seconds_of(session, shape) for shape in different(SHAPES[kind], count)]
+    for name, part in {f"first {FIRST}": taken[:FIRST], f"{count - FIRST} more": taken[FIRST:]}.items():
+        prepare, first, run = (statistics.median(column) for column in zip(*part, strict=True))
+        row = {"prepare": prepare, "first_run": first, "run": run}
+        ratio = statistics.median(prepare / run for prepare, _, run in part)
+        yield {"model": path.stem, "shapes": name, **row, "ratio": ratio}
+
+
+def different(draw: Callable[[np.random.Generator], Shape], count: int) -> Sequence[Shape]:
+    """As many shapes, no two alike, the same each time."""
+    generator = np.random.default_rng(0)
+    found: dict[Shape, None] = {}
+    while len(found) < count:
+        found[draw(generator)] = None
+    return list(found)
+
+
+def seconds_of(session: nna.InferenceSession, shape: Shape) -> tuple[float, float, float]:
+    """Seconds to prepare a new shape, for its first run, which makes its buffers, and for a later one."""
+    feed = feed_of(shape)
+    prepare = seconds(lambda: session.prepare({"x": shape}))
+    first, *later = (seconds(lambda: session.run(None, feed)) for _ in range(RUNS + 1))
+    return prepare, first, statistics.median(later)
+
+
+def feed_of(shape: Shape) -> dict[str, np.ndarray]:
+    """A picture of noise."""
+    return {"x": np.random.default_rng(0).random(shape, np.float32)}
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long it takes."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def resident_memory(device: str, options: nna.Options, runs: int, shapes: int) -> Iterator[dict[str, Any]]:
+    """A row every tenth of the runs, which are over shapes in random order."""
+    if not runs:
+        return
+    every = max(runs // LOOKS, 1)
+    (path, *_) = sorted(OCR.glob("*rec*.onnx"))
+    widths = np.random.default_rng(0).integers(0, shapes, runs).tolist()
+    with nna.InferenceSession(path, devices=device, options=options) as session:
+        for done, width in enumerate(widths, 1):
+            session.run(None, feed_of((1, 3, 48, 32 + width)))
+            if done % every == 0:
+                plans = session.report().plans
+                yield {"runs": done, "mebibytes": resident_mebibytes(), "made": plans.made if plans else 0}
+
+
+def resident_mebibytes() -> int:
+    """Resident memory of this process. Source: proc(5), the second number of statm."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
+def cells(row: dict[str, Any]) -> list[object]:
+    """A row as it is printed."""
+    return [
+        row["model"],
+        row["shapes"],
+        *(f"{row[name] * 1e3:.1f}" for name in ("prepare", "first_run", "run")),
+        f"{row['ratio']:.2f}",
+    ]
+
+
+if __name__ == "__main__":
+    main()
