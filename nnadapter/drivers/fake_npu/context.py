@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from threading import Lock
 from weakref import WeakKeyDictionary
 
+from nnadapter.drivers.fake_npu.arena import Arenas
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
@@ -36,6 +37,7 @@ class FakeNpuContext(Context):
 
     def __init__(self, options: FakeNpuOptions) -> None:
         self._options = options
+        self._arenas = Arenas()
         self._verdicts = Verdicts(options.switched_off)
         self._lowerings = Lowerings(half_precision=options.half_precision)
         self._prepared: WeakKeyDictionary[Model, _Prepared] = WeakKeyDictionary()
@@ -69,11 +71,11 @@ class FakeNpuContext(Context):
         with self._lock:
             known = self._prepared.pop(model, None)
         prepared = known or self._prepare(model)
-        return FakeNpuProgram(prepared.graph, prepared.memory)
+        return FakeNpuProgram(prepared.graph, prepared.memory, self._arenas)
 
     def restore(self, blob: bytes) -> Program:
         """See `Context.restore`."""
-        return restore_program(blob)
+        return restore_program(blob, self._arenas)
 
     def close(self) -> None:
         """See `Context.close`."""
@@ -81,6 +83,7 @@ class FakeNpuContext(Context):
             self._prepared.clear()
         self._lowerings.clear()
         self._verdicts.clear()
+        self._arenas.clear()
 
     def _prepare(self, model: Model) -> _Prepared:
         lowered = self._lowerings.lower(model)

@@ -1,4 +1,4 @@
-"""Running a program: one arena, every instruction bound to it once."""
+"""Running a program: every instruction bound once to the arena that it computes in."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.buffers import ALIGNMENT
+from nnadapter.drivers.fake_npu.arena import Arena, Arenas
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.kernels import KERNELS
 from nnadapter.drivers.fake_npu.kernels.elementwise import bind_activation
@@ -16,30 +16,28 @@ from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
 from nnadapter.drivers.interface import Execution
 from nnadapter.ir.operand import Array
 
+Bound = tuple[list[Array | None], list[Run]]
+"""The array of every tensor, None for the caller's, and every instruction bound to those."""
+
 
 class FakeNpuExecution(Execution):
-    """One arena and the instructions bound to it.
+    """The instructions of a program, bound to the arena that is lent to them.
 
-    Instructions that touch a model input or output are bound in each run, because those arrays are the caller's;
-    all others are bound once.
+    Instructions that touch a model input or output are bound in each run, because those arrays are the caller's; all
+    others are bound once per arena, and an execution is nearly always lent the same one.
     """
 
-    def __init__(self, graph: NpuGraph, memory: MemoryPlan) -> None:
+    def __init__(self, graph: NpuGraph, memory: MemoryPlan, arenas: Arenas) -> None:
         self._graph = graph
         self._memory = memory
-        arena = _aligned(memory.arena_bytes)
-        self._arrays = [self._resident(tensor, arena) for tensor in range(len(graph.tensors))]
-        self._foreign = [tensor for tensor, array in enumerate(self._arrays) if array is None]
+        self._arenas = arenas
+        callers = (Home.INPUT, Home.OUTPUT)
+        self._foreign = [tensor for tensor, (home, _) in enumerate(memory.homes) if home in callers]
         foreign = frozenset(self._foreign)
         self._rebound = [
             position
             for position, instruction in enumerate(graph.instructions)
             if not foreign.isdisjoint((*instruction.inputs, *instruction.outputs))
-        ]
-        rebound = frozenset(self._rebound)
-        self._runs = [
-            _unbound if position in rebound else bind(instruction, self._arrays)
-            for position, instruction in enumerate(graph.instructions)
         ]
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
@@ -47,24 +45,33 @@ class FakeNpuExecution(Execution):
         tensors = self._graph.tensors
         results = [np.empty(*_shape_and_type(self._graph, tensor)) for tensor in self._graph.outputs]
         callers = {Home.INPUT: inputs, Home.OUTPUT: results}
-        # Copies, so that nothing of the caller's outlives this call.
-        arrays, runs = self._arrays.copy(), self._runs.copy()
-        for tensor in self._foreign:
-            home, position = self._memory.homes[tensor]
-            type_ = tensors[tensor].type
-            arrays[tensor] = callers[home][position].reshape(type_.dimensions)
-        for position in self._rebound:
-            runs[position] = bind(self._graph.instructions[position], arrays)
-        # Kernels overflow on purpose where the limit is the right result; the caller's settings are put back.
-        with np.errstate(all="ignore"):
-            for run in runs:
-                run()
+        with self._arenas.lent(self._memory.arena_bytes) as arena:
+            # Copies, so that nothing of the caller's outlives this call.
+            resident, bound = self._bound(arena)
+            arrays, runs = resident.copy(), bound.copy()
+            for tensor in self._foreign:
+                home, position = self._memory.homes[tensor]
+                type_ = tensors[tensor].type
+                arrays[tensor] = callers[home][position].reshape(type_.dimensions)
+            for position in self._rebound:
+                runs[position] = bind(self._graph.instructions[position], arrays)
+            # Kernels overflow on purpose where the limit is the right result; the caller's settings are put back.
+            with np.errstate(all="ignore"):
+                for run in runs:
+                    run()
         return results
 
-    def close(self) -> None:
-        """See `Execution.close`."""
-        self._runs.clear()
-        self._arrays.clear()
+    def _bound(self, arena: Arena) -> Bound:
+        found: Bound | None = arena.bound.get(self)
+        if found is None:
+            arrays = [self._resident(tensor, arena.bytes) for tensor in range(len(self._graph.tensors))]
+            rebound = frozenset(self._rebound)
+            runs = [
+                _unbound if position in rebound else bind(instruction, arrays)
+                for position, instruction in enumerate(self._graph.instructions)
+            ]
+            found = arena.bound[self] = arrays, runs
+        return found
 
     def _resident(self, tensor: int, arena: Array) -> Array | None:
         """The array of a tensor that stays where it is, None for the caller's."""
@@ -103,10 +110,3 @@ def _unbound() -> None:
 def _shape_and_type(graph: NpuGraph, tensor: int) -> tuple[tuple[int, ...], str]:
     type_ = graph.tensors[tensor].type
     return type_.dimensions, type_.dtype
-
-
-def _aligned(nbytes: int) -> Array:
-    """Uninitialised bytes that start at a multiple of the arena's alignment."""
-    block = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -block.ctypes.data % ALIGNMENT
-    return block[start : start + nbytes]

@@ -1,0 +1,70 @@
+"""The device's working memory: arenas that belong to a context and are lent for one computation at a time.
+
+Programs of many shapes share them, so a plan costs no memory of its own to speak of, and a new shape does not wait for
+the system to hand out fresh pages. There are as many arenas as computations ever ran at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from nnadapter.drivers.fake_npu.buffers import ALIGNMENT
+from nnadapter.ir.operand import Array
+
+_SMALLEST_BYTES = 1 << 16
+
+
+class Arena:
+    """One piece of working memory."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.bytes: Array = _aligned(nbytes)
+        """Uninitialised; starts at a multiple of the alignment."""
+        self.bound: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
+        """What executions keep that points into these bytes; it goes when the arena goes."""
+
+
+class Arenas:
+    """The arenas of one context; safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._idle: list[Arena] = []
+        self._lock = Lock()
+
+    @contextmanager
+    def lent(self, nbytes: int) -> Iterator[Arena]:
+        """An arena of at least `nbytes`, for nobody else until it is given back."""
+        arena = self._take(nbytes)
+        try:
+            yield arena
+        finally:
+            with self._lock:
+                self._idle.append(arena)
+
+    def clear(self) -> None:
+        """Free what nobody uses now."""
+        with self._lock:
+            self._idle.clear()
+
+    def _take(self, nbytes: int) -> Arena:
+        """The largest idle arena, so that executions meet the same one again; a larger one takes its place."""
+        with self._lock:
+            arena = max(self._idle, key=lambda arena: arena.bytes.size, default=None)
+            if arena is not None:
+                self._idle.remove(arena)
+        if arena is not None and arena.bytes.size >= nbytes:
+            return arena
+        # Powers of two, so that it seldom has to grow; pages that nobody writes to cost nothing.
+        return Arena(1 << (max(nbytes, _SMALLEST_BYTES) - 1).bit_length())
+
+
+def _aligned(nbytes: int) -> Array:
+    block = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -block.ctypes.data % ALIGNMENT
+    return block[start : start + nbytes]
