@@ -17,7 +17,7 @@ from nnadapter.ir.operand import Array
 _ITEM_BYTES = range(8, 257)
 """Runs that are copied as items; shorter and longer ones gain nothing."""
 _SHORT_AXIS, _LONG_AXIS = 8, 16
-"""An innermost axis of items so short is taken apart if the one before it is so long."""
+"""An innermost axis so short is taken apart if the one before it is so long."""
 
 
 def bind_copy(source: Array, target: Array) -> Run:
@@ -28,9 +28,10 @@ def bind_copy(source: Array, target: Array) -> Run:
         target: the same dimensions and data type; must not overlap with `source`.
     """
     run_axes, run = _common_run(source, target)
-    if source.ndim == run_axes or run * source.itemsize not in _ITEM_BYTES:
+    if source.ndim > run_axes and run * source.itemsize in _ITEM_BYTES:
+        source, target = _as_items(source, run_axes, run), _as_items(target, run_axes, run)
+    elif run > 1:
         return partial(np.copyto, target, source)
-    source, target = _as_items(source, run_axes, run), _as_items(target, run_axes, run)
     if target.ndim > 1 and target.shape[-1] < _SHORT_AXIS and target.shape[-2] >= _LONG_AXIS:
         places = range(target.shape[-1])
         return in_sequence([partial(np.copyto, target[..., place], source[..., place]) for place in places])

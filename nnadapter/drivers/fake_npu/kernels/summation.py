@@ -12,11 +12,17 @@ from nnadapter.ir.operand import Array
 
 
 def partial_sums(type_: TensorType, axes: Sequence[int]) -> tuple[TensorType, ...]:
-    """Scratch for sums along the last of several axes; nothing where there is but one, which needs one step."""
+    """Scratch for sums along one of several axes; nothing where there is but one, which needs one step."""
     if len(axes) < 2:
         return ()
-    dimensions = (1 if axis == axes[-1] else size for axis, size in enumerate(type_.dimensions))
+    first = _first_axis(len(type_.dimensions), axes)
+    dimensions = (1 if axis == first else size for axis, size in enumerate(type_.dimensions))
     return (TensorType(type_.dtype, tuple(dimensions)),)
+
+
+def _first_axis(rank: int, axes: Sequence[int]) -> int:
+    """The axis to sum along first: the last one, where elements lie side by side, or else the one before the last."""
+    return axes[-1] if axes[-1] == rank - 1 else axes[-2]
 
 
 def bind_summation(x: Array, out: Array, axes: Sequence[int], scratch: Sequence[Array]) -> Run:
@@ -32,9 +38,10 @@ def bind_summation(x: Array, out: Array, axes: Sequence[int], scratch: Sequence[
     if not scratch:
         return lambda: np.add.reduce(x, axis=axes, dtype=out.dtype, out=out, keepdims=keepdims)
     (part,) = scratch
+    first = _first_axis(x.ndim, axes)
 
     def run() -> None:
-        np.add.reduce(x, axis=axes[-1], dtype=part.dtype, out=part, keepdims=True)
+        np.add.reduce(x, axis=first, dtype=part.dtype, out=part, keepdims=True)
         np.add.reduce(part, axis=axes, dtype=out.dtype, out=out, keepdims=keepdims)
 
     return run
