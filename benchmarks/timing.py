@@ -7,15 +7,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 
-def interleaved(candidates: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+def interleaved(candidates: Mapping[str, Callable[[], object]], rounds: int, pause: float = 0.0) -> dict[str, float]:
     """Return the median seconds of every candidate over `rounds` rounds in turn, after one that does not count.
 
     Every other round goes backwards: who comes first finds other caches and other free memory than who comes second.
+    Before each run there are `pause` seconds of sleep, which are not counted.
     """
     taken: dict[str, list[float]] = {name: [] for name in candidates}
     order = list(candidates.items())
     for position in range(rounds + 1):
         for name, candidate in order if position % 2 else reversed(order):
+            time.sleep(pause)
             started = time.perf_counter()
             candidate()
             if position:

@@ -1,0 +1,172 @@
+"""Whole networks on fake_npu beside ONNX Runtime with the same threads: nets that onnx ships, and RapidOCR's.
+
+    python benchmarks/fake_npu.py [--rounds 20] [--only NAME] [--json FILE]
+    python benchmarks/fake_npu.py --profile NAME
+
+The floor is what numpy's BLAS takes for the same matrix products, in order and with nothing between them. The weights
+of onnx's light nets are constant, which makes no difference to the kernels measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import onnx.backend.test
+import onnxruntime
+import rapidocr
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from timing import interleaved, table
+
+import nnadapter as nna
+from nnadapter.drivers.fake_npu import execution
+from nnadapter.drivers.fake_npu.kernels import KERNELS
+from nnadapter.feeds import random_feed
+
+LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
+OCR = Path(rapidocr.__file__).parent / "models"
+SHAPES = {"det": {"x": (1, 3, 480, 640)}, "rec": {"x": (1, 3, 48, 320)}, "cls": {"x": (1, 3, 48, 192)}}
+PAUSE = 0.05
+"""Seconds before each run: for a while, OpenBLAS has its threads wait for more work, on the others' processors."""
+
+Feed = Mapping[str, Any]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--only", default="", metavar="NAME", help="the models whose names contain this")
+    parser.add_argument("--profile", metavar="NAME", help="where the time of these models goes, by kernel")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    arguments = parser.parse_args()
+    measured = by_kernel if arguments.profile else beside_onnxruntime
+    rows = [
+        row
+        for path, feed in networks(arguments.profile or arguments.only)
+        for row in measured(path, feed, arguments.rounds)
+    ]
+    if not rows:
+        parser.error(f"no model's name contains {arguments.profile or arguments.only!r}")
+    print(table(list(rows[0]), [[shown(value) for value in row.values()] for row in rows]))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2))
+
+
+def shown(value: object) -> str:
+    """A table's cell."""
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def networks(name: str) -> Iterator[tuple[Path, Feed]]:
+    """The models whose names contain `name`, and inputs for each."""
+    for path in [*sorted(LIGHT.glob("*.onnx")), *sorted(OCR.glob("*.onnx"))]:
+        if name in path.stem:
+            shapes = next((shapes for kind, shapes in SHAPES.items() if kind in path.stem), None)
+            yield path, random_feed(path, shapes if path.parent == OCR else None)
+
+
+def beside_onnxruntime(path: Path, feed: Feed, rounds: int) -> Iterator[dict[str, object]]:
+    """One row: both medians, how many times the one is the other, and the floor."""
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it would disturb its neighbour
+    options.log_severity_level = 3
+    theirs = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    with nna.InferenceSession(path, devices="fake_npu") as ours:
+        runs: dict[str, Callable[[], object]] = {
+            "ours": partial(ours.run, None, feed),
+            "theirs": partial(theirs.run, None, feed),
+            "floor": partial(_multiply, matrix_products(path, feed)),
+        }
+        taken = interleaved(runs, rounds, PAUSE)
+    yield {
+        "model": path.stem,
+        "fake_npu ms": taken["ours"] * 1e3,
+        "ONNX Runtime ms": taken["theirs"] * 1e3,
+        "times": taken["ours"] / taken["theirs"],
+        "BLAS floor ms": taken["floor"] * 1e3,
+    }
+
+
+def _multiply(products: list[tuple[Any, ...]]) -> None:
+    # The arrays are what a run left in the arena, and products of products grow.
+    with np.errstate(all="ignore"):
+        for arrays in products:
+            np.matmul(*arrays)
+
+
+def matrix_products(path: Path, feed: Feed) -> list[tuple[Any, ...]]:
+    """The arguments of every matrix product of one run, in order; their arrays are those of a session of its own."""
+    found: list[tuple[Any, ...]] = []
+    real = np.matmul
+
+    def recorded(*arrays: Any) -> Any:
+        found.append(arrays)
+        return real(*arrays)
+
+    with patch.object(np, "matmul", recorded), nna.InferenceSession(path, devices="fake_npu") as session:
+        session.run(None, feed)
+        found.clear()
+        session.run(None, feed)
+        return list(found)
+
+
+def by_kernel(path: Path, feed: Feed, rounds: int) -> Iterator[dict[str, object]]:
+    """One row per kernel, with and without a fused activation: how many calls, their time, its share."""
+    seconds: dict[str, float] = defaultdict(float)
+    calls: Counter[str] = Counter()
+    with timed_kernels(seconds, calls), nna.InferenceSession(path, devices="fake_npu") as session:
+        session.run(None, feed)
+        taken: dict[str, list[float]] = defaultdict(list)
+        for _ in range(rounds):
+            seconds.clear()
+            calls.clear()
+            session.run(None, feed)
+            for name, spent in seconds.items():
+                taken[name].append(spent)
+    medians = {name: statistics.median(values) for name, values in taken.items()}
+    whole = sum(medians.values())
+    for name, median in sorted(medians.items(), key=lambda item: -item[1]):
+        share = f"{median / whole:.0%}"
+        yield {"model": path.stem, "kernel": name, "calls": calls[name], "ms": median * 1e3, "share": share}
+
+
+@contextmanager
+def timed_kernels(seconds: dict[str, float], calls: Counter[str]) -> Iterator[None]:
+    """While it is open, programs are bound to kernels that add their time to `seconds`."""
+
+    def timed(name: str, bind: Callable[..., Callable[[], object]]) -> Callable[..., Callable[[], object]]:
+        def bind_timed(call: Any) -> Callable[[], object]:
+            bound, label = bind(call), name if call.finish is None else f"{name} with activation"
+
+            def run() -> None:
+                started = time.perf_counter()
+                bound()
+                seconds[label] += time.perf_counter() - started
+                calls[label] += 1
+
+            return run
+
+        return bind_timed
+
+    kernels = {name: replace(kernel, bind=timed(name, kernel.bind)) for name, kernel in KERNELS.items()}
+    with patch.object(execution, "KERNELS", kernels):
+        yield
+
+
+if __name__ == "__main__":
+    main()
