@@ -12,6 +12,8 @@ CONVOLUTIONS = {
     "pointwise": ((1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, 7),
     "pointwise strided": ((1, 1), (2, 2), (0, 0, 0, 0), (1, 1), 1, 7),
     "grouped and dilated": ((3, 2), (1, 2), (2, 1, 0, 1), (2, 2), 2, 6),
+    "pointwise grouped": ((1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 4, 8),
+    "pointwise grouped and strided": ((1, 1), (1, 2), (0, 0, 0, 0), (1, 1), 4, 8),
     "depthwise": ((3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 8, 8),
     "depthwise strided": ((3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 8, 8),
     "depthwise dilated": ((5, 3), (1, 3), (2, 2, 2, 2), (1, 2), 8, 8),

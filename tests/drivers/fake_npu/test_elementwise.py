@@ -126,6 +126,16 @@ def test_logic():
     np.testing.assert_array_equal(run("NOT", [x]), ~x)
 
 
+@pytest.mark.parametrize(
+    "shapes",
+    [((3, 200, 300), (300,)), ((1, 1, 300), (3, 200, 300)), ((300,), (1, 300)), ((200, 300), (200, 1)), ((5,), ())],
+)
+def test_binary_with_activation_in_several_blocks(shapes):
+    x, y = floats(*shapes[0]), floats(*shapes[1], seed=1)
+    found = run("SUB", [x, y], {"fuse_code": "relu", "fuse_parameters": ()})
+    np.testing.assert_array_equal(found, np.maximum(x - y, 0))
+
+
 def test_where_broadcasts():
     condition, x, y = np.array([[True], [False]]), floats(3), floats(2, 3, seed=1)
     np.testing.assert_array_equal(run("WHERE", [condition, x, y]), np.where(condition, x, y))

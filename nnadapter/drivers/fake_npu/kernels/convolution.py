@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from math import prod
 from types import MappingProxyType
 
 import numpy as np
@@ -83,7 +84,9 @@ def _output_blocks(result: tuple[int, ...], row_bytes: int) -> Iterator[tuple[sl
 def _convolution_scratch(
     inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
 ) -> tuple[TensorType, ...]:
-    """The matrix of one block."""
+    """The matrix of one block; none where each window is one pixel, which lies in the image as it would in a matrix."""
+    if Window.of(parameters).is_pointwise:
+        return ()
     result, depth = outputs[0].dimensions, inputs[1].dimensions[1]
     rows = max(_block_rows(block, result) for block in _output_blocks(result, depth * 4))
     return (TensorType("float32", (rows, depth)),)
@@ -95,22 +98,33 @@ def _block_rows(block: tuple[slice, slice], result: tuple[int, ...]) -> int:
 
 
 def _bind_convolution(call: Call) -> Run:
-    (x, weight, *bias), (out,), (matrix,) = call.inputs, call.outputs, call.scratch
-    window = Window.of(call.parameters)
+    (_, weight, *bias), (out,) = call.inputs, call.outputs
     groups, depth, group_outputs = weight.shape
-    group_channels = x.shape[3] // groups
     steps: list[Run] = []
     for images, rows in _output_blocks(out.shape, depth * 4):
         target = out[images, rows].reshape(-1, out.shape[3])
-        columns = matrix[: target.shape[0]]
-        windows = columns.reshape(*out[images, rows].shape[:3], *window.kernel_shape, group_channels)
         for group in range(groups):
-            read = x[images, :, :, group * group_channels : (group + 1) * group_channels]
+            before, columns = _window_matrix(call, images, rows, group)
             product = target[:, group * group_outputs : (group + 1) * group_outputs]
-            steps += bind_window_matrix(read, window, rows, windows)
-            steps.append(partial(np.matmul, columns, weight[group], product))
+            steps += [*before, partial(np.matmul, columns, weight[group], product)]
         steps += bind_epilogue(target, bias[0] if bias else None, call.finish)
     return in_sequence(steps)
+
+
+def _window_matrix(call: Call, images: slice, rows: slice, group: int) -> tuple[list[Run], Array]:
+    """The windows of a block of outputs in one group of channels, [outputs, kH * kW * C / group], and what makes them.
+
+    Where each window is one pixel, the image itself is that matrix.
+    """
+    x, window = call.inputs[0], Window.of(call.parameters)
+    channels = x.shape[3] // call.inputs[1].shape[0]
+    part = slice(group * channels, (group + 1) * channels)
+    if window.is_pointwise:
+        return [], x[images, rows].reshape(-1, x.shape[3])[:, part]
+    block = call.outputs[0][images, rows].shape[:3]
+    columns = call.scratch[0][: prod(block)]
+    windows = columns.reshape(*block, *window.kernel_shape, channels)
+    return bind_window_matrix(x[images, :, :, part], window, rows, windows), columns
 
 
 CONVOLUTION_KERNELS: Mapping[str, Kernel] = MappingProxyType(

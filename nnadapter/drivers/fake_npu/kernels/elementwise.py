@@ -112,11 +112,26 @@ def _bind_binary(name: str) -> Callable[[Call], Run]:
 
 
 def _together(x: Array, y: Array, out: Array) -> list[tuple[Array, Array, Array]]:
-    """Blocks in which result and operands have the same elements; all at once where one is broadcast."""
-    if not x.shape == y.shape == out.shape:
+    """Blocks in which result and operands have the same elements, or one operand the same for each row of the result.
+
+    All at once where an operand is broadcast in another way.
+    """
+    if x.shape == y.shape == out.shape:
+        x, y, out = x.reshape(-1), y.reshape(-1), out.reshape(-1)
+        return [(x[block], y[block], out[block]) for block in blocks(out.size, BLOCK_ELEMENTS)]
+    if not (out.size and _has_rows(x, out) and _has_rows(y, out)):
         return [(x, y, out)]
-    x, y, out = x.reshape(-1), y.reshape(-1), out.reshape(-1)
-    return [(x[block], y[block], out[block]) for block in blocks(out.size, BLOCK_ELEMENTS)]
+    depth = out.shape[-1]
+    x, y, out = x.reshape(-1, depth), y.reshape(-1, depth), out.reshape(-1, depth)
+    return [
+        (x if len(x) == 1 else x[rows], y if len(y) == 1 else y[rows], out[rows])
+        for rows in blocks(len(out), max(1, BLOCK_ELEMENTS // depth))
+    ]
+
+
+def _has_rows(operand: Array, out: Array) -> bool:
+    """Whether an operand is as large as the result, or one row of it."""
+    return operand.shape == out.shape or operand.shape[-1:] == (operand.size,) == out.shape[-1:]
 
 
 def _bind_sum(call: Call) -> Run:
