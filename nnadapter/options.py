@@ -25,7 +25,7 @@ class Options:
     report all the same), or `forbid` (a typed error)."""
     max_plans: int = 64
     """How many sets of input shapes keep their compiled plan; the one used longest ago goes first."""
-    max_plan_bytes: int = 2 << 30
+    max_plan_bytes: int = 1 << 30
     """How many bytes the compiled plans may hold together, beside weights that they share, as far as their devices
     say what they hold; the one used longest ago goes first, the one used last stays however large it is."""
 

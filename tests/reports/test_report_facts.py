@@ -60,11 +60,5 @@ def test_a_session_adds_times_and_counts():
         session.run(None, {"x": numbers(2, 3)})
         data = session.report().to_dict()
     assert data["segments"][0]["seconds"] > 0
-    facts = data["segments"][0]["facts"]
-    assert data["plans"] == {
-        "kept": 1,
-        "made": 1,
-        "used_again": 1,
-        "dropped": 0,
-        "memory_bytes": facts["arena_bytes"],
-    }
+    assert data["plans"].pop("memory_bytes") > 0
+    assert data["plans"] == {"kept": 1, "made": 1, "used_again": 1, "dropped": 0}

@@ -37,7 +37,8 @@ class FakeNpuContext(Context):
 
     def __init__(self, options: FakeNpuOptions) -> None:
         self._options = options
-        self._arenas = Arenas()
+        self.arenas = Arenas()
+        """Working memory that all programs of this context share."""
         self._verdicts = Verdicts(options.switched_off)
         self._lowerings = Lowerings(half_precision=options.half_precision)
         self._prepared: WeakKeyDictionary[Model, _Prepared] = WeakKeyDictionary()
@@ -71,11 +72,11 @@ class FakeNpuContext(Context):
         with self._lock:
             known = self._prepared.pop(model, None)
         prepared = known or self._prepare(model)
-        return FakeNpuProgram(prepared.graph, prepared.memory, self._arenas)
+        return FakeNpuProgram(prepared.graph, prepared.memory, self.arenas)
 
     def restore(self, blob: bytes) -> Program:
         """See `Context.restore`."""
-        return restore_program(blob, self._arenas)
+        return restore_program(blob, self.arenas)
 
     def close(self) -> None:
         """See `Context.close`."""
@@ -83,7 +84,7 @@ class FakeNpuContext(Context):
             self._prepared.clear()
         self._lowerings.clear()
         self._verdicts.clear()
-        self._arenas.clear()
+        self.arenas.clear()
 
     def _prepare(self, model: Model) -> _Prepared:
         lowered = self._lowerings.lower(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby
 
@@ -41,18 +42,33 @@ def bind_window_matrix(image: Array, window: Window, rows: slice, windows: Array
 
 
 def _stretches(window: Window, axis: int, size: int, outputs: slice) -> list[_Stretch]:
-    """Cut outputs along an axis of `size` pixels where the taps that lie inside the image change."""
+    """Cut outputs along an axis of `size` pixels where the taps that lie inside the image change.
+
+    Only the outputs at the borders are looked at one by one.
+    """
+    stride, pad, step = window.strides[axis], window.pads[axis], window.dilations[axis]
+    kernel = window.kernel_shape[axis]
+    first_whole = -(-pad // stride)
+    after_whole = (size - 1 - (kernel - 1) * step + pad) // stride + 1
+    begin = min(max(first_whole, outputs.start), outputs.stop)
+    end = min(max(after_whole, begin), outputs.stop)
 
     def taps(output: int) -> tuple[int, int]:
-        start, step = output * window.strides[axis] - window.pads[axis], window.dilations[axis]
+        start = output * stride - pad
         first = max(0, -(start // step))
-        return first, max(first, min(window.kernel_shape[axis], -((start - size) // step)))
+        return first, max(first, min(kernel, -((start - size) // step)))
 
-    found = []
-    for (first, last), members in groupby(range(outputs.start, outputs.stop), taps):
+    found = [*_runs(range(outputs.start, begin), taps)]
+    if end > begin:
+        found.append((slice(begin, end), slice(0, kernel)))
+    return [*found, *_runs(range(end, outputs.stop), taps)]
+
+
+def _runs(outputs: range, taps: Callable[[int], tuple[int, int]]) -> Iterator[_Stretch]:
+    """Neighbours with the same taps together."""
+    for (first, last), members in groupby(outputs, taps):
         places = list(members)
-        found.append((slice(places[0], places[-1] + 1), slice(first, last)))
-    return found
+        yield slice(places[0], places[-1] + 1), slice(first, last)
 
 
 def _read(image: Array, window: Window, places: tuple[_Stretch, _Stretch], result: tuple[int, ...]) -> Array:
