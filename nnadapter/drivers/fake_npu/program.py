@@ -23,7 +23,7 @@ from nnadapter.errors import IncompatibleProgramError
 from nnadapter.ir.operand import Array
 
 MAGIC = b"FAKENPU\0"
-VERSION = 1
+VERSION = 2
 """Raised whenever a kernel's packing, parameters or scratch change, so that older programs are compiled anew."""
 
 _PREFIX = struct.Struct("<8sII32s")
