@@ -260,6 +260,6 @@ def _attribute_matches(
         return False
     if callable(expected):
         return expected(value)
-    if isinstance(expected, float) and isinstance(value, float):
+    if isinstance(expected, float) and not isinstance(value, str | tuple):
         return isclose(value, expected, rel_tol=1e-6)
     return value == expected

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import Array
+from nnadapter.ir.operations.access import integer
 from nnadapter.ir.pattern import Match, OperationPattern, constant, either, operand, operation
 from nnadapter.ir.rewrite import Rule, rewrite
 
@@ -42,8 +43,7 @@ def _normalised(editor: ModelEditor, match: Match) -> Sequence[int] | None:
 
 def _biased(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     old = editor.operation(match.named["normalised"])
-    axis, bias = old.attributes["axis"], match.operands["bias"]
-    assert isinstance(axis, int)
+    axis, bias = integer(old.attributes, "axis"), match.operands["bias"]
     if (len(old.inputs) > 2 and old.inputs[2] != ABSENT) or not _fits(editor, old.inputs[0], bias, axis):
         return None
     return editor.add_operation(

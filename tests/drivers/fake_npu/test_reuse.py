@@ -1,6 +1,7 @@
 """A template filled for other sizes is what lowering would have made of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +10,18 @@ import pytest
 import rapidocr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx.backend.test.loader import load_model_tests
 
 from nnadapter.conversions import Conversions, converted
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.lowering import lower
-from nnadapter.drivers.fake_npu.reuse import Lowerings
+from nnadapter.drivers.fake_npu.reuse import Groups, Lowerings, Template
+from nnadapter.drivers.fake_npu.verdicts import judge
+from nnadapter.errors import NNAdapterError
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import DataType, OperandType, freeze
+from nnadapter.ir.structure import numbers
 from nnadapter.preparation.prepare import prepare, specialise
 
 OCR = Path(rapidocr.__file__).parent / "models"
@@ -86,3 +91,32 @@ def test_text_recognition_models(kind: str) -> None:
         plain = lower(converted(specialise(prepared, {"x": shape})).model, half_precision=False)
         same(filled.graph, plain.graph)
         assert filled.runs_as == plain.runs_as
+
+
+def cases() -> Iterator[tuple[str, Model]]:
+    """ONNX's own operator tests, as far as the device takes them whole."""
+    for case in load_model_tests(kind="node"):
+        shapes = {
+            value.name: tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim)
+            for value in case.model.graph.input
+        }
+        with suppress(NNAdapterError):
+            model = converted(specialise(prepare(case.model), shapes)).model
+            if model.operations and all(judge(model, operation, ()) for operation in model.operations):
+                yield case.name, model
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # onnx makes its cases with overflows
+def test_every_lowering_works_with_traced_numbers() -> None:
+    seen = 0
+    for name, model in cases():
+        values = numbers(model)
+        groups: dict[object, list[int]] = {}
+        for place, value in enumerate(values):
+            groups.setdefault((type(value), value), []).append(place)
+        template = Template(model, Groups.of(values, list(groups.values())), values, half_precision=False)
+        filled, plain = template.filled(values), lower(model, half_precision=False)
+        assert filled is not None, name
+        same(filled.graph, plain.graph)
+        seen += 1
+    assert seen > 600
