@@ -7,8 +7,8 @@ O / group], so that a window's elements lie in the order in which they are copie
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from math import prod
 from types import MappingProxyType
 
 import numpy as np
@@ -18,8 +18,11 @@ from nnadapter.drivers.fake_npu.kernels.blocks import blocks, even_blocks, gemm_
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
 from nnadapter.drivers.fake_npu.kernels.matrix import bind_epilogue, bind_rows
 from nnadapter.drivers.fake_npu.kernels.window_matrix import bind_window_matrix
-from nnadapter.drivers.fake_npu.kernels.windows import Window
+from nnadapter.drivers.fake_npu.kernels.windows import Window, bind_padded_copy
 from nnadapter.ir.operand import Array
+
+_SMALL_COPY_BYTES = 1 << 19
+"""A padded copy no larger costs less than the calls that windows at the borders take."""
 
 
 def pack_filter(weight: Array, *, group: int) -> Array:
@@ -84,12 +87,20 @@ def _output_blocks(result: tuple[int, ...], row_bytes: int) -> Iterator[tuple[sl
 def _convolution_scratch(
     inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
 ) -> tuple[TensorType, ...]:
-    """The matrix of one block; none where each window is one pixel, which lies in the image as it would in a matrix."""
-    if Window.of(parameters).is_pointwise:
+    """The matrix of one block, then the padded copy of a small image.
+
+    None where each window is one pixel, which lies in the image as it would in a matrix.
+    """
+    window = Window.of(parameters)
+    if window.is_pointwise:
         return ()
-    result, depth = outputs[0].dimensions, inputs[1].dimensions[1]
+    image, result, depth = inputs[0].dimensions, outputs[0].dimensions, inputs[1].dimensions[1]
     rows = max(_block_rows(block, result) for block in _output_blocks(result, depth * 4))
-    return (TensorType("float32", (rows, depth)),)
+    needed = [TensorType("float32", (rows, depth))]
+    if window.needs_copy(image, result, 1):
+        copy = TensorType("float32", window.copy_dimensions(image, result, 1))
+        needed += [copy] if copy.nbytes <= _SMALL_COPY_BYTES else []
+    return tuple(needed)
 
 
 def _block_rows(block: tuple[slice, slice], result: tuple[int, ...]) -> int:
@@ -98,33 +109,27 @@ def _block_rows(block: tuple[slice, slice], result: tuple[int, ...]) -> int:
 
 
 def _bind_convolution(call: Call) -> Run:
-    (_, weight, *bias), (out,) = call.inputs, call.outputs
+    (image, weight, *bias), (out,), window = call.inputs, call.outputs, Window.of(call.parameters)
     groups, depth, group_outputs = weight.shape
     steps: list[Run] = []
+    if len(call.scratch) > 1:
+        steps.append(bind_padded_copy(image, call.scratch[1], window, 0.0))
+        image, window = call.scratch[1][:, :, 0], replace(window, pads=(0, 0, 0, 0))
     for images, rows in _output_blocks(out.shape, depth * 4):
-        target = out[images, rows].reshape(-1, out.shape[3])
+        block = out[images, rows]
+        target = block.reshape(-1, out.shape[3])
         for group in range(groups):
-            before, columns = _window_matrix(call, images, rows, group)
+            channels = slice(group * image.shape[3] // groups, (group + 1) * image.shape[3] // groups)
             product = target[:, group * group_outputs : (group + 1) * group_outputs]
-            steps += [*before, partial(np.matmul, columns, weight[group], product)]
+            if call.scratch:
+                columns = call.scratch[0][: target.shape[0]]
+                windows = columns.reshape(*block.shape[:3], *window.kernel_shape, -1)
+                steps += bind_window_matrix(image[images, :, :, channels], window, rows, windows)
+            else:
+                columns = image[images, rows].reshape(target.shape[0], -1)[:, channels]
+            steps.append(partial(np.matmul, columns, weight[group], product))
         steps += bind_epilogue(target, bias[0] if bias else None, call.finish)
     return in_sequence(steps)
-
-
-def _window_matrix(call: Call, images: slice, rows: slice, group: int) -> tuple[list[Run], Array]:
-    """The windows of a block of outputs in one group of channels, [outputs, kH * kW * C / group], and what makes them.
-
-    Where each window is one pixel, the image itself is that matrix.
-    """
-    x, window = call.inputs[0], Window.of(call.parameters)
-    channels = x.shape[3] // call.inputs[1].shape[0]
-    part = slice(group * channels, (group + 1) * channels)
-    if window.is_pointwise:
-        return [], x[images, rows].reshape(-1, x.shape[3])[:, part]
-    block = call.outputs[0][images, rows].shape[:3]
-    columns = call.scratch[0][: prod(block)]
-    windows = columns.reshape(*block, *window.kernel_shape, channels)
-    return bind_window_matrix(x[images, :, :, part], window, rows, windows), columns
 
 
 CONVOLUTION_KERNELS: Mapping[str, Kernel] = MappingProxyType(

@@ -12,7 +12,7 @@ from nnadapter.drivers.fake_npu.kernels.blocks import even_blocks, gemm_rows
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Finish, Kernel, Run, in_sequence
 from nnadapter.ir.operand import Array
 
-_BIAS_RUN = 1024
+_BIAS_RUN = 2048
 """About how many elements of a bias are added in one inner loop."""
 
 
