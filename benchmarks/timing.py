@@ -17,7 +17,8 @@ def interleaved(candidates: Mapping[str, Callable[[], object]], rounds: int, pau
     order = list(candidates.items())
     for position in range(rounds + 1):
         for name, candidate in order if position % 2 else reversed(order):
-            time.sleep(pause)
+            if pause:
+                time.sleep(pause)
             started = time.perf_counter()
             candidate()
             if position:

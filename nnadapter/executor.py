@@ -175,7 +175,7 @@ class CompiledPlan:
             if stopped():
                 raise CancelledError(f"the run was stopped by its run options before segment {bound.step.segment}")
             runs.append(_run_step(bound, values))
-        return [_own(values[self._outputs[name]], feeds) for name in wanted], Provenance(tuple(runs))
+        return [_own(values[self._outputs[name]], name in feeds) for name in wanted], Provenance(tuple(runs))
 
     @property
     def memory_bytes(self) -> int:
@@ -246,14 +246,15 @@ def _guarded(bound: BoundStep, inputs: Sequence[Array]) -> Sequence[Array]:
 
 
 def _read_only(array: Array) -> Array:
-    view = np.ascontiguousarray(array).view() if array.ndim else array.view()
-    view.flags.writeable = False
+    # A scalar is contiguous; ascontiguousarray would give it an axis.
+    view = array.view() if array.flags.c_contiguous else np.ascontiguousarray(array).view()
+    view.setflags(write=False)
     return view
 
 
-def _own(value: Any, feeds: Mapping[str, Any]) -> Any:
+def _own(value: Any, fed: bool) -> Any:
     """An output that nobody else holds: constants and inputs that are outputs as well are copied."""
-    if isinstance(value, np.ndarray) and (not value.flags.writeable or any(value is feed for feed in feeds.values())):
+    if isinstance(value, np.ndarray) and (fed or not value.flags.writeable):
         return value.copy()
     return value
 

@@ -47,14 +47,20 @@ class PlannedEngine:
     ) -> tuple[list[Any], Provenance]:
         """Run the model. See `InferenceSession.run`."""
         wanted = self.signature.check_outputs(names)
-        values = {**self._defaults, **self.signature.check_feed(feed)}
-        shapes = {name: getattr(values[name], "shape", None) for name in self._inputs}
-        lease, compiled = self._plans.take(tuple(shapes.values()), lambda: self._make(shapes))
-        token = run_options.set(options)
+        values = self.signature.check_feed(feed)
+        if self._defaults:
+            values = {**self._defaults, **values}
+        shapes = tuple([getattr(values[name], "shape", None) for name in self._inputs])
+        lease, compiled = self._plans.take(shapes, lambda: self._make(dict(zip(self._inputs, shapes, strict=True))))
         try:
-            return compiled.plan.run(values, wanted, _stop_of(options))
+            if options is None:
+                return compiled.plan.run(values, wanted, _never)
+            token = run_options.set(options)
+            try:
+                return compiled.plan.run(values, wanted, lambda: bool(options.terminate))
+            finally:
+                run_options.reset(token)
         finally:
-            run_options.reset(token)
             self._plans.give(lease)
 
     def prepare(self, shapes: Shapes) -> Compiled:
@@ -95,10 +101,6 @@ class PlannedEngine:
         if name in self._defaults:
             return self._defaults[name].shape
         return self.signature.by_name[name].static_shape
-
-
-def _stop_of(options: Any) -> Any:
-    return _never if options is None else lambda: bool(options.terminate)
 
 
 def _never() -> bool:
