@@ -47,7 +47,8 @@ class Conversion:
         if self.source is None:
             return submodel(self.model, operations, inputs, outputs)
         traced, known = self.source
-        return traced.part(operations, inputs, outputs).filled(known)
+        part = traced.part(operations, inputs, outputs)
+        return self.model if part is traced else part.filled(known)
 
     @cached_property
     def flops(self) -> tuple[int | None, ...]:

@@ -59,10 +59,11 @@ class TracedModel:
         self._parts: dict[Hashable, TracedModel] = {}
 
     def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> TracedModel:
-        """What `ir.extract.submodel` makes of it, the same object for the same arguments."""
+        """What `ir.extract.submodel` makes of it, the same object for the same arguments; itself if it is all of it."""
         key = (tuple(operations), tuple(inputs), tuple(outputs))
         if key not in self._parts:
-            self._parts[key] = TracedModel(submodel(self._model, *key))
+            part = submodel(self._model, *key)
+            self._parts[key] = self if part.structure == self._model.structure else TracedModel(part)
         return self._parts[key]
 
     def filled(self, known: Sequence[Any]) -> Model:

@@ -164,7 +164,9 @@ class Lowerings:
 
     def _look_up(self, model: Model, values: Sequence[Any]) -> _Known:
         with self._lock:
-            known = self._known.setdefault(model.structure, _Known(_constants(model), Groups.of(values, model.varying)))
+            known = self._known.get(model.structure)
+            if known is None:
+                known = self._known[model.structure] = _Known(_constants(model), Groups.of(values, model.varying))
             self._known.move_to_end(model.structure)
             while len(self._known) > _STRUCTURES:
                 self._known.popitem(last=False)
