@@ -9,7 +9,7 @@ from nnadapter.drivers.capability import ModelForm
 from nnadapter.errors import NNAdapterError
 from nnadapter.segments import OnnxParts
 from nnadapter.targets import Target
-from partition.verdict import Reason, Supported, Unsupported, Verdict, all_of
+from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
 
 
 def judge(target: Target, conversion: Conversion, parts: OnnxParts) -> tuple[Verdict, ...]:
@@ -23,6 +23,8 @@ def judge(target: Target, conversion: Conversion, parts: OnnxParts) -> tuple[Ver
 
 def _judge_ir(target: Target, conversion: Conversion) -> Sequence[Verdict]:
     asked = _ask(target, conversion.model, len(conversion.model.operations))
+    if all(asked) and all(conversion.verdicts):
+        return [SUPPORTED] * len(conversion.verdicts)
     return [
         first if isinstance(first, Unsupported) else all_of(asked[operation] for operation in operations)
         for first, operations in zip(conversion.verdicts, conversion.operations, strict=True)

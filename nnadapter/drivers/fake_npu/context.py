@@ -11,7 +11,7 @@ from nnadapter.drivers.fake_npu.arena import Arenas
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
-from nnadapter.drivers.fake_npu.program import FakeNpuProgram, restore_program, weight_bytes
+from nnadapter.drivers.fake_npu.program import FakeNpuProgram, restore_program
 from nnadapter.drivers.fake_npu.reuse import Lowerings
 from nnadapter.drivers.fake_npu.scratch import with_scratch
 from nnadapter.drivers.fake_npu.verdicts import Verdicts
@@ -28,6 +28,7 @@ class _Prepared:
     """What `admit` works out and `compile` needs again."""
 
     graph: NpuGraph
+    weight_bytes: int
     runs_as: tuple[str, ...]
     memory: MemoryPlan
 
@@ -54,7 +55,7 @@ class FakeNpuContext(Context):
         with self._lock:
             if len(self._prepared) < _REMEMBERED:
                 self._prepared[model] = prepared
-        weights, memory = weight_bytes(prepared.graph), prepared.memory
+        weights, memory = prepared.weight_bytes, prepared.memory
         return Admission(
             verdict=self._room_for(weights, memory.arena_bytes, _border_bytes(model)),
             runs_as=prepared.runs_as,
@@ -72,11 +73,11 @@ class FakeNpuContext(Context):
         with self._lock:
             known = self._prepared.pop(model, None)
         prepared = known or self._prepare(model)
-        return FakeNpuProgram(prepared.graph, prepared.memory, self.arenas)
+        return FakeNpuProgram(prepared.graph, prepared.memory, self.arenas, threads=self._options.threads)
 
     def restore(self, blob: bytes) -> Program:
         """See `Context.restore`."""
-        return restore_program(blob, self.arenas)
+        return restore_program(blob, self.arenas, self._options.threads)
 
     def close(self) -> None:
         """See `Context.close`."""
@@ -89,7 +90,7 @@ class FakeNpuContext(Context):
     def _prepare(self, model: Model) -> _Prepared:
         lowered = self._lowerings.lower(model)
         graph = with_scratch(lowered.graph)
-        return _Prepared(graph, lowered.runs_as, plan_memory(graph))
+        return _Prepared(graph, lowered.weight_bytes, lowered.runs_as, plan_memory(graph))
 
     def _room_for(self, weights: int, arena: int, border: int) -> Verdict:
         available, needed = self._options.memory_bytes, weights + arena + border

@@ -13,6 +13,7 @@ from nnadapter.drivers.fake_npu.kernels.elementwise import bind_activation
 from nnadapter.drivers.fake_npu.kernels.functions import FUNCTIONS
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Run
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
+from nnadapter.drivers.fake_npu.threads import limited
 from nnadapter.drivers.interface import Execution
 from nnadapter.ir.operand import Array
 
@@ -27,10 +28,11 @@ class FakeNpuExecution(Execution):
     others are bound once per arena, and an execution is nearly always lent the same one.
     """
 
-    def __init__(self, graph: NpuGraph, memory: MemoryPlan, arenas: Arenas) -> None:
+    def __init__(self, graph: NpuGraph, memory: MemoryPlan, arenas: Arenas, threads: int) -> None:
         self._graph = graph
         self._memory = memory
         self._arenas = arenas
+        self._threads = threads
         callers = (Home.INPUT, Home.OUTPUT)
         self._foreign = [tensor for tensor, (home, _) in enumerate(memory.homes) if home in callers]
         foreign = frozenset(self._foreign)
@@ -56,7 +58,7 @@ class FakeNpuExecution(Execution):
             for position in self._rebound:
                 runs[position] = bind(self._graph.instructions[position], arrays)
             # Kernels overflow on purpose where the limit is the right result; the caller's settings are put back.
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), limited(self._threads):
                 for run in runs:
                     run()
         return results

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.operations import OPERATIONS
+from nnadapter.drivers.fake_npu.program import weight_bytes
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.passes import run_passes
 
@@ -43,6 +44,8 @@ class Lowered:
     """A model in the device's own form."""
 
     graph: NpuGraph
+    weight_bytes: int
+    """Of all constants."""
     runs_as: tuple[str, ...]
     """For every operation of the IR model, what it runs as; the same text for operations that run as one."""
 
@@ -52,7 +55,8 @@ def lower(model: Model, *, half_precision: bool, passes: Sequence[str] = PASSES)
     prepared = run_passes(_numbered(model), passes)
     emitter = Emitter(prepared, half_precision=half_precision)
     instructions = [_lower_operation(emitter, operation) for operation in prepared.operations]
-    return Lowered(emitter.finish(), _runs_as(model, prepared.operations, instructions))
+    graph = emitter.finish()
+    return Lowered(graph, weight_bytes(graph), _runs_as(model, prepared.operations, instructions))
 
 
 def _numbered(model: Model) -> Model:

@@ -31,6 +31,12 @@ OPTIONS = (
         choices=("float32", "float16"),
         help="With float16, weights and the result of every instruction are rounded to half precision.",
     ),
+    Option(
+        name="threads",
+        default=0,
+        minimum=0,
+        help="Most threads of numpy's BLAS while a segment runs, in the whole process; 0 leaves them as they are.",
+    ),
 )
 """The table that the host validates against."""
 
@@ -57,6 +63,7 @@ class FakeNpuOptions:
     """Adapter IR types."""
     memory_bytes: int
     half_precision: bool
+    threads: int
 
 
 def read_options(values: OptionValues) -> FakeNpuOptions:
@@ -65,12 +72,13 @@ def read_options(values: OptionValues) -> FakeNpuOptions:
     Raises:
         InvalidOptionError: `switched_off` names an operation that the device does not have.
     """
-    names, memory_bytes = values["switched_off"], values["memory_bytes"]
+    names, memory_bytes, threads = values["switched_off"], values["memory_bytes"], values["threads"]
     assert isinstance(names, tuple), "the host validates options against the table"
     return FakeNpuOptions(
         switched_off=operations_named(names),
         memory_bytes=int(memory_bytes),  # type: ignore[arg-type]
         half_precision=values["precision"] == "float16",
+        threads=int(threads),  # type: ignore[arg-type]
     )
 
 

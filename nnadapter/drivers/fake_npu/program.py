@@ -36,10 +36,13 @@ _ARENA_PER_BOUND_BYTE = 14
 class FakeNpuProgram(Program):
     """A model placed in memory; frozen, so any number of executions may run side by side."""
 
-    def __init__(self, graph: NpuGraph, memory: MemoryPlan, arenas: Arenas, unshared_bytes: int = 0) -> None:
+    def __init__(
+        self, graph: NpuGraph, memory: MemoryPlan, arenas: Arenas, *, threads: int, unshared_bytes: int = 0
+    ) -> None:
         self.graph = graph
         self.memory = memory
         self._arenas = arenas
+        self._threads = threads
         self._unshared_bytes = unshared_bytes
 
     @property
@@ -53,7 +56,7 @@ class FakeNpuProgram(Program):
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
-        return FakeNpuExecution(self.graph, self.memory, self._arenas)
+        return FakeNpuExecution(self.graph, self.memory, self._arenas, self._threads)
 
     def serialise(self) -> bytes:
         """See `Program.serialise`."""
@@ -84,7 +87,7 @@ def weight_bytes(graph: NpuGraph) -> int:
     return sum(nbytes + -nbytes % _ALIGNMENT for _, nbytes in found)
 
 
-def restore_program(blob: bytes, arenas: Arenas) -> FakeNpuProgram:
+def restore_program(blob: bytes, arenas: Arenas, threads: int) -> FakeNpuProgram:
     """Return the program that `FakeNpuProgram.serialise` wrote.
 
     Raises:
@@ -99,7 +102,7 @@ def restore_program(blob: bytes, arenas: Arenas) -> FakeNpuProgram:
     )
     homes = tuple((Home(home), position) for home, position in header["homes"])
     memory = MemoryPlan(homes, header["arena_bytes"], header["arena_lower_bound_bytes"])
-    return FakeNpuProgram(graph, memory, arenas, unshared_bytes=weights.nbytes)
+    return FakeNpuProgram(graph, memory, arenas, threads=threads, unshared_bytes=weights.nbytes)
 
 
 def _opened(blob: bytes) -> tuple[dict[str, Any], memoryview]:

@@ -115,7 +115,7 @@ class Template:
             filled = {name: plain[value] for name, value in parameters.items()}
             instructions[index] = replace(instructions[index], parameters=filled)
         filled_graph = NpuGraph(tuple(tensors), tuple(instructions), graph.inputs, graph.outputs)
-        return Lowered(filled_graph, self._lowered.runs_as)
+        return replace(self._lowered, graph=filled_graph)
 
 
 @dataclass(slots=True)
