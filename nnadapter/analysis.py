@@ -64,6 +64,10 @@ class Drafts:
     def __init__(self) -> None:
         self._last: tuple[Sequence[Segment], Plan] | None = None
 
+    def clear(self) -> None:
+        """Forget it."""
+        self._last = None
+
     def of(self, judged: Judged) -> tuple[Sequence[Segment], Plan]:
         """See `Judged.draft`."""
         last = self._last
@@ -198,6 +202,11 @@ class Analyser:
         """Index the model once."""
         self.index = OnnxIndex.of(self.prepared.model)
         self.conversions = Conversions(self.prepared)
+
+    def clear(self) -> None:
+        """Forget what other shapes would share."""
+        self.conversions.clear()
+        self.drafts.clear()
 
     def judge(self, shapes: Shapes) -> Judged:
         """Specialise, convert, and ask every device."""

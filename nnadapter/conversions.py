@@ -1,7 +1,7 @@
 """A model specialised and converted, for one set of input shapes after the other, the work done once where it can be.
 
 1. For the first shapes, converters see traced numbers for the dimensions that the model leaves open. What they make
-   is a `Template`, unless a node was refused, since only operations say how dimensions follow from each other.
+   is a template, unless a node was refused, since only operations say how dimensions follow from each other.
 2. For every further one, the numbers of a template are computed anew, if all that was decided on the way would be
    decided so again. If not, one more template is made.
 3. A model of fixed shapes, or one with a refused node, is prepared and converted for each set of shapes.
@@ -19,7 +19,7 @@ from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convert import Conversion, GrowingConversion, convert_graph, trimmed
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
-from nnadapter.converters.sizes import SizeArray, evaluate, shape_of
+from nnadapter.converters.sizes import MOST_ELEMENTS, SizeArray, evaluate, shape_of
 from nnadapter.ir.operand import Array
 from nnadapter.ir.structure import TracedModel
 from nnadapter.ir.tracing import Trace, Traced, settled
@@ -28,7 +28,9 @@ from nnadapter.preparation.prepare import Prepared, Shapes, Specialised, special
 from partition.graph import Value
 
 _TEMPLATES = 8
-"""Templates per model; beyond them the oldest goes."""
+"""Templates per model; beyond them the one used longest ago goes."""
+_MOST_FAILURES = 4
+"""Tracing is given up for a model that left no template so often."""
 
 Converted = tuple[Specialised, Conversion]
 
@@ -38,12 +40,12 @@ class Conversions:
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        self._templates: tuple[Template, ...] = ()
-        self._traceable = True
+        self._templates: tuple[ConversionTemplate, ...] = ()
+        self._failures = 0
         self._lock = Lock()
 
     @property
-    def templates(self) -> tuple[Template, ...]:
+    def templates(self) -> tuple[ConversionTemplate, ...]:
         """What was made so far, the newest first."""
         return self._templates
 
@@ -56,22 +58,40 @@ class Conversions:
         for template in self._templates:
             filled = template.filled(shapes)
             if filled is not None:
+                self._keep(template)
                 return filled
         specialised = specialise(self._prepared, shapes)
         made = self._template(shapes, specialised)
         filled = None if made is None else made.filled(shapes)
         return filled or (specialised, converted(specialised))
 
-    def _template(self, shapes: Shapes, specialised: Specialised) -> Template | None:
-        tracing = _Tracing(self._prepared, shapes, specialised)
-        if not (self._traceable and tracing.has_open_dimensions):
+    def _template(self, shapes: Shapes, specialised: Specialised) -> ConversionTemplate | None:
+        if self._failures >= _MOST_FAILURES:
             return None
-        template = tracing.template()
-        with self._lock:
-            self._traceable = template is not None
-            if template is not None:
-                self._templates = (template, *self._templates)[:_TEMPLATES]
+        tracing = _Tracing(self._prepared, shapes, specialised)
+        if not tracing.has_open_dimensions:
+            return None
+        try:
+            template = tracing.template()
+        except Exception:  # noqa: BLE001  what saves work must not be what fails; nothing traced gives the same
+            template = None
+        if template is None:
+            self._failures += 1
+        else:
+            self._keep(template)
         return template
+
+    def _keep(self, template: ConversionTemplate) -> None:
+        """Let a template be the first that is tried; the one used longest ago goes."""
+        with self._lock:
+            if self._templates[:1] != (template,):
+                others = (other for other in self._templates if other is not template)
+                self._templates = (template, *others)[:_TEMPLATES]
+
+    def clear(self) -> None:
+        """Forget every template."""
+        with self._lock:
+            self._templates = ()
 
 
 def converted(specialised: Specialised) -> Conversion:
@@ -82,7 +102,7 @@ def converted(specialised: Specialised) -> Conversion:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Template:
+class ConversionTemplate:
     """A converted model whose dimensions are traced."""
 
     shapes: Mapping[str, tuple[Any, ...]]
@@ -103,7 +123,12 @@ class Template:
         if None in variables:
             return None
         known = self.trace.replay(variables)
-        return None if known is None else (self._specialised(known), self._conversion(known))
+        if known is None:
+            return None
+        try:
+            return self._specialised(known), self._conversion(known)
+        except ArithmeticError:  # a size that the model's own type cannot hold
+            return None
 
     def _variables(self, shapes: Shapes) -> Iterator[Any]:
         """The open dimensions; None among them if the shapes differ elsewhere."""
@@ -178,7 +203,7 @@ class _Tracing:
         """Whether there is anything to trace."""
         return any(isinstance(size, Traced) for shape in self._shapes.values() for size in shape)
 
-    def template(self) -> Template | None:
+    def template(self) -> ConversionTemplate | None:
         """The template; None where a dimension is known only for these shapes."""
         graph, nodes = self._specialised.own, self._prepared.nodes
         kept = set(self._specialised.positions)
@@ -199,7 +224,7 @@ class _Tracing:
         if self._context.guessed or not all(conversion.verdicts):
             return None
         self._specialised.graph.derive()
-        return Template(
+        return ConversionTemplate(
             shapes=self._shapes,
             trace=self._trace,
             specialised=self._specialised,
@@ -253,7 +278,8 @@ class _Tracing:
             return
         inputs = [self._contents(name) if name else None for name in node.inputs]
         single = len(node.outputs) == 1 and node.outputs[0] in known
-        made = evaluate(node, inputs, known[node.outputs[0]]) if single else None
+        whole = all(found is not None for name, found in zip(node.inputs, inputs, strict=True) if name)
+        made = evaluate(node, inputs, known[node.outputs[0]]) if single and whole else None
         if made is not None:
             self._sizes[node.outputs[0]] = made
             return
@@ -261,8 +287,12 @@ class _Tracing:
             self._context.constant(name)  # decided on from here on, so that the results stay what they are
         self._settled.update((name, known[name]) for name in node.outputs if name in known)
 
-    def _contents(self, name: str) -> SizeArray:
-        return self._sizes.get(name) or SizeArray.of(self._context.constant(name))
+    def _contents(self, name: str) -> SizeArray | None:
+        """Sizes, or a small constant; None for a large one, of which no rule makes anything."""
+        found = self._sizes.get(name)
+        if found is None and self._context.constant(name).size <= MOST_ELEMENTS:
+            found = SizeArray.of(self._context.constant(name))
+        return found
 
     def _traced_values(self, conversion: Conversion) -> Iterator[tuple[str, tuple[Any, ...]]]:
         for name, operand in conversion.operand_of.items():

@@ -86,6 +86,7 @@ class PlannedEngine:
     def close(self) -> None:
         """Free every plan, and then every context; what is in use is freed when it is not any more."""
         self._plans.close([target.context for target in self.targets])
+        self._analyser.clear()
 
     def _make(self, shapes: Mapping[str, tuple[int, ...] | None]) -> Compiled:
         known = {name: shape for name, shape in shapes.items() if shape is not None}

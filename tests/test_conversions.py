@@ -112,6 +112,110 @@ def test_choices_among_sizes(shape: Shape) -> None:
     same(conversions, prepared, {"x": shape})
 
 
+REFORMED = """
+<ir_version: 8, opset_import: ["": 17]>
+reformed (float[n, c] x) => (float[p, q] y) {
+    four = Constant <value_int = 4> ()
+    axes = Constant <value_ints = [0]> ()
+    n = Shape <end = 1> (x)
+    c = Shape <start = 1> (x)
+    list = Concat <axis = 0> (c, c, c, c)
+    rest = Div (four, n)
+    form = Concat <axis = 0> (n, rest)
+    table = Reshape (list, form)
+    ramp = Cast <to = 1> (table)
+    total = ReduceSum <keepdims = 0> (x)
+    y = Add (ramp, total)
+}
+"""
+
+
+def test_the_form_of_sizes_is_decided_on() -> None:
+    prepared = prepare(onnx.parser.parse_model(REFORMED))
+    conversions = Conversions(prepared)
+    for shape in [(2, 3), (4, 3), (1, 3), (2, 5), (4, 7)]:
+        same(conversions, prepared, {"x": shape})
+
+
+DIVIDED = """
+<ir_version: 8, opset_import: ["": 17]>
+divided (float[n, c] x) => (float[p] y) {
+    one = Constant <value_float = 1.0> ()
+    n = Shape <end = 1> (x)
+    less = Sub (n, n)
+    zero = Cast <to = 1> (less)
+    huge = Div (one, zero)
+    total = ReduceSum <keepdims = 0> (x)
+    y = Add (huge, total)
+}
+"""
+
+
+SINGLE = DIVIDED
+DOUBLE = (
+    DIVIDED.replace("one =", "single =")
+    .replace("n = Shape", "one = Cast <to = 11> (single)\n n = Shape")
+    .replace("<to = 1> (less)", "<to = 11> (less)")
+    .replace("huge = Div (one, zero)", "wide = Div (one, zero)\n huge = Cast <to = 1> (wide)")
+)
+
+
+@pytest.mark.parametrize("text", [SINGLE, DOUBLE])
+def test_what_pythons_numbers_refuse_is_not_traced(text: str) -> None:
+    prepared = prepare(onnx.parser.parse_model(text))
+    conversions = Conversions(prepared)
+    for shape in [(2, 3), (4, 3), (4, 5)]:
+        same(conversions, prepared, {"x": shape})
+
+
+LARGE_TABLE = """
+<ir_version: 8, opset_import: ["": 17]>
+large (float[c, c] x) => (float[c, c] y) {
+    zero = Constant <value_int = 0> ()
+    one = Constant <value_int = 1> ()
+    axes = Constant <value_ints = [0]> ()
+    shape = Shape <end = 1> (x)
+    width = Squeeze (shape, axes)
+    steps = Range (zero, width, one)
+    row = Unsqueeze (steps, axes)
+    columns = Constant <value_ints = [1]> ()
+    column = Unsqueeze (steps, columns)
+    distance = Sub (row, column)
+    table = Cast <to = 1> (distance)
+    y = Add (x, table)
+}
+"""
+
+
+def test_large_tables_are_taken_as_they_are() -> None:
+    prepared = prepare(onnx.parser.parse_model(LARGE_TABLE))
+    conversions = Conversions(prepared)
+    for size in (600, 601, 600):
+        same(conversions, prepared, {"x": (size, size)})
+    sizes = [array.items.size for template in conversions.templates for array in template.sizes.values()]
+    assert max(sizes) == 1
+
+
+ADDED = """
+<ir_version: 8, opset_import: ["": 17]>
+added (float[n, c] x, float[m, c] z) => (float[p, c] y) { y = Add (x, z) }
+"""
+
+
+def test_a_shape_that_does_not_fit_does_not_end_tracing() -> None:
+    conversions = Conversions(prepare(onnx.parser.parse_model(ADDED)))
+    conversions.of({"x": (4, 3), "z": (3, 3)})
+    conversions.of({"x": (4, 3), "z": (4, 3)})
+    assert len(conversions.templates) == 1
+
+
+def test_clearing_forgets_templates() -> None:
+    conversions = Conversions(prepare(onnx.parser.parse_model(FLATTENING)))
+    conversions.of({"x": (2, 3, 8, 8)})
+    conversions.clear()
+    assert conversions.templates == ()
+
+
 def test_a_refused_node_leaves_no_template() -> None:
     text = FLATTENING.replace("y = Reshape (resized, target)", "found = NonZero (resized)\n y = Cast <to = 1> (found)")
     conversions = Conversions(prepare(onnx.parser.parse_model(text)))

@@ -34,6 +34,11 @@ class SizeArray:
         """The same contents; nothing is traced yet."""
         return cls(array.astype(object), array.dtype)
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether an element is a traced number."""
+        return any(isinstance(item, Traced) for item in self.items.flat)
+
     def plain(self) -> Array:
         """The contents now, on which something is decided from here on."""
         for item in self.items.flat:
@@ -52,6 +57,9 @@ class SizeArray:
     def _filled(self, items: list[Any]) -> Array:
         return freeze(np.array(items, self.dtype).reshape(self.items.shape))
 
+
+MOST_ELEMENTS = 1024
+"""Larger arrays are no shapes: tables, which are taken as they are."""
 
 Inputs = Sequence[SizeArray | None]
 Rule = Callable[[OnnxNode, Inputs, Array], Array | None]
@@ -76,14 +84,24 @@ def evaluate(node: OnnxNode, inputs: Inputs, expected: Array) -> SizeArray | Non
         expected: the result for the sizes that are traced.
 
     Returns:
-        The result, or None where there is no rule, or the rule is not what ONNX Runtime computed.
+        The result, or None where nothing is traced, there is no rule, or the rule is not what ONNX Runtime computed.
+        Inputs that decide the form of the result are answered.
     """
     rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-    items = None if rule is None else rule(node, inputs, expected)
-    if items is None:
+    if rule is None or expected.size > MOST_ELEMENTS or not any(each is not None and each.is_traced for each in inputs):
         return None
-    result = SizeArray(np.asarray(items, object).reshape(expected.shape), expected.dtype)
-    return result if np.array_equal(result.now(), expected) else None
+    try:
+        with np.errstate(all="ignore"):
+            items = rule(node, inputs, expected)
+            result = None if items is None else SizeArray(_form(items, expected), expected.dtype)
+            return result if result is not None and np.array_equal(result.now(), expected) else None
+    except (ArithmeticError, ValueError):  # Python's numbers refuse what numpy's wrap or make infinite
+        return None
+
+
+def _form(items: Array, expected: Array) -> Array:
+    """The elements in the form of the result; numpy hands a single one over bare."""
+    return np.asarray(items, object).reshape(expected.shape)
 
 
 def _objects(items: Sequence[Any]) -> Array:
@@ -99,8 +117,15 @@ def _present(inputs: Inputs, position: int) -> SizeArray:
 
 
 def _moved(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
-    """The same elements in another shape, which is not traced."""
+    """The same elements in another form, which is not traced: what else the node reads decides it."""
+    _settle(inputs[1:])
     return _present(inputs, 0).items
+
+
+def _settle(inputs: Inputs) -> None:
+    for each in inputs:
+        if each is not None:
+            each.plain()
 
 
 def _gathered(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
@@ -150,6 +175,7 @@ def _equal(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
 
 
 def _product(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    _settle(inputs[1:])
     source = _present(inputs, 0).items
     return _objects([math.prod(source.flat)]) if expected.size == 1 else None
 
@@ -183,7 +209,8 @@ def _rounded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """The same in float32."""
 
     def rounded(first: float, second: float) -> float:
-        return float(function(np.float32(first), np.float32(second)))
+        with np.errstate(all="ignore"):
+            return float(function(np.float32(first), np.float32(second)))
 
     return rounded
 

@@ -38,6 +38,9 @@ def with_numbers(model: Model, values: Sequence[Any]) -> Model:
     return model.resized(operands, operations, model.varying)
 
 
+_MOST_PARTS = 64
+
+
 class TracedModel:
     """A model with traced numbers, filled with plain ones for one set of sizes after the other."""
 
@@ -59,12 +62,16 @@ class TracedModel:
         self._parts: dict[Hashable, TracedModel] = {}
 
     def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> TracedModel:
-        """What `ir.extract.submodel` makes of it, the same object for the same arguments; itself if it is all of it."""
+        """What `ir.extract.submodel` makes of it, remembered; itself if it is all of it."""
         key = (tuple(operations), tuple(inputs), tuple(outputs))
-        if key not in self._parts:
+        found = self._parts.get(key)
+        if found is None:
             part = submodel(self._model, *key)
-            self._parts[key] = self if part.structure == self._model.structure else TracedModel(part)
-        return self._parts[key]
+            found = self if part.structure == self._model.structure else TracedModel(part)
+            if len(self._parts) >= _MOST_PARTS:
+                self._parts.clear()
+            self._parts[key] = found
+        return found
 
     def filled(self, known: Sequence[Any]) -> Model:
         """The model with the numbers of a replay."""

@@ -28,19 +28,23 @@ class Trace:
 
     def __init__(self) -> None:
         self._values: list[Any] = []
-        self._steps: list[Step | None] = []
+        self._variables = 0
+        self._steps: list[Step] = []
         self._known: dict[object, int] = {}
         self._answers: dict[int, Any] = {}
 
     def variable(self, value: int) -> Traced:
         """A number that a replay is given, in the order of these calls. All are asked for before anything else."""
+        assert not self._steps, "variables come before everything that is made of them"
+        self._variables += 1
         return Traced(self, self._add(None, value))
 
     def replay(self, variables: Sequence[int]) -> list[Any] | None:
         """The values of every number for other variables; None if something would have been decided otherwise."""
         values: list[Any] = list(variables)
+        assert len(values) == self._variables, "a replay needs every variable"
         try:
-            for function, first, second in self._program():
+            for function, first, second in self._steps:
                 values.append(function(values[first]) if second < 0 else function(values[first], values[second]))
         except (ArithmeticError, ValueError):
             return None
@@ -66,18 +70,16 @@ class Trace:
         """The value of a number, for this trace's own sizes; nothing is decided on it."""
         return self._values[number]
 
-    def _program(self) -> list[Step]:
-        return [step for step in self._steps if step is not None]
-
     def _add(self, step: Step | None, value: Any) -> int:
-        self._steps.append(step)
+        if step is not None:
+            self._steps.append(step)
         self._values.append(value)
         return len(self._values) - 1
 
     def _number(self, value: Any) -> int:
         if isinstance(value, Traced):
             return value.number
-        key = (type(value), value)
+        key = exactly(value)
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._add((_Constant(value), 0, -1), value)
@@ -228,7 +230,12 @@ def _key(value: Any) -> object:
     """What tells values apart without deciding anything."""
     if isinstance(value, tuple):
         return tuple(map(_key, value))
-    return (Traced, value.number) if isinstance(value, Traced) else (type(value), value)
+    return (Traced, value.number) if isinstance(value, Traced) else exactly(value)
+
+
+def exactly(number: object) -> object:
+    """A key that only the very same number has: not an int and a float, not 0.0 and -0.0, and NaN has one too."""
+    return repr(number) if isinstance(number, float) else (type(number), number)
 
 
 def is_traced(value: object) -> bool:

@@ -38,9 +38,14 @@ class Arenas:
         self._lock = Lock()
 
     @contextmanager
-    def lent(self, nbytes: int) -> Iterator[Arena]:
-        """An arena of at least `nbytes`, for nobody else until it is given back."""
-        arena = self._take(nbytes)
+    def lent(self, nbytes: int, holder: object = None) -> Iterator[Arena]:
+        """An arena of at least `nbytes`, for nobody else until it is given back.
+
+        Args:
+            nbytes: how much is needed.
+            holder: who computes in it; the arena that holds what it bound before is lent again, if it is idle.
+        """
+        arena = self._take(nbytes, holder)
         try:
             yield arena
         finally:
@@ -52,10 +57,10 @@ class Arenas:
         with self._lock:
             self._idle.clear()
 
-    def _take(self, nbytes: int) -> Arena:
-        """The largest idle arena, so that executions meet the same one again; a larger one takes its place."""
+    def _take(self, nbytes: int, holder: object) -> Arena:
+        """The idle arena that the holder is bound to, or else the largest; a larger one takes its place."""
         with self._lock:
-            arena = max(self._idle, key=lambda arena: arena.bytes.size, default=None)
+            arena = max(self._idle, key=lambda arena: (holder in arena.bound, arena.bytes.size), default=None)
             if arena is not None:
                 self._idle.remove(arena)
         if arena is not None and arena.bytes.size >= nbytes:

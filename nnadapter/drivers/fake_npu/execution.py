@@ -47,7 +47,7 @@ class FakeNpuExecution(Execution):
         tensors = self._graph.tensors
         results = [np.empty(*_shape_and_type(self._graph, tensor)) for tensor in self._graph.outputs]
         callers = {Home.INPUT: inputs, Home.OUTPUT: results}
-        with self._arenas.lent(self._memory.arena_bytes) as arena:
+        with self._arenas.lent(self._memory.arena_bytes, self) as arena:
             # Copies, so that nothing of the caller's outlives this call.
             resident, bound = self._bound(arena)
             arrays, runs = resident.copy(), bound.copy()

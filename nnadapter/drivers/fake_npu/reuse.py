@@ -3,7 +3,7 @@
 1. A model may say which of its numbers vary. If it does not, it is lowered as it is: a model of fixed sizes is all
    there ever is of its structure. The second model of that structure then tells which numbers differ.
 2. Those become traced numbers, one for all places that hold the same number always, and the model is lowered with
-   them: a `Template`.
+   them: a `LoweringTemplate`.
 3. Every further one is the template with its own numbers put in, if they are the same wherever they were the same
    before, and every answer that the lowering asked for holds. If not, it is traced again: more places are told
    apart, or other answers are noted, in one more template.
@@ -26,8 +26,12 @@ from nnadapter.ir.tracing import Interned, Trace, is_traced
 
 _STRUCTURES = 64
 """Models that are remembered; the one used longest ago goes first."""
+_MOST_OLD_BYTES = 64 << 20
+"""Of constants that other models than the newest hold."""
 _TEMPLATES = 8
-"""Templates per structure; beyond them the oldest goes."""
+"""Templates per structure; beyond them the one used longest ago goes."""
+_MOST_FAILURES = 4
+"""Tracing is given up for a structure where it failed so often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class Groups:
     @classmethod
     def of(cls, values: Sequence[Any], varying: Sequence[Sequence[int]]) -> Groups:
         """What is known after one model: what it says itself, see `Model.varying`."""
-        labels = list(values)
+        labels = list(_comparable(values))
         for number, places in enumerate(varying):
             for place in places:
                 labels[place] = ("group", number)
@@ -54,11 +58,12 @@ class Groups:
 
     def refined(self, values: Sequence[Any]) -> Groups:
         """The groups after one more model."""
-        fixed = [place for place in self.fixed if values[place] == self.labels[place]]
+        found = _comparable(values)
+        fixed = [place for place in self.fixed if found[place] == self.labels[place]]
         rest = sorted(set(range(len(values))) - set(fixed))
         groups: dict[Hashable, list[int]] = {}
         for place in rest:
-            groups.setdefault((self.labels[place], values[place]), []).append(place)
+            groups.setdefault((self.labels[place], found[place]), []).append(place)
         labels = list(self.labels)
         for number, places in enumerate(groups.values()):
             for place in places:
@@ -67,14 +72,20 @@ class Groups:
 
     def variables(self, values: Sequence[Any]) -> list[Any] | None:
         """One number per group; None if the numbers do not fall into these groups."""
-        if any(values[place] != self.labels[place] for place in self.fixed):
+        found = _comparable(values)
+        if any(found[place] != self.labels[place] for place in self.fixed):
             return None
-        if any(values[place] != values[places[0]] for places in self.groups for place in places):
+        if any(found[place] != found[places[0]] for places in self.groups for place in places):
             return None
         return [values[places[0]] for places in self.groups]
 
 
-class Template:
+def _comparable(values: Sequence[Any]) -> Sequence[Hashable]:
+    """The numbers, floats as texts: NaN is the same number as NaN here, and 0.0 is not -0.0."""
+    return [repr(value) if type(value) is float else value for value in values]
+
+
+class LoweringTemplate:
     """A lowered model whose sizes are traced numbers."""
 
     def __init__(self, model: Model, groups: Groups, values: Sequence[Any], *, half_precision: bool) -> None:
@@ -122,10 +133,11 @@ class Template:
 class _Known:
     """What is known of one structure."""
 
-    constants: tuple[Array | None, ...]
+    constants: tuple[Array, ...]
     """Held, because the structure knows them by identity."""
     groups: Groups
-    templates: tuple[Template, ...] = ()
+    templates: tuple[LoweringTemplate, ...] = ()
+    failures: int = 0
 
 
 class Lowerings:
@@ -136,6 +148,12 @@ class Lowerings:
         self._known: OrderedDict[Hashable, _Known] = OrderedDict()
         self._lock = Lock()
 
+    @property
+    def templates(self) -> int:
+        """How many templates there are."""
+        with self._lock:
+            return sum(len(known.templates) for known in self._known.values())
+
     def lower(self, model: Model) -> Lowered:
         """Return the lowered model."""
         values = numbers(model)
@@ -143,35 +161,59 @@ class Lowerings:
         for template in known.templates:
             filled = template.filled(values)
             if filled is not None:
+                self._keep(known, template)
                 return filled
-        groups = known.groups
-        if groups.variables(values) is None:
-            groups = groups.refined(values)
-        if not groups.groups:
-            return lower(model, half_precision=self._half_precision)
-        template = Template(model, groups, values, half_precision=self._half_precision)
-        with self._lock:
-            known.groups = groups
-            known.templates = (template, *known.templates)[:_TEMPLATES]
-        filled = template.filled(values)
-        assert filled is not None, "a template fits the model that it was made for"
-        return filled
+        return self._traced(model, known, values) or lower(model, half_precision=self._half_precision)
 
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             self._known.clear()
 
+    def _traced(self, model: Model, known: _Known, values: Sequence[Any]) -> Lowered | None:
+        """The model by a template of its own; None where nothing varies, or it cannot be traced."""
+        groups = known.groups if known.groups.variables(values) is not None else known.groups.refined(values)
+        if not groups.groups or known.failures >= _MOST_FAILURES:
+            return None
+        try:
+            template = LoweringTemplate(model, groups, values, half_precision=self._half_precision)
+        except Exception:  # noqa: BLE001  what saves work must not be what fails; nothing traced gives the same
+            known.failures += 1
+            return None
+        with self._lock:
+            known.groups = groups
+        self._keep(known, template)
+        return template.filled(values)
+
+    def _keep(self, known: _Known, template: LoweringTemplate) -> None:
+        """Let a template be the first that is tried; the one used longest ago goes."""
+        with self._lock:
+            if known.templates[:1] != (template,):
+                others = (other for other in known.templates if other is not template)
+                known.templates = (template, *others)[:_TEMPLATES]
+
     def _look_up(self, model: Model, values: Sequence[Any]) -> _Known:
         with self._lock:
             known = self._known.get(model.structure)
             if known is None:
                 known = self._known[model.structure] = _Known(_constants(model), Groups.of(values, model.varying))
+                self._trim(known)
             self._known.move_to_end(model.structure)
-            while len(self._known) > _STRUCTURES:
-                self._known.popitem(last=False)
         return known
 
+    def _trim(self, newest: _Known) -> None:
+        """Drop what was used longest ago: too many structures, or too many constants that only old ones hold.
 
-def _constants(model: Model) -> tuple[Array | None, ...]:
-    return tuple(operand.value for operand in model.operands)
+        The latter are tables that follow from sizes: other arrays for every shape.
+        """
+        shared = {id(array) for array in newest.constants}
+        extra = {id(array): array.nbytes for known in self._known.values() for array in known.constants}
+        total = sum(nbytes for key, nbytes in extra.items() if key not in shared)
+        while len(self._known) > 1 and (len(self._known) > _STRUCTURES or total > _MOST_OLD_BYTES):
+            _, oldest = self._known.popitem(last=False)
+            held = {id(array) for known in self._known.values() for array in known.constants}
+            total -= sum(array.nbytes for array in oldest.constants if id(array) not in held)
+
+
+def _constants(model: Model) -> tuple[Array, ...]:
+    return tuple(operand.value for operand in model.operands if operand.value is not None)

@@ -20,10 +20,10 @@ class Verdicts:
 
     def __init__(self, switched_off: Collection[str]) -> None:
         self._switched_off = switched_off
-        self._supported: OrderedDict[Hashable, tuple[object, list[Verdict]]] = OrderedDict()
+        self._supported: OrderedDict[Hashable, tuple[object, tuple[Verdict, ...]]] = OrderedDict()
         self._lock = Lock()
 
-    def of(self, model: Model) -> list[Verdict]:
+    def of(self, model: Model) -> tuple[Verdict, ...]:
         """The verdict on each operation.
 
         Of a number, `judge` only asks whether it is 0, and names it in refusals. So where all was taken once, all of
@@ -34,7 +34,7 @@ class Verdicts:
         with self._lock:
             known = self._supported.get(model.structure)
         if known is not None:
-            return list(known[1])
+            return known[1]
         verdicts = self._judged(model)
         if all(verdicts):
             with self._lock:
@@ -49,8 +49,8 @@ class Verdicts:
         with self._lock:
             self._supported.clear()
 
-    def _judged(self, model: Model) -> list[Verdict]:
-        return [judge(model, operation, self._switched_off) for operation in model.operations]
+    def _judged(self, model: Model) -> tuple[Verdict, ...]:
+        return tuple(judge(model, operation, self._switched_off) for operation in model.operations)
 
 
 def judge(model: Model, operation: Operation, switched_off: Collection[str]) -> Verdict:

@@ -1,5 +1,6 @@
 """A template filled for other sizes is what lowering would have made of them."""
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,13 +16,14 @@ from onnx.backend.test.loader import load_model_tests
 from nnadapter.conversions import Conversions, converted
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.lowering import lower
-from nnadapter.drivers.fake_npu.reuse import Groups, Lowerings, Template
+from nnadapter.drivers.fake_npu.reuse import Groups, Lowerings, LoweringTemplate
 from nnadapter.drivers.fake_npu.verdicts import judge
 from nnadapter.errors import NNAdapterError
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import DataType, OperandType, freeze
-from nnadapter.ir.structure import numbers
+from nnadapter.ir.structure import numbers, with_numbers
+from nnadapter.ir.tracing import is_traced
 from nnadapter.preparation.prepare import prepare, specialise
 
 OCR = Path(rapidocr.__file__).parent / "models"
@@ -41,6 +43,8 @@ def convolution(count: int, height: int, width: int) -> Model:
 
 
 def same(found: NpuGraph, expected: NpuGraph) -> None:
+    assert not any(is_traced(tensor.type.dimensions) for tensor in found.tensors)
+    assert not any(is_traced(value) for each in found.instructions for value in each.parameters.values())
     assert [tensor.type for tensor in found.tensors] == [tensor.type for tensor in expected.tensors]
     assert [tensor.view_of for tensor in found.tensors] == [tensor.view_of for tensor in expected.tensors]
     assert found.instructions == expected.instructions
@@ -57,22 +61,57 @@ def test_other_sizes(sizes: Sequence[tuple[int, int, int]]) -> None:
         same(lowerings.lower(model).graph, lower(model, half_precision=False).graph)
 
 
-def test_lowering_happens_once_for_sizes_that_decide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    monkeypatch.setattr(
-        "nnadapter.drivers.fake_npu.reuse.lower", lambda *given, **more: calls.append(1) or lower(*given, **more)
-    )
+def test_lowering_happens_once_for_sizes_that_decide_nothing() -> None:
     lowerings = Lowerings(half_precision=False)
+    lowerings.lower(convolution(2, 4, 40))
+    assert lowerings.templates == 0, "the first model does not say what varies"
     for height in range(5, 25):
         lowerings.lower(convolution(2, height, 40))
-    assert len(calls) == 2, "the first as it is, the second with traced sizes"
+        assert lowerings.templates == 1
 
 
-def test_fixed_sizes_are_lowered_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nnadapter.drivers.fake_npu.reuse.Template", None)
+def test_fixed_sizes_are_lowered_as_they_are() -> None:
     lowerings = Lowerings(half_precision=False)
     for _ in range(3):
         lowerings.lower(convolution(2, 5, 6))
+    assert lowerings.templates == 0
+
+
+def test_a_template_that_is_used_stays() -> None:
+    lowerings = Lowerings(half_precision=False)
+    for count in (2, 1, 3, 1, 4, 1, 5):
+        same(
+            lowerings.lower(convolution(count, 5, 6)).graph, lower(convolution(count, 5, 6), half_precision=False).graph
+        )
+    assert lowerings.templates <= 2
+
+
+def test_attributes_that_are_no_number_stay_what_they_are() -> None:
+    def padded(width: int) -> Model:
+        builder = ModelBuilder()
+        x = builder.add_input("x", OperandType(DataType.FLOAT32, (2, width)))
+        (pad,) = builder.add_operation("PAD", (x,), {"pads": (0, 1, 0, 1), "mode": "constant", "value": float("nan")})
+        return builder.finish([pad])
+
+    lowerings = Lowerings(half_precision=False)
+    for width in (3, 3, 4, 5, 6):
+        (instruction,) = lowerings.lower(padded(width)).graph.instructions
+        assert np.isnan(instruction.parameters["value"])
+    assert lowerings.templates == 1
+
+
+def test_constants_of_old_models_are_bounded() -> None:
+    lowerings = Lowerings(half_precision=False)
+    tables = []
+    for size in range(1, 9):
+        table = freeze(np.zeros((size, 1 << 20), np.float32))
+        builder = ModelBuilder()
+        x = builder.add_input("x", OperandType(DataType.FLOAT32, table.shape))
+        (added,) = builder.add_operation("ADD", (x, builder.add_constant("table", table)))
+        lowerings.lower(builder.finish([added]))
+        tables.append(weakref.ref(table))
+        del table, builder
+    assert sum(found.nbytes for table in tables[:-1] if (found := table()) is not None) <= 64 << 20
 
 
 OCR_SHAPES = {
@@ -106,17 +145,27 @@ def cases() -> Iterator[tuple[str, Model]]:
                 yield case.name, model
 
 
+def doubled(value: object) -> object:
+    return value * 2 if type(value) is int and value > 1 else value
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # onnx makes its cases with overflows
 def test_every_lowering_works_with_traced_numbers() -> None:
-    seen = 0
+    seen = refitted = 0
     for name, model in cases():
         values = numbers(model)
         groups: dict[object, list[int]] = {}
         for place, value in enumerate(values):
             groups.setdefault((type(value), value), []).append(place)
-        template = Template(model, Groups.of(values, list(groups.values())), values, half_precision=False)
-        filled, plain = template.filled(values), lower(model, half_precision=False)
+        template = LoweringTemplate(model, Groups.of(values, list(groups.values())), values, half_precision=False)
+        filled = template.filled(values)
         assert filled is not None, name
-        same(filled.graph, plain.graph)
+        same(filled.graph, lower(model, half_precision=False).graph)
         seen += 1
+        other = with_numbers(model, list(map(doubled, values)))
+        refilled = template.filled(numbers(other))
+        if refilled is not None:
+            same(refilled.graph, lower(other, half_precision=False).graph)
+            refitted += 1
     assert seen > 600
+    assert refitted > 200

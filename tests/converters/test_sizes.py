@@ -1,0 +1,123 @@
+"""Arithmetic on shapes, against ONNX Runtime, for the sizes that are traced and for others."""
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from nnadapter.converters.node import OnnxNode
+from nnadapter.converters.sizes import MOST_ELEMENTS, SizeArray, evaluate, shape_of
+from nnadapter.ir.operand import Array
+from nnadapter.ir.tracing import Trace, Traced
+from nnadapter.preparation.folding import evaluate as by_onnxruntime
+
+INT64, INT32, FLOAT, DOUBLE = (np.dtype(name) for name in ("int64", "int32", "float32", "float64"))
+OPSET = [helper.make_opsetid("", 17)]
+SIZES = st.lists(st.integers(1, 40), min_size=3, max_size=3)
+
+
+def constant(*items: int, dtype: np.dtype = INT64) -> Array:
+    return np.array(items, dtype)
+
+
+CASES = {
+    "Add": ("Add", {}, [constant(1, 2, 3)], INT64),
+    "Sub": ("Sub", {}, [constant(100, dtype=INT32)], INT32),
+    "Mul in float": ("Mul", {}, [np.array([0.3, 1.7, 2.0], FLOAT)], FLOAT),
+    "Mul in double": ("Mul", {}, [np.array(0.1, DOUBLE)], DOUBLE),
+    "Div": ("Div", {}, [constant(3, 5, -7)], INT64),
+    "Div in float": ("Div", {}, [np.array([3, 7, 32], FLOAT)], FLOAT),
+    "Max": ("Max", {}, [constant(7)], INT64),
+    "Min": ("Min", {}, [constant(7)], INT64),
+    "Floor": ("Floor", {}, [], FLOAT),
+    "Ceil": ("Ceil", {}, [], DOUBLE),
+    "Cast to float": ("Cast", {"to": onnx.TensorProto.FLOAT}, [], INT64),
+    "Cast to int32": ("Cast", {"to": onnx.TensorProto.INT32}, [], FLOAT),
+    "Gather": ("Gather", {"axis": 0}, [constant(2, -1, 0)], INT64),
+    "Gather of one": ("Gather", {"axis": 0}, [np.array(1, INT64)], INT64),
+    "Slice": ("Slice", {}, [constant(0), constant(3), constant(0), constant(2)], INT64),
+    "Slice backwards": ("Slice", {}, [constant(-1), constant(-4), constant(0), constant(-1)], INT64),
+    "Concat": ("Concat", {"axis": 0}, [constant(9, -1)], INT64),
+    "Unsqueeze": ("Unsqueeze", {}, [constant(0)], INT64),
+    "Reshape": ("Reshape", {}, [constant(3, 1)], INT64),
+    "ReduceProd": ("ReduceProd", {"keepdims": 0}, [], INT64),
+    "Identity": ("Identity", {}, [], INT64),
+}
+
+
+def results(op_type: str, attributes: dict[str, object], inputs: list[Array]) -> Array:
+    names = [f"input{position}" for position in range(len(inputs))]
+    proto = helper.make_node(op_type, names, ["made"], **attributes)
+    return by_onnxruntime([proto], dict(zip(names, inputs, strict=True)), ["made"], OPSET)["made"]
+
+
+@pytest.mark.parametrize("case", CASES)
+@given(first=SIZES, second=SIZES)
+@settings(max_examples=5, deadline=None)
+def test_rules(case: str, first: list[int], second: list[int]) -> None:
+    op_type, attributes, others, dtype = CASES[case]
+    trace = Trace()
+    items = np.empty(3, object)
+    items[:] = [trace.variable(size) for size in first]
+    node = OnnxNode("n", op_type, "", 17, tuple("abcde"[: 1 + len(others)]), ("made",), attributes)
+    inputs = [SizeArray(items, dtype), *map(SizeArray.of, others)]
+    made = evaluate(node, inputs, results(op_type, attributes, [np.array(first, dtype), *others]))
+    assert made is not None
+    known = trace.replay(second)
+    assert known is not None
+    expected = results(op_type, attributes, [np.array(second, dtype), *others])
+    np.testing.assert_array_equal(made.filled(known), expected, strict=True)
+
+
+@pytest.mark.parametrize("second", [[5, 7], [4, 7]])
+def test_choices_are_decided_on(second: list[int]) -> None:
+    trace = Trace()
+    items = np.empty(2, object)
+    items[:] = [trace.variable(size) for size in (5, 9)]
+    sizes = SizeArray(items, INT64)
+    same = OnnxNode("n", "Equal", "", 13, ("a", "b"), ("made",))
+    equal = evaluate(same, [sizes, SizeArray.of(constant(5, 1))], np.array([True, False]))
+    assert equal is not None
+    assert (trace.replay(second) is not None) == (second[0] == 5)
+
+
+def test_what_decides_the_form_of_a_result_is_answered() -> None:
+    trace = Trace()
+    rows, columns = trace.variable(2), trace.variable(3)
+    items, form = np.empty(4, object), np.empty(2, object)
+    items[:], form[:] = [columns] * 4, [rows, 4 // rows]
+    node = OnnxNode("n", "Reshape", "", 13, ("a", "b"), ("made",))
+    assert evaluate(node, [SizeArray(items, INT64), SizeArray(form, INT64)], np.full((2, 2), 3)) is not None
+    assert trace.replay([2, 7]) is not None
+    assert trace.replay([4, 3]) is None
+
+
+def test_nothing_is_made_of_what_is_not_traced_or_is_a_table() -> None:
+    node = OnnxNode("n", "Identity", "", 13, ("a",), ("made",))
+    assert evaluate(node, [SizeArray.of(constant(1, 2))], constant(1, 2)) is None
+    table = np.empty(MOST_ELEMENTS + 1, object)
+    table[:] = Trace().variable(1)
+    assert evaluate(node, [SizeArray(table, INT64)], np.ones(MOST_ELEMENTS + 1, np.int64)) is None
+
+
+def test_what_python_refuses_is_not_made() -> None:
+    trace = Trace()
+    items = np.empty(1, object)
+    items[:] = [trace.variable(2) - 2]
+    node = OnnxNode("n", "Div", "", 13, ("a", "b"), ("made",))
+    one = SizeArray.of(np.ones(1, DOUBLE))
+    assert evaluate(node, [one, SizeArray(items, DOUBLE)], np.array([np.inf])) is None
+
+
+def test_shapes_and_sizes() -> None:
+    trace = Trace()
+    dimensions = (trace.variable(2), 3, trace.variable(4))
+    some = shape_of(OnnxNode("n", "Shape", "", 15, ("x",), ("s",), {"start": 1}), dimensions)  # type: ignore[arg-type]
+    total = shape_of(OnnxNode("n", "Size", "", 13, ("x",), ("s",)), dimensions)  # type: ignore[arg-type]
+    known = trace.replay([5, 6])
+    assert known is not None
+    assert some.filled(known).tolist() == [3, 6]
+    assert total.filled(known) == 90
+    assert isinstance(some.items[1], Traced)
