@@ -27,6 +27,7 @@ import numpy as np
 import onnx.backend.test
 import onnxruntime
 import rapidocr
+from threadpoolctl import threadpool_info
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -42,6 +43,8 @@ OCR = Path(rapidocr.__file__).parent / "models"
 SHAPES = {"det": {"x": (1, 3, 480, 640)}, "rec": {"x": (1, 3, 48, 320)}, "cls": {"x": (1, 3, 48, 192)}}
 PAUSE = 0.05
 """Seconds before each run: for a while, OpenBLAS has its threads wait for more work, on the others' processors."""
+
+IN_BLAS = " in BLAS"
 
 Feed = Mapping[str, Any]
 
@@ -62,9 +65,22 @@ def main() -> None:
     ]
     if not rows:
         parser.error(f"no model's name contains {arguments.profile or arguments.only!r}")
+    print(f"{blas()}\n")
     print(table(list(rows[0]), [[shown(value) for value in row.values()] for row in rows]))
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2))
+
+
+def blas() -> str:
+    """What both sides compute with."""
+    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    named = ", ".join(f"{each['internal_api']} {each['version']} for {each.get('architecture')}" for each in libraries)
+    return f"numpy's BLAS: {named}; {threads()} threads there and in ONNX Runtime"
+
+
+def threads() -> int:
+    """How many threads numpy's BLAS has."""
+    return max(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
 
 
 def shown(value: object) -> str:
@@ -85,6 +101,7 @@ def beside_onnxruntime(path: Path, feed: Feed, rounds: int) -> Iterator[dict[str
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it would disturb its neighbour
     options.log_severity_level = 3
+    options.intra_op_num_threads = threads()
     theirs = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     with nna.InferenceSession(path, devices="fake_npu") as ours:
         runs: dict[str, Callable[[], object]] = {
@@ -126,7 +143,7 @@ def matrix_products(path: Path, feed: Feed) -> list[tuple[Any, ...]]:
 
 
 def by_kernel(path: Path, feed: Feed, rounds: int) -> Iterator[dict[str, object]]:
-    """One row per kernel, with and without a fused activation: how many calls, their time, its share."""
+    """One row per kernel, with and without a fused activation: how many calls, their time, BLAS's part, its share."""
     seconds: dict[str, float] = defaultdict(float)
     calls: Counter[str] = Counter()
     with timed_kernels(seconds, calls), nna.InferenceSession(path, devices="fake_npu") as session:
@@ -139,21 +156,39 @@ def by_kernel(path: Path, feed: Feed, rounds: int) -> Iterator[dict[str, object]
             for name, spent in seconds.items():
                 taken[name].append(spent)
     medians = {name: statistics.median(values) for name, values in taken.items()}
+    products = {name.removesuffix(IN_BLAS): medians.pop(name) for name in list(medians) if name.endswith(IN_BLAS)}
     whole = sum(medians.values())
     for name, median in sorted(medians.items(), key=lambda item: -item[1]):
+        within = products.get(name, 0.0) * 1e3
         share = f"{median / whole:.0%}"
-        yield {"model": path.stem, "kernel": name, "calls": calls[name], "ms": median * 1e3, "share": share}
+        yield {"kernel": name, "calls": calls[name], "ms": median * 1e3, "of it BLAS ms": within, "share": share}
+    yield {
+        "kernel": f"all of {path.stem}",
+        "calls": sum(calls.values()),
+        "ms": whole * 1e3,
+        "of it BLAS ms": sum(products.values()) * 1e3,
+        "share": "100%",
+    }
 
 
 @contextmanager
 def timed_kernels(seconds: dict[str, float], calls: Counter[str]) -> Iterator[None]:
-    """While it is open, programs are bound to kernels that add their time to `seconds`."""
+    """While it is open, programs are bound to kernels that add their time to `seconds`, and their products' time."""
+    current = [""]
+    multiply = np.matmul
+
+    def product(*arrays: Any) -> Any:
+        started = time.perf_counter()
+        result = multiply(*arrays)
+        seconds[current[0] + IN_BLAS] += time.perf_counter() - started
+        return result
 
     def timed(name: str, bind: Callable[..., Callable[[], object]]) -> Callable[..., Callable[[], object]]:
         def bind_timed(call: Any) -> Callable[[], object]:
             bound, label = bind(call), name if call.finish is None else f"{name} with activation"
 
             def run() -> None:
+                current[0] = label
                 started = time.perf_counter()
                 bound()
                 seconds[label] += time.perf_counter() - started
@@ -164,7 +199,7 @@ def timed_kernels(seconds: dict[str, float], calls: Counter[str]) -> Iterator[No
         return bind_timed
 
     kernels = {name: replace(kernel, bind=timed(name, kernel.bind)) for name, kernel in KERNELS.items()}
-    with patch.object(execution, "KERNELS", kernels):
+    with patch.object(execution, "KERNELS", kernels), patch.object(np, "matmul", product):
         yield
 
 

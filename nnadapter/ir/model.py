@@ -73,7 +73,7 @@ class Model:
     def structure(self) -> Hashable:
         """All but dimensions and the numbers in attributes: what models for other sizes have in common.
 
-        Constants count by identity, so whoever keeps this must keep the model too.
+        Constants count by identity, so whoever keeps this must keep them alive.
         """
         operands = tuple(
             (
