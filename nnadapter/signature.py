@@ -81,7 +81,7 @@ class Signature:
 
     @cached_property
     def _fitting(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every input that was found to fit last."""
+        """The shape of every input that was found to fit last: a memory, so that a run of it is not checked again."""
         return {}
 
     @cached_property

@@ -1,0 +1,39 @@
+from nnadapter.drivers.fake_npu.verdicts import Verdicts
+from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir.model import Model
+from nnadapter.ir.operand import DataType, OperandType
+from partition.verdict import SUPPORTED, Reason
+
+
+def relu(*dimensions: int, dtype: DataType = DataType.FLOAT32) -> Model:
+    builder = ModelBuilder()
+    x = builder.add_input("x", OperandType(dtype, dimensions))
+    (result,) = builder.add_operation("RELU", (x,))
+    return builder.finish([result])
+
+
+def test_verdicts_hold_for_other_sizes() -> None:
+    verdicts = Verdicts(())
+    assert [verdicts.of(relu(size, 3)) for size in (2, 5, 2)] == [(SUPPORTED,)] * 3
+
+
+def test_a_model_without_elements_is_refused_after_one_with_some() -> None:
+    verdicts = Verdicts(())
+    assert verdicts.of(relu(2, 3)) == (SUPPORTED,)
+    (refusal,) = verdicts.of(relu(0, 3))
+    assert refusal.reason is Reason.UNSUPPORTED_TYPE
+    assert verdicts.of(relu(2, 3)) == (SUPPORTED,)
+
+
+def test_refusals_are_judged_each_time() -> None:
+    verdicts = Verdicts(("RELU",))
+    for size in (2, 3):
+        (refusal,) = verdicts.of(relu(size))
+        assert refusal.reason is Reason.SWITCHED_OFF
+
+
+def test_other_structures_are_judged_for_themselves() -> None:
+    verdicts = Verdicts(())
+    assert verdicts.of(relu(2, 3)) == (SUPPORTED,)
+    (refusal,) = verdicts.of(relu(2, 3, dtype=DataType.FLOAT64))
+    assert refusal.reason is Reason.UNSUPPORTED_DTYPE
