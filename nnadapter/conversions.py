@@ -29,8 +29,8 @@ from partition.graph import Value
 
 _TEMPLATES = 8
 """Templates per model; beyond them the one used longest ago goes."""
-_MOST_FAILURES = 4
-"""Tracing is given up for a model that left no template so often."""
+_MOST_IN_VAIN = 8
+"""Tracing is given up for a model after so many attempts in a row that no other shape had any use of."""
 
 Converted = tuple[Specialised, Conversion]
 
@@ -41,7 +41,7 @@ class Conversions:
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
         self._templates: tuple[ConversionTemplate, ...] = ()
-        self._failures = 0
+        self._in_vain = 0
         self._lock = Lock()
 
     @property
@@ -58,6 +58,7 @@ class Conversions:
         for template in self._templates:
             filled = template.filled(shapes)
             if filled is not None:
+                self._in_vain = 0
                 self._keep(template)
                 return filled
         specialised = specialise(self._prepared, shapes)
@@ -66,7 +67,8 @@ class Conversions:
         return filled or (specialised, converted(specialised))
 
     def _template(self, shapes: Shapes, specialised: Specialised) -> ConversionTemplate | None:
-        if self._failures >= _MOST_FAILURES:
+        if self._in_vain >= _MOST_IN_VAIN:
+            self.clear()
             return None
         tracing = _Tracing(self._prepared, shapes, specialised)
         if not tracing.has_open_dimensions:
@@ -75,9 +77,8 @@ class Conversions:
             template = tracing.template()
         except Exception:  # noqa: BLE001  what saves work must not be what fails; nothing traced gives the same
             template = None
-        if template is None:
-            self._failures += 1
-        else:
+        self._in_vain += 1
+        if template is not None:
             self._keep(template)
         return template
 
@@ -257,7 +258,8 @@ class _Tracing:
             if index is None or index in kept or index in found or name in known:
                 continue
             found.add(index)
-            pending.extend(own.nodes[index].reads)
+            if not _measures(self._prepared.nodes[index]):  # of what it measures, only the dimensions are asked for
+                pending.extend(own.nodes[index].reads)
         return found
 
     def _evaluated(self, behind: Set[int]) -> dict[str, Array]:
@@ -273,7 +275,7 @@ class _Tracing:
     def _follow(self, node: OnnxNode) -> None:
         """Take over what a node made of sizes, traced where there is a rule for it."""
         known = self._known
-        if node.op_type in ("Shape", "Size") and node.domain in ("", "ai.onnx"):
+        if _measures(node):
             self._sizes[node.outputs[0]] = shape_of(node, self._context.dimensions(node.inputs[0]))
             return
         inputs = [self._contents(name) if name else None for name in node.inputs]
@@ -302,3 +304,7 @@ class _Tracing:
         for name, dimensions in self._shapes.items():
             if name not in conversion.operand_of:
                 yield name, dimensions
+
+
+def _measures(node: OnnxNode) -> bool:
+    return node.op_type in ("Shape", "Size") and node.domain in ("", "ai.onnx")

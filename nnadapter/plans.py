@@ -127,10 +127,10 @@ class PlanCache(Generic[Kept]):
             if lease.plan is not None:
                 return lease.plan
             plan = make()
-        with self._lock:
-            lease.plan = plan
-            self._made += 1
-            idle = self._trim()
+            with self._lock:
+                lease.plan = plan
+                self._made += 1
+                idle = self._trim()
         close_all(idle)
         return plan
 

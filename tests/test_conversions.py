@@ -209,6 +209,33 @@ def test_a_shape_that_does_not_fit_does_not_end_tracing() -> None:
     assert len(conversions.templates) == 1
 
 
+def test_tracing_in_vain_is_given_up() -> None:
+    conversions = Conversions(prepare(onnx.parser.parse_model(TABLE)))
+    for width in range(2, 14):
+        conversions.of({"x": (2, width)})
+    assert conversions.templates == ()
+
+
+ONES = """
+<ir_version: 8, opset_import: ["": 17]>
+ones (float[n, c] x) => (float[n, c] y) {
+    one = Constant <value_float = 1.0> ()
+    negative = Neg (x)
+    unread = Relu (negative)
+    shape = Shape (unread)
+    ones = Expand (one, shape)
+    y = Add (x, ones)
+}
+"""
+
+
+def test_what_is_measured_only_need_not_be_converted() -> None:
+    prepared = prepare(onnx.parser.parse_model(ONES))
+    conversions = Conversions(prepared)
+    for shape in [(2, 3), (4, 3), (1, 1)]:
+        same(conversions, prepared, {"x": shape})
+
+
 def test_clearing_forgets_templates() -> None:
     conversions = Conversions(prepare(onnx.parser.parse_model(FLATTENING)))
     conversions.of({"x": (2, 3, 8, 8)})

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -107,3 +108,36 @@ def test_what_a_plan_holds_may_grow_while_it_is_kept():
     grown.memory_bytes = 90
     assert cache.counts.memory_bytes == 90
     assert not use(cache, "b", 20).closed and grown.closed
+
+
+def test_a_plan_is_made_once_however_many_ask():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(30):
+            cache, made, start, stop = PlanCache(4, 1000), [], threading.Barrier(6), threading.Event()
+
+            def make(made=made):
+                made.append(Plan())
+                return made[-1]
+
+            def ask(cache=cache, start=start, make=make):
+                start.wait()
+                cache.give(cache.take("k", make)[0])
+
+            def watch(cache=cache, stop=stop):
+                while not stop.is_set():
+                    _ = cache.counts
+
+            watchers = [threading.Thread(target=watch) for _ in range(2)]
+            askers = [threading.Thread(target=ask) for _ in range(6)]
+            for thread in (*watchers, *askers):
+                thread.start()
+            for thread in askers:
+                thread.join()
+            stop.set()
+            for thread in watchers:
+                thread.join()
+            assert len(made) == 1
+    finally:
+        sys.setswitchinterval(interval)

@@ -26,7 +26,7 @@ from nnadapter.ir.tracing import Interned, Trace, is_traced
 
 _STRUCTURES = 64
 """Models that are remembered; the one used longest ago goes first."""
-_MOST_OLD_BYTES = 64 << 20
+_MOST_OLD_BYTES = 16 << 20
 """Of constants that other models than the newest hold."""
 _TEMPLATES = 8
 """Templates per structure; beyond them the one used longest ago goes."""

@@ -111,7 +111,7 @@ def test_constants_of_old_models_are_bounded() -> None:
         lowerings.lower(builder.finish([added]))
         tables.append(weakref.ref(table))
         del table, builder
-    assert sum(found.nbytes for table in tables[:-1] if (found := table()) is not None) <= 64 << 20
+    assert sum(found.nbytes for table in tables[:-1] if (found := table()) is not None) <= 16 << 20
 
 
 OCR_SHAPES = {
