@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnxruntime
+import rapidocr
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
 
@@ -43,3 +46,16 @@ def run_whole(model: onnx.ModelProto | str, feed, names=None):
 
 def numbers(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+OCR_SHAPES = {
+    "det": [(1, 3, 320, 320), (1, 3, 384, 640), (1, 3, 64, 96)],
+    "rec": [(1, 3, 48, 200), (6, 3, 48, 320), (3, 3, 48, 328), (1, 3, 48, 1000)],
+    "cls": [(1, 3, 48, 192), (2, 3, 48, 192), (6, 3, 48, 192)],
+}
+"""Kinds of RapidOCR's models, and shapes of their one input, x."""
+
+
+def ocr_model(kind: str) -> onnx.ModelProto:
+    """The model of that kind that RapidOCR ships."""
+    return onnx.load(next(path for path in sorted((Path(rapidocr.__file__).parent / "models").glob(f"*{kind}*.onnx"))))

@@ -1,19 +1,18 @@
 """A template filled for other shapes is what preparation and conversion would have made of them."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
-import rapidocr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnadapter.conversions import Conversions, converted
 from nnadapter.ir.text import to_text
 from nnadapter.preparation.prepare import Prepared, prepare, specialise
+from tests.models import OCR_SHAPES, ocr_model
 
 Shape = tuple[int, ...]
 
@@ -256,17 +255,9 @@ def test_fixed_shapes_are_not_traced() -> None:
     assert conversions.templates == ()
 
 
-OCR = Path(rapidocr.__file__).parent / "models"
-OCR_SHAPES: dict[str, list[Shape]] = {
-    "det": [(1, 3, 320, 320), (1, 3, 384, 640), (1, 3, 64, 96)],
-    "rec": [(1, 3, 48, 200), (6, 3, 48, 320), (3, 3, 48, 328), (1, 3, 48, 1000)],
-    "cls": [(1, 3, 48, 192), (2, 3, 48, 192), (6, 3, 48, 192)],
-}
-
-
 @pytest.mark.parametrize("kind", OCR_SHAPES)
 def test_text_recognition_models(kind: str) -> None:
-    prepared = prepare(onnx.load(next(path for path in sorted(OCR.glob("*.onnx")) if kind in path.stem)))
+    prepared = prepare(ocr_model(kind))
     conversions = Conversions(prepared)
     for shape in OCR_SHAPES[kind]:
         same(conversions, prepared, {"x": shape})

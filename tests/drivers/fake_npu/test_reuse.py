@@ -3,12 +3,9 @@
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-import rapidocr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.backend.test.loader import load_model_tests
@@ -25,8 +22,8 @@ from nnadapter.ir.operand import DataType, OperandType, freeze
 from nnadapter.ir.structure import numbers, with_numbers
 from nnadapter.ir.tracing import is_traced
 from nnadapter.preparation.prepare import prepare, specialise
+from tests.models import OCR_SHAPES, ocr_model
 
-OCR = Path(rapidocr.__file__).parent / "models"
 WEIGHT = freeze(np.random.default_rng(0).random((4, 3, 3, 3), np.float32))
 SIZES = st.tuples(st.integers(1, 4), st.integers(3, 30), st.integers(3, 30))
 
@@ -114,16 +111,9 @@ def test_constants_of_old_models_are_bounded() -> None:
     assert sum(found.nbytes for table in tables[:-1] if (found := table()) is not None) <= 16 << 20
 
 
-OCR_SHAPES = {
-    "det": [(1, 3, 320, 320), (1, 3, 384, 640), (1, 3, 64, 96)],
-    "rec": [(1, 3, 48, 200), (6, 3, 48, 320), (3, 3, 48, 328), (1, 3, 48, 1000)],
-    "cls": [(1, 3, 48, 192), (2, 3, 48, 192), (6, 3, 48, 192)],
-}
-
-
 @pytest.mark.parametrize("kind", OCR_SHAPES)
 def test_text_recognition_models(kind: str) -> None:
-    prepared = prepare(onnx.load(next(path for path in sorted(OCR.glob("*.onnx")) if kind in path.stem)))
+    prepared = prepare(ocr_model(kind))
     conversions, lowerings = Conversions(prepared), Lowerings(half_precision=False)
     for shape in OCR_SHAPES[kind]:
         filled = lowerings.lower(conversions.of({"x": shape})[1].model)
