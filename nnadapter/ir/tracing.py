@@ -6,7 +6,7 @@ used as an index. `Trace.replay` does the steps again for other sizes, and says 
 the computation has to be run itself.
 
 A traced number is no `int`, on purpose: whatever takes numbers apart in C (numpy, `range`, a hash, a text) must ask
-for the plain value first, and that is noted as an answer too. So nothing can be decided unseen.
+for the plain value first, and that is noted as an answer too. Only `current` looks without asking.
 
 Source: symbolic sizes with guards, as PyTorch 2 has them (Ansel et al., ASPLOS 2024, section 4).
 """
