@@ -8,6 +8,7 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from nnadapter.drivers.fake_npu import FakeNpuDriver
+from nnadapter.drivers.fake_npu.lowering import lower
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.operand import DataType, OperandType
 
@@ -52,6 +53,13 @@ def run(type_, arrays, attributes=None, constants=(), **options):
             model.operands[operand].type.dtype, model.operands[operand].type.dimensions
         )
     return results[0] if len(results) == 1 else results
+
+
+def kernels_of(type_, arrays, attributes=None, constants=()):
+    """What one operation is lowered to, without what moves its image between layouts."""
+    model, _ = model_of(type_, arrays, attributes, constants)
+    names = [instruction.kernel for instruction in lower(model, half_precision=False).graph.instructions]
+    return [name for name in names if name != "transpose"]
 
 
 def oracle(op_type, arrays, attributes=None, constants=(), outputs=1, opset=22):

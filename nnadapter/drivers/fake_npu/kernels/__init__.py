@@ -16,6 +16,7 @@ from nnadapter.drivers.fake_npu.kernels.pooling import POOLING_KERNELS
 from nnadapter.drivers.fake_npu.kernels.reduction import REDUCTION_KERNELS
 from nnadapter.drivers.fake_npu.kernels.resize import RESIZE_KERNELS
 from nnadapter.drivers.fake_npu.kernels.transposed_convolution import TRANSPOSED_CONVOLUTION_KERNELS
+from nnadapter.drivers.fake_npu.kernels.winograd import WINOGRAD_KERNELS
 
 KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {
@@ -29,6 +30,7 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         **REDUCTION_KERNELS,
         **RESIZE_KERNELS,
         **TRANSPOSED_CONVOLUTION_KERNELS,
+        **WINOGRAD_KERNELS,
     }
 )
 """Every kernel by name."""

@@ -15,6 +15,7 @@ from nnadapter.drivers.fake_npu.kernels.depthwise import pack_depthwise_filter
 from nnadapter.drivers.fake_npu.kernels.matrix import pack_bias
 from nnadapter.drivers.fake_npu.kernels.transposed_convolution import pack_transposed_filter
 from nnadapter.drivers.fake_npu.kernels.windows import Window
+from nnadapter.drivers.fake_npu.kernels.winograd import pack_winograd_filter, suits_winograd
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, activation_of
 from nnadapter.ir.derived import derived
 from nnadapter.ir.model import ABSENT, Model, Operation
@@ -54,7 +55,7 @@ def _window_parameters(operation: Operation, kernel_shape: object) -> Parameters
 
 
 def lower_convolution(emitter: Emitter, operation: Operation) -> None:
-    """CONV_2D: by one matrix product, channel by channel, or by a matrix of windows.
+    """CONV_2D: by one matrix product, channel by channel, by transformed tiles, or by a matrix of windows.
 
     A pointwise one that scores classes is computed in float64, so that equal filters give equal scores and ties stay
     ties; that takes over twice the time of the product in float32, and twice its bytes.
@@ -63,7 +64,7 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     weight = emitter.constant(operation.inputs[1])
     parameters = _window_parameters(operation, weight.shape[2:])
     group: Any = operation.attributes["group"]
-    kernel, packed = _packed(weight, group, Window.of(parameters))
+    kernel, packed = _packed(weight, group, Window.of(parameters), result.dimensions)
     if kernel == "pointwise_convolution" and _scores_classes(emitter.model, operation):
         kernel, packed = "scoring_convolution", derived(widen, packed)
     inputs = [image, emitter.add_constant(packed)]
@@ -73,12 +74,13 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     _set_image(emitter, operation.outputs[0], output)
 
 
-def _packed(weight: Array, group: int, window: Window) -> tuple[str, Array]:
+def _packed(weight: Array, group: int, window: Window, result: tuple[int, ...]) -> tuple[str, Array]:
     """The kernel that suits a convolution, and the filter as that kernel wants it."""
     if group == 1:
-        return "pointwise_convolution" if window.is_pointwise else "convolution", derived(
-            pack_filter, weight, group=group
-        )
+        if suits_winograd(window, weight.shape, result):
+            return "winograd_convolution", derived(pack_winograd_filter, weight)
+        kernel = "pointwise_convolution" if window.is_pointwise else "convolution"
+        return kernel, derived(pack_filter, weight, group=group)
     if group == weight.shape[0] and weight.shape[1] == 1:
         return "depthwise_convolution", derived(pack_depthwise_filter, weight)
     return "convolution", derived(pack_filter, weight, group=group)
