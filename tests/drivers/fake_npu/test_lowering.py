@@ -44,3 +44,16 @@ def test_constants_do_not_depend_on_the_images(type_, group, kernel):
         found.append([tensor.value for tensor in tensors if tensor.value is not None])
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_equal_weights_of_two_models_are_packed_once():
+    packed = []
+    models = []
+    for _ in range(2):
+        program = Program(x=(1, 24, 9, 9))
+        models.append(program.finish(program("CONV_2D", program.x, random(1, 24, 24, 3, 3), random(2, 24))))
+        tensors = lower(models[-1], half_precision=False).graph.tensors
+        packed.append([tensor.value for tensor in tensors if tensor.value is not None])
+    assert len(packed[0]) == 2
+    for one, other in zip(*packed, strict=True):
+        assert np.shares_memory(one, other)
