@@ -15,10 +15,9 @@ import json
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
-import numpy as np
-
+from nnadapter.ir.digests import digest_of
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, Operand, OperandType
+from nnadapter.ir.operand import Operand, OperandType
 from nnadapter.ir.schema import AttributeValue
 
 _PREFIX = 16
@@ -41,11 +40,7 @@ def digest(model: Model) -> str:
 
 def _digests(model: Model) -> Mapping[int, str]:
     values = ((index, operand.value) for index, operand in enumerate(model.operands))
-    return {index: _contents(value) for index, value in values if value is not None}
-
-
-def _contents(value: Array) -> str:
-    return sha256(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data).hexdigest()
+    return {index: digest_of(value) for index, value in values if value is not None}
 
 
 def _text(model: Model, digests: Mapping[int, str]) -> str:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 
 import numpy as np
 import pytest
 
+from nnadapter.ir import derived as derived_module
 from nnadapter.ir.derived import derived
 from nnadapter.ir.operand import freeze
 
@@ -62,6 +64,50 @@ def test_arrays_that_differ_share_nothing(change):
     assert derived(scaled, array, by=2) is not derived(scaled, changed, by=2)
     np.testing.assert_array_equal(derived(scaled, changed, by=2), changed * 2)
     assert derived(scaled, changed, by=2) is derived(scaled, changed, by=2)
+
+
+def test_a_result_equal_to_its_source_does_not_keep_itself():
+    array = freeze(np.eye(30))
+    turned = derived(np.transpose, array)
+    kept = weakref.ref(derived(scaled, turned, by=2))
+    del array, turned
+    gc.collect()
+    assert kept() is None
+
+
+def test_arrays_of_one_buffer_that_changes_share_nothing():
+    buffer = np.zeros((30, 500))
+    first = derived(scaled, freeze(buffer), by=2)
+    held = freeze(buffer)
+    assert derived(scaled, held, by=2) is not None
+    buffer[7, 7] = 1
+    changed = freeze(buffer)
+    assert derived(scaled, changed, by=2)[7, 7] == 2 and first[7, 7] == 0
+
+
+def test_many_threads_and_collections():
+    """Arrays that come, are equal or nearly so, and go in reference cycles, all at once."""
+    wrong = []
+
+    def work(number):
+        for step in range(300):
+            values = np.zeros(300)
+            values[7] = (number + step) % 5
+            cycle = [freeze(values)]
+            cycle.append(cycle)
+            if derived(scaled, cycle[0], by=2)[7] != 2 * values[7]:
+                wrong.append((number, step))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    gc.collect()
+    derived(scaled, freeze(np.ones(2)), by=2)
+    gc.collect()
+    assert not [key for key in derived_module._results._results if key[0] is scaled]
 
 
 def test_nan_equals_itself():

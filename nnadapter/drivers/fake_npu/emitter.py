@@ -8,6 +8,7 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels import KERNELS
+from nnadapter.ir.derived import derived
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, DataType, Lifetime
 
@@ -50,10 +51,9 @@ class Emitter:
         """The contents of a constant operand, in the device's cells."""
         value = self.model.operands[operand].value
         assert value is not None, "a temporary is read before it is set"
-        if value.dtype.kind == "f":
-            with np.errstate(over="ignore"):
-                value = value.astype(np.float16 if self._half_precision else value.dtype, copy=False)
-            return value.astype(np.float32, copy=False)
+        is_float = value.dtype.kind == "f"
+        if is_float and (self._half_precision or value.dtype != np.float32):
+            return derived(_in_cells, value, half_precision=self._half_precision)
         return value
 
     def type_of(self, tensor: int) -> TensorType:
@@ -173,3 +173,10 @@ class Emitter:
     def _add(self, tensor: NpuTensor) -> int:
         self._tensors.append(tensor)
         return len(self._tensors) - 1
+
+
+def _in_cells(value: Array, *, half_precision: bool) -> Array:
+    """Floating-point contents in float32, rounded to half precision first where the device computes so."""
+    with np.errstate(over="ignore"):
+        rounded = value.astype(np.float16) if half_precision else value
+    return rounded.astype(np.float32)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from threading import Lock
+from types import MappingProxyType
 
 from nnadapter.drivers.fake_npu.operations import HELD, LARGEST_RANK, OPERATIONS, Row, Types
 from nnadapter.ir.model import ABSENT, Model, Operation
@@ -13,6 +14,18 @@ from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
 _STRUCTURES = 16
 """Models whose verdicts are remembered; the oldest goes first."""
+
+
+_NEEDED: Mapping[tuple[str, object], tuple[str, ...]] = MappingProxyType(
+    {
+        ("GELU", "none"): ("ERF",),
+        ("GELU", "tanh"): ("TANH",),
+        ("HARD_SWISH", None): ("HARD_SIGMOID",),
+        ("SWISH", None): ("SIGMOID",),
+        ("LAYER_NORMALIZATION", None): ("REDUCE_MEAN", "SQRT"),
+    }
+)
+"""Operation and its form -> what it is made of: who switches that off means to see the device without it."""
 
 
 class Verdicts:
@@ -58,9 +71,11 @@ def judge(model: Model, operation: Operation, switched_off: Collection[str]) -> 
     row = OPERATIONS.get(operation.type)
     if row is None:
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"fake_npu has no kernel for {operation.type}")
-    if operation.type in switched_off:
-        detail = f"{operation.type} is switched off on this device by its option switched_off"
-        return Unsupported(Reason.SWITCHED_OFF, detail)
+    for needed in (operation.type, *_NEEDED.get((operation.type, operation.attributes.get("approximate")), ())):
+        if needed in switched_off:
+            why = "" if needed == operation.type else f", which {operation.type} needs,"
+            detail = f"{needed}{why} is switched off on this device by its option switched_off"
+            return Unsupported(Reason.SWITCHED_OFF, detail)
     return next(_refusals(model, operation, row), SUPPORTED)
 
 

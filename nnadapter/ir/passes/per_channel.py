@@ -68,22 +68,27 @@ def _filter_and_bias(
         return None, None
     group = host.attributes.get("group", 1)
     transposed = host.type == "CONV_2D_TRANSPOSE"
-    return derived(_folded, filter_, bias, scale, shift, groups=group if transposed else 0)
+    folded = derived(_folded, filter_, bias, scale, shift, groups=group if transposed else 0)
+    if folded is None:
+        return None, None
+    scaled, moved = folded
+    return filter_ if scaled is None else scaled, moved
 
 
 def _folded(
     filter_: Array, bias: Array | None, scale: Array | None, shift: Array | None, *, groups: int
-) -> tuple[Array | None, Array | None]:
-    """The new filter and bias; nothing where one of them is not finite."""
+) -> tuple[Array | None, Array | None] | None:
+    """The new filter, None where it stays as it is, and the new bias; None where one of them is not finite."""
     moved = None if bias is None else bias.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         if scale is not None and moved is not None:
             moved = moved * scale
         if shift is not None:
             moved = shift if moved is None else moved + shift
-        scaled = filter_ if scale is None else _scaled(filter_, scale, groups).astype(filter_.dtype)
+        scaled = None if scale is None else _scaled(filter_, scale, groups).astype(filter_.dtype)
         result = scaled, None if moved is None else moved.astype(filter_.dtype)
-    return result if all(np.isfinite(each).all() for each in result if each is not None) else (None, None)
+    whole = (filter_, *result) if scaled is None else result
+    return result if all(np.isfinite(each).all() for each in whole if each is not None) else None
 
 
 def _scaled(filter_: Array, scale: Array, groups: int) -> Array:
