@@ -8,7 +8,7 @@ again. Every round bans at least one atom from one device, so this ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nnadapter.conversions import Conversions
@@ -17,6 +17,7 @@ from nnadapter.drivers.interface import Admission
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import InvalidModelError, NNAdapterError
 from nnadapter.ir.model import Model
+from nnadapter.offers import Answers, offers, worth_parting
 from nnadapter.preparation.prepare import Prepared, Shapes, Specialised
 from nnadapter.segments import OnnxParts, Part, part_of
 from nnadapter.support import judge
@@ -93,6 +94,11 @@ class Judged:
     def graph(self) -> Graph:
         """The graph that is cut."""
         return self.specialised.graph
+
+    @property
+    def answers(self) -> Answers:
+        """The verdicts of each device but the host."""
+        return [self.verdicts[target.name] for target in self.targets if not target.is_cpu]
 
     def banning(self, bans: Mapping[Atoms, Unsupported]) -> Judged:
         """The same with verdicts taken back: the atoms of each key are refused by its device, for that reason."""
@@ -196,7 +202,9 @@ class Analyser:
     index: OnnxIndex = field(init=False)
     conversions: Conversions = field(init=False)
     drafts: Drafts = field(default_factory=Drafts)
-    _by_host: tuple[tuple[int, ...], tuple[Verdict, ...]] = field(default=((), ()))
+    _by_host: tuple[Hashable, tuple[Verdict, ...]] = field(default=((), ()))
+    _whole: set[tuple[str, ...]] = field(default_factory=set)
+    """Atoms, by their nodes' names, that were offered node by node in vain."""
 
     def __post_init__(self) -> None:
         """Index the model once."""
@@ -209,7 +217,22 @@ class Analyser:
         self.drafts.clear()
 
     def judge(self, shapes: Shapes) -> Judged:
-        """Specialise, convert, and ask every device."""
+        """Specialise, convert, and ask every device; atoms that one refuses are offered to it node by node."""
+        judged = self._judge(shapes)
+        offered = [offer for offer in offers(judged.graph, judged.answers) if offer.nodes not in self._whole]
+        if not offered:
+            return judged
+        before = self.conversions.apart
+        self.conversions.keep_apart(before.union(*(offer.inside for offer in offered)))
+        judged = self._judge(shapes)
+        parted = worth_parting(offered, judged.graph, judged.answers)
+        if len(parted) == len(offered):
+            return judged
+        self._whole.update(offer.nodes for offer in offered if offer not in parted)
+        self.conversions.keep_apart(before.union(*(offer.inside for offer in parted)))
+        return self._judge(shapes)
+
+    def _judge(self, shapes: Shapes) -> Judged:
         specialised, conversion = self.conversions.of(shapes)
         parts = OnnxParts(specialised, self.index)
         verdicts = {target.name: self._verdicts(target, conversion, parts) for target in self.targets}
@@ -219,10 +242,11 @@ class Analyser:
         """What a device says. The CPU judges operators by their names: the same for all shapes with the same nodes."""
         if not target.is_cpu:
             return judge(target, conversion, parts)
-        positions, verdicts = self._by_host
-        if positions != parts.specialised.positions:
+        known, verdicts = self._by_host
+        asked = parts.specialised.positions, parts.graph.atoms
+        if known != asked:
             verdicts = judge(target, conversion, parts)
-            self._by_host = parts.specialised.positions, verdicts
+            self._by_host = asked, verdicts
         return verdicts
 
 

@@ -5,6 +5,7 @@
 2. For every further one, the numbers of a template are computed anew, if all that was decided on the way would be
    decided so again. If not, one more template is made.
 3. A model of fixed shapes, or one with a refused node, is prepared and converted for each set of shapes.
+4. Last, nodes that stand for one thing become one atom (`atoms`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
+from nnadapter.atoms import with_atoms
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convert import Conversion, GrowingConversion, convert_graph, trimmed
 from nnadapter.converters.node import OnnxNode
@@ -43,6 +45,18 @@ class Conversions:
         self._templates: tuple[ConversionTemplate, ...] = ()
         self._in_vain = 0
         self._lock = Lock()
+        self._apart: frozenset[str] = frozenset()
+
+    @property
+    def apart(self) -> frozenset[str]:
+        """Values that no atom holds inside."""
+        return self._apart
+
+    def keep_apart(self, values: frozenset[str]) -> None:
+        """Let no atom hold any of `values` inside from now on, and others as they come."""
+        if values != self._apart:
+            self._apart = values
+            self.clear()
 
     @property
     def templates(self) -> tuple[ConversionTemplate, ...]:
@@ -64,7 +78,7 @@ class Conversions:
         specialised = specialise(self._prepared, shapes)
         made = self._template(shapes, specialised)
         filled = None if made is None else made.filled(shapes)
-        return filled or (specialised, converted(specialised))
+        return filled or with_atoms(specialised, converted(specialised), self._apart)
 
     def _template(self, shapes: Shapes, specialised: Specialised) -> ConversionTemplate | None:
         if self._in_vain >= _MOST_IN_VAIN:
@@ -74,7 +88,7 @@ class Conversions:
         if not tracing.has_open_dimensions:
             return None
         try:
-            template = tracing.template()
+            template = tracing.template(self._apart)
         except Exception:  # noqa: BLE001  what saves work must not be what fails; nothing traced gives the same
             template = None
         self._in_vain += 1
@@ -96,7 +110,7 @@ class Conversions:
 
 
 def converted(specialised: Specialised) -> Conversion:
-    """The model converted for its shapes, nothing traced."""
+    """The model converted for its shapes node by node, nothing traced."""
     graph = specialised.graph
     captured = dict.fromkeys(name for node in graph.nodes for name in node.captured)
     return convert_graph(specialised.nodes, graph.values, specialised.constants, graph.outputs, tuple(captured))
@@ -204,8 +218,8 @@ class _Tracing:
         """Whether there is anything to trace."""
         return any(isinstance(size, Traced) for shape in self._shapes.values() for size in shape)
 
-    def template(self) -> ConversionTemplate | None:
-        """The template; None where a dimension is known only for these shapes."""
+    def template(self, apart: frozenset[str]) -> ConversionTemplate | None:
+        """The template; None where a dimension is known only for these shapes. See `with_atoms` for `apart`."""
         graph, nodes = self._specialised.own, self._prepared.nodes
         kept = set(self._specialised.positions)
         growing = GrowingConversion(self._context)
@@ -224,14 +238,16 @@ class _Tracing:
         conversion = growing.finish(graph.outputs)
         if self._context.guessed or not all(conversion.verdicts):
             return None
-        self._specialised.graph.derive()
+        specialised, grouped = with_atoms(self._specialised, conversion, apart)
+        specialised.graph.derive()
+        traced = dict(self._traced_values(conversion))
         return ConversionTemplate(
             shapes=self._shapes,
             trace=self._trace,
-            specialised=self._specialised,
-            conversion=conversion,
-            model=TracedModel(conversion.model),
-            traced=dict(self._traced_values(conversion)),
+            specialised=specialised,
+            conversion=grouped,
+            model=TracedModel(grouped.model),
+            traced={**traced, **dict(_of_copies(specialised, traced))},
             sizes={name: array for name, array in self._sizes.items() if name in self._specialised.constants},
         )
 
@@ -304,6 +320,16 @@ class _Tracing:
         for name, dimensions in self._shapes.items():
             if name not in conversion.operand_of:
                 yield name, dimensions
+
+
+def _of_copies(
+    specialised: Specialised, traced: Mapping[str, tuple[Any, ...]]
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Traced dimensions of what repeated nodes make: those of what the model's own node makes."""
+    for node, position in zip(specialised.graph.nodes, specialised.positions, strict=True):
+        for name, own in zip(node.outputs, specialised.own.nodes[position].outputs, strict=True):
+            if name != own and own in traced:
+                yield name, traced[own]
 
 
 def _measures(node: OnnxNode) -> bool:

@@ -11,7 +11,7 @@ from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.drivers.interface import SegmentModel
 from nnadapter.preparation.prepare import Specialised
-from partition.graph import Graph
+from partition.graph import Graph, Node
 from partition.onnx_io import OnnxIndex, extract, initializer_of
 from partition.plan import Step
 
@@ -83,7 +83,7 @@ class OnnxParts:
             for name in constants
             if name in known and name not in self.index.initializers
         }
-        return extract(
+        part = extract(
             replace(self.index, initializers=ChainMap(folded, self.index.initializers)),  # type: ignore[arg-type]
             self.graph,
             nodes=[self.specialised.positions[node] for node in nodes],
@@ -91,6 +91,17 @@ class OnnxParts:
             constants=constants,
             outputs=outputs,
         )
+        for proto, node in zip(part.graph.node, nodes, strict=True):
+            _rename(proto, self.graph.nodes[node])
+        return part
+
+
+def _rename(proto: onnx.NodeProto, node: Node) -> None:
+    """Let a node read and make what the graph says: one that was repeated makes values of its own."""
+    if tuple(proto.output) != node.outputs:
+        proto.name, proto.output[:] = node.name, node.outputs
+    if tuple(proto.input) != node.inputs:
+        proto.input[:] = node.inputs
 
 
 def ir_part(conversion: Conversion, step: Step) -> Part:

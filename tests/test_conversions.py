@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nnadapter.atoms import with_atoms
 from nnadapter.conversions import Conversions, converted
 from nnadapter.ir.text import to_text
 from nnadapter.preparation.prepare import Prepared, prepare, specialise
@@ -67,8 +68,9 @@ table (float[n, c] x) => (float[n, c] y) {
 
 def same(conversions: Conversions, prepared: Prepared, shapes: dict[str, Shape]) -> None:
     specialised, conversion = conversions.of(shapes)
-    expected = specialise(prepared, shapes)
-    plain = converted(expected)
+    alone = specialise(prepared, shapes)
+    expected, plain = with_atoms(alone, converted(alone))
+    assert specialised.graph.atoms == expected.graph.atoms
     assert to_text(conversion.model) == to_text(plain.model)
     assert specialised.graph.values == expected.graph.values
     assert specialised.constants.keys() == expected.constants.keys()

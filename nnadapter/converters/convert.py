@@ -36,7 +36,7 @@ class Conversion:
     verdicts: tuple[Verdict, ...]
     """Per node: whether it was converted, and if not why."""
     operations: tuple[tuple[int, ...], ...]
-    """Per node: positions in `model.operations`; empty if it was not converted."""
+    """Per node: positions in `model.operations`; none if it was not converted, or another node of its atom has them."""
     operand_of: Mapping[str, int]
     """The operand of every ONNX value that a converted node reads or makes."""
     source: tuple[TracedModel, Sequence[Any]] | None = None
@@ -52,8 +52,11 @@ class Conversion:
 
     @cached_property
     def flops(self) -> tuple[int | None, ...]:
-        """Per node: floating-point operations; None if it was not converted."""
-        return tuple(_flops(self.model, made) if made else None for made in self.operations)
+        """Per node: floating-point operations, 0 where another node of its atom counts them; None if not converted."""
+        return tuple(
+            _flops(self.model, made) if verdict else None
+            for made, verdict in zip(self.operations, self.verdicts, strict=True)
+        )
 
 
 def convert_graph(

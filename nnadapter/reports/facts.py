@@ -214,7 +214,7 @@ def _fell_back(compiled: Compiled, bound: BoundStep) -> str:
 
 def _node_facts(analysis: Analysis) -> tuple[NodeFacts, ...]:
     specialised = analysis.specialised
-    running = {position: node for node, position in enumerate(specialised.positions)}
+    running = {position: node for node, position in reversed([*enumerate(specialised.positions)])}
     folded = frozenset(specialised.folded)
     step_of = {node: step for step in analysis.plan.steps for node in step.nodes}
     runs_as = _runs_as(analysis)
@@ -264,12 +264,13 @@ def _runs_as(analysis: Analysis) -> dict[int, str]:
             continue
         if piece.is_ir:
             operations = sorted((part, node) for node in step.nodes for part in analysis.conversion.operations[node])
-            owners: Sequence[int] = [node for _, node in operations]
+            owners = [analysis.plan.graph.atoms[analysis.plan.graph.atom_of[node]] for _, node in operations]
         else:
-            owners = step.nodes
+            owners = [(node,) for node in step.nodes]
         words: dict[int, dict[str, None]] = {}
-        for node, text in zip(owners, piece.admission.runs_as, strict=False):
-            words.setdefault(node, {})[text] = None
+        for nodes, text in zip(owners, piece.admission.runs_as, strict=False):
+            for node in nodes:
+                words.setdefault(node, {})[text] = None
         found.update((node, ", ".join(texts)) for node, texts in words.items())
     return found
 
