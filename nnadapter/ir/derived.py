@@ -104,7 +104,7 @@ class _Results:
         return contents
 
     def _let_go(self, holder: Any) -> None:
-        # Called while the interpreter ends as well, when this module's names are gone: only `self` is used from here on.
+        # Called while the interpreter ends too, when this module's names are gone: only `self` is used from here on.
         self._gone.append(holder)
         self._see_to_gone()
 
