@@ -2,8 +2,8 @@
 
 The way through, for one model:
 
-1. `prepare` does once what does not depend on the shapes of inputs: names, attributes read, the constant part of the
-   graph evaluated in one ONNX Runtime run.
+1. `prepare` does once what does not depend on the shapes of inputs: functions expanded (`functions.py`), names,
+   attributes read, the constant part of the graph evaluated in one ONNX Runtime run.
 2. `specialise` does per set of input shapes what is left: shapes propagated by onnx's own inference, `Shape` and `Size`
    of known shapes taken as constants, what hangs on them evaluated, until nothing new becomes known: over the whole
    graph twice, which is enough for most models, then node by node in order (`forward.py`).
@@ -28,6 +28,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, freeze
 from nnadapter.preparation.foldable import evaluate_nodes, is_known, may_fold, measure, result_bytes
 from nnadapter.preparation.forward import Forward
+from nnadapter.preparation.functions import expand_functions
 from nnadapter.preparation.inference import Inference
 from nnadapter.versions import check_versions
 from partition.graph import Graph, GraphError, Node, Value
@@ -89,8 +90,9 @@ def prepare(model: onnx.ModelProto) -> Prepared:
         InvalidModelError: the graph contradicts itself.
     """
     check_versions(model)
+    model, origins = expand_functions(model)
     try:
-        graph = read_graph(model)
+        graph = read_graph(model, origins=[(name,) for name in origins])
     except GraphError as error:
         raise InvalidModelError(f"the model's graph is not valid: {error}; export it again") from error
     opsets = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}

@@ -1,0 +1,206 @@
+"""Functions: nodes that are written down as graphs of other nodes, and are replaced by them.
+
+A function of the model's own is expanded where at least one op of its body has a converter, since no device knows it by
+name. One that ONNX defines is expanded where it has no converter itself and all of its body has, since ONNX Runtime may
+have a kernel for the whole. Bodies that need types to be written down (context-dependent ones) stay whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+import onnx
+import onnx.defs
+
+from nnadapter.converters.registry import lookup, since_version
+from partition.onnx_io import node_names
+
+_DEEPEST = 16
+"""Functions that call functions, at most; a function that calls itself is not valid ONNX."""
+
+Opsets = Mapping[str, int]
+
+
+def expand_functions(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """Return the model with functions expanded, the same object if there is nothing to expand; and origins.
+
+    1. Nodes of the graph are looked at, and those that come in their place; sub-graphs are left as they are.
+    2. A body is taken only if each of its ops means the same under the operator sets that the model imports.
+    3. Names inside are made unique by the name of the node's first output; nodes are called `node/inner node`.
+    4. Weights are copied only where something is expanded.
+
+    Returns:
+        The model, and for each of its nodes the name of the node of the model as it was.
+    """
+    library, names = _Library.of(model), node_names(model)
+    if not any(library.body(node) is not None for node in model.graph.node):
+        return model, names
+    taken = {name for node in _all_nodes(model.graph.node) for name in (*node.input, *node.output)}
+    taken.update(each.name for each in (*model.graph.input, *model.graph.initializer))
+    parts = [[*library.expanded(node, name, taken)] for node, name in zip(model.graph.node, names, strict=True)]
+    expanded = onnx.ModelProto()
+    expanded.CopyFrom(model)
+    del expanded.graph.node[:]
+    expanded.graph.node.extend(made for part in parts for made in part)
+    imported = {_domain(entry.domain) for entry in expanded.opset_import}
+    for domain, version in library.opsets.items():
+        if domain not in imported:
+            expanded.opset_import.add(domain=domain, version=version)
+    return expanded, tuple(name for part, name in zip(parts, names, strict=True) for _ in part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Library:
+    """The functions that a model's nodes may mean."""
+
+    own: Mapping[tuple[str, str, str], onnx.FunctionProto]
+    opsets: dict[str, int]
+    """What the model imports, and what expanded bodies added to it."""
+
+    @classmethod
+    def of(cls, model: onnx.ModelProto) -> _Library:
+        return cls(
+            {(_domain(each.domain), each.name, each.overload): each for each in model.functions},
+            {_domain(entry.domain): entry.version for entry in model.opset_import},
+        )
+
+    def body(self, node: onnx.NodeProto) -> onnx.FunctionProto | None:
+        """The function that the node is replaced by, None if it stays."""
+        domain = _domain(node.domain)
+        own = self.own.get((domain, node.op_type, node.overload))
+        if own is not None:
+            known = [self._is_convertible(each, _opsets(own)) for each in own.node]
+            return own if any(known) and self._means_the_same(own) else None
+        version = since_version(domain, node.op_type, self.opsets.get(domain, 0))
+        if version is None or lookup(domain, node.op_type, version) is not None:
+            return None
+        body = _schema_body(node.op_type, version, domain)
+        if body is None or not self._means_the_same(body):
+            return None
+        return body if all(self._is_convertible(each, _opsets(body)) for each in body.node) else None
+
+    def expanded(
+        self, node: onnx.NodeProto, name: str, taken: set[str], depth: int = _DEEPEST
+    ) -> Iterator[onnx.NodeProto]:
+        """The nodes in the place of one, which is called `name`; `taken` are names of values, to which new ones go."""
+        body = self.body(node) if depth else None
+        if body is None:
+            yield node
+            return
+        for domain, version in _opsets(body).items():
+            self.opsets.setdefault(domain, version)
+        for made in _instance(body, node, name, taken):
+            yield from self.expanded(made, made.name, taken, depth - 1)
+
+    def _is_convertible(self, node: onnx.NodeProto, opsets: Opsets) -> bool:
+        domain = _domain(node.domain)
+        if (domain, node.op_type, node.overload) in self.own or node.op_type == "Constant":
+            return True
+        version = since_version(domain, node.op_type, opsets.get(domain, 0))
+        return version is not None and lookup(domain, node.op_type, version) is not None
+
+    def _means_the_same(self, body: onnx.FunctionProto) -> bool:
+        stated = _opsets(body)
+        return all(self._same_version(node, stated) for node in _all_nodes(body.node))
+
+    def _same_version(self, node: onnx.NodeProto, stated: Opsets) -> bool:
+        domain = _domain(node.domain)
+        meant, here = stated.get(domain, 0), self.opsets.get(domain)
+        return here is None or since_version(domain, node.op_type, meant) == since_version(domain, node.op_type, here)
+
+
+@cache
+def _schema_body(op_type: str, version: int, domain: str) -> onnx.FunctionProto | None:
+    schema = onnx.defs.get_schema(op_type, version, domain)
+    if not schema.has_function:  # type: ignore[attr-defined]  # the stubs lack it
+        return None
+    body = onnx.FunctionProto()
+    body.ParseFromString(schema.function_body.SerializeToString())
+    return body
+
+
+def _instance(body: onnx.FunctionProto, node: onnx.NodeProto, name: str, taken: set[str]) -> Iterator[onnx.NodeProto]:
+    """The body's nodes with the names and attributes of one call."""
+    call = _Call(next(filter(None, node.output), name), taken, {each.name: each for each in body.attribute_proto})
+    call.attributes.update((each.name, each) for each in node.attribute)
+    call.names.update(zip(body.input, [*node.input, *[""] * (len(body.input) - len(node.input))], strict=False))
+    call.names.update((inner, outer) for inner, outer in zip(body.output, node.output, strict=False) if outer)
+    for index, inner in enumerate(body.node):
+        made = call.node(inner)
+        made.name = f"{name}/{inner.name or f'{inner.op_type}@{index}'}"
+        yield made
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call of a function: what names and attributes of its body stand for."""
+
+    prefix: str
+    taken: set[str]
+    attributes: dict[str, onnx.AttributeProto]
+    names: dict[str, str] = field(default_factory=dict)
+
+    def node(self, inner: onnx.NodeProto) -> onnx.NodeProto:
+        """A node of the body, or of a sub-graph in it, as the call has it."""
+        made = onnx.NodeProto()
+        made.CopyFrom(inner)
+        made.input[:] = map(self._name, inner.input)
+        made.output[:] = map(self._name, inner.output)
+        del made.attribute[:]
+        made.attribute.extend(self._attributes(inner.attribute))
+        return made
+
+    def _name(self, inner: str) -> str:
+        if inner and inner not in self.names:
+            stem = made = f"{self.prefix}/{inner}"
+            number = 1
+            while made in self.taken:
+                number += 1
+                made = f"{stem}.{number}"
+            self.taken.add(made)
+            self.names[inner] = made
+        return self.names[inner] if inner else ""
+
+    def _attributes(self, stated: Iterable[onnx.AttributeProto]) -> Iterator[onnx.AttributeProto]:
+        """What a node in a body states; what refers to an attribute of the call is taken from there, or left out."""
+        for attribute in stated:
+            referred = attribute.ref_attr_name
+            source = self.attributes.get(referred) if referred else attribute
+            if source is None:
+                continue
+            made = onnx.AttributeProto()
+            made.CopyFrom(source)
+            made.name = attribute.name
+            for graph in () if referred else _graphs(made):
+                self._rename(graph)
+            yield made
+
+    def _rename(self, graph: onnx.GraphProto) -> None:
+        for info in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+            info.name = self._name(info.name)
+        nodes = [self.node(node) for node in graph.node]
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+
+def _graphs(attribute: onnx.AttributeProto) -> tuple[onnx.GraphProto, ...]:
+    return (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Nodes, and those of their sub-graphs."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in _graphs(attribute):
+                yield from _all_nodes(graph.node)
+
+
+def _opsets(body: onnx.FunctionProto) -> dict[str, int]:
+    return {_domain(entry.domain): entry.version for entry in body.opset_import}
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
