@@ -21,8 +21,10 @@ from onnx import numpy_helper
 import nnadapter.converters
 from nnadapter.converters.convert import Conversion, convert_graph
 from nnadapter.converters.registry import converted
+from nnadapter.converters.unconverted import NO_CONVERTER, UNCONVERTED
 from nnadapter.drivers.fake_npu.operations import OPERATIONS
 from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operand import DataType
 from nnadapter.ir.operations import SCHEMAS
 from nnadapter.preparation.prepare import prepare, specialise
 
@@ -57,24 +59,36 @@ def _converted() -> Iterator[str]:
     yield "## Converted"
     yield ""
     yield "The third column holds what onnx's own tests of the op became; it is empty where none of them was"
-    yield "converted as it stands. The fourth says whether fake_npu has all of these operations."
+    yield "converted as it stands. The fourth holds the data types that fake_npu takes for all of these operations."
     yield ""
-    yield "| ONNX op | schema versions | operations of the adapter IR | fake_npu |"
+    yield "| ONNX op | schema versions | operations of the adapter IR | data types on fake_npu |"
     yield "|---|---|---|---|"
     for (_, op_type), versions in sorted(converted().items()):
         operations = sorted(becomes.get(op_type, ()))
         missing = [name for name in operations if name not in OPERATIONS]
-        told = "" if not operations else f"without {', '.join(missing)}" if missing else "yes"
+        told = f"without {', '.join(missing)}" if missing else ", ".join(sorted(_common_dtypes(operations)))
         yield f"| {op_type} | {_listed(versions)} | {', '.join(operations)} | {told} |"
+
+
+def _common_dtypes(operations: Sequence[str]) -> frozenset[DataType]:
+    """What the first input of each may be; nothing where there are no operations."""
+    taken = [OPERATIONS[name].other_dtypes.get(0, OPERATIONS[name].dtypes) for name in operations]
+    return frozenset.intersection(*taken) if taken else frozenset()
 
 
 def _refused() -> Iterator[str]:
     yield ""
     yield "## Not converted"
     yield ""
-    yield f"Ops of ai.onnx that opset {OLDEST_OPSET} or a later one has, and that have no converter:"
+    yield f"Ops of ai.onnx that opset {OLDEST_OPSET} or a later one has, and that have no converter, by reason:"
     yield ""
-    yield ", ".join(sorted(_known_ops() - {op_type for _, op_type in converted()})) + "."
+    yield "| ONNX ops | reason | in words: it |"
+    yield "|---|---|---|"
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for op_type in sorted(_known_ops() - {op_type for _, op_type in converted()}):
+        by_reason.setdefault(UNCONVERTED.get(op_type, NO_CONVERTER), []).append(op_type)
+    for (reason, why), names in sorted(by_reason.items()):
+        yield f"| {', '.join(names)} | `{reason}` | {why} |"
     yield ""
     yield "Ops of other domains, such as ai.onnx.ml, have none either."
 

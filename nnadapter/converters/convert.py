@@ -15,6 +15,7 @@ from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import Converter, converted, lookup
+from nnadapter.converters.unconverted import NO_CONVERTER, UNCONVERTED
 from nnadapter.ir.extract import submodel
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
@@ -23,8 +24,6 @@ from nnadapter.ir.structure import TracedModel
 from nnadapter.ir.tracing import current
 from partition.graph import Value
 from partition.verdict import SUPPORTED, Reason, Verdict
-
-_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -169,11 +168,10 @@ def _unknown(node: OnnxNode) -> Refusal:
             Reason.UNSUPPORTED_DOMAIN,
             f"domain {node.domain!r} of {node.op_type} has no converters; these have: {known}",
         )
-    if not node.domain and node.op_type in _CONTROL_FLOW:
-        return Refusal(Reason.CONTROL_FLOW, f"{node.op_type} runs another graph, which the adapter IR cannot hold")
     versions = converted().get((node.domain, node.op_type))
     if versions is None:
-        return Refusal(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} has no converter")
+        reason, why = NO_CONVERTER if node.domain else UNCONVERTED.get(node.op_type, NO_CONVERTER)
+        return Refusal(reason, f"{node.op_type} {why}")
     return Refusal(
         Reason.UNSUPPORTED_VERSION,
         f"{node.op_type} of schema version {node.since_version} has no converter; versions {list(versions)} have",
