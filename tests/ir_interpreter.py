@@ -16,6 +16,7 @@ import numpy as np
 
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Layout
+from tests import ir_mathematics
 from tests.ir_image_functions import (
     average_pool,
     conv,
@@ -55,7 +56,7 @@ def _expect(model: Model, index: int, value: Array) -> None:
 def _compute(model: Model, operation: Operation, arguments: list[Array | None]) -> list[Array]:
     attributes = dict(operation.attributes)
     fuse_code, parameters = attributes.pop("fuse_code", "none"), attributes.pop("fuse_parameters", ())
-    wide = [_widen(argument) for argument in arguments]
+    wide = arguments if operation.type == "BIT_CAST" else [_widen(argument) for argument in arguments]
     channels_last = model.operands[operation.inputs[0]].type.layout is Layout.NHWC and operation.type in _IMAGE
     if channels_last:
         wide[0] = np.transpose(wide[0], (0, 3, 1, 2))
@@ -391,5 +392,6 @@ _FUNCTIONS: Mapping[str, _Function] = {
     "SPACE_TO_DEPTH": space_to_depth,
     "CUM_SUM": _cum_sum,
     "TOP_K": _top_k,
+    **ir_mathematics.FUNCTIONS,
 }
 """One function per operation; what is missing here is not in the schema table."""

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from nnadapter.converters import (  # noqa: F401  importing a family registers its converters
+    accumulation,
     arithmetic,
+    bits,
     convolution,
     elementwise,
+    functions,
+    generation,
     indexing,
+    linear_algebra,
     matrix,
     movement,
     normalisation,
@@ -15,6 +20,7 @@ from nnadapter.converters import (  # noqa: F401  importing a family registers i
     resizing,
     slicing,
     softmax,
+    spectral_constants,
 )
 from nnadapter.converters.convert import Conversion, convert_graph
 from nnadapter.converters.node import OnnxNode

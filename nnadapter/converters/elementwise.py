@@ -93,9 +93,16 @@ def convert_cast(context: ConversionContext, node: OnnxNode) -> None:
     target = data_type_name(node.integer("to"))
     if target not in DataType.__members__.values():
         raise Refusal(Reason.UNSUPPORTED_TYPE, f"attribute 'to' of Cast is {target}, which no operand can have")
-    if target.startswith("float8") and not node.integer("saturate", 1):
-        raise Refusal(Reason.UNSUPPORTED_ATTRIBUTE, f"attribute 'saturate' of Cast to {target} is 0; expected 1")
+    check_saturation(node, target)
     context.add("CAST", (context.operand(node.input(0)),), {"to": target}, node.outputs)
+
+
+def check_saturation(node: OnnxNode, target: str) -> None:
+    """Raise Refusal if a cast to that data type is to let what is too large overflow."""
+    if target.startswith("float8") and not node.integer("saturate", 1):
+        raise Refusal(
+            Reason.UNSUPPORTED_ATTRIBUTE, f"attribute 'saturate' of {node.op_type} to {target} is 0; expected 1"
+        )
 
 
 @converter("Clip", 6)

@@ -11,14 +11,14 @@ from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.registry import Converter, converter
 
 
-def _along_axis(type_: str, context: ConversionContext, node: OnnxNode) -> None:
-    """Version 13: the axis is the attribute's, the last one by default."""
+def along_axis(type_: str, context: ConversionContext, node: OnnxNode) -> None:
+    """Convert as version 13 means it: the axis is the attribute's, the last one by default."""
     axis = normalise_axis(node, node.integer("axis", -1), len(context.dimensions(node.input(0))))
     context.add(type_, (context.operand(node.input(0)),), {"axis": axis}, node.outputs)
 
 
-def _over_matrix(type_: str, context: ConversionContext, node: OnnxNode) -> None:
-    """Versions 1 and 11: over all axes from the attribute's on together, 1 by default.
+def over_matrix(type_: str, context: ConversionContext, node: OnnxNode) -> None:
+    """Convert as versions 1 and 11 mean it: over all axes from the attribute's on together, 1 by default.
 
     1. If all of them but one have a single element, that one is the axis.
     2. Otherwise the tensor is reshaped to the matrix and back.
@@ -38,10 +38,10 @@ def _over_matrix(type_: str, context: ConversionContext, node: OnnxNode) -> None
 
 
 def _register(op_type: str, type_: str) -> None:
-    along_axis: Converter = partial(_along_axis, type_)
-    over_matrix: Converter = partial(_over_matrix, type_)
-    converter(op_type, 13)(along_axis)
-    converter(op_type, 1, 11)(over_matrix)
+    of_axis: Converter = partial(along_axis, type_)
+    of_matrix: Converter = partial(over_matrix, type_)
+    converter(op_type, 13)(of_axis)
+    converter(op_type, 1, 11)(of_matrix)
 
 
 _register("Softmax", "SOFTMAX")

@@ -31,13 +31,15 @@ def _is_plain(case):
 
 
 def _converted(case):
-    """The conversion with every input given at the run, or with all but the first known if it has to be."""
+    """The conversion with every input given at the run, with all but the first known if it has to be, or with all."""
     model, inputs = case.model, [np.asarray(value) for value in case.data_sets[0][0]]
     names = [value.name for value in model.graph.input]
     feeds = dict(zip(names, inputs, strict=True))
     conversion = convert(model)
     if _reason(conversion) is Reason.NOT_CONSTANT:
         conversion = convert(model, {name: feeds[name] for name in names[1:]})
+    if _reason(conversion) in (Reason.NOT_CONSTANT, Reason.DATA_DEPENDENT_SHAPE, Reason.DYNAMIC_SHAPE):
+        conversion = convert(model, feeds)
     return conversion, feeds
 
 

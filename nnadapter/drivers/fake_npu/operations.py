@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from nnadapter.drivers.fake_npu.lowerings import elementwise, images, matrix, movement, normalisation, reduction
+from nnadapter.drivers.fake_npu.lowerings import (
+    elementwise,
+    generation,
+    images,
+    linear_algebra,
+    matrix,
+    movement,
+    normalisation,
+    reduction,
+)
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, direct, unary
 from nnadapter.ir.operand import DataType
 
@@ -151,7 +160,34 @@ _MOVEMENTS = {
     "RESIZE_LINEAR": Row(lower=movement.lower_resize_linear, dtypes=FLOATS),
 }
 
+_INTEGERS = COMPARABLE - FLOATS
+
+_FURTHER_FUNCTIONS = {
+    **_floating("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "tan", "is_nan"),
+    "IS_INF": Row(lower=unary("is_inf", "detect_negative", "detect_positive"), dtypes=FLOATS),
+    "CELU": Row(lower=unary("celu", "alpha"), dtypes=FLOATS),
+    "SHRINK": Row(lower=unary("shrink", "bias", "lambd"), dtypes=NUMBERS),
+    "THRESHOLDED_RELU": Row(lower=unary("thresholded_relu", "alpha"), dtypes=FLOATS),
+    "SWIGLU": Row(lower=direct("swiglu", "alpha"), dtypes=FLOATS),
+    **{
+        name.upper(): Row(lower=direct(name), dtypes=_INTEGERS) for name in ("bitwise_and", "bitwise_or", "bitwise_xor")
+    },
+    "BITWISE_NOT": Row(lower=unary("bitwise_not"), dtypes=_INTEGERS),
+    "BIT_SHIFT": Row(lower=generation.lower_bit_shift, dtypes=_INTEGERS),
+    "BIT_CAST": Row(
+        lower=generation.lower_bit_cast, dtypes=HELD, limits="bytes that become bool are true unless 0", moves=True
+    ),
+    "CUM_PROD": Row(lower=reduction.lower_running_product, dtypes=COMPARABLE),
+    "HARDMAX": Row(lower=reduction.lower_hardmax, dtypes=FLOATS),
+    "TRILU": Row(lower=linear_algebra.lower_triangle, dtypes=HELD, moves=True),
+    "DETERMINANT": Row(lower=linear_algebra.lower_determinant, dtypes=FLOATS),
+    "EINSUM": Row(lower=linear_algebra.lower_einsum, dtypes=COMPARABLE),
+    "FILL": _moving(movement.lower_expand),
+    "RANGE": Row(lower=generation.lower_range, dtypes=COMPARABLE),
+    "EYE_LIKE": _moving(generation.lower_eye),
+}
+
 OPERATIONS: Mapping[str, Row] = MappingProxyType(
-    {**_ELEMENTWISE, **_IMAGES, **_MATRIX_AND_NORMALISATION, **_REDUCTIONS, **_MOVEMENTS}
+    {**_ELEMENTWISE, **_IMAGES, **_MATRIX_AND_NORMALISATION, **_REDUCTIONS, **_MOVEMENTS, **_FURTHER_FUNCTIONS}
 )
 """Every operation that the device takes, by its type in the adapter IR."""

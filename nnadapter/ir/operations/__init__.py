@@ -8,9 +8,14 @@ from types import MappingProxyType
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.names import close_names
 from nnadapter.ir.operations import (
+    accumulation,
+    bits,
     convolution,
     elementwise,
+    functions,
+    generation,
     indexing,
+    linear_algebra,
     matrix,
     movement,
     normalisation,
@@ -32,6 +37,11 @@ _FAMILIES = (
     movement.ROWS,
     indexing.ROWS,
     resizing.ROWS,
+    functions.ROWS,
+    bits.ROWS,
+    accumulation.ROWS,
+    linear_algebra.ROWS,
+    generation.ROWS,
 )
 
 SCHEMAS: Mapping[str, OperationSchema] = MappingProxyType({row.type: row for family in _FAMILIES for row in family})

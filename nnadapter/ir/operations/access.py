@@ -25,3 +25,8 @@ def floats(attributes: Attributes, name: str) -> tuple[float, ...]:
 def string(attributes: Attributes, name: str) -> str:
     """An attribute of kind STRING."""
     return cast("str", attributes[name])
+
+
+def number(attributes: Attributes, name: str) -> float:
+    """An attribute of kind FLOAT."""
+    return cast("float", attributes[name])

@@ -27,6 +27,8 @@ ELEMENTWISE = _types(
     "ABS NEG SIGN FLOOR CEIL ROUND EXP LOG SQRT RECIPROCAL ERF SIN COS TANH SIGMOID SOFTPLUS SOFTSIGN MISH RELU SWISH"
     " GELU HARD_SIGMOID HARD_SWISH LEAKY_RELU ELU SELU CLIP NOT ASSIGN CAST PRELU ADD SUB MUL DIV POW MAX MIN MOD EQUAL"
     " GREATER GREATER_EQUAL LESS LESS_EQUAL AND OR XOR SUM WHERE"
+    " ACOS ACOSH ASIN ASINH ATAN ATANH COSH SINH TAN CELU SHRINK THRESHOLDED_RELU IS_NAN IS_INF SWIGLU"
+    " BITWISE_AND BITWISE_OR BITWISE_XOR BITWISE_NOT BIT_SHIFT BIT_CAST"
 )
 """Operations that are the same in every layout; inputs broadcast."""
 
@@ -79,6 +81,7 @@ REMAP: Mapping[str, Remap] = MappingProxyType(
         **dict.fromkeys(("CONCAT", "SPLIT", "SOFTMAX", "LOG_SOFTMAX", "CUM_SUM", "TOP_K", "ARG_MAX", "ARG_MIN"), _axis),
         **dict.fromkeys(REDUCING - {"ARG_MAX", "ARG_MIN"}, _axes),
         **dict.fromkeys(("RESIZE_NEAREST", "RESIZE_LINEAR"), _permuted("shape", "scales")),
+        **dict.fromkeys(("CUM_PROD", "HARDMAX"), _axis),
         "TILE": _permuted("repeats"),
         "SLICE": _slices,
         "PAD": _pads,

@@ -75,6 +75,9 @@ BINARY: Mapping[str, Callable[..., object]] = MappingProxyType(
     {
         "add": np.add,
         "and": np.logical_and,
+        "bitwise_and": np.bitwise_and,
+        "bitwise_or": np.bitwise_or,
+        "bitwise_xor": np.bitwise_xor,
         "divide": _divide,
         "equal": np.equal,
         "float_modulo": np.fmod,
@@ -88,6 +91,9 @@ BINARY: Mapping[str, Callable[..., object]] = MappingProxyType(
         "multiply": np.multiply,
         "or": np.logical_or,
         "power": _power,
+        # numpy defines shifts by too much, and by less than nothing, as ONNX does: the sign is what stays.
+        "shift_left": np.left_shift,
+        "shift_right": np.right_shift,
         "subtract": np.subtract,
         "xor": np.logical_xor,
     }

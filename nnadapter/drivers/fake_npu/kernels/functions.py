@@ -15,6 +15,7 @@ from types import MappingProxyType
 import numpy as np
 
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS
+from nnadapter.drivers.fake_npu.kernels.thresholds import celu, is_infinite, shrink, thresholded_relu
 from nnadapter.ir.operand import Array
 
 Function = Callable[..., object]
@@ -209,9 +210,18 @@ def _single(function: Function) -> UnaryFunction:
 FUNCTIONS: Mapping[str, UnaryFunction] = MappingProxyType(
     {
         "abs": _single(np.absolute),
+        "acos": _single(np.arccos),
+        "acosh": _single(np.arccosh),
+        "asin": _single(np.arcsin),
+        "asinh": _single(np.arcsinh),
+        "atan": _single(np.arctan),
+        "atanh": _single(np.arctanh),
+        "bitwise_not": _single(np.bitwise_not),
         "ceil": _single(np.ceil),
+        "celu": UnaryFunction(celu, 1),
         "clip": UnaryFunction(_clip),
         "cos": _single(np.cos),
+        "cosh": _single(np.cosh),
         "elu": UnaryFunction(_elu, 1),
         "erf": UnaryFunction(_always(_erf), 2),
         "exp": _single(np.exp),
@@ -220,6 +230,8 @@ FUNCTIONS: Mapping[str, UnaryFunction] = MappingProxyType(
         "gelu_tanh": UnaryFunction(_always(_gelu_tanh), 1),
         "hard_sigmoid": UnaryFunction(_hard_sigmoid),
         "hard_swish": UnaryFunction(_hard_swish, 1),
+        "is_inf": UnaryFunction(is_infinite, blocked=False),
+        "is_nan": _single(np.isnan),
         "leaky_relu": UnaryFunction(_leaky_relu, 1),
         "log": _single(np.log),
         "mish": UnaryFunction(_always(_mish), 2),
@@ -230,13 +242,17 @@ FUNCTIONS: Mapping[str, UnaryFunction] = MappingProxyType(
         "round": _single(np.rint),
         "selu": UnaryFunction(_selu, 1),
         "sigmoid": UnaryFunction(_always(_sigmoid)),
+        "shrink": UnaryFunction(shrink, 2),
         "sign": _single(np.sign),
         "sin": _single(np.sin),
+        "sinh": _single(np.sinh),
         "softplus": UnaryFunction(_always(_softplus), 1),
         "softsign": UnaryFunction(_always(_softsign), 1),
         "sqrt": _single(np.sqrt),
         "swish": UnaryFunction(_swish, 1),
+        "tan": _single(np.tan),
         "tanh": _single(np.tanh),
+        "thresholded_relu": UnaryFunction(thresholded_relu, 1),
     }
 )
 """By the name that instructions and the adapter IR's fuse codes use. Parameters are the IR's attributes, in order."""

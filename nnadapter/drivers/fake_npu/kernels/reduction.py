@@ -1,4 +1,4 @@
-"""Kernels along axes: reductions, positions of extremes, running sums, the largest few."""
+"""Kernels along axes: reductions, positions of extremes, the largest few."""
 
 from __future__ import annotations
 
@@ -64,23 +64,6 @@ def _bind_extreme(find: Callable[..., Array]) -> Callable[[Call], Run]:
     return bind
 
 
-def _bind_running_sum(call: Call) -> Run:
-    (x,), (out,) = call.inputs, call.outputs
-    axis = call.parameters["axis"]
-    if call.parameters["reverse"]:
-        x, out = np.flip(x, axis), np.flip(out, axis)
-    # From here on, "first" means first in the direction of the sum.
-    x, out = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
-    if not call.parameters["exclusive"]:
-        return lambda: np.add.accumulate(x, axis=0, dtype=out.dtype, out=out)
-
-    def run() -> None:
-        out[0] = 0
-        np.add.accumulate(x[:-1], axis=0, dtype=out.dtype, out=out[1:])
-
-    return run
-
-
 def _bind_top_k(call: Call) -> Run:
     """The k largest or smallest, in order; of equals the one with the lower index comes first."""
     (x,), (values, indices) = call.inputs, call.outputs
@@ -108,7 +91,6 @@ REDUCTION_KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "reduce_min": Kernel(bind=_bind_reduction(np.minimum)),
         "reduce_prod": Kernel(bind=_bind_reduction(np.multiply)),
         "reduce_sum": Kernel(bind=_bind_sum, scratch=_sum_scratch),
-        "running_sum": Kernel(bind=_bind_running_sum),
         "top_k": Kernel(bind=_bind_top_k),
     }
 )

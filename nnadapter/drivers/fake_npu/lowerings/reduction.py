@@ -6,6 +6,10 @@ from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, direct
 
 lower_running_sum = direct("running_sum", "axis", "exclusive", "reverse")
 """CUM_SUM."""
+lower_running_product = direct("running_product", "axis", "exclusive", "reverse")
+"""CUM_PROD."""
+lower_hardmax = direct("hardmax", "axis")
+"""HARDMAX."""
 lower_top_k = direct("top_k", "axis", "largest")
 """TOP_K; the result is always sorted, which the operation allows."""
 

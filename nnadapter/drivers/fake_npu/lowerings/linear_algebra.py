@@ -1,0 +1,98 @@
+"""Lowerings of small linear algebra."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from string import ascii_letters
+
+from nnadapter.drivers.fake_npu.emitter import Emitter
+from nnadapter.drivers.fake_npu.graph import TensorType
+from nnadapter.drivers.fake_npu.lowerings.elementwise import direct
+from nnadapter.ir.model import Operation
+from nnadapter.ir.operations.equation import Equation, label_sizes, read_equation
+
+lower_triangle = direct("triangle", "upper", "k")
+"""TRILU."""
+lower_determinant = direct("determinant")
+"""DETERMINANT."""
+
+MOST_LABELS = len(ascii_letters)
+"""What numpy has letters for."""
+
+
+def lower_einsum(emitter: Emitter, operation: Operation) -> None:
+    """EINSUM: a matrix product where it is one, with what brings its axes in order."""
+    shapes = [emitter.model.operands[operand].type.dimensions for operand in operation.inputs]
+    equation = read_equation(str(operation.attributes["equation"]), list(map(len, shapes)))
+    sizes = label_sizes(equation, shapes)
+    groups = _groups(equation)
+    spreads = any(
+        sizes[label] != size
+        for term, shape in zip(equation.terms, shapes, strict=True)
+        for label, size in zip(term, shape, strict=True)
+    )
+    if groups is None or spreads:
+        _lower_directly(emitter, operation, equation)
+    else:
+        _lower_to_product(emitter, operation, equation, sizes, groups)
+
+
+Groups = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+"""Labels of a product of matrices: of the stack, of its rows, of what is summed over, of its columns."""
+
+
+def _groups(equation: Equation) -> Groups | None:
+    """How an equation is a product of matrices; None if it is not."""
+    if len(equation.terms) != 2 or any(len(set(term)) < len(term) for term in equation.terms):
+        return None
+    x, y = equation.terms
+    shared, kept = [label for label in x if label in y], set(equation.result)
+    if set(equation.labels) - set(shared) - kept:  # one factor alone is summed over
+        return None
+    return (
+        tuple(label for label in shared if label in kept),
+        tuple(label for label in x if label not in y),
+        tuple(label for label in shared if label not in kept),
+        tuple(label for label in y if label not in x),
+    )
+
+
+def _lower_to_product(
+    emitter: Emitter, operation: Operation, equation: Equation, sizes: dict[str, int], groups: Groups
+) -> None:
+    stack, rows, summed, columns = groups
+    sides = ((stack, rows, summed), (stack, summed, columns))
+    tensors = [
+        _matrices(emitter, emitter.tensor(operand), term, side, sizes)
+        for operand, term, side in zip(operation.inputs, equation.terms, sides, strict=True)
+    ]
+    result = emitter.result_type(operation.outputs[0])
+    matrices = TensorType(result.dtype, tuple(_size(group, sizes) for group in (stack, rows, columns)))
+    parameters = {"transpose_x": False, "transpose_y": False}
+    (product,) = emitter.emit("matmul", tensors, (matrices,), parameters)
+    made = (*stack, *rows, *columns)
+    apart = emitter.view(product, [sizes[label] for label in made])
+    emitter.assign(operation.outputs[0], emitter.transpose(apart, [made.index(label) for label in equation.result]))
+
+
+def _matrices(
+    emitter: Emitter, tensor: int, term: Sequence[str], groups: Sequence[tuple[str, ...]], sizes: dict[str, int]
+) -> int:
+    """A factor as a stack of matrices."""
+    ordered = [term.index(label) for group in groups for label in group]
+    return emitter.view(emitter.transpose(tensor, ordered), [_size(group, sizes) for group in groups])
+
+
+def _size(group: Sequence[str], sizes: dict[str, int]) -> int:
+    return prod(sizes[label] for label in group)
+
+
+def _lower_directly(emitter: Emitter, operation: Operation, equation: Equation) -> None:
+    letters = dict(zip(equation.labels, ascii_letters, strict=False))
+    terms = ("".join(letters[label] for label in term) for term in (*equation.terms, equation.result))
+    *factors, result = terms
+    inputs = [emitter.tensor(operand) for operand in operation.inputs]
+    results = [emitter.result_type(operation.outputs[0])]
+    (output,) = emitter.emit("einsum", inputs, results, {"equation": f"{','.join(factors)}->{result}"})
+    emitter.assign(operation.outputs[0], output)

@@ -1,0 +1,110 @@
+"""The equations of EINSUM: what the terms and the result name, axis by axis."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nnadapter.errors import InvalidModelError
+
+_ELLIPSIS = "..."
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """An equation whose ellipses are written out: one label per axis, a letter or the number of an ellipsis' axis."""
+
+    terms: tuple[tuple[str, ...], ...]
+    """Per input, its axes' labels."""
+    result: tuple[str, ...]
+    """The result's axes' labels, none twice."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Every label once, in the order of first use."""
+        return tuple(dict.fromkeys(label for term in self.terms for label in term))
+
+
+def read_equation(text: str, ranks: Sequence[int]) -> Equation:
+    """Return the equation that a text means for inputs of these ranks.
+
+    1. Spaces mean nothing. Every term is letters, with one ellipsis at most; upper and lower case differ.
+    2. Every ellipsis stands for equally many axes. A result that is spelled out has the ellipsis if a term has.
+    3. Without `->`, the result is the ellipsis and the letters that occur exactly once, in ASCII's order.
+
+    Raises:
+        InvalidModelError: the text is no equation, or does not fit the ranks.
+
+    Source: ONNX Einsum-28.
+    """
+    left, arrow, right = text.replace(" ", "").partition("->")
+    parts = [_split(text, term) for term in left.split(",")]
+    if len(parts) != len(ranks):
+        raise InvalidModelError(f"equation {text!r} has {len(parts)} terms, expected {len(ranks)}, one per input")
+    hidden = _hidden(text, parts, ranks)
+    axes = tuple(str(axis) for axis in range(hidden or 0))
+    terms = tuple(_written_out(part, axes) for part in parts)
+    if arrow:
+        result = _split(text, right)
+        if hidden is not None and len(result) == 1:
+            raise InvalidModelError(f"equation {text!r} has '...' in a term, expected it in the result too")
+    else:
+        counts = Counter(letter for part in parts for letter in "".join(part))
+        result = ("", "".join(sorted(letter for letter, count in counts.items() if count == 1)))
+    return Equation(terms, _checked(text, _written_out(result, axes), terms))
+
+
+def _split(text: str, term: str) -> tuple[str, ...]:
+    """The letters of a term: before and after its ellipsis, or all of them."""
+    parts = tuple(term.split(_ELLIPSIS))
+    letters = "".join(parts)
+    if len(parts) > 2 or not (letters == "" or (letters.isascii() and letters.isalpha())):
+        raise InvalidModelError(f"equation {text!r} has the term {term!r}, expected letters and one '...' at most")
+    return parts
+
+
+def _hidden(text: str, parts: Sequence[tuple[str, ...]], ranks: Sequence[int]) -> int | None:
+    """How many axes an ellipsis stands for; None if no term has one."""
+    found: int | None = None
+    for part, rank in zip(parts, ranks, strict=True):
+        rest = rank - len("".join(part))
+        if len(part) == 1 and rest != 0:
+            raise InvalidModelError(f"equation {text!r} has the term {part[0]!r} for an input of rank {rank}")
+        if len(part) == 2 and (rest < 0 or found not in (None, rest)):
+            raise InvalidModelError(
+                f"equation {text!r} has '...' for {rest} axes of an input of rank {rank}, "
+                f"expected {'0 or more' if found is None else found}"
+            )
+        found = rest if len(part) == 2 else found
+    return found
+
+
+def _written_out(part: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(part[0]) if len(part) == 1 else (*part[0], *axes, *part[1])
+
+
+def _checked(text: str, result: tuple[str, ...], terms: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    known = {label for term in terms for label in term}
+    strange = [label for label, count in Counter(result).items() if count > 1 or label not in known]
+    if strange:
+        raise InvalidModelError(
+            f"equation {text!r} has {strange[0]!r} in the result, expected labels of the terms, none twice"
+        )
+    return result
+
+
+def label_sizes(equation: Equation, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+    """The size of every label; an axis of size 1 spreads to the size that the label has elsewhere.
+
+    Raises:
+        InvalidModelError: a label has two sizes.
+    """
+    sizes: dict[str, int] = {}
+    for term, shape in zip(equation.terms, shapes, strict=True):
+        for label, size in zip(term, shape, strict=True):
+            known = sizes.get(label, 1)
+            if known != 1 and size != 1 and known != size:
+                raise InvalidModelError(f"label {label!r} has sizes {known} and {size}, expected equal ones or a 1")
+            sizes[label] = size if known == 1 else known
+    return sizes

@@ -1,0 +1,100 @@
+"""Further elementwise functions: the circular and hyperbolic ones, thresholds, tests of numbers, a gated activation.
+
+Results have the dimensions and the layout of the input. FLOPs count as in `elementwise`, one step for each function
+that a library has under its own name.
+"""
+
+from __future__ import annotations
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operand import FLOATING, NUMERIC, DataType, OperandType
+from nnadapter.ir.operations.access import number
+from nnadapter.ir.operations.layouts import like
+from nnadapter.ir.operations.row import Types, per_output, present, row
+from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+
+_INPUT = (Role("input", FLOATING),)
+
+
+def _same(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
+    first = present(types, 0)
+    return (like(first, first.dimensions),)
+
+
+def _celu(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
+    if number(attributes, "alpha") == 0:
+        raise InvalidModelError("alpha is 0, expected another number: the input is divided by it")
+    return _same(types, attributes)
+
+
+def _tested(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
+    first = present(types, 0)
+    return (like(first, first.dimensions, DataType.BOOL),)
+
+
+def _gated(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
+    gate, value = present(types, 0), present(types, 1)
+    if gate.dimensions != value.dimensions:
+        raise InvalidModelError(
+            f"gate {list(gate.dimensions)} and value {list(value.dimensions)} differ, expected equal dimensions"
+        )
+    return (like(gate, gate.dimensions),)
+
+
+_PLAIN = (
+    ("ACOS", "ONNX Acos-22"),
+    ("ACOSH", "ONNX Acosh-22"),
+    ("ASIN", "ONNX Asin-22"),
+    ("ASINH", "ONNX Asinh-22"),
+    ("ATAN", "ONNX Atan-22"),
+    ("ATANH", "ONNX Atanh-22"),
+    ("COSH", "ONNX Cosh-22"),
+    ("SINH", "ONNX Sinh-22"),
+    ("TAN", "ONNX Tan-22"),
+)
+
+ROWS: tuple[OperationSchema, ...] = (
+    *(row(type_, _INPUT, _same, per_output(1), source) for type_, source in _PLAIN),
+    row(
+        "CELU",
+        _INPUT,
+        _celu,
+        per_output(6),
+        "ONNX Celu-28: max(0, x) + min(0, alpha * (exp(x / alpha) - 1))",
+        attributes=(Attribute("alpha", Kind.FLOAT, 1.0),),
+    ),
+    row(
+        "SHRINK",
+        (Role("input", NUMERIC),),
+        _same,
+        per_output(3),
+        "ONNX Shrink-9: x + bias below -lambd, x - bias above lambd, 0 between",
+        attributes=(Attribute("bias", Kind.FLOAT, 0.0), Attribute("lambd", Kind.FLOAT, 0.5)),
+    ),
+    row(
+        "THRESHOLDED_RELU",
+        _INPUT,
+        _same,
+        per_output(1),
+        "ONNX ThresholdedRelu-22: x above alpha, 0 elsewhere",
+        attributes=(Attribute("alpha", Kind.FLOAT, 1.0),),
+    ),
+    row("IS_NAN", _INPUT, _tested, per_output(1), "ONNX IsNaN-20"),
+    row(
+        "IS_INF",
+        _INPUT,
+        _tested,
+        per_output(1),
+        "ONNX IsInf-20",
+        attributes=(Attribute("detect_negative", Kind.BOOL, True), Attribute("detect_positive", Kind.BOOL, True)),
+    ),
+    row(
+        "SWIGLU",
+        (Role("gate", FLOATING), Role("value", FLOATING, same="gate")),
+        _gated,
+        per_output(6),
+        "ONNX SwiGLU-28; Shazeer 2020: gate * sigmoid(alpha * gate) * value",
+        attributes=(Attribute("alpha", Kind.FLOAT, 1.0),),
+    ),
+)
+"""The rows of this family."""
