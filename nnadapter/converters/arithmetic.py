@@ -45,16 +45,30 @@ for _op_type, (_type, _versions) in _BINARY.items():
 
 @converter("Mod", 10, 13, 28)
 def convert_mod(context: ConversionContext, node: OnnxNode) -> None:
-    """Mod. Version 28 also defines the floored remainder of floating-point numbers, which is refused.
-
-    Source: ONNX Mod-28.
-    """
+    """Mod; floored on floating-point numbers since version 28 alone, spelled out. Source: ONNX Mod-28."""
     fmod = bool(node.integer("fmod", 0))
-    if not fmod and context.type_of(node.input(0)).dtype.is_floating:
-        reason = Reason.UNSUPPORTED_DTYPE if node.since_version >= 28 else Reason.INVALID_NODE
-        raise Refusal(reason, f"attribute 'fmod' of Mod on {context.type_of(node.input(0))} is 0; expected 1")
+    floored = not fmod and context.type_of(node.input(0)).dtype.is_floating
+    if floored and node.since_version < 28:
+        raise Refusal(
+            Reason.INVALID_NODE,
+            f"attribute 'fmod' of Mod on {context.type_of(node.input(0))} is 0; expected 1 before version 28",
+        )
     inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
-    context.add("MOD", inputs, {"fmod": fmod}, node.outputs)
+    if floored:
+        _add_floored_remainder(context, node, *inputs)
+    else:
+        context.add("MOD", inputs, {"fmod": fmod}, node.outputs)
+
+
+def _add_floored_remainder(context: ConversionContext, node: OnnxNode, x: int, y: int) -> None:
+    """The remainder with the sign of the dividend, and y more where that is not the sign of y."""
+    (remainder,) = context.add("MOD", (x, y), {"fmod": True})
+    zero = context.add_constant(np.zeros((), np.dtype(context.type_of(x).dtype)))
+    signs = (context.add("LESS", (each, zero))[0] for each in (remainder, y))
+    (differs,) = context.add("XOR", tuple(signs))
+    (there,) = context.add("NOT", context.add("EQUAL", (remainder, zero)))
+    (moved,) = context.add("ADD", (remainder, y))
+    context.add("WHERE", (*context.add("AND", (differs, there)), moved, remainder), outputs=node.outputs)
 
 
 @converter("Where", 9, 16)

@@ -17,6 +17,7 @@ from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import converter, data_type_name
 from nnadapter.ir.operand import Array, DataType
+from nnadapter.ir.tracing import greatest
 from partition.verdict import Reason
 
 _READERS: Mapping[str, Callable[[OnnxNode], Array]] = {
@@ -102,16 +103,24 @@ def convert_range(context: ConversionContext, node: OnnxNode) -> None:
 
     Source: ONNX Range-27.
     """
-    start, limit, delta = (_single(context, node, position) for position in range(3))
+    start, delta = _single(context, node, 0), _single(context, node, 2)
     if delta == 0:
         raise Refusal(Reason.INVALID_NODE, "input 2 of Range, the step, is 0; expected another number")
     if start.dtype.kind in "iu":
-        count = -(-(int(limit) - int(start)) // int(delta))
+        count = -(-(_limit(context, node) - int(start)) // int(delta))
     else:
-        steps = (float(limit) - float(start)) / float(delta)
+        steps = (float(_single(context, node, 1)) - float(start)) / float(delta)
         count = ceil(steps) if isfinite(steps) else -1
     operands = [context.add_constant(value) for value in (start, delta)]
-    context.add("RANGE", operands, {"count": max(count, 0)}, node.outputs)
+    context.add("RANGE", operands, {"count": greatest(count, 0)}, node.outputs)
+
+
+def _limit(context: ConversionContext, node: OnnxNode) -> int:
+    """The limit of integers, traced where it follows from shapes."""
+    found = required_integers(context, node, 1)
+    if len(found) != 1:
+        raise Refusal(Reason.INVALID_NODE, f"input 1 of Range has {len(found)} elements; expected one")
+    return found[0]
 
 
 def _single(context: ConversionContext, node: OnnxNode, position: int) -> Array:

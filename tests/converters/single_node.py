@@ -11,7 +11,7 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from nnadapter.converters import Conversion, convert_graph, converted, read_node, since_version
+from nnadapter.converters import Conversion, OnnxNode, convert_graph, converted, read_node, since_version
 from nnadapter.ir.operand import Array
 from nnadapter.ir.verify import verify
 from partition.graph import Value
@@ -147,3 +147,22 @@ def refusal(
 def reason(*arguments: Any, **keywords: Any) -> Reason:
     """The reason code of `refusal`."""
     return refusal(*arguments, **keywords).reason
+
+
+def reason_by_type(
+    op_type: str, version: int, inputs: Sequence[str], output: str, attributes: Mapping[str, Any] | None = None
+) -> Reason | None:
+    """The reason for which a node is refused whose types, such as `float32[2, 3]`, onnx's own inference would refuse.
+
+    Inputs are known only when the model runs; None if it is converted.
+    """
+    names = [f"x{index}" for index in range(len(inputs))]
+    types = {name: _typed(name, text) for name, text in zip([*names, "y"], [*inputs, output], strict=True)}
+    node = OnnxNode("node", op_type, "", version, tuple(names), ("y",), dict(attributes or {}))
+    verdict = convert_graph([node], types, {}, ["y"]).verdicts[0]
+    return verdict.reason if isinstance(verdict, Unsupported) else None
+
+
+def _typed(name: str, text: str) -> Value:
+    dtype, _, dimensions = text.rstrip("]").partition("[")
+    return Value(name, dtype, tuple(int(size) for size in dimensions.split(",") if size))

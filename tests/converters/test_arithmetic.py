@@ -72,9 +72,16 @@ def test_fmod_of_floats(opset):
     check("Mod", opset, [floats(3, 4) * 9, floats(4, seed=1)], {"fmod": 1}, tolerance=1e-5)
 
 
-@pytest.mark.parametrize(("opset", "expected"), [(13, Reason.INVALID_NODE), (28, Reason.UNSUPPORTED_DTYPE)])
-def test_floored_mod_of_floats_is_refused(opset, expected):
-    assert reason("Mod", opset, [floats(3), floats(3)]) is expected
+@pytest.mark.parametrize("opset", [10, 13])
+def test_floored_mod_of_floats_is_refused_before_version_28(opset):
+    assert reason("Mod", opset, [floats(3), floats(3)]) is Reason.INVALID_NODE
+
+
+def test_floored_mod_of_floats():
+    x, y = np.array([5.3, -5.3, 5.3, -5.3, 0, 4, -4, 1, -1], np.float32), np.array([2, 2, -2, -2, -3, 2], np.float32)
+    y = np.concatenate([y, np.array([2, -np.inf, np.inf], np.float32)])
+    check("Mod", 28, [x, y], oracle=[np.mod(x, y)])
+    check("Mod", 28, [x[:, None], y[:4]], oracle=[np.mod(x[:, None], y[:4])])
 
 
 @pytest.mark.parametrize("opset", opsets("Where"))

@@ -17,9 +17,6 @@ lower_triangle = direct("triangle", "upper", "k")
 lower_determinant = direct("determinant")
 """DETERMINANT."""
 
-MOST_LABELS = len(ascii_letters)
-"""What numpy has letters for."""
-
 
 def lower_einsum(emitter: Emitter, operation: Operation) -> None:
     """EINSUM: a matrix product where it is one, with what brings its axes in order."""
@@ -62,30 +59,36 @@ def _lower_to_product(
     emitter: Emitter, operation: Operation, equation: Equation, sizes: dict[str, int], groups: Groups
 ) -> None:
     stack, rows, summed, columns = groups
-    sides = ((stack, rows, summed), (stack, summed, columns))
-    tensors = [
+    (x, transpose_x), (y, transpose_y) = (
         _matrices(emitter, emitter.tensor(operand), term, side, sizes)
-        for operand, term, side in zip(operation.inputs, equation.terms, sides, strict=True)
-    ]
+        for operand, term, side in zip(
+            operation.inputs, equation.terms, ((stack, rows, summed), (stack, summed, columns)), strict=True
+        )
+    )
     result = emitter.result_type(operation.outputs[0])
-    matrices = TensorType(result.dtype, tuple(_size(group, sizes) for group in (stack, rows, columns)))
-    parameters = {"transpose_x": False, "transpose_y": False}
-    (product,) = emitter.emit("matmul", tensors, (matrices,), parameters)
+    matrices = TensorType(result.dtype, _dimensions((stack, rows, columns), sizes))
+    parameters = {"transpose_x": transpose_x, "transpose_y": transpose_y}
+    (product,) = emitter.emit("matmul", (x, y), (matrices,), parameters)
     made = (*stack, *rows, *columns)
     apart = emitter.view(product, [sizes[label] for label in made])
     emitter.assign(operation.outputs[0], emitter.transpose(apart, [made.index(label) for label in equation.result]))
 
 
 def _matrices(
-    emitter: Emitter, tensor: int, term: Sequence[str], groups: Sequence[tuple[str, ...]], sizes: dict[str, int]
-) -> int:
-    """A factor as a stack of matrices."""
+    emitter: Emitter, tensor: int, term: tuple[str, ...], groups: Sequence[tuple[str, ...]], sizes: dict[str, int]
+) -> tuple[int, bool]:
+    """A factor as a stack of matrices, and whether these lie there transposed."""
+    stack, first, second = groups
+    if term == (*stack, *second, *first) and first and second:
+        return emitter.view(tensor, _dimensions((stack, second, first), sizes)), True
     ordered = [term.index(label) for group in groups for label in group]
-    return emitter.view(emitter.transpose(tensor, ordered), [_size(group, sizes) for group in groups])
+    return emitter.view(emitter.transpose(tensor, ordered), _dimensions(groups, sizes)), False
 
 
-def _size(group: Sequence[str], sizes: dict[str, int]) -> int:
-    return prod(sizes[label] for label in group)
+def _dimensions(groups: Sequence[tuple[str, ...]], sizes: dict[str, int]) -> tuple[int, ...]:
+    """One axis per group; a stack of nothing is none."""
+    stack, *others = groups
+    return tuple(prod(sizes[label] for label in group) for group in ([stack] if stack else []) + others)
 
 
 def _lower_directly(emitter: Emitter, operation: Operation, equation: Equation) -> None:
