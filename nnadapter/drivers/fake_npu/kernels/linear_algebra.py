@@ -16,11 +16,12 @@ def _bind_triangle(call: Call) -> Run:
     upper, k = parameters["upper"], parameters["k"]
     rows, columns = (np.arange(size) for size in x.shape[-2:])
     distance = columns - rows[:, None]
+    zero = out.dtype.type(0)
     gone = distance < k if upper else distance > k
 
     def run() -> None:
         np.copyto(out, x)
-        np.copyto(out, 0, where=gone)
+        np.copyto(out, zero, where=gone)
 
     return run
 

@@ -1,0 +1,58 @@
+"""Sessions on models that make tables of shapes and single numbers, folded beforehand or left to the device."""
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.preparation import prepare
+from tests.models import HEAD, numbers, parse, run_whole
+
+_TABLES = f"""{HEAD}
+g (float[n, 40] x) => (float[n, 40] y, float[n, n] z)
+<int64 zero = {{0}}, int64 one = {{1}}, int64 forty = {{40}}> {{
+    shape = Shape (x)
+    size = Gather <axis = 0> (shape, zero)
+    steps = Range (zero, size, one)
+    rows = Cast <to = 1> (steps)
+    axis = Constant <value_ints = [1]> ()
+    column = Unsqueeze (rows, axis)
+    added = Add (x, column)
+    half = ConstantOfShape <value = float[1] {{0.5}}> (shape)
+    window = HannWindow (forty)
+    y0 = Mul (added, half)
+    y = Mul (y0, window)
+    pairs = Einsum <equation = "ij,kj->ik"> (y, x)
+    eye = EyeLike (pairs)
+    some = Sub (pairs, eye)
+    z = Trilu <upper = 0> (some)
+}}"""
+_MADE = {"Range", "ConstantOfShape", "HannWindow"}
+
+
+@pytest.fixture(params=[True, False], ids=["folded", "left"])
+def folded(request, monkeypatch):
+    """Whether tables fit into what preparation may make."""
+    if not request.param:
+        monkeypatch.setattr(prepare, "PER_SHAPE_BYTES", 100)
+        monkeypatch.setattr(prepare, "ONCE_BYTES", 100)
+    return request.param
+
+
+def test_tables(folded):
+    model = parse(_TABLES)
+    session = nna.InferenceSession(model, devices="fake_npu", options=nna.Options(fallback="forbid"))
+    for rows in (20, 30, 30, 41):
+        x = numbers(rows, 40)
+        for got, want in zip(session.run(None, {"x": x}), run_whole(model, {"x": x}), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    specialised = prepare.specialise(prepare.prepare(model), {"x": (20, 40)})
+    assert _MADE & {node.op_type for node in specialised.graph.nodes} == (set() if folded else _MADE)
+
+
+@pytest.mark.parametrize("op_type", ["Shape", "Size"])
+def test_what_is_known_of_an_input_needs_no_device(op_type):
+    model = parse(f"{HEAD} g (float[2, 3] x) => (int64[n] y) {{ y = Shape(x) }}".replace("Shape", op_type))
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    session = nna.InferenceSession(model, devices="fake_npu", options=nna.Options(fallback="forbid"))
+    (got,) = session.run(None, {"x": numbers(2, 3)})
+    np.testing.assert_array_equal(got, run_whole(model, {"x": numbers(2, 3)})[0])
