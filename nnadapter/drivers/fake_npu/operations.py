@@ -163,7 +163,10 @@ _MOVEMENTS = {
 _INTEGERS = COMPARABLE - FLOATS
 
 _FURTHER_FUNCTIONS = {
-    **_floating("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "tan", "is_nan"),
+    **_floating("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "tan", "is_nan", "rsqrt"),
+    "SQUARE": Row(lower=unary("square"), dtypes=NUMBERS),
+    **_binary({"NOT_EQUAL": "not_equal"}, HELD),
+    **_binary({"FLOOR_DIV": "floor_divide"}, NUMBERS),
     "IS_INF": Row(lower=unary("is_inf", "detect_negative", "detect_positive"), dtypes=FLOATS),
     "CELU": Row(lower=unary("celu", "alpha"), dtypes=FLOATS),
     "SHRINK": Row(lower=unary("shrink", "bias", "lambd"), dtypes=NUMBERS),

@@ -7,9 +7,10 @@ that a library has under its own name.
 from __future__ import annotations
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import FLOATING, NUMERIC, DataType, OperandType
+from nnadapter.ir.operand import ANY, FLOATING, NUMERIC, DataType, OperandType
 from nnadapter.ir.operations.access import number
-from nnadapter.ir.operations.layouts import like
+from nnadapter.ir.operations.broadcasting import broadcast
+from nnadapter.ir.operations.layouts import layout_of, like
 from nnadapter.ir.operations.row import Types, per_output, present, row
 from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
 
@@ -41,6 +42,21 @@ def _gated(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
     return (like(gate, gate.dimensions),)
 
 
+def _pair(dtypes: frozenset[DataType]) -> tuple[Role, Role]:
+    return Role("x", dtypes), Role("y", dtypes, same="x")
+
+
+def _broadcast(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
+    first, second = present(types, 0), present(types, 1)
+    dimensions = broadcast((first.dimensions, second.dimensions))
+    return (OperandType(first.dtype, dimensions, layout_of((first, second), len(dimensions))),)
+
+
+def _compared(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
+    (result,) = _broadcast(types, attributes)
+    return (OperandType(DataType.BOOL, result.dimensions, result.layout),)
+
+
 _PLAIN = (
     ("ACOS", "ONNX Acos-22"),
     ("ACOSH", "ONNX Acosh-22"),
@@ -51,10 +67,20 @@ _PLAIN = (
     ("COSH", "ONNX Cosh-22"),
     ("SINH", "ONNX Sinh-22"),
     ("TAN", "ONNX Tan-22"),
+    ("RSQRT", "NNAPI RSQRT; NNADAPTER_RSQRT: 1 / sqrt(x)"),
 )
 
 ROWS: tuple[OperationSchema, ...] = (
     *(row(type_, _INPUT, _same, per_output(1), source) for type_, source in _PLAIN),
+    row("SQUARE", (Role("input", NUMERIC),), _same, per_output(1), "NNADAPTER_SQUARE"),
+    row("NOT_EQUAL", _pair(ANY), _compared, per_output(1), "NNAPI NOT_EQUAL; NNADAPTER_NOT_EQUAL"),
+    row(
+        "FLOOR_DIV",
+        _pair(NUMERIC),
+        _broadcast,
+        per_output(2),
+        "NNADAPTER_FLOOR_DIV: the quotient rounded down, of integers too",
+    ),
     row(
         "CELU",
         _INPUT,

@@ -39,6 +39,20 @@ def test_acosh():
     close(run("ACOSH", [x]), oracle("Acosh", [x]))
 
 
+def test_squares_and_their_roots():
+    x = np.abs(floats(5, 9)) + np.float32(0.1)
+    close(run("RSQRT", [x]), 1 / np.sqrt(x), 1e-6)
+    np.testing.assert_array_equal(run("SQUARE", [np.array([-12, 5], np.int8)]), np.array([144 - 256, 25], np.int8))
+    close(run("SQUARE", [x]), x * x, 0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "int32"])
+def test_quotients_rounded_down_and_differences(dtype):
+    x, y = np.array([7, -7, 7, -7, 0, 4], dtype), np.array([2, 2, -2, -2, 3, 4], dtype)
+    np.testing.assert_array_equal(run("FLOOR_DIV", [x, y]), [3, -4, -4, 3, 0, 1])
+    np.testing.assert_array_equal(run("NOT_EQUAL", [x, y]), x != y)
+
+
 _PARAMETERS = [
     ("CELU", {"alpha": 0.4}),
     ("THRESHOLDED_RELU", {"alpha": -0.5}),

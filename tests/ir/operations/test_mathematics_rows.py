@@ -23,6 +23,12 @@ def test_tests_of_numbers_give_bool(type_: str):
     assert infer(type_, [operand(2, 3)]) == (operand(2, 3, dtype="bool"),)
 
 
+def test_further_pairs_broadcast():
+    pair = [operand(2, 1, dtype="int32"), operand(3, dtype="int32")]
+    assert infer("FLOOR_DIV", pair) == (operand(2, 3, dtype="int32"),)
+    assert infer("NOT_EQUAL", pair) == (operand(2, 3, dtype="bool"),)
+
+
 def test_swiglu_wants_equal_dimensions():
     assert dimensions("SWIGLU", [(2, 3), (2, 3)]) == [(2, 3)]
     with pytest.raises(InvalidModelError, match=r"SWIGLU: gate \[2, 3\] and value \[3\] differ"):

@@ -81,6 +81,7 @@ BINARY: Mapping[str, Callable[..., object]] = MappingProxyType(
         "divide": _divide,
         "equal": np.equal,
         "float_modulo": np.fmod,
+        "floor_divide": np.floor_divide,
         "greater": np.greater,
         "greater_equal": np.greater_equal,
         "less": np.less,
@@ -89,6 +90,7 @@ BINARY: Mapping[str, Callable[..., object]] = MappingProxyType(
         "minimum": np.minimum,
         "modulo": np.mod,
         "multiply": np.multiply,
+        "not_equal": np.not_equal,
         "or": np.logical_or,
         "power": _power,
         # numpy defines shifts by too much, and by less than nothing, as ONNX does: the sign is what stays.

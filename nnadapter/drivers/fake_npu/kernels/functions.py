@@ -199,6 +199,11 @@ def _mish(x: Array, out: Array, decay: Array, inner: Array) -> None:
     np.multiply(x, inner, out)
 
 
+def _rsqrt(x: Array, out: Array) -> None:
+    np.sqrt(x, out)
+    np.reciprocal(out, out)
+
+
 def _always(function: Function) -> Callable[[], Function]:
     return lambda: function
 
@@ -240,6 +245,7 @@ FUNCTIONS: Mapping[str, UnaryFunction] = MappingProxyType(
         "reciprocal": _single(np.reciprocal),
         "relu": UnaryFunction(_always(_relu)),
         "round": _single(np.rint),
+        "rsqrt": UnaryFunction(_always(_rsqrt)),
         "selu": UnaryFunction(_selu, 1),
         "sigmoid": UnaryFunction(_always(_sigmoid)),
         "shrink": UnaryFunction(shrink, 2),
@@ -248,6 +254,7 @@ FUNCTIONS: Mapping[str, UnaryFunction] = MappingProxyType(
         "sinh": _single(np.sinh),
         "softplus": UnaryFunction(_always(_softplus), 1),
         "softsign": UnaryFunction(_always(_softsign), 1),
+        "square": _single(np.square),
         "sqrt": _single(np.sqrt),
         "swish": UnaryFunction(_swish, 1),
         "tan": _single(np.tan),
