@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 
 from nnadapter.conversions import Conversions
 from nnadapter.converters.convert import Conversion
+from nnadapter.drivers.border import ask_admission
 from nnadapter.drivers.interface import Admission
 from nnadapter.drivers.selection import CPU
-from nnadapter.errors import InvalidModelError, NNAdapterError
+from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import Model
 from nnadapter.offers import Answers, offers, worth_parting
 from nnadapter.preparation.prepare import Prepared, Shapes, Specialised
@@ -169,16 +170,7 @@ class Judged:
     def _ask(self, step: Step) -> Piece:
         target = next(target for target in self.targets if target.name == step.device)
         part = part_of(target.capability.form, step, self.conversion, self.parts)
-        try:
-            admission = target.context.admit(part.model)
-            if isinstance(admission, Admission):
-                return Piece(part, admission)
-            detail = f"the driver gave {type(admission).__name__} when asked for the segment, expected an Admission"
-        except NNAdapterError as error:
-            detail = str(error)
-        except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
-            detail = f"the driver failed when asked for the segment: {type(error).__name__}: {error}"
-        return Piece(part, Admission(verdict=Unsupported(Reason.DRIVER_ERROR, detail)))
+        return Piece(part, ask_admission(target.context, part.model))
 
     def _halves(self, segment: Segment, refusal: Unsupported) -> tuple[Segment, Segment] | None:
         if refusal.reason is not Reason.MEMORY_LIMIT:

@@ -6,7 +6,6 @@ again, and the fact is kept for the report. Programs that were compiled already 
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 
 from nnadapter.analysis import Analysis, Atoms, Judged, Piece
 from nnadapter.closing import close_all
+from nnadapter.drivers.border import OutputCheck, checked_program, describe
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.interface import Program
 from nnadapter.drivers.registry import device_lock
@@ -28,7 +28,7 @@ from nnadapter.errors import (
     FallbackWarning,
     NotDelegatedError,
 )
-from nnadapter.executor import BoundStep, CompiledPlan, ExecutionPool, OutputCheck, Substitute, describe
+from nnadapter.executor import BoundStep, CompiledPlan, ExecutionPool, Substitute
 from nnadapter.options import Options
 from nnadapter.targets import Target
 from partition.graph import Graph
@@ -123,11 +123,7 @@ class Compiler:
 
     def _program(self, analysis: Analysis, step: Step, piece: Piece | None) -> Built:
         part = analysis.parts.cpu_part(step) if piece is None else piece.part
-        program = self._target(step.device).context.compile(part.model)
-        if not isinstance(program, Program):
-            raise CompilationError(f"the driver gave {type(program).__name__}, expected a Program")
-        operator.index(program.memory_bytes)  # what is no number fails here, where a failing driver is dealt with
-        return Built(program, part.inputs)
+        return Built(checked_program(self._target(step.device).context.compile(part.model)), part.inputs)
 
     def _compile_failed(self, analysis: Analysis, step: Step, error: Exception) -> str:
         nodes = [analysis.plan.graph.nodes[node].name for node in step.nodes]

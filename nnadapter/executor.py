@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnadapter.closing import close_all
+from nnadapter.drivers.border import OutputCheck, check_results, create_execution, describe, read_only
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.drivers.selection import CPU
@@ -24,8 +25,6 @@ from nnadapter.ir.operand import Array
 from partition.plan import Step
 
 _MOST_FAILURES = 5
-OutputCheck = Sequence[tuple[tuple[int, ...], np.dtype[Any]] | None]
-"""Dimensions and data type that each output of a step must have; None where they are not known before the run."""
 
 
 class StepRun(NamedTuple):
@@ -93,9 +92,7 @@ class ExecutionPool:
         with suppress(IndexError):
             return self._free.pop()
         with self._lock:
-            execution = self._program.create_execution()
-            if not isinstance(execution, Execution):
-                raise ExecutionError(f"the driver gave {type(execution).__name__}, expected an Execution")
+            execution = create_execution(self._program)
             self._all.append(execution)
         return execution
 
@@ -231,25 +228,8 @@ def _instead(bound: BoundStep, error: Exception, failure: str, values: Sequence[
 
 
 def _guarded(bound: BoundStep, inputs: Sequence[Array]) -> Sequence[Array]:
-    results = bound.pool.compute([_read_only(array) for array in inputs])
-    if len(results) != len(bound.expected):
-        raise ExecutionError(f"the driver gave {len(results)} outputs, expected {len(bound.expected)}")
-    for name, result, expected in zip(bound.step.outputs, results, bound.expected, strict=True):
-        if type(result) is not np.ndarray:
-            raise ExecutionError(f"the driver gave {type(result).__name__} for {name!r}, expected a numpy array")
-        if expected is not None and (result.shape != expected[0] or result.dtype != expected[1]):
-            raise ExecutionError(
-                f"the driver gave {result.dtype}{list(result.shape)} for {name!r}, "
-                f"expected {expected[1]}{list(expected[0])}"
-            )
-    return results
-
-
-def _read_only(array: Array) -> Array:
-    # A scalar is contiguous; ascontiguousarray would give it an axis.
-    view = array.view() if array.flags.c_contiguous else np.ascontiguousarray(array).view()
-    view.setflags(write=False)
-    return view
+    results = bound.pool.compute([read_only(array) for array in inputs])
+    return check_results(results, bound.step.outputs, bound.expected)
 
 
 def _own(value: Any, fed: bool) -> Any:
@@ -257,9 +237,3 @@ def _own(value: Any, fed: bool) -> Any:
     if isinstance(value, np.ndarray) and (fed or not value.flags.writeable):
         return value.copy()
     return value
-
-
-def describe(error: BaseException) -> str:
-    """An error as a report shows it."""
-    text = " ".join(str(error).split())
-    return text if isinstance(error, NNAdapterError) else f"{type(error).__name__}: {text}"

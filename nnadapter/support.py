@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnadapter.converters.convert import Conversion
+from nnadapter.drivers.border import ask_supported
 from nnadapter.drivers.capability import ModelForm
-from nnadapter.errors import NNAdapterError
 from nnadapter.segments import OnnxParts
 from nnadapter.targets import Target
-from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
+from partition.verdict import SUPPORTED, Unsupported, Verdict, all_of
 
 
 def judge(target: Target, conversion: Conversion, parts: OnnxParts) -> tuple[Verdict, ...]:
-    """Return the verdict of `target` on every atom of the graph.
-
-    A driver that raises, or that answers with something else than one verdict per operation, has refused everything.
-    """
+    """Return the verdict of `target` on every atom of the graph; a driver that fails when asked has refused it."""
     of_nodes = _judge_ir(target, conversion) if target.capability.form is ModelForm.IR else _judge_onnx(target, parts)
     return tuple(all_of(of_nodes[node] for node in atom) for atom in parts.graph.atoms)
 
 
 def _judge_ir(target: Target, conversion: Conversion) -> Sequence[Verdict]:
-    asked = _ask(target, conversion.model, len(conversion.model.operations))
+    asked = ask_supported(target.context, conversion.model, len(conversion.model.operations))
     if all(asked) and all(conversion.verdicts):
         return [SUPPORTED] * len(conversion.verdicts)
     return [
@@ -34,19 +31,4 @@ def _judge_ir(target: Target, conversion: Conversion) -> Sequence[Verdict]:
 def _judge_onnx(target: Target, parts: OnnxParts) -> Sequence[Verdict]:
     # The CPU judges operators by their names, so that the weights need not be copied for it.
     model = parts.without_constants() if target.is_cpu else parts.whole()
-    return _ask(target, model, len(parts.graph.nodes))
-
-
-def _ask(target: Target, model: object, expected: int) -> Sequence[Verdict]:
-    try:
-        verdicts = list(target.context.supported(model))
-    except NNAdapterError as error:
-        return [Unsupported(Reason.DRIVER_ERROR, str(error))] * expected
-    except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
-        return [
-            Unsupported(Reason.DRIVER_ERROR, f"the driver failed when asked: {type(error).__name__}: {error}")
-        ] * expected
-    if len(verdicts) != expected or not all(isinstance(verdict, (Supported, Unsupported)) for verdict in verdicts):
-        detail = f"the driver gave {len(verdicts)} verdicts for {expected} operations, or something that is no verdict"
-        return [Unsupported(Reason.DRIVER_ERROR, detail)] * expected
-    return verdicts
+    return ask_supported(target.context, model, len(parts.graph.nodes))

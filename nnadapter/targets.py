@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nnadapter.closing import close_all
+from nnadapter.drivers.border import open_context
 from nnadapter.drivers.capability import Capability
 from nnadapter.drivers.interface import Context
-from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import CPU, DeviceRequest, Selected, select
-from nnadapter.errors import DeviceUnavailableError, NNAdapterError
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -61,17 +60,7 @@ def closed_on_failure(targets: Sequence[Target]) -> Iterator[None]:
 
 
 def _open(selected: Selected, session_options: onnxruntime.SessionOptions | None) -> Target:
-    device = open_device(selected.name)
-    try:
-        context = device.create_context(selected.options)
-        if not isinstance(context, Context):
-            raise TypeError(f"it gave {type(context).__name__}, expected a nnadapter.drivers.Context")
-    except NNAdapterError:
-        raise
-    except Exception as error:
-        raise DeviceUnavailableError(
-            f"device {selected.name!r} did not give a context: {type(error).__name__}: {error}; ask its vendor"
-        ) from error
+    device, context = open_context(selected)
     if selected.name == CPU:
         from nnadapter.drivers.onnxruntime import CpuContext
 

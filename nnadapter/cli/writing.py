@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
-import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from nnadapter.cli.command import Failure
+from nnadapter.files import replace_file
 
 
 def write_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
@@ -27,7 +27,7 @@ def write_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]
             with target.open("wb") as file:
                 write(file)
         else:
-            _replace(target.resolve(), write)
+            replace_file(target.resolve(), write)
     except OSError as error:
         raise Failure(f"{str(target)!r} cannot be written: {error.strerror or error}; give another path") from error
 
@@ -35,16 +35,6 @@ def write_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]
 def to_json(data: object) -> str:
     """JSON text; numbers that are not finite, which JSON does not know, become null."""
     return json.dumps(_finite(data), indent=2, allow_nan=False)
-
-
-def _replace(target: Path, write: Callable[[BinaryIO], object]) -> None:
-    beside = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
-    try:
-        with beside.open("xb") as file:
-            write(file)
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _finite(data: Any) -> Any:

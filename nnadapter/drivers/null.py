@@ -39,7 +39,7 @@ class NullExecution(Execution):
     """Makes zeros."""
 
     def __init__(self, outputs: Sequence[OperandType]) -> None:
-        self._outputs = tuple((type_.dimensions, np.dtype(type_.dtype.value)) for type_ in outputs)
+        self._outputs = tuple((type_.dimensions, type_.dtype.array_type) for type_ in outputs)
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute`."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from operator import index as as_integer
+
+import numpy as np
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Lifetime, Operand, OperandType, Quantisation, freeze
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir.tracing import Traced
 from nnadapter.ir.verify import check_attributes, check_inputs
 
 
@@ -26,20 +31,32 @@ class ModelBuilder:
 
     def type_of(self, operand: int) -> OperandType:
         """The type of an operand that was added."""
-        return self._operands[operand].type
+        return self._operand(operand, "this").type
 
     def value_of(self, operand: int) -> Array | None:
         """The contents of a constant operand, None for any other."""
-        return self._operands[operand].value
+        return self._operand(operand, "this").value
 
     def add_input(self, name: str, type_: OperandType) -> int:
-        """Add a model input."""
-        index = self._add(Operand(name, type_, Lifetime.MODEL_INPUT))
+        """Add a model input.
+
+        Raises:
+            InvalidModelError: the name is taken, or the type is none.
+        """
+        index = self._add(Operand(name, _checked(name, type_), Lifetime.MODEL_INPUT))
         self._inputs.append(index)
         return index
 
     def add_constant(self, name: str, value: Array, quantisation: Quantisation | None = None) -> int:
-        """Add a constant; `value` is kept, read-only, and not copied where it is contiguous."""
+        """Add a constant; `value` is kept, read-only, and not copied where it is contiguous.
+
+        Raises:
+            InvalidModelError: the name is taken, or `value` is no array of a data type that models know.
+        """
+        if not isinstance(value, np.ndarray):
+            raise InvalidModelError(f"constant {name!r} is {type(value).__name__}, expected a numpy array")
+        if value.dtype.name not in _DTYPES:
+            raise InvalidModelError(f"constant {name!r} holds {value.dtype}, expected one of {', '.join(_DTYPES)}")
         array = freeze(value)
         type_ = OperandType(DataType(array.dtype.name), array.shape, quantisation=quantisation)
         return self._add(Operand(name, type_, Lifetime.CONSTANT, array))
@@ -63,10 +80,10 @@ class ModelBuilder:
             origins: names of the ONNX nodes that the operation stands for.
 
         Raises:
-            InvalidModelError: unknown type, inputs or attributes that do not fit the schema.
+            InvalidModelError: unknown type, inputs or attributes that do not fit the schema, inputs that do not exist.
         """
         schema = schema_of(type_)
-        types = tuple(None if index == ABSENT else self._operands[index].type for index in inputs)
+        types = tuple(None if index == ABSENT else self._operand(index, type_).type for index in inputs)
         check_inputs(schema, types)
         complete = check_attributes(schema, attributes or {})
         results = schema.infer(types, complete)
@@ -106,6 +123,14 @@ class ModelBuilder:
                 operands[index] = Operand(operand.name, operand.type, Lifetime.MODEL_OUTPUT)
         return Model(tuple(operands), tuple(self._operations), tuple(self._inputs), tuple(outputs))
 
+    def _operand(self, index: int, reader: str) -> Operand:
+        if 0 <= index < len(self._operands):
+            return self._operands[index]
+        raise InvalidModelError(
+            f"{reader}: operand {index} is none of the {len(self._operands)} added so far; pass a number that an add_… "
+            "method returned"
+        )
+
     def _add(self, operand: Operand) -> int:
         if operand.name in self._names:
             raise InvalidModelError(f"the model has two operands named {operand.name!r}; names must differ")
@@ -118,3 +143,23 @@ class ModelBuilder:
             return outputs[position]
         # People do not begin value names with a per cent sign; should one collide all the same, `_add` says so.
         return f"%{len(self._operands)}"
+
+
+_DTYPES = tuple(map(str, DataType))
+
+
+def _checked(name: str, type_: OperandType) -> OperandType:
+    """The type of an operand that somebody may have written by hand."""
+    if not isinstance(type_, OperandType):
+        raise InvalidModelError(f"operand {name!r} is {type_!r}, expected an OperandType")
+    if type_.dtype not in _DTYPES:
+        raise InvalidModelError(f"operand {name!r} is {type_.dtype!r}, expected one of {', '.join(_DTYPES)}")
+    try:
+        dimensions = tuple(size if isinstance(size, Traced) else as_integer(size) for size in type_.dimensions)
+    except TypeError:
+        raise InvalidModelError(
+            f"operand {name!r} has dimensions {type_.dimensions!r}, expected whole numbers, every one known"
+        ) from None
+    if any(isinstance(size, int) and size < 0 for size in dimensions):
+        raise InvalidModelError(f"operand {name!r} has dimensions {list(dimensions)}, expected none below 0")
+    return replace(type_, dtype=DataType(type_.dtype), dimensions=dimensions)

@@ -45,6 +45,16 @@ class DataType(StrEnum):
         return _ITEMSIZE[self]
 
     @property
+    def array_type(self) -> np.dtype[Any]:
+        """The type of arrays of it; the 4-bit types take a byte for each element there."""
+        try:
+            return np.dtype(self.value)
+        except TypeError:
+            import ml_dtypes  # noqa: F401  it teaches numpy the names that numpy has not, and is loaded where one is used
+
+            return np.dtype(self.value)
+
+    @property
     def is_floating(self) -> bool:
         """True for the floating-point types."""
         return self in FLOATING

@@ -1,0 +1,134 @@
+"""The border to drivers: what one is given and what it answers are checked here, for every way to a device.
+
+A driver may raise anything and give anything back. Questions (`ask_…`) turn that into a refusal with a reason;
+everything else lets errors pass, and raises for answers of the wrong kind.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nnadapter.drivers.interface import Admission, Context, Device, Execution, Program, SegmentModel
+from nnadapter.drivers.registry import open_device
+from nnadapter.drivers.selection import Selected
+from nnadapter.errors import CompilationError, DeviceUnavailableError, ExecutionError, NNAdapterError
+from nnadapter.ir.operand import Array
+from partition.verdict import Reason, Supported, Unsupported, Verdict
+
+OutputCheck = Sequence[tuple[tuple[int, ...], np.dtype[Any]] | None]
+"""Dimensions and data type that each output must have; None where they are not known before the run."""
+
+
+def open_context(selected: Selected) -> tuple[Device, Context]:
+    """Open a device and create a context on it.
+
+    Raises:
+        DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
+        InvalidOptionError: an option does not fit.
+    """
+    device = open_device(selected.name)
+    try:
+        context = device.create_context(selected.options)
+        if not isinstance(context, Context):
+            raise TypeError(f"it gave {type(context).__name__}, expected a nnadapter.drivers.Context")
+    except NNAdapterError:
+        raise
+    except Exception as error:
+        raise DeviceUnavailableError(
+            f"device {selected.name!r} did not give a context: {type(error).__name__}: {error}; ask its vendor"
+        ) from error
+    return device, context
+
+
+def ask_supported(context: Context, model: SegmentModel, expected: int) -> Sequence[Verdict]:
+    """Return the `expected` verdicts of a context on the operations of a model.
+
+    A driver that raises, or that answers with something else than one verdict per operation, has refused everything.
+    """
+    try:
+        verdicts = list(context.supported(model))
+    except NNAdapterError as error:
+        return [Unsupported(Reason.DRIVER_ERROR, str(error))] * expected
+    except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
+        return [
+            Unsupported(Reason.DRIVER_ERROR, f"the driver failed when asked: {type(error).__name__}: {error}")
+        ] * expected
+    if len(verdicts) != expected or not all(isinstance(verdict, (Supported, Unsupported)) for verdict in verdicts):
+        detail = f"the driver gave {len(verdicts)} verdicts for {expected} operations, or something that is no verdict"
+        return [Unsupported(Reason.DRIVER_ERROR, detail)] * expected
+    return verdicts
+
+
+def ask_admission(context: Context, model: SegmentModel) -> Admission:
+    """Return the answer of a context to a final segment; a driver that raises has refused it."""
+    try:
+        admission = context.admit(model)
+        if isinstance(admission, Admission):
+            return admission
+        detail = f"the driver gave {type(admission).__name__} when asked for the segment, expected an Admission"
+    except NNAdapterError as error:
+        detail = str(error)
+    except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
+        detail = f"the driver failed when asked for the segment: {type(error).__name__}: {error}"
+    return Admission(verdict=Unsupported(Reason.DRIVER_ERROR, detail))
+
+
+def checked_program(program: object) -> Program:
+    """Return what a driver compiled or restored.
+
+    Raises:
+        CompilationError: it is no program.
+        TypeError: what it says of its memory is no number.
+    """
+    if not isinstance(program, Program):
+        raise CompilationError(f"the driver gave {type(program).__name__}, expected a Program")
+    operator.index(program.memory_bytes)  # what is no number fails here, where a failing driver is dealt with
+    return program
+
+
+def create_execution(program: Program) -> Execution:
+    """Return an execution of a program.
+
+    Raises:
+        ExecutionError: the driver gave something else.
+    """
+    execution = program.create_execution()
+    if not isinstance(execution, Execution):
+        raise ExecutionError(f"the driver gave {type(execution).__name__}, expected an Execution")
+    return execution
+
+
+def read_only(array: Array) -> Array:
+    """Return `array` as drivers get it: contiguous, and not to be written to; copied only where it must be."""
+    # A scalar is contiguous; ascontiguousarray would give it an axis.
+    view = array.view() if array.flags.c_contiguous else np.ascontiguousarray(array).view()
+    view.setflags(write=False)
+    return view
+
+
+def check_results(results: Sequence[Any], names: Sequence[str], expected: OutputCheck) -> Sequence[Array]:
+    """Return what a driver computed.
+
+    Raises:
+        ExecutionError: other outputs than expected, in number, kind, type or shape.
+    """
+    if len(results) != len(expected):
+        raise ExecutionError(f"the driver gave {len(results)} outputs, expected {len(expected)}")
+    for name, result, check in zip(names, results, expected, strict=True):
+        if type(result) is not np.ndarray:
+            raise ExecutionError(f"the driver gave {type(result).__name__} for {name!r}, expected a numpy array")
+        if check is not None and (result.shape != check[0] or result.dtype != check[1]):
+            raise ExecutionError(
+                f"the driver gave {result.dtype}{list(result.shape)} for {name!r}, expected {check[1]}{list(check[0])}"
+            )
+    return results
+
+
+def describe(error: BaseException) -> str:
+    """An error as a report shows it."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, NNAdapterError) else f"{type(error).__name__}: {text}"
