@@ -13,15 +13,25 @@ if TYPE_CHECKING:
     from nnadapter.comparing import CompareReport, compare
     from nnadapter.defaults import devices, get_device, set_device
     from nnadapter.drivers.capability import DeviceInfo
+    from nnadapter.ir.builder import ModelBuilder
     from nnadapter.options import Options
     from nnadapter.reporting import partition_report
     from nnadapter.reports.facts import PartitionReport
+    from nnadapter.runtime.compilation import Compilation
+    from nnadapter.runtime.context import Context
+    from nnadapter.runtime.device import Device
+    from nnadapter.runtime.execution import Execution
     from nnadapter.session import InferenceSession
 
 _HOMES = {
     "CompareReport": "nnadapter.comparing",
+    "Compilation": "nnadapter.runtime.compilation",
+    "Context": "nnadapter.runtime.context",
+    "Device": "nnadapter.runtime.device",
     "DeviceInfo": "nnadapter.drivers.capability",
+    "Execution": "nnadapter.runtime.execution",
     "InferenceSession": "nnadapter.session",
+    "ModelBuilder": "nnadapter.ir.builder",
     "Options": "nnadapter.options",
     "PartitionReport": "nnadapter.reports.facts",
     "compare": "nnadapter.comparing",
@@ -36,8 +46,13 @@ _HOMES = {
 
 __all__ = [
     "CompareReport",
+    "Compilation",
+    "Context",
+    "Device",
     "DeviceInfo",
+    "Execution",
     "InferenceSession",
+    "ModelBuilder",
     "Options",
     "PartitionReport",
     "compare",

@@ -45,6 +45,28 @@ def select(requests: DeviceRequest | Sequence[DeviceRequest]) -> tuple[Selected,
     return (*(device for device in chosen if device.name != CPU), *cpu)
 
 
+def select_one(name: str, options: Mapping[str, Any]) -> Selected:
+    """Return the one device called `name`, without the `cpu` behind it.
+
+    Raises:
+        DeviceNotFoundError, DeviceUnavailableError: it does not exist or cannot be used here.
+        InvalidOptionError: `name` is no name, or an option does not exist or does not fit.
+    """
+    device = canonical(name)
+    return Selected(device, check_options(device, options), named=True)
+
+
+def canonical(name: str) -> str:
+    """The name that a device goes by: `fake_npu:0` is `fake_npu`, the first device of its driver.
+
+    Raises:
+        InvalidOptionError: `name` is no name.
+    """
+    if not isinstance(name, str):
+        raise InvalidOptionError(f"a device is chosen by its name, got {name!r}")
+    return name.removesuffix(":0")
+
+
 def requests_of(requests: DeviceRequest | Sequence[DeviceRequest]) -> list[DeviceRequest]:
     """Return `requests` as a list, after checking them as `select` does."""
     select(requests)
@@ -80,17 +102,12 @@ def _listed(requests: DeviceRequest | Sequence[DeviceRequest]) -> Sequence[Devic
 
 def _split(request: object) -> tuple[str, Mapping[str, Any]]:
     if isinstance(request, str):
-        return _canonical(request), {}
+        return canonical(request), {}
     if isinstance(request, tuple) and len(request) == 2:
         name, options = request
         if isinstance(name, str) and isinstance(options, Mapping):
-            return _canonical(name), options
+            return canonical(name), options
     raise InvalidOptionError(f"a device is a name or a pair (name, options), got {request!r}")
-
-
-def _canonical(name: str) -> str:
-    """`fake_npu:0` is `fake_npu`, the first device of its driver."""
-    return name.removesuffix(":0")
 
 
 def _converted(device: str, option: Option, given: Any) -> OptionValue:

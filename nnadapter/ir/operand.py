@@ -129,7 +129,7 @@ class OperandType:
     @property
     def nbytes(self) -> int:
         """Bytes of the contents; 4-bit types rounded up to whole bytes."""
-        return int(-(-self.size * _ITEMSIZE[self.dtype] // 1))
+        return int(-(-self.size * round(_ITEMSIZE[self.dtype] * 8) // 8))
 
     def __str__(self) -> str:
         """As in the text form: `float32[1, 3, 224, 224]`, with the layout where it is not ONNX's."""

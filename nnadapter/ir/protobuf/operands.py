@@ -1,0 +1,67 @@
+"""Operands as messages, and back, without their contents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import TypeVar
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operand import DataType, Layout, Lifetime, Operand, OperandType, Quantisation
+from nnadapter.ir.protobuf.messages import ADVICE, Message
+
+_LARGEST_RANK = 64
+_Word = TypeVar("_Word", bound=StrEnum)
+
+
+def write_operand(message: Message, operand: Operand) -> None:
+    """Fill an Operand message with all but the contents."""
+    type_ = operand.type
+    message.name = operand.name
+    message.data_type = type_.dtype.value
+    message.dimensions.extend(type_.dimensions)
+    message.layout = type_.layout.value
+    message.lifetime = operand.lifetime.value
+    if type_.quantisation is not None:
+        message.quantisation.scale.extend(type_.quantisation.scale)
+        message.quantisation.zero_point.extend(type_.quantisation.zero_point)
+        if type_.quantisation.axis is not None:
+            message.quantisation.axis = type_.quantisation.axis
+
+
+def read_operand(message: Message) -> Operand:
+    """Return the operand of a message, without contents.
+
+    Raises:
+        InvalidModelError: a word is not one of those that there are, or a dimension is no size.
+    """
+    dimensions = tuple(message.dimensions)
+    if len(dimensions) > _LARGEST_RANK or any(size < 0 for size in dimensions):
+        raise InvalidModelError(
+            f"operand {message.name!r} has rank {len(dimensions)} and dimensions {list(dimensions[:_LARGEST_RANK])}, "
+            f"expected at most {_LARGEST_RANK}, none below 0; {ADVICE}"
+        )
+    type_ = OperandType(
+        _word(DataType, message.data_type, message.name),
+        dimensions,
+        _word(Layout, message.layout, message.name),
+        _quantisation(message.quantisation) if message.HasField("quantisation") else None,
+    )
+    return Operand(message.name, type_, _word(Lifetime, message.lifetime, message.name))
+
+
+def _quantisation(message: Message) -> Quantisation:
+    axis = message.axis if message.HasField("axis") else None
+    return Quantisation(scale=tuple(message.scale), zero_point=tuple(message.zero_point), axis=axis)
+
+
+def _word(kind: type[_Word], value: str, operand: str) -> _Word:
+    if value in _words(kind):
+        return kind(value)
+    raise InvalidModelError(
+        f"operand {operand!r} has the {kind.__name__} {value!r}, expected one of {', '.join(_words(kind))}; {ADVICE}"
+    )
+
+
+def _words(kind: Iterable[StrEnum]) -> list[str]:
+    return [each.value for each in kind]

@@ -1,0 +1,169 @@
+"""A model as bytes, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from io import BytesIO
+
+from nnadapter.errors import InvalidModelError, ModelFileError
+from nnadapter.ir.model import Model, Operation
+from nnadapter.ir.operand import Operand
+from nnadapter.ir.operations import schema_of
+from nnadapter.ir.protobuf.messages import ADVICE, Message, new, parse, refuse_unknown
+from nnadapter.ir.protobuf.operands import read_operand, write_operand
+from nnadapter.ir.protobuf.weights import Contents, Weights, references_in, weights_of
+from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir.verify import check_attributes, verify
+
+FORMAT = "nnadapter model"
+"""What every file says that it is."""
+VERSION = 1
+"""The format's version, which files carry; newer ones are refused."""
+BEGINNING = b"\x0a\x0f" + FORMAT.encode()
+"""The first bytes of every file: field 1 of `File`."""
+
+
+def to_bytes(model: Model, file: str = "weights") -> tuple[bytes, bytes]:
+    """Return a model as bytes, and the bytes of its data file, to which it refers as `file`.
+
+    The same model gives the same bytes. `Model.varying`, a hint to compilers, is left out.
+
+    Raises:
+        InvalidModelError: the model contradicts itself, or holds a number that the format has no room for.
+    """
+    weights = weights_of_checked(model)
+    written = BytesIO()
+    weights.write(written)
+    return message_of(model, weights, file), written.getvalue()
+
+
+def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: bool = True) -> Model:
+    """Return the model that `to_bytes` wrote.
+
+    Args:
+        contents: the model.
+        files: data files by name, which the model's constants look into: not to be changed as long as it lives.
+        check_contents: compare the digests of constants, which reads every byte of them.
+
+    Raises:
+        ModelFileError: a data file is missing or is not what it was.
+        InvalidModelError: the bytes are no model, are damaged, or of a newer version; or the model contradicts itself.
+    """
+
+    def named(name: str) -> memoryview:
+        if name not in files:
+            raise ModelFileError(f"the model's data file {name!r} is not among those given, {sorted(files)}; pass it")
+        return memoryview(files[name]).toreadonly()
+
+    return read_model(contents, named, check_contents=check_contents)
+
+
+def weights_of_checked(model: Model) -> Weights:
+    """Return the contents of the constants of a model that is sound; raises InvalidModelError for others."""
+    verify(model)
+    return weights_of(model)
+
+
+def message_of(model: Model, weights: Weights, file: str) -> bytes:
+    """Return a model as the bytes of a `File` message that refers to its data file as `file`.
+
+    Raises:
+        InvalidModelError: it holds a number or a text that the format has no room for.
+    """
+    whole, message = new("File"), new("Model")
+    try:
+        _write_model(message, model, weights, file)
+    except (TypeError, ValueError) as error:
+        raise InvalidModelError(f"the model cannot be written: {error}; a number or a text does not fit") from error
+    whole.format, whole.version = FORMAT, VERSION
+    whole.model = message.SerializeToString(deterministic=True)
+    whole.sha256 = sha256(whole.model).digest()
+    written: bytes = whole.SerializeToString(deterministic=True)
+    return written
+
+
+def _write_model(message: Message, model: Model, weights: Weights, file: str) -> None:
+    for index, operand in enumerate(model.operands):
+        row = message.operands.add()
+        write_operand(row, operand)
+        block = weights.by_operand.get(index)
+        if block is not None:
+            row.contents.file, row.contents.offset = file, block.offset
+            row.contents.length, row.contents.sha256 = block.data.nbytes, block.digest
+    for operation in model.operations:
+        _write_operation(message.operations.add(), operation)
+    message.inputs.extend(model.inputs)
+    message.outputs.extend(model.outputs)
+
+
+def _write_operation(message: Message, operation: Operation) -> None:
+    message.type = operation.type
+    message.inputs.extend(operation.inputs)
+    message.outputs.extend(operation.outputs)
+    message.origins.extend(operation.origins)
+    for attribute in schema_of(operation.type).attributes:
+        row = message.attributes.add()
+        row.name = attribute.name
+        value = operation.attributes[attribute.name]
+        if isinstance(value, tuple):  # fields are called as kinds are
+            inner = getattr(row, attribute.kind.value)
+            inner.SetInParent()
+            inner.values.extend(value)
+        else:
+            setattr(row, attribute.kind.value, value)
+
+
+def read_model(contents: bytes, files: Callable[[str], memoryview], *, check_contents: bool) -> Model:
+    """See `from_bytes`; `files` gives a data file by its name."""
+    message = _opened(contents)
+    found = Contents(files, check=check_contents)
+    found.add(references_in(message.operands))
+    model = Model(
+        tuple(_read_operand(row, found) for row in message.operands),
+        tuple(_read_operation(row) for row in message.operations),
+        tuple(message.inputs),
+        tuple(message.outputs),
+    )
+    verify(model)
+    return model
+
+
+def _opened(contents: bytes) -> Message:
+    """The `Model` message in a `File`, everything about it checked that does not depend on models."""
+    if not contents.startswith(BEGINNING):
+        raise InvalidModelError(f"{contents[:17]!r}… is the beginning of no nnadapter model; write one with `save`")
+    whole = parse("File", contents)
+    if not 1 <= whole.version <= VERSION:
+        raise InvalidModelError(
+            f"the model has format version {whole.version}, and this nnadapter knows 1 to {VERSION}; update nnadapter"
+        )
+    refuse_unknown(whole)
+    if sha256(whole.model).digest() != whole.sha256:
+        raise InvalidModelError(f"the model is not what it was: its digest is another; {ADVICE}")
+    message = parse("Model", whole.model)
+    refuse_unknown(message)
+    return message
+
+
+def _read_operand(message: Message, contents: Contents) -> Operand:
+    operand = read_operand(message)
+    if not message.HasField("contents"):
+        return operand
+    return Operand(operand.name, operand.type, operand.lifetime, contents.array(message.contents, operand))
+
+
+def _read_operation(message: Message) -> Operation:
+    given = {row.name: _value(row) for row in message.attributes}
+    if len(given) != len(message.attributes):
+        raise InvalidModelError(f"{message.type}: an attribute stands there twice, expected each once; {ADVICE}")
+    complete = check_attributes(schema_of(message.type), given)
+    return Operation(message.type, tuple(message.inputs), tuple(message.outputs), complete, tuple(message.origins))
+
+
+def _value(message: Message) -> AttributeValue:
+    kind = message.WhichOneof("value")
+    if kind is None:
+        raise InvalidModelError(f"attribute {message.name!r} has no value, expected one; {ADVICE}")
+    value: AttributeValue = getattr(message, kind)
+    return tuple(value.values) if kind in ("ints", "floats") else value  # type: ignore[union-attr]

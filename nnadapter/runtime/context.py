@@ -1,0 +1,60 @@
+"""A device opened with options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from nnadapter.drivers.border import open_context
+from nnadapter.drivers.capability import ModelForm, OptionValue
+from nnadapter.drivers.selection import select_one
+from nnadapter.errors import InvalidOptionError
+from nnadapter.runtime.device import Device
+from nnadapter.runtime.handle import Handle
+
+
+class Context(Handle):
+    """What compilations on a device are made in.
+
+    Source: NNAdapterContext_create, _destroy; options are typed and checked, not text.
+
+    Args:
+        device: an open device that takes the adapter IR.
+        **options: options of the device by name; `device.capability.options` lists them.
+
+    Raises:
+        InvalidOptionError: an option does not exist or does not fit, or the device does not take the adapter IR.
+        DeviceUnavailableError: the driver gave no context.
+        ClosedError: the device was closed.
+    """
+
+    def __init__(self, device: Device, **options: Any) -> None:
+        if not isinstance(device, Device):
+            raise InvalidOptionError(f"a context is made on a nnadapter.Device, got {device!r}; use Device.acquire")
+        device.check_open()
+        if device.capability.form is not ModelForm.IR:
+            raise InvalidOptionError(
+                f"device {device.name!r} takes ONNX alone, no model built by hand; choose another device, or run an "
+                "ONNX model with nnadapter.InferenceSession"
+            )
+        selected = select_one(device.name, options)
+        self._device = device
+        self._options = MappingProxyType(dict(selected.options))
+        self.driver_context = open_context(selected)[1]
+        """The driver's own context."""
+        super().__init__(device, self.driver_context)
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+        return self._device
+
+    @property
+    def options(self) -> Mapping[str, OptionValue]:
+        """Every option with its value."""
+        return self._options
+
+    def __repr__(self) -> str:
+        """The kind and the device."""
+        return f"Context({self._device.name!r})"

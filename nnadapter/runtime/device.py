@@ -1,0 +1,48 @@
+"""A device of this machine, by its name."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from nnadapter.drivers.capability import Capability
+from nnadapter.drivers.registry import open_device
+from nnadapter.drivers.selection import canonical
+from nnadapter.runtime.handle import Handle
+
+
+class Device(Handle):
+    """One device. It is opened once per process and shared: to close this closes what was made from it, and no more.
+
+    Source: NNAdapterDevice_acquire, _release, _getName.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = canonical(name)
+        self._capability = open_device(self._name).capability
+        super().__init__(None)
+
+    @classmethod
+    def acquire(cls, name: str) -> Self:
+        """Return the device called `name`: `fake_npu`, or `fake_npu:1` where a driver has several.
+
+        `nnadapter.devices()` lists them all, with the reason where one cannot be used.
+
+        Raises:
+            DeviceNotFoundError, DeviceUnavailableError: it does not exist or cannot be used here.
+            InvalidOptionError: `name` is no name.
+        """
+        return cls(name)
+
+    @property
+    def name(self) -> str:
+        """What a person writes to choose it."""
+        return self._name
+
+    @property
+    def capability(self) -> Capability:
+        """Its limits, its options, and what it takes, operation by operation."""
+        return self._capability
+
+    def __repr__(self) -> str:
+        """The kind and the name."""
+        return f"Device({self._name!r})"

@@ -1,0 +1,174 @@
+"""Inputs, a run, outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from nnadapter.drivers.border import check_results, create_execution, describe, read_only
+from nnadapter.drivers.capability import Threading
+from nnadapter.drivers.registry import device_lock
+from nnadapter.errors import (
+    CancelledError,
+    DeviceLostError,
+    ExecutionError,
+    InputTypeError,
+    InvalidInputError,
+    MissingInputError,
+    NNAdapterError,
+    OutOfMemoryError,
+)
+from nnadapter.ir.names import close_names
+from nnadapter.ir.operand import Array, Operand
+from nnadapter.runtime.compilation import Compilation
+from nnadapter.runtime.handle import Handle
+
+
+class Execution(Handle):
+    """One set of buffers of a program: set the inputs, compute, fetch the outputs.
+
+    An execution computes in one thread at a time; others wait. Executions of one compilation compute side by side,
+    unless the device does one thing at a time (`device.capability.threading`): then these wait too.
+
+    Source: NNAdapterExecution_create, _setInput, _setOutput, _compute.
+
+    Args:
+        compilation: what is to run; compiled now if it was not yet.
+
+    Raises:
+        NotDelegatedError, CompilationError: as in `Compilation.compile`.
+        ExecutionError: the driver gave no execution.
+        ClosedError: the compilation was closed.
+    """
+
+    def __init__(self, compilation: Compilation) -> None:
+        program = compilation.program()
+        device = compilation.context.device
+        self._compilation = compilation
+        self._device = device.name
+        self._inputs, self._outputs = compilation.inputs, compilation.outputs
+        self._expected = [(each.type.dimensions, each.type.dtype.array_type) for each in self._outputs]
+        self._given: list[Array | None] = [None] * len(self._inputs)
+        self._results: Sequence[Array] | None = None
+        self._turn: AbstractContextManager[Any] = (
+            device_lock(device.name) if device.capability.threading is Threading.SERIAL else nullcontext()
+        )
+        try:
+            self._execution = create_execution(program)
+        except Exception as error:
+            raise self._failed("did not give an execution", error) from error
+        super().__init__(compilation, self._execution)
+
+    def set_input(self, which: str | int, array: Array) -> None:
+        """Set one input; it stays set for later runs. The array is not copied, so do not change it before `compute`.
+
+        Args:
+            which: the input's name or its position.
+            array: of exactly the input's data type and dimensions.
+
+        Raises:
+            InputTypeError: it has another data type, or is no array.
+            InvalidInputError: there is no such input, or it has other dimensions.
+        """
+        position = _position(which, self._inputs, "input")
+        _check(self._inputs[position], array)
+        with self._lock:
+            self.check_open()
+            self._given[position] = read_only(array)
+            self._results = None
+
+    def set_inputs(self, arrays: Mapping[str, Array] | Sequence[Array]) -> None:
+        """Set several inputs: by name, or all of them by position; see `set_input`."""
+        if not isinstance(arrays, Mapping) and len(arrays) != len(self._inputs):
+            raise InvalidInputError(f"got {len(arrays)} inputs, expected {len(self._inputs)} ({_names(self._inputs)})")
+        for which, array in arrays.items() if isinstance(arrays, Mapping) else enumerate(arrays):
+            self.set_input(which, array)
+
+    def compute(self) -> tuple[Array, ...]:
+        """Run the program once on the inputs that are set, and return the outputs in order: the caller's own arrays.
+
+        Raises:
+            MissingInputError: an input is not set.
+            ExecutionError: the device failed, or gave something else than the model says.
+        """
+        with self._lock:
+            self.check_open()
+            inputs = [array for array in self._given if array is not None]
+            if len(inputs) < len(self._given):
+                missing = self._inputs[self._given.index(None)].name
+                raise MissingInputError(f"input {missing!r} is not set; call set_input first", name=missing)
+            self._results = None
+            self._results = self._computed(inputs)
+            return tuple(self._results)
+
+    def output(self, which: str | int) -> Array:
+        """Return one output of the last run, by name or position.
+
+        Raises:
+            InvalidInputError: there is no such output.
+            ExecutionError: nothing was computed since the inputs were set.
+        """
+        position = _position(which, self._outputs, "output")
+        with self._lock:
+            self.check_open()
+            if self._results is None:
+                raise ExecutionError("nothing was computed since the inputs were set; call compute first")
+            return self._results[position]
+
+    def __repr__(self) -> str:
+        """The kind and what runs."""
+        return f"Execution({self._compilation})"
+
+    def _computed(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        names = [operand.name for operand in self._outputs]
+        try:
+            with self._turn:
+                results = self._execution.compute(inputs)
+            return [_own(result, inputs) for result in check_results(results, names, self._expected)]
+        except Exception as error:
+            raise self._failed("failed while it computed", error) from error
+
+    def _failed(self, what: str, error: Exception) -> NNAdapterError:
+        if isinstance(error, _TELLING):
+            return error
+        return ExecutionError(f"device {self._device!r} {what}: {describe(error)}", device=self._device)
+
+
+_TELLING = (CancelledError, DeviceLostError, OutOfMemoryError)
+"""Errors of drivers that say more than that the run failed."""
+
+
+def _position(which: str | int, operands: Sequence[Operand], kind: str) -> int:
+    if isinstance(which, str):
+        names = [operand.name for operand in operands]
+        if which in names:
+            return names.index(which)
+        raise InvalidInputError(f"there is no {kind} {which!r}; {close_names(which, names)}", name=which)
+    if not isinstance(which, int) or not 0 <= which < len(operands):
+        raise InvalidInputError(
+            f"there is no {kind} {which!r}, expected a name or a position below {len(operands)} ({_names(operands)})"
+        )
+    return which
+
+
+def _names(operands: Sequence[Operand]) -> str:
+    return ", ".join(operand.name for operand in operands)
+
+
+def _check(operand: Operand, array: object) -> None:
+    type_, name = operand.type, operand.name
+    if not isinstance(array, np.ndarray):
+        raise InputTypeError(f"input {name!r} is {type(array).__name__}, expected a numpy array of {type_}", name=name)
+    if array.dtype != type_.dtype.array_type:
+        raise InputTypeError(f"input {name!r} is {array.dtype}{list(array.shape)}, expected {type_}", name=name)
+    if array.shape != type_.dimensions:
+        raise InvalidInputError(f"input {name!r} is {array.dtype}{list(array.shape)}, expected {type_}", name=name)
+
+
+def _own(result: Array, inputs: Sequence[Array]) -> Array:
+    """An output that nobody else holds: constants and inputs that are outputs as well are copied."""
+    held = not result.flags.writeable or any(np.may_share_memory(result, array) for array in inputs)
+    return result.copy() if held else result
