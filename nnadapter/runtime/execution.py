@@ -98,7 +98,8 @@ class Execution(Handle):
             self.check_open()
             inputs = [array for array in self._given if array is not None]
             if len(inputs) < len(self._given):
-                missing = self._inputs[self._given.index(None)].name
+                pairs = zip(self._inputs, self._given, strict=True)
+                missing = next(operand.name for operand, array in pairs if array is None)
                 raise MissingInputError(f"input {missing!r} is not set; call set_input first", name=missing)
             self._results = None
             self._results = self._computed(inputs)

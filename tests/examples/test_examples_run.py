@@ -65,3 +65,13 @@ def test_pictures_are_drawn_again(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == set(shipped) - {"bilingual.png"}
     assert all(path.stat().st_size < 150_000 for path in shipped.values())
     assert sum(path.stat().st_size for path in shipped.values()) < 600_000
+
+
+def test_build_by_hand_agrees_with_numpy_and_shows_the_errors():
+    done = start("build_by_hand.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert float(re.search(r"largest difference to numpy (\S+)$", done.stdout, re.MULTILINE)[1]) < 1e-6
+    assert len(re.findall(r"^\w+ +yes$", done.stdout, re.MULTILINE)) == 6
+    kinds = re.findall(r"^    (\w+): \S", done.stdout, re.MULTILINE)
+    assert kinds == ["InvalidModelError"] * 4 + ["NotDelegatedError", "InvalidInputError"]

@@ -52,6 +52,8 @@ def load(path: str | os.PathLike[str], *, check_contents: bool = True) -> Model:
     """
     source = Path(path)
     try:
+        if source.exists() and not source.is_file():  # a pipe would never end
+            raise ModelFileError(f"{str(source)!r} is no file; give the path of a model")
         with source.open("rb") as file:
             contents = file.read(len(BEGINNING))
             if contents == BEGINNING:  # what is no model may be large

@@ -119,13 +119,16 @@ def read_model(contents: bytes, files: Callable[[str], memoryview], *, check_con
     message = _opened(contents)
     found = Contents(files, check=check_contents)
     found.add(references_in(message.operands))
-    model = Model(
-        tuple(_read_operand(row, found) for row in message.operands),
-        tuple(_read_operation(row) for row in message.operations),
-        tuple(message.inputs),
-        tuple(message.outputs),
-    )
-    verify(model)
+    try:
+        model = Model(
+            tuple(_read_operand(row, found) for row in message.operands),
+            tuple(_read_operation(row) for row in message.operations),
+            tuple(message.inputs),
+            tuple(message.outputs),
+        )
+        verify(model)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # a shape rule met numbers beyond all sense
+        raise InvalidModelError(f"the model contradicts itself: {type(error).__name__}: {error}; {ADVICE}") from error
     return model
 
 

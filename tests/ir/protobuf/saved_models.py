@@ -1,0 +1,71 @@
+"""Small models for the tests of the protobuf form, and what it takes to change a written one."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import numpy as np
+
+from nnadapter.ir import DataType, ModelBuilder, OperandType, to_text
+from nnadapter.ir.protobuf.messages import new
+from nnadapter.ir.protobuf.serialised import to_bytes
+
+FLOAT = DataType.FLOAT32
+
+
+def network():
+    """softmax(relu(convolution) as rows, times w, plus w): constants b and again are equal."""
+    builder = ModelBuilder()
+    x = builder.add_input("x", OperandType(FLOAT, (2, 3, 6, 6)))
+    filter_ = builder.add_constant("filter", np.arange(108, dtype=np.float32).reshape(4, 3, 3, 3) / 108)
+    bias = builder.add_constant("bias", np.arange(4, dtype=np.float32))
+    (y,) = builder.add_operation("CONV_2D", (x, filter_, bias), {"fuse_code": "relu"}, origins=("conv", "relu"))
+    (y,) = builder.add_operation("MAX_POOL_2D", (y,), {"kernel_shape": (2, 2), "strides": (2, 2)})
+    (y,) = builder.add_operation("RESHAPE", (y,), {"shape": (2, 16)})
+    (y,) = builder.add_operation("CLIP", (y,), {"min": 0.0, "max": float("inf")})
+    (y,) = builder.add_operation("SLICE", (y,), {"starts": (0,), "ends": (4,), "axes": (1,), "steps": (1,)})
+    (y,) = builder.add_operation("ADD", (y, builder.add_constant("again", np.arange(4, dtype=np.float32))))
+    (y,) = builder.add_operation("SOFTMAX", (y,), {"axis": 1}, outputs=("probabilities",))
+    return builder.finish([y, x, y])
+
+
+def only(type_, value=None, quantisation=None):
+    """A model of one operand, an input or a constant."""
+    builder = ModelBuilder()
+    operand = builder.add_input("only", type_) if value is None else builder.add_constant("only", value, quantisation)
+    return builder.finish([operand])
+
+
+def assert_same(model, other):
+    assert to_text(other) == to_text(model)
+    assert [each.lifetime for each in other.operands] == [each.lifetime for each in model.operands]
+    assert [list(each.attributes) for each in other.operations] == [list(each.attributes) for each in model.operations]
+    for before, after in zip(model.operands, other.operands, strict=True):
+        if before.value is not None:
+            assert after.value.dtype == before.value.dtype and not after.value.flags.writeable
+            assert after.value.tobytes() == before.value.tobytes() and after.value.flags.c_contiguous
+
+
+def opened(contents):
+    """The `File` and `Model` messages of a written model."""
+    whole, message = new("File"), new("Model")
+    whole.ParseFromString(contents)
+    message.ParseFromString(whole.model)
+    return whole, message
+
+
+def sealed(inner, **changes):
+    """A `File` around the bytes of a `Model`, its digest right unless it is given."""
+    whole = new("File")
+    fields = {"format": "nnadapter model", "version": 1, "model": inner, "sha256": sha256(inner).digest(), **changes}
+    for name, value in fields.items():
+        setattr(whole, name, value)
+    return whole.SerializeToString(deterministic=True)
+
+
+def changed(model, change):
+    """The bytes of a model whose message `change` has changed, and its data files."""
+    contents, data = to_bytes(model)
+    _, message = opened(contents)
+    change(message)
+    return sealed(message.SerializeToString(deterministic=True)), {"weights": data}

@@ -1,0 +1,51 @@
+"""The classes are those of model.proto."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+from nnadapter.ir.protobuf.descriptor import DESCRIPTOR
+from nnadapter.ir.schema import Kind
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_descriptor_is_that_of_the_proto():
+    pytest.importorskip("grpc_tools")
+    spec = importlib.util.spec_from_file_location("make_descriptor", ROOT / "docs" / "make_descriptor.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made, kept = FileDescriptorProto.FromString(module.descriptor()), FileDescriptorProto.FromString(DESCRIPTOR)
+    assert made == kept, "run: python docs/make_descriptor.py"
+
+
+def test_attributes_have_a_field_for_every_kind():
+    messages = {message.name: message for message in FileDescriptorProto.FromString(DESCRIPTOR).message_type}
+    assert [field.name for field in messages["Attribute"].field] == ["name", *map(str, Kind)]
+
+
+def test_field_numbers_stay():
+    messages = FileDescriptorProto.FromString(DESCRIPTOR).message_type
+    numbers = {message.name: {field.name: field.number for field in message.field} for message in messages}
+    assert numbers == {
+        "File": {"format": 1, "version": 2, "sha256": 3, "model": 4},
+        "Model": {"operands": 1, "operations": 2, "inputs": 3, "outputs": 4},
+        "Operand": {
+            "name": 1,
+            "data_type": 2,
+            "dimensions": 3,
+            "layout": 4,
+            "quantisation": 5,
+            "lifetime": 6,
+            "contents": 7,
+        },
+        "Quantisation": {"scale": 1, "zero_point": 2, "axis": 3},
+        "Reference": {"file": 1, "offset": 2, "length": 3, "sha256": 4},
+        "Operation": {"type": 1, "inputs": 2, "outputs": 3, "attributes": 4, "origins": 5},
+        "Attribute": {"name": 1, "bool": 2, "int": 3, "float": 4, "string": 5, "ints": 6, "floats": 7},
+        "Ints": {"values": 1},
+        "Floats": {"values": 1},
+        "Signature": {"device": 1, "inputs": 2, "outputs": 3},
+    }

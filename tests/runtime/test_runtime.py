@@ -1,0 +1,361 @@
+"""A model built by hand, on a device, without ONNX."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.errors import (
+    ClosedError,
+    CompilationError,
+    DeviceNotFoundError,
+    DeviceUnavailableError,
+    DriverError,
+    DriverWarning,
+    ExecutionError,
+    InputTypeError,
+    InvalidInputError,
+    InvalidModelError,
+    InvalidOptionError,
+    MissingInputError,
+    NotDelegatedError,
+)
+from nnadapter.ir import DataType, OperandType
+from partition.verdict import Reason
+from tests.ir_interpreter import interpret
+from tests.trial_driver import COUNTS
+
+X = np.random.default_rng(5).standard_normal((2, 3)).astype(np.float32)
+Y = np.random.default_rng(6).standard_normal((2, 3)).astype(np.float32)
+
+
+def small():
+    """total = x + y, result = exp(relu(total))."""
+    builder = nna.ModelBuilder()
+    x, y = (builder.add_input(name, OperandType(DataType.FLOAT32, (2, 3))) for name in "xy")
+    (total,) = builder.add_operation("ADD", (x, y), outputs=["total"])
+    (positive,) = builder.add_operation("RELU", (total,), outputs=["positive"])
+    return builder.finish([*builder.add_operation("EXP", (positive,), outputs=["result"]), total])
+
+
+@pytest.fixture
+def context():
+    with nna.Device.acquire("fake_npu") as device, nna.Context(device) as made:
+        yield made
+
+
+@pytest.fixture
+def execution(context):
+    return nna.Execution(nna.Compilation(context, small()))
+
+
+def trial(fault="none", **options):
+    return nna.Context(nna.Device.acquire("trial"), fault=fault, **options)
+
+
+@pytest.mark.parametrize("name", ["fake_npu", "fake_npu:0", "trial"])
+def test_a_model_runs_as_the_interpreter_says(name):
+    with nna.Device.acquire(name) as device, nna.Context(device) as context:
+        assert device.name == name.removesuffix(":0")
+        compilation = nna.Compilation(context, small())
+        assert all(compilation.verdicts) and compilation.admission.verdict
+        assert [operand.name for operand in (*compilation.inputs, *compilation.outputs)] == [
+            "x",
+            "y",
+            "result",
+            "total",
+        ]
+        with nna.Execution(compilation.compile()) as execution:
+            execution.set_input("x", X)
+            execution.set_input(1, Y)
+            results = execution.compute()
+            assert execution.output("total") is execution.output(1) is results[1]
+    for got, expected in zip(results, interpret(small(), [X, Y]), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_neither_onnx_nor_onnxruntime_is_imported():
+    code = """
+import sys, numpy as np, nnadapter as nna
+from nnadapter.ir import OperandType
+builder = nna.ModelBuilder()
+(y,) = builder.add_operation("RELU", (builder.add_input("x", OperandType("float32", [2])),))
+with nna.Device.acquire("fake_npu") as device, nna.Context(device, threads=1) as context:
+    compilation = nna.Compilation(context, builder.finish([y]))
+    restored = nna.Compilation.restore(context, compilation.serialise())
+    with nna.Execution(restored) as execution:
+        execution.set_inputs([np.array([-1, 2], np.float32)])
+        print(execution.compute()[0].tolist())
+print(sorted({name.split(".")[0] for name in sys.modules} & {"onnx", "onnxruntime"}))
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[0.0, 2.0]\n[]\n"
+
+
+def test_inputs_stay_set_and_results_are_the_callers(execution):
+    execution.set_inputs({"x": X, "y": Y})
+    first = execution.compute()
+    kept = [result.copy() for result in first]
+    execution.set_input("y", -Y)
+    second = execution.compute()
+    np.testing.assert_array_equal(first, kept)
+    np.testing.assert_allclose(second[1], X - Y, rtol=1e-6)
+
+
+def test_inputs_and_constants_that_are_outputs_are_copies(context):
+    builder = nna.ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, (2, 3)))
+    constant = builder.add_constant("c", np.ones(3, np.float32))
+    execution = nna.Execution(nna.Compilation(context, builder.finish([x, constant, x])))
+    given = X.copy()
+    execution.set_inputs([given])
+    results = execution.compute()
+    for result in results:
+        result += 1
+    np.testing.assert_array_equal(given, X)
+    np.testing.assert_array_equal(execution.compute()[1], np.ones(3))
+
+
+def test_arrays_that_are_not_contiguous_are_taken(execution):
+    execution.set_inputs([X.T.copy().T, np.repeat(Y, 2, axis=1)[:, ::2]])
+    np.testing.assert_allclose(execution.compute()[1], X + Y, rtol=1e-6)
+
+
+_INPUTS = {
+    "dtype": ("x", X.astype(np.float64), InputTypeError, r"^input 'x' is float64\[2, 3\], expected float32\[2, 3\]$"),
+    "byte order": ("x", X.astype(">f4"), InputTypeError, r"^input 'x' is >f4\[2, 3\], expected float32\[2, 3\]$"),
+    "shape": (1, X[0], InvalidInputError, r"^input 'y' is float32\[3\], expected float32\[2, 3\]$"),
+    "list": ("x", X.tolist(), InputTypeError, r"^input 'x' is list, expected a numpy array of float32\[2, 3\]$"),
+    "name": ("X", X, InvalidInputError, "^there is no input 'X'; did you mean 'x'"),
+    "position": (2, X, InvalidInputError, r"^there is no input 2, expected a name or a position below 2 \(x, y\)$"),
+    "negative": (-1, X, InvalidInputError, "there is no input -1"),
+    "neither": (None, X, InvalidInputError, "there is no input None"),
+}
+
+
+@pytest.mark.parametrize("case", _INPUTS)
+def test_inputs_that_do_not_fit(execution, case):
+    which, array, kind, message = _INPUTS[case]
+    with pytest.raises(kind, match=message):
+        execution.set_input(which, array)
+
+
+def test_what_is_missing_is_said(execution):
+    with pytest.raises(InvalidInputError, match=r"got 1 inputs, expected 2 \(x, y\)"):
+        execution.set_inputs([X])
+    execution.set_input("x", X)
+    with pytest.raises(MissingInputError, match="input 'y' is not set") as caught:
+        execution.compute()
+    assert caught.value.name == "y"
+    with pytest.raises(ExecutionError, match="call compute first"):
+        execution.output("result")
+    with pytest.raises(InvalidInputError, match="there is no output 'x'"):
+        execution.output("x")
+
+
+def test_devices_and_options_are_checked():
+    with pytest.raises(DeviceNotFoundError, match="did you mean 'fake_npu'"):
+        nna.Device.acquire("fake_npo")
+    with pytest.raises(DeviceNotFoundError, match="no device '3'"):
+        nna.Device.acquire("fake_npu:3")
+    with pytest.raises(DeviceUnavailableError, match="slot 9 is empty"):
+        nna.Device.acquire("trial:9")
+    with pytest.raises(InvalidOptionError, match="chosen by its name, got 7"):
+        nna.Device.acquire(7)
+    device = nna.Device.acquire("fake_npu")
+    with pytest.raises(InvalidOptionError, match="no option 'thread'; did you mean 'threads'"):
+        nna.Context(device, thread=1)
+    with pytest.raises(InvalidOptionError, match="option 'threads' of device 'fake_npu' takes int, got 'many'"):
+        nna.Context(device, threads="many")
+    assert nna.Context(device, threads="2").options["threads"] == 2
+    with pytest.raises(InvalidOptionError, match="use Device.acquire"):
+        nna.Context("fake_npu")
+    with pytest.raises(InvalidOptionError, match="'cpu' takes ONNX alone"):
+        nna.Context(nna.Device.acquire("cpu"))
+    with pytest.raises(DeviceUnavailableError, match="no such bus"):
+        trial("context")
+
+
+def test_verdicts_come_before_the_compilation():
+    COUNTS.clear()
+    compilation = nna.Compilation(trial(only=["ADD"]), small())
+    assert [bool(verdict) for verdict in compilation.verdicts] == [True, False, False]
+    assert compilation.admission.verdict.reason is Reason.UNSUPPORTED_OPERATION
+    with pytest.raises(
+        NotDelegatedError, match=r"operation 1 RELU \('positive'\): unsupported_operation: .*; oper"
+    ) as caught:
+        compilation.compile()
+    assert caught.value.device == "trial" and caught.value.nodes == ("positive", "result")
+    assert "compile" not in COUNTS
+
+
+def test_a_model_may_be_refused_as_a_whole():
+    compilation = nna.Compilation(trial(max_operations=2), small())
+    assert all(compilation.verdicts)
+    with pytest.raises(NotDelegatedError, match="does not take the model: memory_limit: 3 operations, room for 2"):
+        nna.Execution(compilation)
+    with nna.Device.acquire("fake_npu") as device:
+        tiny = nna.Compilation(nna.Context(device, memory_bytes=10), small())
+        with pytest.raises(NotDelegatedError, match="memory_limit: needs .* bytes"):
+            tiny.compile()
+
+
+@pytest.mark.parametrize("fault", ["supported", "supported_short", "supported_type", "admit", "admit_none"])
+def test_a_driver_that_fails_when_asked_has_refused(fault):
+    with pytest.raises(NotDelegatedError, match="driver_error"):
+        nna.Compilation(trial(fault), small()).compile()
+
+
+@pytest.mark.parametrize("fault", ["compile", "compile_none", "memory"])
+def test_a_driver_that_fails_to_compile(fault):
+    with pytest.raises(CompilationError, match="'trial' took the model and failed to compile it") as caught:
+        nna.Compilation(trial(fault), small()).compile()
+    assert caught.value.device == "trial"
+
+
+@pytest.mark.parametrize("fault", ["execution", "compute", "compute_invalid", "count", "shape", "dtype"])
+def test_a_driver_that_fails_to_run(fault):
+    with pytest.raises(ExecutionError, match="^device 'trial' (failed while it computed|did not give an execution): "):
+        execution = nna.Execution(nna.Compilation(trial(fault), small()))
+        execution.set_inputs([X, Y])
+        execution.compute()
+
+
+def test_only_models_are_compiled(context):
+    with pytest.raises(InvalidModelError, match="got ModelBuilder; finish the model first"):
+        nna.Compilation(context, nna.ModelBuilder())
+
+
+def test_closing_goes_from_the_last_to_the_first():
+    COUNTS.clear()
+    device = nna.Device.acquire("trial")
+    context = nna.Context(device)
+    compilation = nna.Compilation(context, small()).compile()
+    execution = nna.Execution(compilation)
+    device.close()
+    device.close()
+    assert all(handle.closed for handle in (device, context, compilation, execution))
+    assert COUNTS["closed"] == COUNTS["context_closed"] == 1
+    for use in (
+        lambda: nna.Context(device),
+        lambda: nna.Compilation(context, small()),
+        compilation.compile,
+        compilation.serialise,
+        lambda: nna.Execution(compilation),
+        lambda: execution.set_input("x", X),
+        execution.compute,
+        lambda: execution.output(0),
+        execution.__enter__,
+    ):
+        with pytest.raises(ClosedError, match="is closed; make another one"):
+            use()
+
+
+def test_what_was_dropped_is_not_held(context):
+    compilation = nna.Compilation(context, small())
+    for _ in range(5):
+        nna.Execution(compilation)
+    assert len(compilation._children) == 0
+
+
+def test_a_close_that_fails_is_a_warning():
+    compilation = nna.Compilation(trial("close"), small()).compile()
+    with pytest.warns(DriverWarning, match="bus error"):
+        compilation.close()
+
+
+def test_executions_compute_side_by_side(context):
+    compilation = nna.Compilation(context, small()).compile()
+    arrays = [(X * scale, Y + scale) for scale in range(8)]
+
+    def run(pair):
+        with nna.Execution(compilation) as execution:
+            execution.set_inputs(pair)
+            return [execution.compute()[1] for _ in range(20)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for (x, y), results in zip(arrays, pool.map(run, arrays), strict=True):
+            for result in results:
+                np.testing.assert_allclose(result, x + y, rtol=1e-6)
+
+
+def test_closing_waits_for_a_run(execution):
+    execution.set_inputs([X, Y])
+    started, errors = threading.Event(), []
+
+    def run():
+        try:
+            while True:
+                execution.compute()
+                started.set()
+        except ClosedError:
+            pass
+        except Exception as error:  # noqa: BLE001  whatever else it is fails the test
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    started.wait()
+    execution.close()
+    thread.join()
+    assert errors == []
+
+
+class TestRestored:
+    def test_it_computes_the_same(self, context):
+        compilation = nna.Compilation(context, small())
+        restored = nna.Compilation.restore(context, compilation.serialise())
+        assert [operand.type for operand in restored.inputs] == [operand.type for operand in compilation.inputs]
+        assert restored.verdicts == () and restored.admission.verdict
+        execution = nna.Execution(restored)
+        with pytest.raises(InputTypeError, match="'x' is float64"):
+            execution.set_input("x", X.astype(float))
+        execution.set_inputs([X, Y])
+        np.testing.assert_allclose(execution.compute()[1], X + Y, rtol=1e-6)
+
+    def test_it_can_be_written_again(self, context):
+        blob = nna.Compilation(context, small()).serialise()
+        assert nna.Compilation.restore(context, blob).serialise() == blob
+
+    def test_a_driver_need_not(self):
+        assert nna.Compilation(trial(), small()).serialise() is None
+
+    def test_other_bytes_are_refused(self, context):
+        blob = nna.Compilation(context, small()).serialise()
+        others = [
+            b"",
+            blob[:-1],
+            blob[1:],
+            blob + b"x",
+            blob[:8] + b"\x09" + blob[9:],
+            blob[:60] + b"~" + blob[61:],
+            None,
+        ]
+        for other in others:
+            with pytest.raises(nna.errors.IncompatibleProgramError, match="compile"):
+                nna.Compilation.restore(context, other)
+
+    def test_another_device_is_refused(self, context):
+        blob = nna.Compilation(context, small()).serialise()
+        with pytest.raises(
+            nna.errors.IncompatibleProgramError, match="for device 'fake_npu', got a context of 'trial'"
+        ):
+            nna.Compilation.restore(trial(), blob)
+
+    def test_a_driver_that_fails_is_blamed(self, context, monkeypatch):
+        compilation = nna.Compilation(context, small())
+        blob = compilation.serialise()
+        monkeypatch.setattr(type(context.driver_context), "restore", lambda *_: 1 / 0)
+        with pytest.raises(
+            nna.errors.IncompatibleProgramError, match="'fake_npu' did not restore .* ZeroDivisionError"
+        ):
+            nna.Compilation.restore(context, blob)
+        monkeypatch.setattr(type(compilation.program()), "serialise", lambda *_: 1 / 0)
+        with pytest.raises(DriverError, match="'fake_npu' did not serialise .* ZeroDivisionError"):
+            compilation.serialise()
