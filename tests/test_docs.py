@@ -10,12 +10,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from onnx import parser
 
 import nnadapter as nna
 from nnadapter.converters.registry import converted
 from nnadapter.drivers import registry
+from nnadapter.ir import DataType
 from nnadapter.ir.passes import PASSES
+from nnadapter.ir.protobuf.descriptor import DESCRIPTOR
 from tests import test_layers
 
 ROOT = Path(__file__).parent.parent
@@ -160,3 +163,25 @@ def test_the_passes_of_the_page_work():
     model = builder.finish([c])
     assert [operation.type for operation in prepare.prepare(model).operations] == ["NEG", "NEG", "RELU"]
     assert [operation.type for operation in rewrite.remove_double_negation(model).operations] == ["ASSIGN", "RELU"]
+
+
+def test_the_model_built_by_hand_on_the_page_runs():
+    code = blocks(page("which-way-in.md"), "python")[0]
+    names = {}
+    exec(code, names)
+    assert names["result"].tolist() == [[0, 0, 2, 4]]
+
+
+def test_the_model_of_the_page_is_saved_and_loaded(capsys):
+    exec(blocks(page("model-format.md"), "python")[0], {})
+    assert capsys.readouterr().out == "['.model', '.weights']\n"
+
+
+def test_the_fields_of_the_model_format_are_those_of_the_proto():
+    messages = FileDescriptorProto.FromString(DESCRIPTOR).message_type
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page("model-format.md"), re.MULTILINE | re.DOTALL))
+    for message in messages:
+        rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", sections[message.name], re.MULTILINE)
+        assert rows == [(field.name, str(field.number)) for field in message.field], message.name
+    (words,) = re.findall(r"^\| `data_type` .*$", sections["Operand"], re.MULTILINE)
+    assert re.findall(r"`(\w+)`", words)[1:] == list(DataType)

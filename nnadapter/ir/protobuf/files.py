@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 from nnadapter.errors import ModelFileError
 from nnadapter.files import replace_file
@@ -14,7 +15,7 @@ from nnadapter.ir.protobuf.serialised import BEGINNING, message_of, read_model, 
 _FORBIDDEN = frozenset("/\\:\0")
 _DIGITS = 16
 _LARGEST = (1 << 31) - 1
-"""Bytes of the largest protobuf message, so that no more is read of a file that says it is a model."""
+"""Bytes of the largest protobuf message."""
 
 
 def save(model: Model, path: str | os.PathLike[str]) -> None:
@@ -57,7 +58,7 @@ def load(path: str | os.PathLike[str], *, check_contents: bool = True) -> Model:
         with source.open("rb") as file:
             contents = file.read(len(BEGINNING))
             if contents == BEGINNING:  # what is no model may be large
-                contents += file.read(_LARGEST)
+                contents += file.read(_remaining(file, source))
     except OSError as error:
         raise ModelFileError(f"{str(source)!r} cannot be read: {_why(error)}; give the path of a model") from error
     folder = source.parent
@@ -80,6 +81,13 @@ def _mapped(folder: Path, name: str) -> memoryview:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, RuntimeError) as error:  # RuntimeError: links that go in a circle
         raise ModelFileError(f"the model's data file {name!r} cannot be read: {_why(error)}") from error
+
+
+def _remaining(file: BinaryIO, source: Path) -> int:
+    size = os.fstat(file.fileno()).st_size
+    if size > _LARGEST:
+        raise ModelFileError(f"{str(source)!r} has {size} bytes, expected at most {_LARGEST} without the weights")
+    return size
 
 
 def _why(error: Exception) -> str:

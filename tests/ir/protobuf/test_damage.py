@@ -262,6 +262,15 @@ def test_paths_that_cannot_be_read(tmp_path, path):
         load(tmp_path / path)
 
 
+def test_files_larger_than_any_message_are_not_read(tmp_path):
+    contents, _ = to_bytes(network())
+    with (tmp_path / "m").open("wb") as file:
+        file.write(contents)
+        file.truncate(1 << 31)
+    with pytest.raises(ModelFileError, match="has 2147483648 bytes, expected at most 2147483647"):
+        load(tmp_path / "m")
+
+
 def test_paths_that_cannot_be_written(tmp_path):
     with pytest.raises(ModelFileError, match="cannot be written: No such file or directory; give another path"):
         save(network(), tmp_path / "nowhere" / "m")
