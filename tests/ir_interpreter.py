@@ -17,6 +17,7 @@ import numpy as np
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Layout
 from tests import ir_mathematics
+from tests.ir_further_functions import FURTHER_FUNCTIONS
 from tests.ir_image_functions import (
     average_pool,
     conv,
@@ -393,5 +394,6 @@ _FUNCTIONS: Mapping[str, _Function] = {
     "CUM_SUM": _cum_sum,
     "TOP_K": _top_k,
     **ir_mathematics.FUNCTIONS,
+    **FURTHER_FUNCTIONS,
 }
 """One function per operation; what is missing here is not in the schema table."""

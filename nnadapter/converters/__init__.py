@@ -7,6 +7,7 @@ from nnadapter.converters import (  # noqa: F401  importing a family registers i
     arithmetic,
     bits,
     convolution,
+    cropping,
     elementwise,
     functions,
     generation,
@@ -18,9 +19,12 @@ from nnadapter.converters import (  # noqa: F401  importing a family registers i
     pooling,
     reduction,
     resizing,
+    sampling,
+    scattering,
     slicing,
     softmax,
     spectral_constants,
+    unpooling,
 )
 from nnadapter.converters.convert import Conversion, convert_graph
 from nnadapter.converters.node import OnnxNode

@@ -1,4 +1,4 @@
-"""Convolutions of sequences and pictures."""
+"""Convolutions of sequences, pictures and volumes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from nnadapter.converters.windows import (
     Windows,
     add_on_picture,
     as_picture,
+    operation_type,
     read_windows,
     resolve_pads,
     spatial_sizes,
@@ -21,20 +22,20 @@ from partition.verdict import Reason
 
 @converter("Conv", 1, 11, 22)
 def convert_conv(context: ConversionContext, node: OnnxNode) -> None:
-    """Conv of rank 3 and 4, `auto_pad` resolved to pads; rank 5 is refused. Source: ONNX Conv-11."""
+    """Conv of rank 3 to 5, `auto_pad` resolved to pads. Source: ONNX Conv-11."""
     sizes = spatial_sizes(context, node)
     windows = read_windows(node, _kernel(context, node, len(sizes)))
     attributes = windows.attributes(resolve_pads(windows, sizes))
     attributes["group"] = node.integer("group", 1)
-    add_on_picture(context, node, "CONV_2D", _operands(context, node), attributes)
+    add_on_picture(context, node, operation_type("CONV", sizes), _operands(context, node), attributes)
 
 
 @converter("ConvTranspose", 1, 11, 22)
 def convert_conv_transpose(context: ConversionContext, node: OnnxNode) -> None:
-    """ConvTranspose of rank 3 and 4, `auto_pad` and `output_shape` resolved to pads. Source: ONNX ConvTranspose-11."""
+    """ConvTranspose of rank 3 to 5, `auto_pad` and `output_shape` resolved to pads. Source: ONNX ConvTranspose-11."""
     sizes = spatial_sizes(context, node)
     windows = read_windows(node, _kernel(context, node, len(sizes)))
-    extra = node.integers("output_padding") or (0,) * len(sizes)
+    extra = _output_padding(node, len(sizes))
     wanted = _wanted_sizes(node, windows, sizes)
     pads = windows.pads
     if wanted is not None:
@@ -42,7 +43,18 @@ def convert_conv_transpose(context: ConversionContext, node: OnnxNode) -> None:
     attributes = windows.attributes(pads)
     attributes["output_padding"] = as_picture(extra, 0)
     attributes["group"] = node.integer("group", 1)
-    add_on_picture(context, node, "CONV_2D_TRANSPOSE", _operands(context, node), attributes)
+    type_ = operation_type("CONV", sizes, "_TRANSPOSE")
+    add_on_picture(context, node, type_, _operands(context, node), attributes)
+
+
+def _output_padding(node: OnnxNode, rank: int) -> tuple[int, ...]:
+    found = node.integers("output_padding") or (0,) * rank
+    if len(found) != rank:
+        raise Refusal(
+            Reason.INVALID_NODE,
+            f"attribute 'output_padding' of {node.op_type} is {list(found)}; expected {rank} values",
+        )
+    return found
 
 
 def _kernel(context: ConversionContext, node: OnnxNode, rank: int) -> tuple[int, ...]:
@@ -67,7 +79,7 @@ def _operands(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:
 
 def _filter(context: ConversionContext, name: str) -> int:
     dimensions = context.dimensions(name)
-    if len(dimensions) == 4:
+    if len(dimensions) > 3:
         return context.operand(name)
     shape = (*dimensions[:2], 1, *dimensions[2:])
     if context.is_constant(name):

@@ -1,22 +1,35 @@
-"""Pooling of sequences and pictures, over windows or over everything."""
+"""Pooling of sequences, pictures and volumes, over windows or over everything."""
 
 from __future__ import annotations
+
+from math import prod
 
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import converter
-from nnadapter.converters.windows import Windows, add_on_picture, as_picture, read_windows, resolve_pads, spatial_sizes
+from nnadapter.converters.windows import (
+    Windows,
+    add_on_picture,
+    as_picture,
+    operation_type,
+    read_windows,
+    resolve_pads,
+    spatial_sizes,
+)
 from nnadapter.ir.schema import AttributeValue
 from partition.verdict import Reason
 
 
 @converter("MaxPool", 1, 8, 10, 11, 12, 22)
 def convert_max_pool(context: ConversionContext, node: OnnxNode) -> None:
-    """MaxPool without the output Indices, so that `storage_order` does not matter. Source: ONNX MaxPool-12."""
+    """MaxPool; `storage_order` matters only where the output Indices is asked for. Source: ONNX MaxPool-12."""
+    sizes, attributes, suffix = spatial_sizes(context, node), _attributes(context, node), ""
     if node.output(1):
-        raise Refusal(Reason.UNSUPPORTED_ATTRIBUTE, "output 'Indices' of MaxPool is asked for; expected only 'Y'")
-    add_on_picture(context, node, "MAX_POOL_2D", (context.operand(node.input(0)),), _attributes(context, node))
+        suffix, order = "_WITH_INDICES", node.integer("storage_order", 0)
+        attributes["storage_order"] = "column_major" if order else "row_major"
+    type_ = operation_type("MAX_POOL", sizes, suffix)
+    add_on_picture(context, node, type_, (context.operand(node.input(0)),), attributes)
 
 
 @converter("AveragePool", 7, 10, 11, 19, 22)
@@ -24,7 +37,17 @@ def convert_average_pool(context: ConversionContext, node: OnnxNode) -> None:
     """AveragePool; dilations exist since version 19. Source: ONNX AveragePool-19."""
     attributes = _attributes(context, node)
     attributes["count_include_pad"] = bool(node.integer("count_include_pad", 0))
-    add_on_picture(context, node, "AVERAGE_POOL_2D", (context.operand(node.input(0)),), attributes)
+    type_ = operation_type("AVERAGE_POOL", spatial_sizes(context, node))
+    add_on_picture(context, node, type_, (context.operand(node.input(0)),), attributes)
+
+
+@converter("LpPool", 2, 11, 18, 22)
+def convert_lp_pool(context: ConversionContext, node: OnnxNode) -> None:
+    """LpPool; dilations and `ceil_mode` exist since version 18. Source: ONNX LpPool-18."""
+    attributes = _attributes(context, node)
+    attributes["p"] = node.integer("p", 2)
+    type_ = operation_type("LP_POOL", spatial_sizes(context, node))
+    add_on_picture(context, node, type_, (context.operand(node.input(0)),), attributes)
 
 
 def _attributes(context: ConversionContext, node: OnnxNode) -> dict[str, AttributeValue]:
@@ -74,6 +97,22 @@ def convert_global_average_pool(context: ConversionContext, node: OnnxNode) -> N
 def convert_global_max_pool(context: ConversionContext, node: OnnxNode) -> None:
     """GlobalMaxPool: the largest over every spatial axis. Source: ONNX GlobalMaxPool-1."""
     _reduce_spatial_axes(context, node, "REDUCE_MAX")
+
+
+@converter("GlobalLpPool", 2, 22)
+def convert_global_lp_pool(context: ConversionContext, node: OnnxNode) -> None:
+    """GlobalLpPool: the p-norm over every spatial axis, one window that covers all of it. Source: ONNX GlobalLpPool-2.
+
+    Spatial axes are taken as one, so that any number of them will do.
+    """
+    dimensions = context.dimensions(node.input(0))
+    if len(dimensions) < 3:
+        raise Refusal(Reason.UNSUPPORTED_RANK, f"input of GlobalLpPool has rank {len(dimensions)}; expected 3 or more")
+    positions = prod(dimensions[2:])
+    shape = (*dimensions[:2], 1, positions)
+    (picture,) = context.add("RESHAPE", (context.operand(node.input(0)),), {"shape": shape})
+    pooled = context.add("LP_POOL_2D", (picture,), {"kernel_shape": (1, positions), "p": node.integer("p", 2)})
+    context.add("RESHAPE", pooled, {"shape": (*dimensions[:2], *(1 for _ in dimensions[2:]))}, node.outputs)
 
 
 def _reduce_spatial_axes(context: ConversionContext, node: OnnxNode, type_: str) -> None:

@@ -1,4 +1,4 @@
-"""The attributes that convolution and pooling share, for pictures: two spatial axes, explicit pads.
+"""The attributes that convolution and pooling share, for pictures and volumes: two or three axes, explicit pads.
 
 A sequence `[N, C, L]` is taken as a picture of height 1: what it lacks is put before what it has.
 """
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
+from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.tracing import greatest
 from partition.verdict import Reason
@@ -36,7 +37,7 @@ class Windows:
         return tuple((size - 1) * dilation + 1 for size, dilation in zip(self.kernel, self.dilations, strict=True))
 
     def attributes(self, pads: Sequence[int]) -> dict[str, AttributeValue]:
-        """Strides, dilations and the resolved pads as attributes of an operation on pictures."""
+        """Strides, dilations and the resolved pads as attributes of an operation on pictures or volumes."""
         return {
             "strides": as_picture(self.strides, 1),
             "dilations": as_picture(self.dilations, 1),
@@ -115,29 +116,40 @@ def resolve_pads(windows: Windows, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def spatial_sizes(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:
-    """Return the spatial dimensions of a node's first input: one or two.
+    """Return the spatial dimensions of a node's first input: one to three.
 
     Raises:
         Refusal: there are more, or none.
     """
     dimensions = context.dimensions(node.input(0))
-    if not 3 <= len(dimensions) <= 4:
+    if not 3 <= len(dimensions) <= 5:
         raise Refusal(
             Reason.UNSUPPORTED_RANK,
-            f"input of {node.op_type} has rank {len(dimensions)}; expected [N, C, L] or [N, C, H, W]",
+            f"input of {node.op_type} has rank {len(dimensions)}; expected [N, C, L], [N, C, H, W] or [N, C, D, H, W]",
         )
     return dimensions[2:]
 
 
 def as_picture(values: tuple[int, ...], filler: int) -> tuple[int, ...]:
-    """Return one value per axis of a picture, `filler` standing for the height that a sequence lacks."""
+    """Return one value per axis of a picture or volume, `filler` standing for the height that a sequence lacks."""
     return (filler,) * (2 - len(values)) + values
 
 
 def picture_pads(pads: Sequence[int]) -> tuple[int, ...]:
-    """Return pads of a picture, (top, left, bottom, right)."""
+    """Return pads of a picture, (top, left, bottom, right), or of a volume."""
     rank = len(pads) // 2
     return as_picture(tuple(pads[:rank]), 0) + as_picture(tuple(pads[rank:]), 0)
+
+
+def operation_type(family: str, sizes: Sequence[int], suffix: str = "") -> str:
+    """The operation of a family for so many spatial sizes: `CONV_2D` for sequences and pictures, `CONV_3D` for volumes.
+
+    Args:
+        family: such as `CONV`.
+        sizes: the spatial sizes.
+        suffix: what follows in the name.
+    """
+    return f"{family}_{max(2, len(sizes))}D{suffix}"
 
 
 def add_on_picture(
@@ -147,12 +159,17 @@ def add_on_picture(
     inputs: Sequence[int],
     attributes: dict[str, AttributeValue],
 ) -> None:
-    """Add an operation on pictures whose first input may be a sequence `[N, C, L]`, reshaped there and back."""
+    """Add an operation on pictures or volumes; a first input that is a sequence `[N, C, L]` is reshaped there and back.
+
+    Every output of the operation is one of the node's.
+    """
     dimensions = context.type_of(inputs[0]).dimensions
-    if len(dimensions) == 4:
-        context.add(type_, inputs, attributes, node.outputs[:1])
+    outputs = len(schema_of(type_).outputs)
+    if len(dimensions) > 3:
+        context.add(type_, inputs, attributes, node.outputs[:outputs])
         return
     (picture,) = context.add("RESHAPE", inputs[:1], {"shape": (*dimensions[:2], 1, *dimensions[2:])})
-    (result,) = context.add(type_, (picture, *inputs[1:]), attributes)
-    batch, channels, _, length = context.type_of(result).dimensions
-    context.add("RESHAPE", (result,), {"shape": (batch, channels, length)}, node.outputs[:1])
+    results = context.add(type_, (picture, *inputs[1:]), attributes)
+    for result, output in zip(results, node.outputs, strict=False):
+        batch, channels, _, length = context.type_of(result).dimensions
+        context.add("RESHAPE", (result,), {"shape": (batch, channels, length)}, (output,))

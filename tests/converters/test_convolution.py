@@ -4,7 +4,7 @@ import pytest
 from nnadapter.converters import OnnxNode, convert_graph
 from partition.graph import Value
 from partition.verdict import Reason
-from tests.converters.single_node import check, floats, opsets, reason
+from tests.converters.single_node import check, convert, floats, make, opsets, reason
 
 _PICTURES = [
     {},
@@ -68,14 +68,45 @@ def test_conv_transpose_of_sequences():
 
 
 @pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
-def test_rank_5_is_refused(op_type):
-    assert reason(op_type, 11, [floats(1, 2, 3, 3, 3), floats(2, 2, 1, 1, 1)]) is Reason.UNSUPPORTED_RANK
+def test_rank_6_is_refused(op_type):
+    assert reason(op_type, 11, [floats(1, 2, 3, 3, 3, 3), floats(2, 2, 1, 1, 1, 1)]) is Reason.UNSUPPORTED_RANK
+
+
+_VOLUMES = [
+    {},
+    {"strides": [1, 2, 1], "pads": [1, 0, 1, 0, 1, 1]},
+    {"dilations": [1, 2, 1], "pads": [0, 1, 0, 1, 1, 0]},
+    {"auto_pad": "SAME_UPPER", "strides": [2, 1, 2]},
+]
+
+
+@pytest.mark.parametrize("attributes", _VOLUMES)
+@pytest.mark.parametrize("opset", opsets("Conv"))
+def test_conv_of_volumes(opset, attributes):
+    inputs = [floats(2, 4, 4, 5, 4), floats(6, 2, 2, 3, 2, seed=1), floats(6, seed=2)]
+    check("Conv", opset, inputs, {"group": 2, **attributes}, constant=[1], tolerance=1e-5)
+
+
+@pytest.mark.parametrize("attributes", _VOLUMES)
+@pytest.mark.parametrize("opset", opsets("ConvTranspose"))
+def test_conv_transpose_of_volumes(opset, attributes):
+    inputs = [floats(2, 4, 3, 4, 3), floats(4, 3, 2, 3, 2, seed=1), floats(6, seed=2)]
+    check("ConvTranspose", opset, inputs, {"group": 2, **attributes}, constant=[1], tolerance=1e-5)
 
 
 def test_kernel_shape_that_is_not_the_filters_is_refused():
     inputs = [floats(1, 2, 5, 5), floats(2, 2, 3, 3)]
     verdict = reason("Conv", 11, inputs, {"kernel_shape": [2, 3]})
     assert verdict is Reason.INVALID_NODE
+
+
+def test_output_padding_of_another_length_is_refused():
+    inputs = [floats(1, 2, 5, 5), floats(2, 2, 3, 3)]
+    attributes = {"output_padding": [1], "strides": [2, 2], "output_shape": [9, 9]}
+    model = make("ConvTranspose", 11, inputs, {**attributes, "output_padding": [1, 1]})
+    model.graph.node[0].attribute[0].ints.pop()
+    (verdict,) = convert(model).verdicts
+    assert verdict.reason is Reason.INVALID_NODE
 
 
 def test_output_shape_far_beyond_the_input_is_refused():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from partition.verdict import Reason
-from tests.converters.single_node import check, convert, floats, make, opsets, reason
+from tests.converters.single_node import check, convert, expected, floats, make, opsets, reason
 
 _ATTRIBUTES = [
     {},
@@ -68,17 +68,55 @@ def test_max_pool_of_bytes():
     check("MaxPool", 12, [np.arange(36, dtype=np.uint8).reshape(1, 1, 6, 6)], {"kernel_shape": [2, 2]}, tolerance=0)
 
 
-def test_indices_are_refused_only_where_somebody_reads_them():
-    assert (
-        reason("MaxPool", 12, [floats(1, 1, 4, 4)], {"kernel_shape": [2, 2]}, outputs=2) is Reason.UNSUPPORTED_ATTRIBUTE
-    )
+def test_indices_are_made_only_where_somebody_reads_them():
     model = make("MaxPool", 12, [floats(1, 1, 4, 4)], {"kernel_shape": [2, 2]}, outputs=2)
     del model.graph.output[1]
-    assert convert(model).verdicts[0]
+    assert [operation.type for operation in convert(model).model.operations] == ["MAX_POOL_2D"]
 
 
-def test_rank_5_is_refused():
-    assert reason("MaxPool", 12, [floats(1, 1, 4, 4, 4)], {"kernel_shape": [2, 2, 2]}) is Reason.UNSUPPORTED_RANK
+@pytest.mark.parametrize("storage_order", [0, 1])
+@pytest.mark.parametrize("shape", [(2, 3, 7), (2, 3, 6, 7), (2, 2, 4, 5, 4)])
+@pytest.mark.parametrize("opset", opsets("MaxPool", 8))
+def test_indices(opset, shape, storage_order):
+    x = np.random.default_rng(0).integers(0, 4, shape).astype(np.float32)  # so that many are equal
+    rank = len(shape) - 2
+    attributes = {"kernel_shape": [3] * rank, "strides": [2] * rank, "pads": [1] * (2 * rank)}
+    check("MaxPool", opset, [x], {**attributes, "storage_order": storage_order}, outputs=2, tolerance=0)
+
+
+def test_rank_6_is_refused():
+    assert reason("MaxPool", 12, [floats(1, 1, 4, 4, 4, 4)], {"kernel_shape": [2] * 4}) is Reason.UNSUPPORTED_RANK
+
+
+@pytest.mark.parametrize("attributes", [{}, {"strides": [2, 1, 2], "pads": [1, 0, 1, 0, 1, 1]}])
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool", "LpPool"])
+def test_windows_over_volumes(op_type, attributes):
+    for opset in opsets(op_type):
+        check(op_type, opset, [floats(2, 3, 5, 6, 5)], {"kernel_shape": [3, 2, 2], **attributes}, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("count_include_pad", [0, 1])
+@pytest.mark.parametrize("ceil_mode", [0, 1])
+def test_average_over_volumes_with_everything(ceil_mode, count_include_pad):
+    attributes = {"kernel_shape": [2, 3, 2], "strides": [2, 2, 1], "pads": [1, 1, 0, 1, 1, 1], "dilations": [2, 1, 2]}
+    attributes |= {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
+    check("AveragePool", 19, [floats(1, 2, 6, 7, 5)], attributes, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+@pytest.mark.parametrize("attributes", _ATTRIBUTES)
+@pytest.mark.parametrize("opset", opsets("LpPool"))
+def test_p_norms(opset, attributes, p):
+    check("LpPool", opset, [floats(2, 3, 8, 7)], {"kernel_shape": [3, 2], "p": p, **attributes}, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 4, 5), (1, 2, 3, 4, 5)])
+@pytest.mark.parametrize("opset", opsets("GlobalLpPool"))
+def test_global_p_norms(opset, shape, p):
+    # Nobody computes version 22, which only takes more data types.
+    oracle = expected(make("GlobalLpPool", 7, [floats(*shape)], {"p": p}), {"x0": floats(*shape)})
+    check("GlobalLpPool", opset, [floats(*shape)], {"p": p}, tolerance=1e-5, oracle=oracle)
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 4, 5), (1, 2, 3, 4, 5)])

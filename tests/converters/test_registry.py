@@ -24,8 +24,10 @@ _OPS = """
     Acos Acosh Asin Asinh Atan Atanh BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BlackmanWindow CastLike
     Celu Constant ConstantOfShape Cosh CumProd Det Einsum EyeLike HammingWindow HannWindow Hardmax IsInf IsNaN
     MelWeightMatrix Range Shape Shrink Sinh Size SwiGLU Tan ThresholdedRelu Trilu
+    AffineGrid CenterCropPad Col2Im DeformConv GatherND GlobalLpPool GridSample LpPool MaxRoiPool MaxUnpool OneHot
+    ReverseSequence RoiAlign Scatter ScatterElements ScatterND TensorScatter
 """
-_REMOVED = {("Upsample", 10)}
+_REMOVED = {("Upsample", 10), ("Scatter", 11)}
 """Versions that only say that the op is gone."""
 
 

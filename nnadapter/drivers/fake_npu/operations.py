@@ -18,8 +18,10 @@ from nnadapter.drivers.fake_npu.lowerings import (
     movement,
     normalisation,
     reduction,
+    sampling,
 )
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, direct, unary
+from nnadapter.drivers.fake_npu.lowerings.volumes import lower_col_to_im, volume_convolution, window_pooling
 from nnadapter.ir.operand import DataType
 
 Types = frozenset[DataType]
@@ -190,7 +192,56 @@ _FURTHER_FUNCTIONS = {
     "EYE_LIKE": _moving(generation.lower_eye),
 }
 
+_POSITIONS = {
+    "GATHER_ND": _moving(direct("gather_nd", "batch_dims"), {1: INDICES}),
+    "SCATTER_ELEMENTS": Row(
+        lower=direct("scatter_elements", "axis", "reduction"), dtypes=HELD, other_dtypes={1: INDICES}
+    ),
+    "SCATTER_ND": Row(lower=direct("scatter_nd", "reduction"), dtypes=HELD, other_dtypes={1: INDICES}),
+    "TENSOR_SCATTER": _moving(direct("tensor_scatter", "axis", "mode"), {2: INDICES}),
+    "ONE_HOT": Row(lower=direct("one_hot", "axis"), dtypes=HELD, other_dtypes={0: COMPARABLE}, moves=True),
+    "REVERSE_SEQUENCE": _moving(direct("reverse_sequence", "batch_axis", "time_axis"), {1: INDICES}),
+}
+
+_VOLUME = (5, 5)
+_WINDOWS = {
+    "CONV_3D": Row(lower=volume_convolution("volume_convolution"), dtypes=FLOATS, ranks=_VOLUME),
+    "CONV_3D_TRANSPOSE": Row(lower=volume_convolution("transposed_volume_convolution"), dtypes=FLOATS, ranks=_VOLUME),
+    "MAX_POOL_3D": Row(lower=window_pooling("max_pool_axes"), dtypes=NUMBERS, ranks=_VOLUME),
+    "AVERAGE_POOL_3D": Row(
+        lower=window_pooling("average_pool_axes", "count_include_pad"), dtypes=FLOATS, ranks=_VOLUME
+    ),
+    "LP_POOL_2D": Row(lower=window_pooling("p_norm_pool", "p"), dtypes=FLOATS, ranks=(4, 4)),
+    "LP_POOL_3D": Row(lower=window_pooling("p_norm_pool", "p"), dtypes=FLOATS, ranks=_VOLUME),
+    **{
+        f"MAX_POOL_{rank}D_WITH_INDICES": Row(
+            lower=window_pooling("max_pool_with_indices", "storage_order"), dtypes=NUMBERS, ranks=(rank + 2, rank + 2)
+        )
+        for rank in (2, 3)
+    },
+    "MAX_UNPOOL_2D": Row(lower=direct("max_unpool"), dtypes=NUMBERS, other_dtypes={1: INDICES}, ranks=(4, 4)),
+    "COL_TO_IM": Row(lower=lower_col_to_im, dtypes=FLOATS, ranks=(3, 3)),
+}
+
+_SAMPLING = {
+    "GRID_SAMPLE": Row(lower=sampling.lower_grid_sample, dtypes=FLOATS, ranks=(4, 5)),
+    "AFFINE_GRID": Row(lower=sampling.lower_affine_grid, dtypes=FLOATS, ranks=(3, 3)),
+    "ROI_ALIGN": Row(lower=sampling.lower_roi_align, dtypes=FLOATS, other_dtypes={2: INDICES}, ranks=(4, 4)),
+    "MAX_ROI_POOL": Row(lower=sampling.lower_max_roi_pool, dtypes=FLOATS, ranks=(4, 4)),
+    "DEFORMABLE_CONV_2D": Row(lower=sampling.lower_deformable_convolution, dtypes=FLOATS, ranks=(4, 4)),
+}
+
 OPERATIONS: Mapping[str, Row] = MappingProxyType(
-    {**_ELEMENTWISE, **_IMAGES, **_MATRIX_AND_NORMALISATION, **_REDUCTIONS, **_MOVEMENTS, **_FURTHER_FUNCTIONS}
+    {
+        **_ELEMENTWISE,
+        **_IMAGES,
+        **_MATRIX_AND_NORMALISATION,
+        **_REDUCTIONS,
+        **_MOVEMENTS,
+        **_FURTHER_FUNCTIONS,
+        **_POSITIONS,
+        **_WINDOWS,
+        **_SAMPLING,
+    }
 )
 """Every operation that the device takes, by its type in the adapter IR."""

@@ -22,6 +22,10 @@ from nnadapter.ir.operations import (
     pooling,
     reduction,
     resizing,
+    sampling,
+    scattering,
+    volumes,
+    window_pooling,
 )
 from nnadapter.ir.schema import OperationSchema
 
@@ -42,6 +46,10 @@ _FAMILIES = (
     accumulation.ROWS,
     linear_algebra.ROWS,
     generation.ROWS,
+    sampling.ROWS,
+    scattering.ROWS,
+    volumes.ROWS,
+    window_pooling.ROWS,
 )
 
 SCHEMAS: Mapping[str, OperationSchema] = MappingProxyType({row.type: row for family in _FAMILIES for row in family})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import OperandType
+from nnadapter.ir.operand import Layout, OperandType
 
 
 def check_axis(axis: int, rank: int) -> int:
@@ -31,3 +31,15 @@ def check_length(name: str, values: Sequence[object], length: int) -> None:
     """Raise InvalidModelError unless a list attribute has that many values."""
     if len(values) != length:
         raise InvalidModelError(f"{name} has {len(values)} values {list(values)}, expected {length}")
+
+
+def check_dimensions(name: str, type_: OperandType, expected: tuple[int, ...]) -> None:
+    """Raise InvalidModelError unless an operand has exactly these dimensions."""
+    if type_.dimensions != expected:
+        raise InvalidModelError(f"{name} has dimensions {list(type_.dimensions)}, expected {list(expected)}")
+
+
+def check_onnx_order(type_: OperandType) -> None:
+    """Raise InvalidModelError if an image's channels are last."""
+    if type_.layout is not Layout.NCHW:
+        raise InvalidModelError(f"input has layout {type_.layout.value}, expected NCHW, the only one defined")

@@ -18,8 +18,13 @@ from nnadapter.drivers.fake_npu.kernels.movement import MOVEMENT_KERNELS
 from nnadapter.drivers.fake_npu.kernels.normalisation import NORMALISATION_KERNELS
 from nnadapter.drivers.fake_npu.kernels.pooling import POOLING_KERNELS
 from nnadapter.drivers.fake_npu.kernels.reduction import REDUCTION_KERNELS
+from nnadapter.drivers.fake_npu.kernels.regions import REGION_KERNELS
 from nnadapter.drivers.fake_npu.kernels.resize import RESIZE_KERNELS
+from nnadapter.drivers.fake_npu.kernels.sampling import SAMPLING_KERNELS
+from nnadapter.drivers.fake_npu.kernels.scattering import SCATTERING_KERNELS
 from nnadapter.drivers.fake_npu.kernels.transposed_convolution import TRANSPOSED_CONVOLUTION_KERNELS
+from nnadapter.drivers.fake_npu.kernels.volumes import VOLUME_KERNELS
+from nnadapter.drivers.fake_npu.kernels.window_pooling import WINDOW_POOLING_KERNELS
 from nnadapter.drivers.fake_npu.kernels.winograd import WINOGRAD_KERNELS
 
 KERNELS: Mapping[str, Kernel] = MappingProxyType(
@@ -36,8 +41,13 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         **NORMALISATION_KERNELS,
         **POOLING_KERNELS,
         **REDUCTION_KERNELS,
+        **REGION_KERNELS,
         **RESIZE_KERNELS,
+        **SAMPLING_KERNELS,
+        **SCATTERING_KERNELS,
         **TRANSPOSED_CONVOLUTION_KERNELS,
+        **VOLUME_KERNELS,
+        **WINDOW_POOLING_KERNELS,
         **WINOGRAD_KERNELS,
     }
 )

@@ -8,9 +8,8 @@ from types import MappingProxyType
 import numpy as np
 
 from nnadapter.drivers.fake_npu.kernels.copying import bind_copies, bind_copy
+from nnadapter.drivers.fake_npu.kernels.indices import check_indices
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
-from nnadapter.errors import ExecutionError
-from nnadapter.ir.operand import Array
 
 
 def _bind_copy(call: Call) -> Run:
@@ -68,18 +67,12 @@ def _bind_slice(call: Call) -> Run:
     return bind_copy(x[tuple(index)], out)
 
 
-def _check_indices(indices: Array, size: int) -> None:
-    if indices.size and not (-size <= int(indices.min()) and int(indices.max()) < size):
-        found = f"from {indices.min()} to {indices.max()}"
-        raise ExecutionError(f"an index is out of bounds: got indices {found} for an axis of {size} elements")
-
-
 def _bind_gather(call: Call) -> Run:
     (x, indices), (out,), axis = call.inputs, call.outputs, call.parameters["axis"]
     size = x.shape[axis]
 
     def run() -> None:
-        _check_indices(indices, size)
+        check_indices(indices, size)
         # Negative indices count from the end; numpy copies once more for any mode that checks.
         np.take(x, indices, axis=axis, out=out, mode="wrap")
 
@@ -93,7 +86,7 @@ def _bind_gather_elements(call: Call) -> Run:
     x = x[tuple(slice(None) if place == axis else slice(length) for place, length in enumerate(indices.shape))]
 
     def run() -> None:
-        _check_indices(indices, size)
+        check_indices(indices, size)
         np.copyto(out, np.take_along_axis(x, indices, axis=axis))
 
     return run

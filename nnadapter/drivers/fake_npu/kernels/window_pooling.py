@@ -1,0 +1,162 @@
+"""Pooling over any number of spatial axes of [N, C, …], axis by axis, one pass per tap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import prod
+from types import MappingProxyType
+
+import numpy as np
+
+from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
+from nnadapter.drivers.fake_npu.kernels.indices import check_indices
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.window_axes import WindowAxes, bind_padding
+from nnadapter.ir.operand import Array
+
+Combine = Callable[..., object]
+"""A function of two variables, called as `combine(x, y, out=out)`."""
+
+
+def _lowest(values: Array) -> float:
+    return -np.inf if values.dtype.kind == "f" else int(np.iinfo(values.dtype).min)
+
+
+def _stages(padded: tuple[int, ...], result: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Dimensions after each spatial axis has been pooled."""
+    return [(*result[: axis + 1], *padded[axis + 1 :]) for axis in range(2, len(result))]
+
+
+def _scratch(
+    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
+) -> tuple[TensorType, ...]:
+    """The padded copy, then the result of every axis but the last."""
+    window, dtype, result = WindowAxes.of(parameters), inputs[0].dtype, outputs[0].dimensions
+    padded = (*inputs[0].dimensions[:2], *window.reach(result[2:]))
+    return tuple(TensorType(dtype, dimensions) for dimensions in (padded, *_stages(padded, result)[:-1]))
+
+
+def _bind_axes(call: Call, combine: Combine) -> list[Run]:
+    """Bind `out = ` all elements of each window, combined, out of the padded copy."""
+    (source, *stages), (out, *_), window = call.scratch, call.outputs, WindowAxes.of(call.parameters)
+    steps: list[Run] = []
+    for axis, target in enumerate((*stages, out)):
+        count = target.shape[axis + 2]
+        parts = [
+            source[(slice(None),) * (axis + 2) + (window.along(axis, tap, count),)]
+            for tap in range(window.kernel_shape[axis])
+        ]
+        steps.append(partial(_reduce, parts, combine, target))
+        source = target
+    return steps
+
+
+def _reduce(parts: Sequence[Array], combine: Combine, out: Array) -> None:
+    np.copyto(out, parts[0])
+    for part in parts[1:]:
+        combine(out, part, out=out)
+
+
+def _bind_max(call: Call) -> Run:
+    x, window = call.inputs[0], WindowAxes.of(call.parameters)
+    return in_sequence([bind_padding(x, call.scratch[0], window.begins, _lowest(x)), *_bind_axes(call, np.maximum)])
+
+
+def _share(window: WindowAxes, image: Sequence[int], result: Sequence[int], include_pad: bool) -> Array:
+    """One over the number of elements of each window that count, in the dimensions of `result`."""
+    counts = np.ones((1,) * len(result), np.int64)
+    for axis, (size, count) in enumerate(zip(image, result, strict=True)):
+        before, after = window.pads[axis], window.pads[axis + len(result)]
+        first = np.arange(count)[:, None] * window.strides[axis] - before
+        places = first + np.arange(window.kernel_shape[axis]) * window.dilations[axis]
+        low, high = (-before, size + after) if include_pad else (0, size)
+        along = np.count_nonzero((places >= low) & (places < high), axis=1)
+        counts = counts * along.reshape((-1,) + (1,) * (len(result) - axis - 1))
+    return (1 / np.maximum(counts, 1)).astype(np.float32)
+
+
+def _bind_average(call: Call) -> Run:
+    (x,), (out,), window = call.inputs, call.outputs, WindowAxes.of(call.parameters)
+    share = _share(window, x.shape[2:], out.shape[2:], bool(call.parameters["count_include_pad"]))
+    padding = bind_padding(x, call.scratch[0], window.begins, 0)
+    return in_sequence([padding, *_bind_axes(call, np.add), partial(np.multiply, out, share, out)])
+
+
+def _bind_norm(call: Call) -> Run:
+    """The p-th root of the sum of absolute values to the power of p."""
+    (x,), (out,), padded, p = call.inputs, call.outputs, call.scratch[0], call.parameters["p"]
+    padding = bind_padding(x, padded, WindowAxes.of(call.parameters).begins, 0)
+    before: list[Run] = [partial(np.absolute, padded, padded)]
+    after: list[Run] = []
+    if p == 2:
+        before, after = [partial(np.multiply, padded, padded, padded)], [partial(np.sqrt, out, out)]
+    elif p > 2:
+        before.append(partial(np.power, padded, np.float32(p), padded))
+        after.append(partial(np.power, out, np.float32(1 / p), out))
+    return in_sequence([padding, *before, *_bind_axes(call, np.add), *after])
+
+
+def _indices_scratch(
+    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
+) -> tuple[TensorType, ...]:
+    """The padded copy, and whether an element is larger than all before it."""
+    padded = (*inputs[0].dimensions[:2], *WindowAxes.of(parameters).reach(outputs[0].dimensions[2:]))
+    return TensorType(inputs[0].dtype, padded), TensorType("bool", outputs[0].dimensions)
+
+
+def _bind_max_with_indices(call: Call) -> Run:
+    """Tap after tap; of equal elements the first is kept."""
+    (x,), (out, indices), (padded, larger) = call.inputs, call.outputs, call.scratch
+    window = WindowAxes.of(call.parameters)
+    padding = bind_padding(x, padded, window.begins, _lowest(x))
+    places = _places(x.shape[2:], padded.shape[2:], window.begins, call.parameters["storage_order"])
+    pairs = []
+    for tap in window.taps():
+        where = tuple(window.along(axis, step, out.shape[axis + 2]) for axis, step in enumerate(tap))
+        pairs.append((padded[(slice(None), slice(None), *where)], np.ascontiguousarray(places[where])))
+    planes = np.arange(x.shape[0] * x.shape[1]) * prod(x.shape[2:])
+    offset = planes.reshape((*x.shape[:2], *(1,) * (x.ndim - 2)))
+
+    def run() -> None:
+        padding()
+        np.copyto(out, pairs[0][0])
+        np.copyto(indices, pairs[0][1])
+        for values, numbers in pairs[1:]:
+            np.greater(values, out, out=larger)
+            np.copyto(out, values, where=larger)
+            np.copyto(indices, numbers, where=larger)
+        np.add(indices, offset, indices)
+
+    return run
+
+
+def _places(image: Sequence[int], padded: Sequence[int], begins: Sequence[int], order: str) -> Array:
+    """The number of every padded element within its plane; what lies outside has that of its nearest neighbour."""
+    numbers = np.arange(prod(image)).reshape(image, order="C" if order == "row_major" else "F")
+    axes = zip(image, padded, begins, strict=True)
+    return numbers[np.ix_(*(np.clip(np.arange(far) - begin, 0, size - 1) for size, far, begin in axes))]
+
+
+def _bind_unpool(call: Call) -> Run:
+    (x, indices), (out,) = call.inputs, call.outputs
+    values, places, target = x.reshape(-1), indices.reshape(-1), out.reshape(-1)
+
+    def run() -> None:
+        check_indices(places, target.size)
+        target[...] = 0
+        target[places] = values
+
+    return run
+
+
+WINDOW_POOLING_KERNELS: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "average_pool_axes": Kernel(bind=_bind_average, scratch=_scratch),
+        "max_pool_axes": Kernel(bind=_bind_max, scratch=_scratch),
+        "max_pool_with_indices": Kernel(bind=_bind_max_with_indices, scratch=_indices_scratch),
+        "max_unpool": Kernel(bind=_bind_unpool),
+        "p_norm_pool": Kernel(bind=_bind_norm, scratch=_scratch),
+    }
+)
+"""Rows of the kernel table."""

@@ -1,0 +1,36 @@
+"""One operation on the device, compared with the interpreter of the adapter IR."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnadapter.ir.operand import Array
+from tests.drivers.fake_npu.harness import context, model_of
+from tests.ir_interpreter import interpret
+
+
+def agrees(
+    type_: str,
+    arrays: Sequence[Array | None],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    tolerance: float = 0.0,
+    constants: Sequence[int] = (),
+) -> list[Array]:
+    """Compare all outputs and return the device's; `tolerance` is absolute and relative.
+
+    What runs has been written to bytes and read back.
+    """
+    model, feeds = model_of(type_, arrays, attributes, constants)
+    opened = context()
+    assert all(opened.supported(model)), opened.supported(model)
+    restored = opened.restore(opened.compile(model).serialise())
+    found = list(restored.create_execution().compute(feeds))
+    for got, want in zip(found, interpret(model, feeds), strict=True):
+        assert got.dtype == want.dtype
+        wide = np.float64 if got.dtype.kind == "f" else got.dtype
+        np.testing.assert_allclose(got.astype(wide), want.astype(wide), rtol=tolerance, atol=tolerance)
+    return found
