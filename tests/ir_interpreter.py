@@ -28,6 +28,7 @@ from tests.ir_image_functions import (
     resize_nearest,
     space_to_depth,
 )
+from tests.ir_sequence_functions import SEQUENCE_FUNCTIONS
 
 _Function = Callable[..., Any]
 
@@ -395,5 +396,6 @@ _FUNCTIONS: Mapping[str, _Function] = {
     "TOP_K": _top_k,
     **ir_mathematics.FUNCTIONS,
     **FURTHER_FUNCTIONS,
+    **SEQUENCE_FUNCTIONS,
 }
 """One function per operation; what is missing here is not in the schema table."""

@@ -13,8 +13,10 @@ from partition.dtypes import ITEMSIZE_OF_DTYPE
 from partition.graph import Graph, Value
 from partition.onnx_io import value_of
 
-_STAND_INS = {"GroupNormalization": "Identity"}
+_STAND_INS = {"GroupNormalization": "Identity", "MeanVarianceNormalization": "Identity"}
 """Ops that inference knows nothing of, and ops whose first result has the same type."""
+_DEFAULTS = {"STFT": ("onesided", 1)}
+"""Ops of which inference takes another default than their schema gives, and the schema's."""
 SMALL_ELEMENTS = 1024
 """Constants of at most so many elements are given to inference with their contents: shapes, axes, sizes."""
 
@@ -137,8 +139,21 @@ def _add_constants(graph: onnx.GraphProto, names: Iterable[str], constants: Mapp
 
 
 def _inferable(node: onnx.NodeProto) -> onnx.NodeProto:
-    stand_in = None if node.domain else _STAND_INS.get(node.op_type)
-    return node if stand_in is None else helper.make_node(stand_in, node.input[:1], node.output[:1])
+    if node.domain:
+        return node
+    stand_in = _STAND_INS.get(node.op_type)
+    if stand_in is not None:
+        return helper.make_node(stand_in, node.input[:1], node.output[:1])
+    return _with_default(node, *_DEFAULTS[node.op_type]) if node.op_type in _DEFAULTS else node
+
+
+def _with_default(node: onnx.NodeProto, name: str, value: int) -> onnx.NodeProto:
+    if any(attribute.name == name for attribute in node.attribute):
+        return node
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.attribute.append(helper.make_attribute(name, value))
+    return copy
 
 
 def _is_not_about_shapes(message: str) -> bool:

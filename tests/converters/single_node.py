@@ -53,7 +53,7 @@ def make(
     graph = helper.make_graph([node], "graph", given, results, known)
     model = helper.make_model(graph, opset_imports=imports, ir_version=max(4, helper.find_min_ir_version_for(imports)))
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-    if op_type == "GroupNormalization":  # the one op here that onnx infers nothing of
+    if op_type in ("GroupNormalization", "MeanVarianceNormalization"):  # of which onnx infers nothing
         inferred.graph.output[0].type.CopyFrom(inferred.graph.input[0].type)
     return inferred
 

@@ -14,6 +14,11 @@ _DIFFERENT = {
     # ONNX's data divide by the scaled length, ONNX Runtime and PyTorch by the number of elements that there are.
     "test_resize_downsample_scales_linear_align_corners",
 }
+_ROUNDED_BETWEEN = {
+    # ONNX's data are rounded to bfloat16 after every step of the computation, here they are once.
+    f"test_attention_{name}_bf16"
+    for name in ("3d_causal", "4d_causal", "4d_padded_kv", "4d_causal_padded_kv", "4d_attn_mask_causal")
+}
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +57,11 @@ def _agrees(case, conversion, feeds):
     verify(conversion.model)
     model = conversion.model
     results = interpret(model, [feeds[model.operands[index].name] for index in model.inputs])
+    tolerance = 2**-6 if case.name in _ROUNDED_BETWEEN else 1e-3
     return all(
         got.dtype == want.dtype
         and got.shape == want.shape
-        and np.allclose(got.astype(np.float64), want.astype(np.float64), rtol=1e-3, atol=1e-5, equal_nan=True)
+        and np.allclose(got.astype(np.float64), want.astype(np.float64), rtol=tolerance, atol=1e-5, equal_nan=True)
         for got, want in zip(results, map(np.asarray, case.data_sets[0][1]), strict=True)
     )
 

@@ -47,6 +47,22 @@ def test_shapes_are_propagated_from_the_given_inputs():
     assert result.graph.value("y").dtype == "float32"
 
 
+def test_shapes_that_onnx_infers_wrongly_or_not_at_all():
+    result = specialised(
+        """<ir_version: 10, opset_import: ["": 20]>
+        g (float[1, N, 1] x, float[N, 3, 2, 2] z) => (float[a, b, c, d] y, float[N, 3, 2, 2] w) {
+            step = Constant<value_int = 5>()
+            length = Constant<value_int = 16>()
+            y = STFT(x, step, , length)
+            w = MeanVarianceNormalization(z)
+        }""",
+        x=(1, 40, 1),
+        z=(2, 3, 2, 2),
+    )
+    assert result.graph.value("y").static_shape == (1, 5, 9, 2)
+    assert result.graph.value("w").static_shape == (2, 3, 2, 2)
+
+
 def test_the_constant_part_is_folded_once():
     text = f"""{HEAD} g (float[N, 2] x) => (float[N, 2] y) <float[2] w = {{1, 2}}> {{
         two = Constant<value_float = 2.0>()

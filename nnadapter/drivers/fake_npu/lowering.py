@@ -20,6 +20,7 @@ PASSES = (
     "fuse_gelu",
     "fuse_hard_swish",
     "fuse_swish",
+    "fuse_attention",
     "matmul_to_fully_connected",
     "fuse_scale_and_bias",
     "fuse_batch_normalization",

@@ -14,11 +14,13 @@ from nnadapter.drivers.fake_npu.lowerings import (
     generation,
     images,
     linear_algebra,
+    losses,
     matrix,
     movement,
     normalisation,
     reduction,
     sampling,
+    sequences,
 )
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, direct, unary
 from nnadapter.drivers.fake_npu.lowerings.volumes import lower_col_to_im, volume_convolution, window_pooling
@@ -231,6 +233,50 @@ _SAMPLING = {
     "DEFORMABLE_CONV_2D": Row(lower=sampling.lower_deformable_convolution, dtypes=FLOATS, ranks=(4, 4)),
 }
 
+_SEQUENCES = {
+    "LSTM": Row(
+        lower=sequences.recurrent("lstm", "input_forget"), dtypes=FLOATS, other_dtypes={4: INDICES}, ranks=(3, 3)
+    ),
+    "GRU": Row(
+        lower=sequences.recurrent("gru", "linear_before_reset"), dtypes=FLOATS, other_dtypes={4: INDICES}, ranks=(3, 3)
+    ),
+    "ATTENTION": Row(
+        lower=sequences.by_role(
+            "attention", "scale", "softcap", "is_causal", "offset", "left_window", "right_window", "scores"
+        ),
+        dtypes=FLOATS,
+        other_dtypes={3: FLOATS | BOOLEANS, 4: INDICES},
+        ranks=(4, 4),
+    ),
+    "ROTARY_EMBEDDING": Row(lower=elementwise.direct("rotary_embedding", "interleaved"), dtypes=FLOATS, ranks=(4, 4)),
+    "LINEAR_ATTENTION": Row(
+        lower=sequences.by_role("linear_attention", "query_heads", "key_value_heads", "scale", "update_rule"),
+        dtypes=FLOATS,
+        ranks=(3, 3),
+    ),
+    "CAUSAL_CONV": Row(lower=sequences.by_role("causal_convolution", "activation"), dtypes=FLOATS, ranks=(3, 3)),
+    "RNN": Row(lower=sequences.recurrent("rnn"), dtypes=FLOATS, other_dtypes={4: INDICES}, ranks=(3, 3)),
+}
+
+_NORMS_LOSSES_AND_SPECTRA = {
+    "RMS_NORMALIZATION": Row(lower=elementwise.direct("rms_normalisation", "axis", "epsilon"), dtypes=FLOATS),
+    "LP_NORMALIZATION": Row(lower=elementwise.direct("lp_normalisation", "axis", "p"), dtypes=FLOATS),
+    "MEAN_VARIANCE_NORMALIZATION": Row(
+        lower=elementwise.direct("mean_variance_normalisation", "axes", "epsilon"), dtypes=FLOATS
+    ),
+    "NEGATIVE_LOG_LIKELIHOOD_LOSS": Row(
+        lower=losses.lower_likelihood_loss, dtypes=FLOATS, other_dtypes={1: INDICES}, ranks=(2, LARGEST_RANK)
+    ),
+    "SOFTMAX_CROSS_ENTROPY_LOSS": Row(
+        lower=losses.lower_cross_entropy_loss, dtypes=FLOATS, other_dtypes={1: INDICES}, ranks=(2, LARGEST_RANK)
+    ),
+    "DFT": Row(lower=elementwise.direct("fourier_transform", "axis", "length", "inverse", "onesided"), dtypes=FLOATS),
+    "STFT": Row(
+        lower=elementwise.direct("short_time_fourier_transform", "frame_step", "frame_length", "onesided"),
+        dtypes=FLOATS,
+    ),
+}
+
 OPERATIONS: Mapping[str, Row] = MappingProxyType(
     {
         **_ELEMENTWISE,
@@ -242,6 +288,8 @@ OPERATIONS: Mapping[str, Row] = MappingProxyType(
         **_POSITIONS,
         **_WINDOWS,
         **_SAMPLING,
+        **_SEQUENCES,
+        **_NORMS_LOSSES_AND_SPECTRA,
     }
 )
 """Every operation that the device takes, by its type in the adapter IR."""

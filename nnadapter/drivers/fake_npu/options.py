@@ -42,8 +42,10 @@ OPTIONS = (
 
 
 _ONNX_NAMES = {
+    "CausalConvWithState": "CAUSAL_CONV",
     "Dropout": "ASSIGN",
     "Flatten": "RESHAPE",
+    "FlexAttention": "ATTENTION",
     "Gemm": "FULLY_CONNECTED MAT_MUL",
     "GlobalAveragePool": "REDUCE_MEAN",
     "GlobalMaxPool": "REDUCE_MAX",

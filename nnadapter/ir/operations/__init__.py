@@ -9,6 +9,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.names import close_names
 from nnadapter.ir.operations import (
     accumulation,
+    attention,
     bits,
     convolution,
     elementwise,
@@ -16,14 +17,18 @@ from nnadapter.ir.operations import (
     generation,
     indexing,
     linear_algebra,
+    losses,
     matrix,
     movement,
     normalisation,
+    norms,
     pooling,
+    recurrent,
     reduction,
     resizing,
     sampling,
     scattering,
+    spectral,
     volumes,
     window_pooling,
 )
@@ -50,6 +55,11 @@ _FAMILIES = (
     scattering.ROWS,
     volumes.ROWS,
     window_pooling.ROWS,
+    recurrent.ROWS,
+    attention.ROWS,
+    norms.ROWS,
+    losses.ROWS,
+    spectral.ROWS,
 )
 
 SCHEMAS: Mapping[str, OperationSchema] = MappingProxyType({row.type: row for family in _FAMILIES for row in family})

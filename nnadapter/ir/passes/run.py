@@ -10,6 +10,7 @@ from nnadapter.ir.model import Model
 from nnadapter.ir.names import close_names
 from nnadapter.ir.passes.channels_last import channels_last
 from nnadapter.ir.passes.fuse_activation import fuse_activation
+from nnadapter.ir.passes.fuse_attention import fuse_attention
 from nnadapter.ir.passes.fuse_batch_normalization import fuse_batch_normalization
 from nnadapter.ir.passes.fuse_gelu import fuse_gelu
 from nnadapter.ir.passes.fuse_hard_swish import fuse_hard_swish
@@ -36,6 +37,7 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
             fuse_gelu,
             fuse_hard_swish,
             fuse_swish,
+            fuse_attention,
             matmul_to_fully_connected,
             fuse_scale_and_bias,
             fuse_batch_normalization,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from nnadapter.drivers.fake_npu.kernels.accumulation import ACCUMULATION_KERNELS
+from nnadapter.drivers.fake_npu.kernels.attention import ATTENTION_KERNELS
 from nnadapter.drivers.fake_npu.kernels.convolution import CONVOLUTION_KERNELS
 from nnadapter.drivers.fake_npu.kernels.depthwise import DEPTHWISE_KERNELS
 from nnadapter.drivers.fake_npu.kernels.elementwise import ELEMENTWISE_KERNELS
@@ -13,15 +14,20 @@ from nnadapter.drivers.fake_npu.kernels.gating import GATING_KERNELS
 from nnadapter.drivers.fake_npu.kernels.generation import GENERATION_KERNELS
 from nnadapter.drivers.fake_npu.kernels.kernel import Kernel
 from nnadapter.drivers.fake_npu.kernels.linear_algebra import LINEAR_ALGEBRA_KERNELS
+from nnadapter.drivers.fake_npu.kernels.losses import LOSS_KERNELS
 from nnadapter.drivers.fake_npu.kernels.matrix import MATRIX_KERNELS
 from nnadapter.drivers.fake_npu.kernels.movement import MOVEMENT_KERNELS
 from nnadapter.drivers.fake_npu.kernels.normalisation import NORMALISATION_KERNELS
+from nnadapter.drivers.fake_npu.kernels.norms import NORM_KERNELS
 from nnadapter.drivers.fake_npu.kernels.pooling import POOLING_KERNELS
+from nnadapter.drivers.fake_npu.kernels.recurrent import RECURRENT_KERNELS
 from nnadapter.drivers.fake_npu.kernels.reduction import REDUCTION_KERNELS
 from nnadapter.drivers.fake_npu.kernels.regions import REGION_KERNELS
 from nnadapter.drivers.fake_npu.kernels.resize import RESIZE_KERNELS
 from nnadapter.drivers.fake_npu.kernels.sampling import SAMPLING_KERNELS
 from nnadapter.drivers.fake_npu.kernels.scattering import SCATTERING_KERNELS
+from nnadapter.drivers.fake_npu.kernels.spectral import SPECTRAL_KERNELS
+from nnadapter.drivers.fake_npu.kernels.states import STATE_KERNELS
 from nnadapter.drivers.fake_npu.kernels.transposed_convolution import TRANSPOSED_CONVOLUTION_KERNELS
 from nnadapter.drivers.fake_npu.kernels.volumes import VOLUME_KERNELS
 from nnadapter.drivers.fake_npu.kernels.window_pooling import WINDOW_POOLING_KERNELS
@@ -36,15 +42,21 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         **GATING_KERNELS,
         **GENERATION_KERNELS,
         **LINEAR_ALGEBRA_KERNELS,
+        **ATTENTION_KERNELS,
+        **LOSS_KERNELS,
         **MATRIX_KERNELS,
         **MOVEMENT_KERNELS,
         **NORMALISATION_KERNELS,
+        **NORM_KERNELS,
         **POOLING_KERNELS,
+        **RECURRENT_KERNELS,
         **REDUCTION_KERNELS,
         **REGION_KERNELS,
         **RESIZE_KERNELS,
         **SAMPLING_KERNELS,
         **SCATTERING_KERNELS,
+        **SPECTRAL_KERNELS,
+        **STATE_KERNELS,
         **TRANSPOSED_CONVOLUTION_KERNELS,
         **VOLUME_KERNELS,
         **WINDOW_POOLING_KERNELS,

@@ -1,0 +1,153 @@
+"""Attention, and rotary embeddings, which it is given."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.heads import join_heads, split_heads
+from nnadapter.converters.node import OnnxNode
+from nnadapter.converters.refusal import Refusal
+from nnadapter.converters.registry import converter
+from nnadapter.ir.model import ABSENT
+from nnadapter.ir.schema import AttributeValue
+from partition.verdict import Reason
+
+_STAGES = ("product", "capped", "masked", "softmax")
+"""What the attribute `qk_matmul_output_mode` means, by number."""
+
+
+@converter("Attention", 23, 24, 25)
+def convert_attention(context: ConversionContext, node: OnnxNode) -> None:
+    """Attention of any rank and number of heads. Source: ONNX Attention-25.
+
+    1. Inputs of rank 3 are taken apart into heads, and the output is put together again.
+    2. Past keys and values are concatenated with the new ones; that is what `present_key` and `present_value` are.
+    3. Since version 24, a mask that is too short forbids the keys that it does not reach: it is padded.
+
+    `softmax_precision` asks for a precision of the softmax: a device takes its own for all of the operation.
+    Refused: past keys without values or beside `nonpad_kv_seqlen`.
+    """
+    packed = len(context.dimensions(node.input(0))) == 3
+    query, key, value = _inputs(context, node, packed=packed)
+    key, value, offset = _cached(context, node, key, value)
+    inputs = [query, key, value, _mask(context, node, context.type_of(key).dimensions[2]), ABSENT]
+    inputs[4] = context.optional_operand(node.input(6))
+    while inputs[-1] == ABSENT:
+        inputs.pop()
+    attributes = _attributes(context, node, query, offset)
+    if not packed:
+        context.add("ATTENTION", inputs, attributes, (node.outputs[0], node.output(3)))
+        return
+    made = context.add("ATTENTION", inputs, attributes, ("", node.output(3)))
+    join_heads(context, made[0], node.outputs[:1])
+
+
+def _inputs(context: ConversionContext, node: OnnxNode, *, packed: bool) -> list[int]:
+    """Query, key and value with heads of their own."""
+    heads = [node.integer(name, 0) for name in ("q_num_heads", "kv_num_heads", "kv_num_heads")]
+    if packed:
+        return [split_heads(context, node, node.input(position), heads[position]) for position in range(3)]
+    if any(len(context.dimensions(node.input(position))) != 4 for position in range(3)):
+        raise Refusal(Reason.INVALID_NODE, "Q, K and V of Attention have not all three or all four dimensions")
+    return [context.operand(node.input(position)) for position in range(3)]
+
+
+def _cached(context: ConversionContext, node: OnnxNode, key: int, value: int) -> tuple[int, int, int]:
+    """Keys and values with the past ones before them, and how many those are."""
+    past = node.input(4), node.input(5)
+    if any(past) and (not all(past) or node.input(6)):
+        raise Refusal(
+            Reason.INVALID_NODE,
+            "Attention takes past_key and past_value together, and neither beside nonpad_kv_seqlen",
+        )
+    if not all(past):
+        for operand, name in ((key, node.output(1)), (value, node.output(2))):
+            if name:
+                context.add("ASSIGN", (operand,), outputs=(name,))
+        return key, value, 0
+    pairs = zip(past, (key, value), (node.output(1), node.output(2)), strict=True)
+    key, value = (
+        context.add("CONCAT", (context.operand(name), operand), {"axis": 2}, (made,))[0]
+        for name, operand, made in pairs
+    )
+    return key, value, context.dimensions(past[0])[2]
+
+
+def _mask(context: ConversionContext, node: OnnxNode, keys: int) -> int:
+    """The mask, padded to as many keys as there are; it may have a last axis of 1 before version 24."""
+    name = node.input(3)
+    if not name:
+        return ABSENT
+    type_ = context.type_of(name)
+    missing = keys - type_.dimensions[-1] if type_.rank else 0
+    if node.since_version < 24 or missing <= 0:
+        return context.operand(name)
+    pads = (*(0,) * (2 * type_.rank - 1), missing)
+    value = -float("inf") if type_.dtype.is_floating else 0.0
+    return context.add("PAD", (context.operand(name),), {"mode": "constant", "pads": pads, "value": value})[0]
+
+
+def _attributes(context: ConversionContext, node: OnnxNode, query: int, offset: int) -> dict[str, AttributeValue]:
+    depth = (0, *context.type_of(query).dimensions)[-1]
+    mode = node.integer("qk_matmul_output_mode", 0)
+    if not 0 <= mode < len(_STAGES):
+        raise Refusal(Reason.INVALID_NODE, f"attribute 'qk_matmul_output_mode' of Attention is {mode}; expected 0 to 3")
+    return {
+        "scale": node.number("scale", 1 / sqrt(depth) if depth else 1.0),
+        "softcap": node.number("softcap", 0.0),
+        "is_causal": node.integer("is_causal", 0) != 0,
+        "offset": offset,
+        "left_window": node.integer("left_window_size", -1),
+        "right_window": node.integer("right_window_size", -1),
+        "scores": _STAGES[mode] if node.output(3) else "none",
+    }
+
+
+@converter("FlexAttention", 1, domain="ai.onnx.preview")
+def convert_flex_attention(context: ConversionContext, node: OnnxNode) -> None:
+    """FlexAttention without functions of its own. Source: ONNX's preview of FlexAttention-1.
+
+    Refused: `score_mod` and `prob_mod`, which are graphs.
+    """
+    for name in ("score_mod", "prob_mod"):
+        if name in node.attributes:
+            raise Refusal(
+                Reason.CONTROL_FLOW, f"attribute {name!r} of FlexAttention is a graph, which the adapter IR cannot hold"
+            )
+    inputs = [context.operand(node.input(position)) for position in range(3)]
+    depth = (0, *context.dimensions(node.input(0)))[-1]
+    scale = node.number("scale", 1 / sqrt(depth) if depth else 1.0)
+    context.add("ATTENTION", inputs, {"scale": scale}, node.outputs)
+
+
+@converter("RotaryEmbedding", 23)
+def convert_rotary_embedding(context: ConversionContext, node: OnnxNode) -> None:
+    """RotaryEmbedding: cosine and sine of the positions are looked up, then pairs are turned.
+
+    Source: ONNX RotaryEmbedding-23. Refused: a part that is turned which the caches do not fit.
+    """
+    packed = len(context.dimensions(node.input(0))) == 3
+    heads = node.integer("num_heads", 0)
+    x = split_heads(context, node, node.input(0), heads) if packed else context.operand(node.input(0))
+    tables = [_looked_up(context, node, position) for position in (1, 2)]
+    part = node.integer("rotary_embedding_dim", 0) or (0, *context.type_of(x).dimensions)[-1]
+    pairs = (0, *context.type_of(tables[0]).dimensions)[-1]
+    if 2 * pairs != part:
+        raise Refusal(
+            Reason.INVALID_NODE, f"cos_cache of RotaryEmbedding turns {pairs} pairs; expected half of {part} features"
+        )
+    attributes: dict[str, AttributeValue] = {"interleaved": node.integer("interleaved", 0) != 0}
+    if not packed:
+        context.add("ROTARY_EMBEDDING", (x, *tables), attributes, node.outputs)
+        return
+    (turned,) = context.add("ROTARY_EMBEDDING", (x, *tables), attributes)
+    join_heads(context, turned, node.outputs)
+
+
+def _looked_up(context: ConversionContext, node: OnnxNode, position: int) -> int:
+    """Rows of a cache by the input `position_ids`, or the cache itself, which then has a row per position."""
+    cache = context.operand(node.input(position))
+    if not node.input(3):
+        return cache
+    return context.add("GATHER", (cache, context.operand(node.input(3))), {"axis": 0})[0]

@@ -1,0 +1,140 @@
+"""Recurrent layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.node import OnnxNode
+from nnadapter.converters.refusal import Refusal
+from nnadapter.converters.registry import converter
+from nnadapter.ir.model import ABSENT
+from nnadapter.ir.operations.recurrent import FUNCTIONS_PER_DIRECTION
+from nnadapter.ir.schema import AttributeValue
+from partition.verdict import Reason
+
+_FUNCTIONS: Mapping[str, tuple[str, float, float]] = MappingProxyType(
+    {
+        "affine": ("affine", 1.0, 0.0),
+        "elu": ("elu", 1.0, 0.0),
+        "hardsigmoid": ("hard_sigmoid", 0.2, 0.5),
+        "leakyrelu": ("leaky_relu", 0.01, 0.0),
+        "relu": ("relu", 0.0, 0.0),
+        "scaledtanh": ("scaled_tanh", 1.0, 1.0),
+        "sigmoid": ("sigmoid", 0.0, 0.0),
+        "softplus": ("softplus", 0.0, 0.0),
+        "softsign": ("softsign", 0.0, 0.0),
+        "tanh": ("tanh", 0.0, 0.0),
+        "thresholdedrelu": ("thresholded_relu", 1.0, 0.0),
+    }
+)
+"""By the name in small letters, as ONNX Runtime compares them: the IR's name, default alpha, default beta."""
+_HAS_ALPHA = frozenset({"affine", "elu", "hardsigmoid", "leakyrelu", "scaledtanh", "thresholdedrelu"})
+_HAS_BETA = frozenset({"affine", "hardsigmoid", "scaledtanh"})
+_DEFAULTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
+)
+_STATES = (5, 6)
+"""Positions of the initial states, whose first two axes are exchanged with layout 1."""
+
+
+@converter("LSTM", 7, 14, 22)
+def convert_lstm(context: ConversionContext, node: OnnxNode) -> None:
+    """LSTM with every attribute and input; `layout` exists since version 14. Source: ONNX LSTM-22."""
+    _add(context, node, {"input_forget": node.integer("input_forget", 0) != 0})
+
+
+@converter("GRU", 7, 14, 22)
+def convert_gru(context: ConversionContext, node: OnnxNode) -> None:
+    """GRU with every attribute and input; `layout` exists since version 14. Source: ONNX GRU-22."""
+    _add(context, node, {"linear_before_reset": node.integer("linear_before_reset", 0) != 0})
+
+
+@converter("RNN", 7, 14, 22)
+def convert_rnn(context: ConversionContext, node: OnnxNode) -> None:
+    """RNN with every attribute and input; `layout` exists since version 14. Source: ONNX RNN-22."""
+    _add(context, node, {})
+
+
+def _add(context: ConversionContext, node: OnnxNode, further: Mapping[str, AttributeValue]) -> None:
+    """The layer as one operation; with layout 1, its sequences and states are transposed before and after."""
+    layout = node.integer("layout", 0)
+    if layout not in (0, 1):
+        raise Refusal(Reason.INVALID_NODE, f"attribute 'layout' of {node.op_type} is {layout}; expected 0 or 1")
+    _check_hidden_size(context, node)
+    inputs = _inputs(context, node, batch_first=layout == 1)
+    attributes = {**_attributes(node), **further}
+    if layout == 0:
+        context.add(node.op_type, inputs, attributes, node.outputs)
+        return
+    made = context.add(node.op_type, inputs, attributes)
+    orders = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
+    for name, operand, perm in zip(node.outputs, made, orders, strict=False):
+        if name:
+            context.add("TRANSPOSE", (operand,), {"perm": perm}, (name,))
+
+
+def _check_hidden_size(context: ConversionContext, node: OnnxNode) -> None:
+    units = context.dimensions(node.input(2))[-1:]
+    if "hidden_size" in node.attributes and units != (node.integer("hidden_size"),):
+        raise Refusal(
+            Reason.INVALID_NODE,
+            f"attribute 'hidden_size' of {node.op_type} is {node.integer('hidden_size')}; "
+            f"expected {list(units)}, the last size of R",
+        )
+
+
+def _inputs(context: ConversionContext, node: OnnxNode, *, batch_first: bool) -> list[int]:
+    inputs = []
+    for position, name in enumerate(node.inputs):
+        operand = context.optional_operand(name)
+        if batch_first and operand != ABSENT and (position == 0 or position in _STATES):
+            if len(context.dimensions(name)) != 3:
+                raise Refusal(Reason.INVALID_NODE, f"input {position} of {node.op_type} has not three dimensions")
+            (operand,) = context.add("TRANSPOSE", (operand,), {"perm": (1, 0, 2)})
+        inputs.append(operand)
+    while inputs and inputs[-1] == ABSENT:
+        inputs.pop()
+    return inputs
+
+
+def _attributes(node: OnnxNode) -> dict[str, AttributeValue]:
+    direction = node.text("direction", "forward")
+    names, alphas, betas = _activations(node, 2 if direction == "bidirectional" else 1)
+    clip = node.number("clip", float("inf"))
+    return {
+        "direction": direction,
+        "activations": names,
+        "activation_alpha": alphas,
+        "activation_beta": betas,
+        "clip": clip if clip > 0 else float("inf"),
+    }
+
+
+def _activations(node: OnnxNode, directions: int) -> tuple[str, tuple[float, ...], tuple[float, ...]]:
+    """The functions' names, and a value of alpha and beta for each.
+
+    The attributes hold values only for functions that have such a parameter, in their order; the rest are defaults.
+    """
+    wanted = FUNCTIONS_PER_DIRECTION[node.op_type] * directions
+    given = node.attributes.get("activations", _DEFAULTS[node.op_type] * directions)
+    if not isinstance(given, tuple) or not all(isinstance(name, str) for name in given):
+        raise Refusal(Reason.INVALID_NODE, f"attribute 'activations' of {node.op_type} is {given!r}; expected names")
+    # The schema's own default for RNN has two names, whatever the direction.
+    keys = [name.lower() for name in (given[:wanted] if node.op_type == "RNN" else given)]
+    unknown = [name for name in keys if name not in _FUNCTIONS]
+    if len(keys) != wanted or unknown:
+        raise Refusal(
+            Reason.UNSUPPORTED_ATTRIBUTE if unknown else Reason.INVALID_NODE,
+            f"attribute 'activations' of {node.op_type} is {list(given)}; expected {wanted} of {sorted(_FUNCTIONS)}",
+        )
+    alphas, betas = iter(node.numbers("activation_alpha") or ()), iter(node.numbers("activation_beta") or ())
+    names = " ".join(_FUNCTIONS[key][0] for key in keys)
+    return names, _values(keys, alphas, _HAS_ALPHA, 1), _values(keys, betas, _HAS_BETA, 2)
+
+
+def _values(keys: Sequence[str], given: Iterator[float], having: frozenset[str], column: int) -> tuple[float, ...]:
+    return tuple(
+        next(given, float(_FUNCTIONS[key][column])) if key in having else float(_FUNCTIONS[key][column]) for key in keys
+    )
