@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nnadapter import errors, ort
+    from nnadapter import backend, errors, ort
     from nnadapter.comparing import CompareReport, compare
     from nnadapter.defaults import devices, get_device, set_device
     from nnadapter.drivers.capability import DeviceInfo
@@ -34,6 +34,7 @@ _HOMES = {
     "ModelBuilder": "nnadapter.ir.builder",
     "Options": "nnadapter.options",
     "PartitionReport": "nnadapter.reports.facts",
+    "backend": "",
     "compare": "nnadapter.comparing",
     "devices": "nnadapter.defaults",
     "errors": "",
@@ -55,6 +56,7 @@ __all__ = [
     "ModelBuilder",
     "Options",
     "PartitionReport",
+    "backend",
     "compare",
     "devices",
     "errors",

@@ -15,7 +15,7 @@ from nnadapter.conversions import Conversions
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.border import ask_admission
 from nnadapter.drivers.interface import Admission
-from nnadapter.drivers.selection import CPU
+from nnadapter.drivers.selection import CPU, HOSTS
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import Model
 from nnadapter.offers import Answers, offers, worth_parting
@@ -90,6 +90,8 @@ class Judged:
     verdicts: Mapping[str, tuple[Verdict, ...]]
     shapes: Shapes
     drafts: Drafts
+    refused_by_cpu: dict[int, Unsupported]
+    """What the CPU took and did not load, by position in the model; other shapes share it."""
 
     @property
     def graph(self) -> Graph:
@@ -98,8 +100,24 @@ class Judged:
 
     @property
     def answers(self) -> Answers:
-        """The verdicts of each device but the host."""
-        return [self.verdicts[target.name] for target in self.targets if not target.is_cpu]
+        """The verdicts of each device but the hosts."""
+        return [
+            self.verdicts[target.name]
+            for target in self.targets
+            if target.name not in HOSTS and target.name in self.verdicts
+        ]
+
+    @property
+    def asked(self) -> tuple[Target, ...]:
+        """The devices that gave verdicts: all but a last resort that was not needed."""
+        return tuple(target for target in self.targets if target.name in self.verdicts)
+
+    def complete(self) -> Judged:
+        """The same with the last resort asked as well, if an atom has no device without it."""
+        spare = next((target for target in self.targets if target.is_spare and target not in self.asked), None)
+        if spare is None or all(map(any, zip(*self.verdicts.values(), strict=True))):
+            return self
+        return replace(self, verdicts={**self.verdicts, spare.name: judge(spare, self.conversion, self.parts)})
 
     def banning(self, bans: Mapping[Atoms, Unsupported]) -> Judged:
         """The same with verdicts taken back: the atoms of each key are refused by its device, for that reason."""
@@ -107,7 +125,13 @@ class Judged:
         for (device, atoms), refusal in bans.items():
             for atom in atoms:
                 verdicts[device][atom] = refusal
-        return replace(self, verdicts={name: tuple(given) for name, given in verdicts.items()})
+        return replace(self, verdicts={name: tuple(given) for name, given in verdicts.items()}).complete()
+
+    def blaming(self, step: Step, refused: Mapping[int, Unsupported]) -> Judged:
+        """The same without the nodes of `step` (positions in it) that the CPU did not load; remembered for others."""
+        nodes = {step.nodes[position]: why for position, why in refused.items()}
+        self.refused_by_cpu.update((self.specialised.positions[node], why) for node, why in nodes.items())
+        return self.banning({(CPU, (self.graph.atom_of[node],)): why for node, why in nodes.items()})
 
     def settle(self, known: dict[Atoms, Piece] | None = None) -> Analysis:
         """Place and cut until every segment is admitted by its device.
@@ -148,7 +172,7 @@ class Judged:
 
     def _placement(self) -> tuple[str, ...]:
         try:
-            return place_by_priority(self.graph, [target.name for target in self.targets], self.verdicts)
+            return place_by_priority(self.graph, [target.name for target in self.asked], self.verdicts)
         except GraphError as error:
             raise InvalidModelError(self._homeless()) from error
 
@@ -157,14 +181,14 @@ class Judged:
         refusals = zip(*self.verdicts.values(), strict=True)
         atom = next(atom for atom, given in enumerate(refusals) if not any(given))
         node = self.graph.nodes[self.graph.atoms[atom][0]]
-        last = self.verdicts[self.targets[-1].name][atom]
+        last = self.verdicts[CPU][atom]
         return (
             f"node {node.name!r} ({node.op_type}) is taken by no device, not even by the CPU: {last}; "
             "give session options with the library that has the operator, or export without it"
         )
 
     def _plan(self, segments: Sequence[Segment], exact: bool) -> Plan:
-        names = [target.name for target in self.targets]
+        names = [target.name for target in self.asked]
         return make_plan(self.graph, names, self.verdicts, self._placement(), segments, exact=exact)
 
     def _ask(self, step: Step) -> Piece:
@@ -194,6 +218,8 @@ class Analyser:
     index: OnnxIndex = field(init=False)
     conversions: Conversions = field(init=False)
     drafts: Drafts = field(default_factory=Drafts)
+    refused_by_cpu: dict[int, Unsupported] = field(default_factory=dict)
+    """See `Judged`."""
     _by_host: tuple[Hashable, tuple[Verdict, ...]] = field(default=((), ()))
     _whole: set[tuple[str, ...]] = field(default_factory=set)
     """Atoms, by their nodes' names, that were offered node by node in vain."""
@@ -227,8 +253,10 @@ class Analyser:
     def _judge(self, shapes: Shapes) -> Judged:
         specialised, conversion = self.conversions.of(shapes)
         parts = OnnxParts(specialised, self.index)
-        verdicts = {target.name: self._verdicts(target, conversion, parts) for target in self.targets}
-        return Judged(specialised, conversion, parts, self.targets, verdicts, shapes, self.drafts)
+        asked = [target for target in self.targets if not target.is_spare]
+        verdicts = {target.name: self._verdicts(target, conversion, parts) for target in asked}
+        refused = self.refused_by_cpu
+        return Judged(specialised, conversion, parts, self.targets, verdicts, shapes, self.drafts, refused).complete()
 
     def _verdicts(self, target: Target, conversion: Conversion, parts: OnnxParts) -> tuple[Verdict, ...]:
         """What a device says. The CPU judges operators by their names: the same for all shapes with the same nodes."""
@@ -239,7 +267,15 @@ class Analyser:
         if known != asked:
             verdicts = judge(target, conversion, parts)
             self._by_host = asked, verdicts
-        return verdicts
+        return self._without_refused(verdicts, parts) if self.refused_by_cpu else verdicts
+
+    def _without_refused(self, verdicts: tuple[Verdict, ...], parts: OnnxParts) -> tuple[Verdict, ...]:
+        positions = parts.specialised.positions
+        refused = [[self.refused_by_cpu.get(positions[node]) for node in atom] for atom in parts.graph.atoms]
+        return tuple(
+            next((why for why in of_nodes if why is not None), verdict)
+            for of_nodes, verdict in zip(refused, verdicts, strict=True)
+        )
 
 
 def _key(segment: Segment) -> Atoms:

@@ -20,7 +20,7 @@ from nnadapter.drivers.border import OutputCheck, checked_program, describe
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.interface import Program
 from nnadapter.drivers.registry import device_lock
-from nnadapter.drivers.selection import CPU
+from nnadapter.drivers.selection import CPU, HOSTS, REFERENCE
 from nnadapter.errors import (
     CompilationError,
     DriverError,
@@ -28,8 +28,9 @@ from nnadapter.errors import (
     FallbackWarning,
     NotDelegatedError,
 )
-from nnadapter.executor import BoundStep, CompiledPlan, ExecutionPool, Substitute
+from nnadapter.executor import BoundStep, CompiledPlan, ExecutionPool, Substitute, called
 from nnadapter.options import Options
+from nnadapter.segments import Part
 from nnadapter.targets import Target
 from partition.graph import Graph
 from partition.plan import Plan, Step
@@ -94,15 +95,15 @@ class Compiler:
             failed = self._compile_all(analysis, programs)
             if not failed:
                 _close_unused(analysis.plan, programs)
+                warn_of_last_resort(analysis, self.targets, self.options)
                 return Compiled(analysis, self._bind(analysis, programs), tuple(notes))
             for step, error in failed:
+                if step.device == CPU:
+                    judged = judged.blaming(step, _blamed(error))
+                    continue
                 notes.append(self._compile_failed(analysis, step, error))
-            judged = judged.banning(
-                {
-                    _atoms(analysis.plan, step): Unsupported(Reason.COMPILE_FAILED, describe(error))
-                    for step, error in failed
-                }
-            )
+                why = Unsupported(Reason.COMPILE_FAILED, describe(error))
+                judged = judged.banning({_atoms(analysis.plan, step): why})
             analysis = judged.settle(known)
 
     def _compile_all(self, analysis: Analysis, programs: dict[Atoms, Built]) -> list[tuple[Step, Exception]]:
@@ -116,14 +117,23 @@ class Compiler:
             try:
                 programs[key] = self._program(analysis, step, piece)
             except Exception as error:  # a driver may raise anything; this is its border
-                if step.device == CPU:
+                if step.device == CPU and not _blamed(error):
                     raise
                 failed.append((step, error))
         return failed
 
     def _program(self, analysis: Analysis, step: Step, piece: Piece | None) -> Built:
-        part = analysis.parts.cpu_part(step) if piece is None else piece.part
-        return Built(checked_program(self._target(step.device).context.compile(part.model)), part.inputs)
+        if piece is not None:
+            return self._built(step.device, piece.part)
+        whole = analysis.parts.cpu_part(step)
+        try:
+            return self._built(step.device, whole)
+        except CompilationError:
+            # The model as it was may hold a node that ONNX Runtime does not take and that is known before the run.
+            return self._built(step.device, analysis.parts.part(step))
+
+    def _built(self, device: str, part: Part) -> Built:
+        return Built(checked_program(self._target(device).context.compile(part.model)), part.inputs)
 
     def _compile_failed(self, analysis: Analysis, step: Step, error: Exception) -> str:
         nodes = [analysis.plan.graph.nodes[node].name for node in step.nodes]
@@ -149,8 +159,8 @@ class Compiler:
                 inputs=tuple(slots[name] for name in built.inputs),
                 outputs=tuple(slots[name] for name in step.outputs),
                 released=tuple(slots[name] for name in step.released),
-                expected=() if step.device == CPU else _expected(graph, step.outputs),
-                guarded=step.device != CPU,
+                expected=() if step.device in HOSTS else _expected(graph, step.outputs),
+                guarded=step.device not in HOSTS,
                 on_failure=partial(self._run_failed, analysis, slots),
             )
             for step, built in ((step, programs[_atoms(analysis.plan, step)]) for step in analysis.plan.steps)
@@ -158,15 +168,26 @@ class Compiler:
         return CompiledPlan(steps, slots, {name: slots[name] for name in graph.outputs}, constants)
 
     def _run_failed(self, analysis: Analysis, slots: Mapping[str, int], step: Step, error: BaseException) -> Substitute:
-        """What runs a failed step instead: the CPU. Raises where the policy says so."""
+        """What runs a failed step instead: the CPU, or the last resort. Raises where the policy says so."""
         nodes = [analysis.plan.graph.nodes[node].name for node in step.nodes]
         message = (
             f"device {step.device!r} failed while it ran segment {step.segment} ({named(nodes)}): {describe(error)}"
         )
-        self._fall_back(ExecutionError, step, nodes, message, "it runs on the CPU instead", error)
+        device = self._host_of(analysis.plan, step)
+        self._fall_back(ExecutionError, step, nodes, message, f"it runs on {called(device)} instead", error)
         part = analysis.parts.part(step)
-        pool = self._pool(CPU, self._target(CPU).context.compile(part.model))
-        return Substitute(pool, tuple(slots[name] for name in part.inputs))
+        try:
+            built = self._built(device, part)
+        except CompilationError as failure:
+            if not failure.refused:
+                raise
+            device, built = REFERENCE, self._built(REFERENCE, part)
+        return Substitute(device, self._pool(device, built.program), tuple(slots[name] for name in built.inputs))
+
+    def _host_of(self, plan: Plan, step: Step) -> str:
+        """The CPU, if it takes every node of a step as far as is known, else the last resort."""
+        refused = any(not plan.verdicts[CPU][plan.graph.atom_of[node]] for node in step.nodes)
+        return REFERENCE if refused else CPU
 
     def _pool(self, device: str, program: Program) -> ExecutionPool:
         how: Threading = self._target(device).capability.threading
@@ -197,17 +218,19 @@ class Compiler:
 
 
 def refuse_fallback(analysis: Analysis, targets: Sequence[Target], options: Options) -> None:
-    """Raise NotDelegatedError where fallback is forbidden, the CPU was not named, and some nodes are left for it."""
+    """Raise NotDelegatedError where fallback is forbidden and nodes are left for a device that nobody named."""
     plan = analysis.plan
-    left = [node for step in plan.steps if step.device == CPU for node in step.nodes]
-    if not left or options.fallback != "forbid" or targets[-1].named:
+    unnamed = {target.name for target in targets if not target.named}
+    spare = [step for step in plan.steps if step.device in unnamed]
+    left = [node for step in spare for node in step.nodes]
+    if not left or options.fallback != "forbid":
         return
     names = [plan.graph.nodes[node].name for node in left]
     first = targets[0].name
     raise NotDelegatedError(
         f"fallback is forbidden and {len(left)} of {len(plan.graph.nodes)} nodes are taken by no named device "
         f"({named(names)}); {first!r} refused the first because of {_refusal(plan, first, left[0])}; "
-        "allow fallback, or name 'cpu' as a device",
+        f"allow fallback, or name {spare[0].device!r} as a device",
         device=first,
         nodes=names,
     )
@@ -217,7 +240,9 @@ def warn_of_idle(analysis: Analysis, targets: Sequence[Target], options: Options
     """Warn where the policy says so of a named device that took nothing, with the reason."""
     plan = analysis.plan
     used = {step.device for step in plan.steps}
-    for target in targets[:-1]:
+    for target in targets:
+        if target.name in HOSTS:
+            continue
         if options.fallback == "warn" and target.name not in used and plan.graph.nodes:
             because = _idle_because(plan, target.name)
             warnings.warn(
@@ -225,6 +250,25 @@ def warn_of_idle(analysis: Analysis, targets: Sequence[Target], options: Options
                 FallbackWarning,
                 stacklevel=2,
             )
+
+
+def warn_of_last_resort(analysis: Analysis, targets: Sequence[Target], options: Options) -> None:
+    """Warn where the policy says so of nodes that are left for the last resort: it is slow, and nobody named it."""
+    spare = [target.name for target in targets if target.is_spare]
+    plan = analysis.plan
+    left = [node for step in plan.steps if step.device in spare for node in step.nodes]
+    if left and options.fallback == "warn":
+        names = named([plan.graph.nodes[node].name for node in left])
+        warnings.warn(
+            f"{len(left)} of {len(plan.graph.nodes)} nodes run on onnx's reference evaluator, which is slow ({names}); "
+            f"the CPU refused the first because of {_refusal(plan, CPU, left[0])}",
+            FallbackWarning,
+            stacklevel=2,
+        )
+
+
+def _blamed(error: Exception) -> Mapping[int, Unsupported]:
+    return error.refused if isinstance(error, CompilationError) else {}
 
 
 def _idle_because(plan: Plan, device: str) -> str:

@@ -30,7 +30,11 @@ to know is in fields, not in the text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from partition.verdict import Unsupported
 
 
 class NNAdapterError(Exception):
@@ -99,6 +103,19 @@ class DriverError(_SegmentError):
 
 class CompilationError(DriverError):
     """The driver said yes to a segment and could not compile it."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        device: str | None = None,
+        segment: int | None = None,
+        nodes: Sequence[str] = (),
+        refused: Mapping[int, Unsupported] | None = None,
+    ) -> None:
+        super().__init__(message, device=device, segment=segment, nodes=nodes)
+        self.refused = dict(refused or {})
+        """Why, by position of the node in the segment's model, where the driver knows which nodes are to blame."""
 
 
 class ExecutionError(DriverError):

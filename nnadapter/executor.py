@@ -101,6 +101,7 @@ class ExecutionPool:
 class Substitute:
     """What runs a step in place of its own device."""
 
+    device: str
     pool: ExecutionPool
     inputs: tuple[int, ...]
     """Slots."""
@@ -196,9 +197,9 @@ def _run_step(bound: BoundStep, values: list[Any]) -> StepRun:
         results = _guarded(bound, inputs) if bound.guarded else bound.pool.compute(inputs)
     except Exception as error:
         if not bound.guarded:
-            raise  # the CPU's own errors are typed, and nobody comes after it
-        device, failure = CPU, describe(error)
-        results = _instead(bound, error, failure, values)
+            raise  # the host's own errors are typed, and nobody comes after it
+        failure = describe(error)
+        device, results = _instead(bound, error, failure, values)
     for slot, result in zip(bound.outputs, results, strict=True):
         values[slot] = result
     for slot in bound.released:
@@ -207,8 +208,8 @@ def _run_step(bound: BoundStep, values: list[Any]) -> StepRun:
     return StepRun(bound.step.segment, device, bound.seconds, failure)
 
 
-def _instead(bound: BoundStep, error: Exception, failure: str, values: Sequence[Any]) -> Sequence[Any]:
-    """The results of a step whose device failed, from what takes its place."""
+def _instead(bound: BoundStep, error: Exception, failure: str, values: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+    """What takes the place of a device that failed, and its results."""
     with bound.lock:
         if bound.substitute is None:
             bound.substitute = bound.on_failure(bound.step, error)
@@ -216,15 +217,21 @@ def _instead(bound: BoundStep, error: Exception, failure: str, values: Sequence[
             bound.failures.append(failure)
     substitute = bound.substitute
     try:
-        return substitute.pool.compute([values[slot] for slot in substitute.inputs])
+        return substitute.device, substitute.pool.compute([values[slot] for slot in substitute.inputs])
     except CancelledError:
         raise
     except NNAdapterError as second:
         segment = bound.step.segment
-        message = f"segment {segment} failed on {bound.step.device!r} ({failure}) and on the CPU as well: {second}"
+        also = called(substitute.device)
+        message = f"segment {segment} failed on {bound.step.device!r} ({failure}) and on {also} as well: {second}"
         if isinstance(second, InvalidInputError):
             raise InvalidInputError(message) from second
-        raise ExecutionError(message, device=CPU, segment=segment) from second
+        raise ExecutionError(message, device=substitute.device, segment=segment) from second
+
+
+def called(device: str) -> str:
+    """How messages call a device of the host."""
+    return "the CPU" if device == CPU else repr(device)
 
 
 def _guarded(bound: BoundStep, inputs: Sequence[Array]) -> Sequence[Array]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
-from nnadapter.drivers.onnxruntime import PROVIDER, inner_run, loadable, translated
+from nnadapter.drivers.onnxruntime import PROVIDER, loadable, translated
+from nnadapter.drivers.onnxruntime_values import inner_run, is_foreign, run_by_memory
 from nnadapter.errors import ClosedError, InvalidModelError
 from nnadapter.executor import Provenance, StepRun
 from nnadapter.preparation.loading import check_not_empty, describe, load_model
@@ -47,9 +48,8 @@ class HostEngine:
             results = self._run(names or self._names, feed, options)
         except ClosedError:
             raise
-        except Exception as error:
-            self._explain(names, feed, error)
-            raise
+        except Exception as error:  # noqa: BLE001  it is raised again where it is not mended
+            results = self._by_memory(names, feed, options, error)
         return results, Provenance((StepRun(0, "cpu", time.perf_counter() - started),))
 
     def load(self) -> onnx.ModelProto:
@@ -59,6 +59,17 @@ class HostEngine:
     def close(self) -> None:
         """Let the session go. May be called again."""
         self._run = _closed
+
+    def _by_memory(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
+        """The results, where all that ONNX Runtime did not understand is numpy's data type of an array."""
+        if not isinstance(feed, Mapping) or not any(map(is_foreign, feed.values())):
+            self._explain(names, feed, error)
+            raise error
+        try:
+            return run_by_memory(self.session)(names or self._names, feed, options)
+        except Exception as second:
+            self._explain(names, feed, second)
+            raise
 
     def _explain(self, names: Sequence[str] | None, feed: Mapping[str, Any], error: Exception) -> None:
         """Raise the error that tells what is wrong with the feed, else ONNX Runtime's in our words."""

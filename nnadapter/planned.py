@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nnadapter.analysis import Analyser
 from nnadapter.compilation import Compiled, Compiler
 from nnadapter.drivers.onnxruntime import run_options
-from nnadapter.errors import InvalidInputError
+from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError
 from nnadapter.executor import Provenance
 from nnadapter.options import Options
 from nnadapter.plans import PlanCache, PlanCounts
@@ -16,6 +16,7 @@ from nnadapter.preparation.prepare import prepare
 from nnadapter.preparation.sizes import check_shape, default_shapes
 from nnadapter.signature import Shapes, Signature, read_signature
 from nnadapter.targets import Target
+from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
     import onnx
@@ -24,9 +25,17 @@ if TYPE_CHECKING:
 class PlannedEngine:
     """Runs a model by plans. Usable from many threads at once."""
 
-    def __init__(self, model: onnx.ModelProto, targets: tuple[Target, ...], options: Options) -> None:
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        targets: tuple[Target, ...],
+        options: Options,
+        refused_by_cpu: Mapping[int, Unsupported] | None = None,
+    ) -> None:
         self._prepared = prepare(model)
-        self._analyser = Analyser(self._prepared, targets)
+        # Positions are those of the model that was given; where preparation changed it, they are found again.
+        refused = dict(refused_by_cpu or {}) if self._prepared.model is model else {}
+        self._analyser = Analyser(self._prepared, targets, refused_by_cpu=refused)
         self._compiler = Compiler(targets, options)
         self._plans: PlanCache[Compiled] = PlanCache(options.max_plans, options.max_plan_bytes)
         self._defaults = self._prepared.defaults
@@ -90,7 +99,15 @@ class PlannedEngine:
 
     def _make(self, shapes: Mapping[str, tuple[int, ...] | None]) -> Compiled:
         known = {name: shape for name, shape in shapes.items() if shape is not None}
-        return self._compiler.compile(self._analyser.judge(known))
+        try:
+            return self._compiler.compile(self._analyser.judge(known))
+        except (CompilationError, InvalidModelError):
+            # ONNX Runtime loads what contradicts itself inside of an `If`, as long as it stays there.
+            if self._prepared.given is None:
+                raise
+            self._prepared = self._prepared.given
+            self._analyser = Analyser(self._prepared, self.targets)
+            return self._compiler.compile(self._analyser.judge(known))
 
     def _declared_shapes(self) -> Shapes | None:
         """The shapes of all inputs if the model fixes them."""

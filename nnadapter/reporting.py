@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.analysis import Analyser
 from nnadapter.closing import close_all
-from nnadapter.compilation import refuse_fallback, warn_of_idle
+from nnadapter.compilation import refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.options import Options, default_devices, options_from
 from nnadapter.preparation.loading import load_model
@@ -59,4 +59,5 @@ def _report(
     analysis = Analyser(prepared, targets).judge(default_shapes(prepared, given)).settle()
     warn_of_idle(analysis, targets, chosen)
     refuse_fallback(analysis, targets, chosen)
+    warn_of_last_resort(analysis, targets, chosen)
     return report_of(analysis, chosen.policy)

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 from nnadapter.binding import IOBinding, bind_results
 from nnadapter.drivers.selection import CPU, DeviceRequest
+from nnadapter.engine import make_engine
 from nnadapter.errors import ClosedError, InvalidOptionError
 from nnadapter.executor import Provenance
 from nnadapter.host import HostEngine
 from nnadapter.options import Options, default_devices, options_from
-from nnadapter.planned import PlannedEngine
-from nnadapter.preparation.loading import load_model
-from nnadapter.providers import devices_of_providers, options_of_cpu
+from nnadapter.providers import devices_of_providers
 from nnadapter.reporting import partition_report
 from nnadapter.reports.facts import PartitionReport, report_of_compiled
 from nnadapter.signature import ModelMetadata, NodeArg, node_arg
-from nnadapter.targets import closed_on_failure, open_targets
+from nnadapter.targets import open_targets
 
 if TYPE_CHECKING:
     import onnx
@@ -42,7 +41,8 @@ class InferenceSession:
         providers: ONNX Runtime's way to choose, for code written for it; device names are understood as well.
         provider_options: options that go with `providers`.
         devices: `"fake_npu"`, `"fake_npu:0"`, `("fake_npu", {option: value})`, or a list of these in order of
-            preference. `"cpu"` is the last one, named or not.
+            preference. `"cpu"` is the last one, named or not; behind it `"reference"` takes what even the CPU
+            refuses.
         options: how the session decides.
         **kwargs: what ONNX Runtime's session takes beside, for sessions on the CPU alone.
 
@@ -72,18 +72,14 @@ class InferenceSession:
         requests = _requests(devices, providers, provider_options)
         targets = open_targets(requests, sess_options)
         self._closed = False
-        self._devices = tuple(target.name for target in targets)
-        self._engine: PlannedEngine | HostEngine
-        if self._devices == (CPU,):
-            given = options_of_cpu(providers, provider_options)
-            self._engine = HostEngine(path_or_bytes, sess_options, given, kwargs)
-        else:
-            with closed_on_failure(targets):
-                self._engine = PlannedEngine(load_model(path_or_bytes), targets, self._options)
+        self._devices = tuple(target.name for target in targets if not target.is_spare)
+        self._engine = make_engine(
+            path_or_bytes, targets, self._options, sess_options, (providers, provider_options), kwargs
+        )
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Names of the devices, in order of preference."""
+        """Names of the devices, in order of preference; a last resort that nobody named is in reports alone."""
         return self._devices
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.border import ask_supported
 from nnadapter.drivers.capability import ModelForm
+from nnadapter.drivers.selection import HOSTS
 from nnadapter.segments import OnnxParts
 from nnadapter.targets import Target
 from partition.verdict import SUPPORTED, Unsupported, Verdict, all_of
@@ -29,6 +30,6 @@ def _judge_ir(target: Target, conversion: Conversion) -> Sequence[Verdict]:
 
 
 def _judge_onnx(target: Target, parts: OnnxParts) -> Sequence[Verdict]:
-    # The CPU judges operators by their names, so that the weights need not be copied for it.
-    model = parts.without_constants() if target.is_cpu else parts.whole()
+    # The host's own devices judge operators by their names, so that the weights need not be copied for them.
+    model = parts.without_constants() if target.name in HOSTS else parts.whole()
     return ask_supported(target.context, model, len(parts.graph.nodes))

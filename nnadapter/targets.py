@@ -1,4 +1,4 @@
-"""The devices of one session: opened, with a context each, in order of preference; the CPU last."""
+"""The devices of one session: opened, with a context each, in order of preference; the last resort behind the CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nnadapter.closing import close_all
 from nnadapter.drivers.border import open_context
 from nnadapter.drivers.capability import Capability
 from nnadapter.drivers.interface import Context
-from nnadapter.drivers.selection import CPU, DeviceRequest, Selected, select
+from nnadapter.drivers.selection import CPU, REFERENCE, DeviceRequest, Selected, check_options, select
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -32,11 +32,16 @@ class Target:
         """It is the device that takes what nobody else takes."""
         return self.name == CPU
 
+    @property
+    def is_spare(self) -> bool:
+        """It is the last resort that nobody named: asked only for what everyone else refused."""
+        return self.name == REFERENCE and not self.named
+
 
 def open_targets(
     requests: DeviceRequest | Sequence[DeviceRequest], session_options: onnxruntime.SessionOptions | None = None
 ) -> tuple[Target, ...]:
-    """Open every requested device and create a context on it.
+    """Open every requested device and create a context on it; the last resort comes behind them, named or not.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
@@ -46,6 +51,8 @@ def open_targets(
     with closed_on_failure(opened):
         for selected in select(requests):
             opened.append(_open(selected, session_options))
+        if all(target.name != REFERENCE for target in opened):
+            opened.append(_open(Selected(REFERENCE, check_options(REFERENCE, {}), named=False), session_options))
     return tuple(opened)
 
 

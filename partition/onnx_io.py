@@ -149,7 +149,7 @@ def read_graph(
             domain=_domain(node.domain),
             inputs=tuple(node.input),
             outputs=tuple(node.output),
-            captured=tuple(_captured(node)),
+            captured=tuple(captured_names(node)),
             origins=(name,) if origins is None else origins[index],
         )
         for index, (name, node) in enumerate(zip(called, graph.node, strict=True))
@@ -204,14 +204,14 @@ def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
         yield from attribute.graphs
 
 
-def _captured(node: NodeProto) -> dict[str, None]:
-    """Names that the node's sub-graphs, at any depth, read from outside, in order of first use."""
+def captured_names(node: NodeProto) -> dict[str, None]:
+    """Return the names that the node's sub-graphs, at any depth, read from outside, in order of first use."""
     found: dict[str, None] = {}
     for graph in _subgraphs(node):
         inner = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
         inner.update(sparse.values.name for sparse in graph.sparse_initializer)
         for part in graph.node:
-            found.update((name, None) for name in (*part.input, *_captured(part)) if name and name not in inner)
+            found.update((name, None) for name in (*part.input, *captured_names(part)) if name and name not in inner)
             inner.update(part.output)
         found.update((info.name, None) for info in graph.output if info.name not in inner)
     return found

@@ -34,8 +34,9 @@ RANKS = [
     ("nnadapter.reports",),
     ("nnadapter.reporting", "nnadapter.binding", "nnadapter.feeds", "nnadapter.defaults"),
     ("nnadapter.host", "nnadapter.planned"),
+    ("nnadapter.engine",),
     ("nnadapter.session",),
-    ("nnadapter.comparing", "nnadapter.ort"),
+    ("nnadapter.comparing", "nnadapter.ort", "nnadapter.backend"),
     ("nnadapter.cli",),
     ("nnadapter.__main__",),
 ]
@@ -48,9 +49,14 @@ ONNX = (
     "nnadapter.preparation",
     "nnadapter.converters.registry",
     "nnadapter.drivers.onnxruntime",
+    "nnadapter.drivers.culprits",
+    "nnadapter.drivers.reference",
+    "nnadapter.drivers.reference_operators",
+    "nnadapter.backend",
 )
 ONNXRUNTIME = (
     "nnadapter.drivers.onnxruntime",
+    "nnadapter.drivers.onnxruntime_values",
     "nnadapter.preparation.folding",
     "nnadapter.host",
     "nnadapter.ort",

@@ -12,10 +12,14 @@ from nnadapter.cli.command import Command
 from nnadapter.cli.writing import to_json
 from nnadapter.drivers.capability import Capability, OperationSupport
 from nnadapter.drivers.registry import open_device
-from nnadapter.drivers.selection import CPU
+from nnadapter.drivers.selection import CPU, REFERENCE
 from nnadapter.ir.operand import ANY, DataType
 
 _WIDTH = 100
+_HOSTS = {
+    CPU: "cpu takes every operation that nobody else takes: ONNX Runtime runs it, as it runs any ONNX model.",
+    REFERENCE: "reference takes what not even cpu takes: onnx's reference evaluator runs it, slowly.",
+}
 
 
 @click.command(cls=Command)
@@ -38,8 +42,9 @@ def ops(device: str, as_json: bool) -> None:
 
 
 def _without_table(device: str) -> str:
-    if device.partition(":")[0] == CPU:
-        return "cpu takes every operation that nobody else takes: ONNX Runtime runs it, as it runs any ONNX model."
+    name = device.partition(":")[0]
+    if name in _HOSTS:
+        return _HOSTS[name]
     return (
         f"device {device!r} has no table of operations: it decides operation by operation when it is asked. "
         f"See what it takes of a model with `nnadapter report MODEL -d {device}`."

@@ -171,11 +171,16 @@ def _unknown(node: OnnxNode) -> Refusal:
     versions = converted().get((node.domain, node.op_type))
     if versions is None:
         reason, why = NO_CONVERTER if node.domain else UNCONVERTED.get(node.op_type, NO_CONVERTER)
-        return Refusal(reason, f"{node.op_type} {why}")
+        bodies = "; ".join(f"{name}: {_listed(types)}" for name, types in node.bodies)
+        return Refusal(reason, f"{node.op_type} {why}{f' ({bodies})' if bodies else ''}")
     return Refusal(
         Reason.UNSUPPORTED_VERSION,
         f"{node.op_type} of schema version {node.since_version} has no converter; versions {list(versions)} have",
     )
+
+
+def _listed(op_types: Mapping[str, int]) -> str:
+    return ", ".join(f"{op_type} x{number}" for op_type, number in op_types.items()) or "no nodes"
 
 
 def _check_outputs(context: ConversionContext, node: OnnxNode) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from nnadapter.converters.refusal import Refusal
 from partition.verdict import Reason
@@ -25,6 +27,12 @@ class OnnxNode:
     """Empty strings stand for outputs nobody asked for."""
     attributes: Mapping[str, object] = field(default_factory=dict)
     """int, float, str, tuples of these, and numpy arrays for tensors; a sub-graph stays the protobuf it was."""
+
+    @property
+    def bodies(self) -> tuple[tuple[str, Counter[str]], ...]:
+        """Attributes that hold a graph, with the op types in it, those of graphs inside included."""
+        graphs = ((name, value) for name, value in self.attributes.items() if hasattr(value, "node"))
+        return tuple((name, _op_types(graph)) for name, graph in graphs)
 
     def input(self, position: int) -> str:
         """The name of an input, empty if it is absent."""
@@ -72,3 +80,10 @@ class OnnxNode:
     def _mismatch(self, name: str, value: object, expected: str) -> Refusal:
         found = "is missing" if value is None else f"is {value!r}"
         return Refusal(Reason.INVALID_NODE, f"attribute {name!r} of {self.op_type} {found}; expected {expected}")
+
+
+def _op_types(graph: Any) -> Counter[str]:
+    found = Counter(node.op_type for node in graph.node)
+    for inner in (attribute.g for node in graph.node for attribute in node.attribute):
+        found.update(_op_types(inner))
+    return found

@@ -31,6 +31,7 @@ from nnadapter.drivers.capability import (
     Threading,
 )
 from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
+from nnadapter.drivers.onnxruntime_values import run_of
 from nnadapter.errors import (
     CancelledError,
     CompilationError,
@@ -44,7 +45,7 @@ from nnadapter.errors import (
 from nnadapter.ir.operand import Array
 from nnadapter.versions import check_versions
 from partition.onnx_io import stamp_down
-from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
 if TYPE_CHECKING:
     import onnx
@@ -59,6 +60,8 @@ _MOST_POOLS = 8
 """Thread pools at once in the process; each has as many threads as there are processors."""
 _OLDEST_JUDGED_OPSET = 7
 """ONNX Runtime has its own ways with models older than that, which are not second-guessed."""
+_KNOWN_OPSET = 23
+"""Every ONNX Runtime that this package runs with knows this opset; what is newer is asked for."""
 _CAPABILITY = Capability(form=ModelForm.ONNX, threading=Threading.REENTRANT)
 
 
@@ -176,7 +179,7 @@ class CpuExecution(Execution):
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
         self._inputs = tuple(value.name for value in session.get_inputs())
         self._outputs = [value.name for value in session.get_outputs()]
-        self._run = inner_run(session)
+        self._run = run_of(session)
 
     def compute(self, inputs: Sequence[Any]) -> Sequence[Array]:
         """See `Execution.compute`. Sequences and optionals pass as ONNX Runtime's Python objects."""
@@ -238,19 +241,54 @@ class CpuContext(Context):
         Raises:
             CompilationError: ONNX Runtime does not load the sub-graph.
         """
-        nodes = [node.name or node.op_type for node in model.graph.node]
-        listed = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
-        advice = "run the model with onnxruntime alone to see whether it takes it, or update onnxruntime"
         has_pool = _pools.acquire(blocking=False)
         try:
-            with translated(f"ONNX Runtime does not load the CPU segment of nodes {listed}", advice, CompilationError):
-                contents = loadable(model).SerializeToString()
-                session = _session(contents, self._session_options, has_pool)
-        except BaseException:
+            contents = loadable(model).SerializeToString()
+            session = _session(contents, self._session_options, has_pool)
+        except BaseException as error:
             if has_pool:
                 _pools.release()
-            raise
+            if not isinstance(error, Exception):
+                raise
+            raise self._failed(model, error) from error
         return CpuProgram(session, has_pool, len(contents))
+
+    def _failed(self, model: onnx.ModelProto, error: Exception) -> Exception:
+        nodes = [node.name or node.op_type for node in model.graph.node]
+        listed = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+        return CompilationError(
+            f"ONNX Runtime does not load the CPU segment of nodes {listed}: {brief(error)}; "
+            "run the model with onnxruntime alone to see whether it takes it, or update onnxruntime",
+            device="cpu",
+            refused=refused_nodes(model, self._session_options),
+        )
+
+
+def refused_nodes(
+    model: onnx.ModelProto, session_options: onnxruntime.SessionOptions | None = None
+) -> dict[int, Unsupported]:
+    """Return the valid nodes (positions) of a model that ONNX Runtime does not load, which is to blame on it, and why.
+
+    Empty if no node by itself is at fault, or if the model is wrong.
+    """
+    from nnadapter.drivers.culprits import find_culprits
+
+    def attempt(part: onnx.ModelProto) -> Unsupported | None:
+        try:
+            _session(loadable(part).SerializeToString(), session_options, has_pool=False)
+        except Exception as error:  # noqa: BLE001  whatever it raises is why it does not load
+            reason = next((reason for kind, reason in _REASONS if isinstance(error, kind)), Reason.DEVICE_REFUSED)
+            return Unsupported(reason, f"ONNX Runtime {onnxruntime.__version__} does not load it: {brief(error)}")
+        return None
+
+    return find_culprits(model, attempt)
+
+
+_REASONS = (
+    (native.NotImplemented, Reason.UNSUPPORTED_OPERATION),
+    (InvalidModelError, Reason.UNSUPPORTED_VERSION),
+)
+"""Why ONNX Runtime did not load a node, by what was raised."""
 
 
 class CpuDevice(Device):
@@ -298,14 +336,26 @@ _DOMAINS = frozenset(
 
 
 def _verdict(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Container[tuple[str, str]]) -> Verdict:
+    inner = (part for attribute in node.attribute for graph in (attribute.g, *attribute.graphs) for part in graph.node)
+    return all_of((_by_name(node, opsets, functions), *(_verdict(part, opsets, functions) for part in inner)))
+
+
+def _by_name(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Container[tuple[str, str]]) -> Verdict:
     if (node.domain, node.op_type) in functions or node.domain in _DOMAINS:
         return SUPPORTED
     if node.domain not in ("", "ai.onnx"):
         return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"domain {node.domain!r} is not ONNX's and not ONNX Runtime's")
     opset = opsets.get(node.domain, opsets.get("", opsets.get("ai.onnx", 1)))
-    if since_version(node.domain, node.op_type, opset) is not None or opset < _OLDEST_JUDGED_OPSET:
+    since = since_version(node.domain, node.op_type, opset)
+    if since is None and opset >= _OLDEST_JUDGED_OPSET:
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"opset {opset} has no operator {node.op_type!r}")
+    if since is None or since <= _KNOWN_OPSET or since <= onnxruntime_limits()[0][""]:
         return SUPPORTED
-    return Unsupported(Reason.UNSUPPORTED_OPERATION, f"opset {opset} has no operator {node.op_type!r}")
+    return Unsupported(
+        Reason.UNSUPPORTED_VERSION,
+        f"{node.op_type} is of opset {since}, ONNX Runtime {onnxruntime.__version__} knows opsets up to "
+        f"{onnxruntime_limits()[0]['']}",
+    )
 
 
 _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
@@ -337,9 +387,3 @@ def _has_entry(options: onnxruntime.SessionOptions, key: str) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def inner_run(session: onnxruntime.InferenceSession) -> Any:
-    """A session's run(names, feeds, options) without its Python checks, which ours replace; faster when small."""
-    inner = getattr(session, "_sess", None)
-    return inner.run if inner is not None else session.run

@@ -38,6 +38,7 @@ _BUILT_IN = {
     "cpu": "nnadapter.drivers.onnxruntime:CpuDriver",
     "fake_npu": "nnadapter.drivers.fake_npu.driver:FakeNpuDriver",
     "null": "nnadapter.drivers.null:NullDriver",
+    "reference": "nnadapter.drivers.reference:ReferenceDriver",
 }
 
 

@@ -13,6 +13,10 @@ from nnadapter.ir.names import close_names
 
 CPU = "cpu"
 """The device that takes everything that nobody else takes."""
+REFERENCE = "reference"
+"""The last resort: the device for what even the CPU refuses."""
+HOSTS = frozenset((CPU, REFERENCE))
+"""Devices that accelerate nothing; nobody comes after them."""
 DeviceRequest = str | tuple[str, Mapping[str, Any]]
 """`"fake_npu"`, `"fake_npu:0"`, or `("fake_npu", {option: value})`."""
 
@@ -29,7 +33,7 @@ class Selected:
 
 
 def select(requests: DeviceRequest | Sequence[DeviceRequest]) -> tuple[Selected, ...]:
-    """Return the devices in order of preference; `cpu` comes last, named or not.
+    """Return the devices in order of preference; `cpu` comes last, named or not, but for a `reference` named after it.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used here.
@@ -42,7 +46,8 @@ def select(requests: DeviceRequest | Sequence[DeviceRequest]) -> tuple[Selected,
             raise InvalidOptionError(f"device {name!r} is named twice; name every device once")
     chosen = [Selected(name, check_options(name, given), named=True) for name, given in wanted]
     cpu = [device for device in chosen if device.name == CPU] or [Selected(CPU, check_options(CPU, {}), named=False)]
-    return (*(device for device in chosen if device.name != CPU), *cpu)
+    after = [chosen[-1]] if names[-2:] == [CPU, REFERENCE] else []
+    return (*(device for device in chosen if device not in (*cpu, *after)), *cpu, *after)
 
 
 def select_one(name: str, options: Mapping[str, Any]) -> Selected:

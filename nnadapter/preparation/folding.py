@@ -81,14 +81,14 @@ def _one_by_one(model: onnx.ModelProto, feeds: Mapping[str, Array], wanted: Sequ
     from onnx.reference import ReferenceEvaluator
 
     known: dict[str, object] = dict(feeds)
-    opsets = {entry.domain: entry.version for entry in model.opset_import}
     for node in model.graph.node:
         names = [name for name in node.input if name]
         if not all(name in known for name in names):
             continue
         try:
-            results = ReferenceEvaluator(node, opsets=opsets).run(None, {name: known[name] for name in names})
-            made = dict(zip(node.output, results, strict=True))
+            alone = _alone(model, node)
+            results = ReferenceEvaluator(alone).run(None, {name: known[name] for name in names})
+            made = dict(zip((value.name for value in alone.graph.output), results, strict=True))
         except Exception:  # noqa: BLE001  a node that cannot be evaluated stays in the graph
             continue
         known.update((name, result) for name, result in made.items() if name and result is not None)
@@ -99,3 +99,13 @@ def _one_by_one(model: onnx.ModelProto, feeds: Mapping[str, Array], wanted: Sequ
         for name, result in found.items()
         if isinstance(result, np.ndarray | np.generic)
     }
+
+
+def _alone(model: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
+    """One node as a model. Given a node and no model, the evaluator takes it for one of the newest opset."""
+    alone = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    alone.graph.name = "node"
+    alone.graph.node.append(node)
+    alone.graph.input.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(filter(None, node.input)))
+    alone.graph.output.extend(onnx.ValueInfoProto(name=name) for name in filter(None, node.output))
+    return alone

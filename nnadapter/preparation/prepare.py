@@ -26,9 +26,11 @@ from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.registry import read_node, since_version
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, freeze
+from nnadapter.preparation.branches import inline_branches
 from nnadapter.preparation.foldable import evaluate_nodes, is_known, may_fold, measure, result_bytes
 from nnadapter.preparation.forward import Forward
 from nnadapter.preparation.functions import expand_functions
+from nnadapter.preparation.gradients import expand_gradients
 from nnadapter.preparation.inference import Inference
 from nnadapter.versions import check_versions
 from partition.graph import Graph, GraphError, Node, Value
@@ -61,6 +63,8 @@ class Prepared:
     inference: Inference
     defaults: Mapping[str, Array]
     """Contents of inputs that need not be fed: initialisers that are inputs as well."""
+    given: Prepared | None = None
+    """The same before branches took the place of their `If`, where one did."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,11 +90,36 @@ class Specialised:
 def prepare(model: onnx.ModelProto) -> Prepared:
     """Return `model` with what does not depend on input shapes done.
 
+    An `If` with a condition that is known gives way to its branch, `Gradient` to what computes it: the model may be
+    another one than was given.
+
     Raises:
         InvalidModelError: the graph contradicts itself.
     """
     check_versions(model)
-    model, origins = expand_functions(model)
+    given = prepared = _prepare(*expand_functions(expand_gradients(model)))
+    while conditions := _known_conditions(prepared):
+        try:
+            prepared = replace(_prepare(*expand_functions(inline_branches(prepared.model, conditions))), given=given)
+        except InvalidModelError:
+            break  # a contradiction inside of a branch, which nothing sees as long as it stays there
+    return prepared
+
+
+def _known_conditions(prepared: Prepared) -> dict[int, bool]:
+    return {
+        position: bool(prepared.constants[node.inputs[0]].reshape(-1)[0])
+        for position, node in enumerate(prepared.nodes)
+        if node.op_type == "If"
+        and node.domain == ""
+        and node.attributes.keys() >= {"then_branch", "else_branch"}
+        and node.inputs
+        and node.inputs[0] in prepared.constants
+        and prepared.constants[node.inputs[0]].size == 1
+    }
+
+
+def _prepare(model: onnx.ModelProto, origins: Sequence[str]) -> Prepared:
     try:
         graph = read_graph(model, origins=[(name,) for name in origins])
     except GraphError as error:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.analysis import Analysis, Piece
-from nnadapter.drivers.selection import CPU
+from nnadapter.drivers.selection import CPU, HOSTS
+from nnadapter.executor import called
 from nnadapter.plans import PlanCounts
 from nnadapter.reports.text import to_text
 from partition.graph import Graph
@@ -41,6 +42,16 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BodyFacts:
+    """A graph that a node runs: a branch of If, the body of Loop or Scan. It runs where its node does."""
+
+    name: str
+    """The attribute that holds it."""
+    op_types: Mapping[str, int]
+    """How many nodes of each op type it has, those of graphs inside included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
     """What becomes of one of the model's own nodes."""
 
@@ -59,6 +70,8 @@ class NodeFacts:
     """Bytes it reads and makes, weights included."""
     refusals: tuple[Refusal, ...] = ()
     """Of every device that did not take it, in the order of preference."""
+    bodies: tuple[BodyFacts, ...] = ()
+    """The graphs that it runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +105,7 @@ class SegmentFacts:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Shares on other devices than the CPU, from 0 to 1."""
+    """Shares on other devices than `cpu` and `reference`, from 0 to 1."""
 
     nodes: float
     """Of the model's own nodes that run."""
@@ -127,13 +140,13 @@ class PartitionReport:
 
         - `schema_version`: of this form.
         - `devices`: names, in order of preference; `policy`; `input_shapes`: input name -> dimensions.
-        - `coverage`: `nodes`, `flops`, `bytes`, each from 0 to 1, on other devices than the CPU.
+        - `coverage`: `nodes`, `flops`, `bytes`, each from 0 to 1, on other devices than `cpu` and `reference`.
         - `segments`, in the order they run: `index`, `device`, `nodes` (names), `inputs` and `outputs` (each `name`,
           `dtype`, `shape`, `nbytes`), `flops`, `weight_bytes`, `facts` (what the device says of it), `seconds` (of the
           last run, else null), `failures`.
         - `nodes`, the model's own in its order: `name`, `op_type`, `domain`, `state` (`runs`, `folded`, `unused`),
           `device`, `segment` (an `index`, else null), `runs_as`, `flops` (null where unknown), `nbytes`, `refusals`
-          (each `device`, `reason`, `detail`).
+          (each `device`, `reason`, `detail`), `bodies` (of control flow: each `name`, `op_types` with their numbers).
         - `switches`: from one device to another; `exact`: no plan with fewer segments exists.
         - `notes`; `plans` of a session: `kept`, `made`, `used_again`, `dropped`, `memory_bytes` (of
           those kept, beside shared weights, as far as devices say so), else null.
@@ -206,9 +219,10 @@ def _fell_back(compiled: Compiled, bound: BoundStep) -> str:
     step, graph = bound.step, compiled.analysis.plan.graph
     names = ", ".join(repr(graph.nodes[node].name) for node in step.nodes[:3])
     more = f" and {len(step.nodes) - 3} more" if len(step.nodes) > 3 else ""
+    instead = called(bound.substitute.device if bound.substitute is not None else CPU)
     return (
         f"device {step.device!r} failed while it ran segment {step.segment} ({names}{more}): "
-        f"{'; '.join(bound.failures)}; it ran on the CPU, whose time is shown"
+        f"{'; '.join(bound.failures)}; it ran on {instead}, whose time is shown"
     )
 
 
@@ -245,6 +259,7 @@ def _running(analysis: Analysis, index: int, step: Step, runs_as: Mapping[int, s
         flops=analysis.conversion.flops[index],
         nbytes=sum(plan.graph.value(name).nbytes or 0 for name in {*node.reads, *filter(None, node.outputs)}),
         refusals=tuple(_refusals(plan, index)),
+        bodies=tuple(BodyFacts(name=name, op_types=types) for name, types in analysis.specialised.nodes[index].bodies),
     )
 
 
@@ -303,7 +318,7 @@ def _tensor(graph: Graph, name: str) -> TensorFacts:
 
 
 def _coverage(running: Sequence[NodeFacts]) -> Coverage:
-    away = [node for node in running if node.device != CPU]
+    away = [node for node in running if node.device not in HOSTS]
     nodes = _share(len(away), len(running), 0.0)
     return Coverage(
         nodes=nodes,

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nnadapter.drivers.selection import CPU
+from nnadapter.drivers.selection import HOSTS
 from nnadapter.reports.op_types import op_type_lines
 from nnadapter.reports.units import count, quantity
 
@@ -48,7 +48,7 @@ def _summary(report: PartitionReport) -> Iterator[str]:
     )
     if unknown:
         yield f"           FLOPs of {count(unknown, 'node')} are not known: their op has no formula"
-    accelerated = sum(segment.device != CPU for segment in report.segments)
+    accelerated = sum(segment.device not in HOSTS for segment in report.segments)
     fewest = "the fewest possible" if report.exact else "not proved the fewest"
     yield (
         f"segments   {len(report.segments)} ({accelerated} off the CPU, {fewest}), "

@@ -14,7 +14,7 @@ KEYS = {
     "": "schema_version devices policy input_shapes coverage segments nodes switches exact notes plans",
     "coverage": "nodes flops bytes",
     "segments": "index device nodes inputs outputs flops weight_bytes facts seconds failures",
-    "nodes": "name op_type domain state device segment runs_as flops nbytes refusals",
+    "nodes": "name op_type domain state device segment runs_as flops nbytes refusals bodies",
 }
 
 

@@ -1,0 +1,126 @@
+"""Values that ONNX Runtime computes with and its Python interface does not take: bfloat16, float8, 4 and 2 bits.
+
+They go in and come out by the memory of an OrtValue. Types narrower than a byte are packed there, the first element in
+the lowest bits (ONNX IR specification, "Packed data types"); numpy has a byte for each.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from nnadapter.ir.operand import Array
+from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
+
+Run = Callable[[Sequence[str], Mapping[str, Any], Any], Sequence[Any]]
+"""Output names, inputs by name, run options -> results."""
+
+_PLAIN = frozenset(
+    f"tensor({name})"
+    for name in (
+        *("float", "double", "float16", "string", "bool"),
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    )
+)
+"""Types of tensors that pass as they are, in ONNX Runtime's words."""
+
+
+def run_of(session: onnxruntime.InferenceSession) -> Run:
+    """A session's run(names, feeds, options), which takes and gives numpy arrays of every data type.
+
+    ONNX Runtime's own without its Python checks, which ours replace, where all types are ones that it passes.
+    """
+    types = {value.type for value in (*session.get_inputs(), *session.get_outputs())}
+    if types <= _PLAIN or not all(type_.startswith("tensor(") for type_ in types):
+        plain: Run = inner_run(session)
+        return plain
+    return run_by_memory(session)
+
+
+def run_by_memory(session: onnxruntime.InferenceSession) -> Run:
+    """The same for a session of tensors, whatever their types."""
+
+    def run(names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> Sequence[Any]:
+        given = {name: _handed_over(array) for name, array in feeds.items()}
+        return [_taken_back(value) for value in session.run_with_ort_values(names, given, options)]
+
+    return run
+
+
+def is_foreign(array: Any) -> bool:
+    """Whether an array is of a type that ONNX Runtime's Python interface does not take."""
+    return (
+        isinstance(array, np.ndarray) and array.dtype != object and f"tensor({_words(array.dtype.name)})" not in _PLAIN
+    )
+
+
+def inner_run(session: onnxruntime.InferenceSession) -> Any:
+    """A session's run(names, feeds, options) without its Python checks; faster when small."""
+    inner = getattr(session, "_sess", None)
+    return inner.run if inner is not None else session.run
+
+
+def _handed_over(array: Array) -> onnxruntime.OrtValue:
+    name = array.dtype.name
+    if not is_foreign(array):
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(array.shape), ELEMENT_TYPE_OF_DTYPE[name], "cpu")
+    contents = _packed(array).tobytes()
+    if contents:
+        ctypes.memmove(value.data_ptr(), contents, len(contents))
+    return value
+
+
+def _taken_back(value: onnxruntime.OrtValue) -> Array:
+    name = DTYPE_OF_ELEMENT_TYPE[value.element_type()]
+    if f"tensor({_words(name)})" in _PLAIN:
+        return np.asarray(value.numpy())
+    shape = tuple(value.shape())
+    nbytes = ceil(prod(shape) * ITEMSIZE_OF_DTYPE[name])
+    contents = ctypes.string_at(value.data_ptr(), nbytes) if nbytes else b""
+    return _unpacked(np.frombuffer(contents, np.uint8), name, shape)
+
+
+def _words(name: str) -> str:
+    return {"float32": "float", "float64": "double"}.get(name, name)
+
+
+def _packed(array: Array) -> Array:
+    """The bytes of an array as ONNX lays them out."""
+    held = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    each = _elements_in_a_byte(array.dtype.name)
+    if each == 1:
+        return held
+    padded = np.zeros(ceil(held.size / each) * each, np.uint8)
+    padded[: held.size] = held & _mask(each)
+    bits: Array = padded.reshape(-1, each) << _shifts(each)
+    return np.asarray(np.bitwise_or.reduce(bits, axis=1))
+
+
+def _unpacked(contents: Array, name: str, shape: tuple[int, ...]) -> Array:
+    """The other way round."""
+    dtype, each = np.dtype(name), _elements_in_a_byte(name)
+    if each == 1:
+        return contents.view(dtype).reshape(shape).copy()
+    bits = ((contents[:, None] >> _shifts(each)) & _mask(each)).reshape(-1)[: prod(shape)]
+    if not name.startswith("int"):
+        return bits.view(dtype).reshape(shape)
+    sign = (_mask(each) + 1) // 2
+    return ((bits ^ sign).astype(np.int8) - np.int8(sign)).astype(dtype).reshape(shape)
+
+
+def _elements_in_a_byte(name: str) -> int:
+    return max(1, int(1 / ITEMSIZE_OF_DTYPE[name]))
+
+
+def _mask(each: int) -> int:
+    return (1 << (8 // each)) - 1
+
+
+def _shifts(each: int) -> Array:
+    return np.arange(each, dtype=np.uint8) * np.uint8(8 // each)

@@ -1,0 +1,242 @@
+"""The `reference` device: onnx's reference evaluator, the last resort for what ONNX Runtime has no kernel for.
+
+It is slow and computes what the specification says, in every opset and data type that the installed onnx knows. Behind
+`cpu` it is added by itself and gets only nodes that `cpu` refused; named, it is a device like any other.
+
+What the evaluator needs and does not do by itself is done here: ONNX's domain has one spelling, types of values are
+inferred (functions that depend on them are expanded by them), operators of `reference_operators` come before its own,
+scalars become arrays and texts objects, as ONNX Runtime gives them. Inputs are read-only for it, and nothing that it
+raises gets past this file untranslated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nnadapter.converters.registry import since_version
+from nnadapter.drivers.capability import (
+    Capability,
+    DeviceInfo,
+    DeviceType,
+    ModelForm,
+    OptionValues,
+    Threading,
+)
+from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
+from nnadapter.errors import CompilationError, DeviceNotFoundError, ExecutionError
+from nnadapter.ir.operand import Array
+from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+
+if TYPE_CHECKING:
+    import onnx
+
+_CAPABILITY = Capability(form=ModelForm.ONNX, threading=Threading.EXCLUSIVE)
+_OWN_DOMAIN = "ai.onnx"
+"""The long spelling of ONNX's own domain, which the evaluator does not know."""
+
+
+class ReferenceExecution(Execution):
+    """An evaluator of its own, since operators of the evaluator may keep something of a run."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._inputs = tuple(value.name for value in model.graph.input)
+        self._evaluator = _evaluator(model)
+
+    def compute(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """See `Execution.compute`. Sequences are lists; an optional without contents is None.
+
+        Raises:
+            ExecutionError: the evaluator cannot compute with these inputs.
+        """
+        feeds = {name: _read_only(given) for name, given in zip(self._inputs, inputs, strict=True)}
+        try:
+            # What numpy warns of (division by zero, overflow) are results that ONNX defines.
+            with np.errstate(all="ignore"):
+                results = self._evaluator.run(None, feeds)
+        except Exception as error:
+            raise ExecutionError(
+                f"onnx's reference evaluator failed: {type(error).__name__}: {_brief(error)}; check the inputs",
+                device="reference",
+            ) from error
+        return [_result(value) for value in results]
+
+
+class ReferenceProgram(Program):
+    """The model, ready to be evaluated."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._model = model
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `Program.memory_bytes`: the model, and its weights once more as arrays."""
+        return 2 * int(self._model.ByteSize())
+
+    def create_execution(self) -> Execution:
+        """See `Program.create_execution`."""
+        return ReferenceExecution(self._model)
+
+
+class ReferenceContext(Context):
+    """Takes what the evaluator has an implementation of."""
+
+    def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
+        """See `Context.supported`; constants need not be in the model."""
+        own = _normalised(model)
+        functions = {(function.domain, function.name) for function in own.functions}
+        opsets = {entry.domain: entry.version for entry in own.opset_import}
+        types = {value.name: value for value in (*own.graph.input, *own.graph.value_info)}
+        return [
+            Unsupported(Reason.UNSUPPORTED_OPERATION, f"opset {opsets.get(node.domain, 1)} has no {node.op_type!r}")
+            if (node.domain, node.op_type) not in functions and _is_unknown(node, opsets)
+            else _verdict(_alone(own, node, types, holds_calls=(node.domain, node.op_type) in functions))
+            for node in own.graph.node
+        ]
+
+    def compile(self, model: onnx.ModelProto) -> Program:
+        """See `Context.compile`.
+
+        Raises:
+            CompilationError: the evaluator has no implementation of a node.
+        """
+        own = _with_types(_normalised(model))
+        verdict = _verdict(own)
+        if isinstance(verdict, Unsupported):
+            raise CompilationError(f"onnx's reference evaluator does not take the segment: {verdict.detail}")
+        return ReferenceProgram(own)
+
+
+class ReferenceDevice(Device):
+    """The evaluator, on the host's processor."""
+
+    @property
+    def capability(self) -> Capability:
+        """See `Device.capability`."""
+        return _CAPABILITY
+
+    def create_context(self, options: OptionValues) -> ReferenceContext:
+        """See `Device.create_context`."""
+        return ReferenceContext()
+
+
+class ReferenceDriver(Driver):
+    """Offers the one evaluator."""
+
+    def open(self, device_id: str) -> ReferenceDevice:
+        """See `Driver.open`."""
+        if device_id not in ("", "0"):
+            raise DeviceNotFoundError(
+                f"there is one reference device, reference:0, got reference:{device_id}; choose 'reference'"
+            )
+        return ReferenceDevice()
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        """See `Driver.devices`."""
+        import onnx
+
+        return (
+            DeviceInfo(
+                name="reference",
+                vendor="ONNX",
+                type=DeviceType.CPU,
+                sub_type="reference evaluator",
+                version=onnx.__version__,
+            ),
+        )
+
+
+def _evaluator(model: onnx.ModelProto) -> Any:
+    from onnx.reference import ReferenceEvaluator
+
+    from nnadapter.drivers.reference_operators import OPERATORS
+
+    return ReferenceEvaluator(model, new_ops=OPERATORS)
+
+
+def _verdict(model: onnx.ModelProto) -> Verdict:
+    try:
+        _evaluator(model)
+    except Exception as error:  # noqa: BLE001  the evaluator raises what it likes for what it does not have
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"onnx's reference evaluator refuses it: {_brief(error)}")
+    return SUPPORTED
+
+
+def _is_unknown(node: onnx.NodeProto, opsets: Mapping[str, int]) -> bool:
+    return since_version(node.domain, node.op_type, opsets.get(node.domain, 1)) is None
+
+
+def _alone(
+    model: onnx.ModelProto, node: onnx.NodeProto, types: Mapping[str, onnx.ValueInfoProto], *, holds_calls: bool
+) -> onnx.ModelProto:
+    """A model of one node; functions only where the node may call one."""
+    import onnx
+
+    alone = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    alone.graph.name = "node"
+    alone.graph.node.append(node)
+    alone.graph.input.extend(
+        types.get(name) or onnx.ValueInfoProto(name=name) for name in dict.fromkeys(filter(None, node.input))
+    )
+    alone.graph.output.extend(onnx.ValueInfoProto(name=name) for name in filter(None, node.output))
+    if holds_calls or any(attribute.HasField("g") for attribute in node.attribute):
+        alone.functions.extend(model.functions)
+    return alone
+
+
+def _normalised(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which ONNX's own domain is spelled in one way only."""
+    import onnx
+
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for entry in (*copy.opset_import, *(each for function in copy.functions for each in function.opset_import)):
+        entry.domain = "" if entry.domain == _OWN_DOMAIN else entry.domain
+    for node in _all_nodes((*copy.graph.node, *(node for function in copy.functions for node in function.node))):
+        node.domain = "" if node.domain == _OWN_DOMAIN else node.domain
+    return copy
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _all_nodes(graph.node)
+
+
+def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
+    from onnx import shape_inference
+
+    try:
+        return shape_inference.infer_shapes(model, data_prop=True)
+    except (shape_inference.InferenceError, ValueError, RuntimeError):
+        return model  # types only help: a model that inference does not follow is evaluated without them
+
+
+def _read_only(given: Any) -> Any:
+    if not isinstance(given, np.ndarray):
+        return [_read_only(item) for item in given] if isinstance(given, list) else given
+    view = given.view()
+    view.setflags(write=False)
+    return view
+
+
+def _result(value: Any) -> Any:
+    """A result as ONNX Runtime would give it: an array that nobody else holds, a list of these, or None."""
+    from nnadapter.drivers.reference_operators import EMPTY
+
+    if value is None or value is EMPTY:
+        return None
+    if isinstance(value, (list, tuple)):
+        return [_result(item) for item in value]
+    array: Array = np.asarray(value)
+    if array.dtype.kind in "US":
+        return array.astype(object)
+    return array if array.flags.writeable else array.copy()
+
+
+def _brief(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,71 @@
+"""Operators that onnx's reference evaluator computes otherwise than ONNX says, computed as ONNX says.
+
+Imported when the first evaluator is made: it needs the evaluator's classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx.helper import tensor_dtype_to_np_dtype
+from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_loop import Loop as _Loop
+
+EMPTY: list[None] = [None]
+"""An optional without contents, as results may not be None in the evaluator."""
+
+
+class Optional(OpRun):
+    """An optional is its contents; the evaluator makes a list of them, which is a sequence. Source: Optional-15."""
+
+    op_domain = ""
+
+    def _run(self, value: Any = None, type: Any = None) -> tuple[Any]:  # noqa: A002  the attribute's name
+        return (EMPTY if value is None else value,)
+
+
+class OptionalHasElement(OpRun):
+    """Source: OptionalHasElement-18."""
+
+    op_domain = ""
+
+    def _run(self, value: Any = None) -> tuple[Any]:
+        return (np.array(value is not None and value is not EMPTY),)
+
+
+_Base: Any = _Loop
+
+
+class Loop(_Base):  # type: ignore[misc]
+    """Scan outputs get an axis in front; an absent condition is true; no iteration gives no rows. Source: Loop-16."""
+
+    op_domain = ""
+
+    def __init__(self, onnx_node: Any, run_params: Any) -> None:
+        super().__init__(onnx_node, run_params)
+        self._run_plain_body: Any = getattr(self, "_run_body")  # noqa: B009  set by name, for the attribute
+        self._run_body: Any = self._run_with_axis
+        self._row_shapes: list[tuple[int, ...]] = []
+
+    def _run_with_axis(self, inputs: dict[str, Any], **others: Any) -> list[Any]:
+        outputs = list(self._run_plain_body(inputs, **others))
+        rows = [np.asarray(row) for row in outputs[len(outputs) - self.K :]]
+        self._row_shapes = [row.shape for row in rows]
+        return [*outputs[: len(outputs) - self.K], *(row[np.newaxis] for row in rows)]
+
+    def _run(self, trip_count: Any, condition: Any, *initial: Any, **others: Any) -> tuple[Any, ...]:
+        given = np.array(True) if condition is None else condition
+        if not given or (trip_count is not None and trip_count <= 0):
+            return (*initial, *(self._no_rows(output) for output in range(1 + self.N, 1 + self.N + self.K)))
+        results = super()._run(trip_count, given, *initial, **others)
+        rows = zip(results[self.N :], self._row_shapes, strict=False)
+        return (*results[: self.N], *(found.reshape((len(found), *shape)) for found, shape in rows))
+
+    def _no_rows(self, output: int) -> Any:
+        stated = self.body.output_types[output].tensor_type
+        return np.empty((0, *(size.dim_value for size in stated.shape.dim)), tensor_dtype_to_np_dtype(stated.elem_type))
+
+
+OPERATORS: list[Any] = [Optional, OptionalHasElement, Loop]
+"""What comes before the evaluator's own."""

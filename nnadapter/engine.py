@@ -1,0 +1,75 @@
+"""Which engine runs a model: ONNX Runtime on the untouched model where the CPU comes first, plans otherwise.
+
+A model that ONNX Runtime does not load, because single nodes of it are too new or have no kernel, is planned over the
+CPU and the last resort. That costs only those models time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.drivers.onnxruntime import refused_nodes
+from nnadapter.errors import InvalidModelError, ModelFileError
+from nnadapter.host import HostEngine
+from nnadapter.options import Options
+from nnadapter.planned import PlannedEngine
+from nnadapter.preparation.gradients import expand_gradients
+from nnadapter.preparation.loading import load_model
+from nnadapter.providers import options_of_cpu
+from nnadapter.targets import Target, closed_on_failure
+from partition.verdict import Unsupported
+
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
+
+Engine = PlannedEngine | HostEngine
+
+
+def make_engine(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    targets: tuple[Target, ...],
+    options: Options,
+    session_options: onnxruntime.SessionOptions | None,
+    providers: tuple[Sequence[Any] | None, Sequence[Mapping[str, Any]] | None],
+    arguments: Mapping[str, Any],
+) -> Engine:
+    """Return what runs the model on `targets`.
+
+    Args:
+        source: path, contents, or model.
+        targets: opened devices, in order of preference; closed if this fails.
+        options: the session's.
+        session_options: ONNX Runtime's own.
+        providers: what a client gave as `providers` and `provider_options`.
+        arguments: what ONNX Runtime's session takes beside.
+
+    Raises:
+        InvalidModelError, ModelFileError: the model cannot be read, or no device takes a node of it.
+        NotDelegatedError, CompilationError: fallback is forbidden and would be needed.
+    """
+    with closed_on_failure(targets):
+        if not targets[0].is_cpu:
+            return PlannedEngine(load_model(source), targets, options)
+        try:
+            return HostEngine(source, session_options, options_of_cpu(*providers), arguments)
+        except ModelFileError:
+            raise
+        except InvalidModelError:
+            given = load_model(source)
+            model = expand_gradients(given)
+            refused = _refused(model, targets, session_options)
+            if model is given and not refused:
+                raise
+        return PlannedEngine(model, targets, options, refused)
+
+
+def _refused(
+    model: onnx.ModelProto, targets: tuple[Target, ...], session_options: onnxruntime.SessionOptions | None
+) -> dict[int, Unsupported]:
+    """What the last resort would have to take, if it takes all of it; empty where it cannot help."""
+    refused = refused_nodes(model, session_options)
+    verdicts = targets[-1].context.supported(model) if refused else ()
+    return refused if all(verdicts[position] for position in refused) else {}

@@ -1,0 +1,138 @@
+"""Runs onnx's official suite through its own runner, and counts what fake_npu takes of it alone."""
+
+from __future__ import annotations
+
+import unittest
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test import BackendTest
+from onnx.backend.test.loader import load_model_tests
+from onnx.backend.test.runner import Runner
+
+import nnadapter as nna
+from nnadapter.backend import Backend
+from nnadapter.errors import DriverError, InvalidModelError, NNAdapterError, NotDelegatedError
+from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
+from partition.onnx_io import value_of
+
+_CLASSES = {
+    "node": "OnnxBackendNodeModelTest",
+    "simple": "OnnxBackendSimpleModelTest",
+    "pytorch-converted": "OnnxBackendPyTorchConvertedModelTest",
+    "pytorch-operator": "OnnxBackendPyTorchOperatorModelTest",
+}
+_LIMITS = frozenset(
+    (
+        *("unsupported_dtype", "unsupported_rank", "unsupported_type", "control_flow"),
+        *("not_constant", "dynamic_shape", "data_dependent_shape"),
+    )
+)
+"""Refusals that a device's declared limits are the reason of: types, ranks, and what is known only at the run."""
+
+
+class Pair(Backend):
+    """The backend on [fake_npu, cpu], where the runner says CPU."""
+
+    @classmethod
+    def prepare(cls, model, device="CPU", **kwargs):
+        return super().prepare(model, devices=["fake_npu", "cpu"])
+
+    @classmethod
+    def supports_device(cls, device):
+        return device == "CPU"
+
+
+class _Result(unittest.TestResult):
+    """Remembers what passed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outcomes: dict[str, str] = {}
+
+    def addSuccess(self, test):
+        self.outcomes[_name(test)] = ""
+
+    def addFailure(self, test, err):
+        self.outcomes[_name(test)] = " ".join(f"{err[0].__name__}: {err[1]}".split())
+
+    addError = addFailure  # noqa: N815  unittest's name
+
+
+def _name(test: unittest.TestCase) -> str:
+    return test.id().rsplit(".", 1)[-1].removesuffix("_cpu")
+
+
+def official() -> Mapping[str, Mapping[str, str]]:
+    """By kind and name of the case, why it failed on [fake_npu, cpu]; empty for those that passed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        classes = BackendTest(Pair, __name__).test_cases
+        return {kind: _outcomes(classes[name]) for kind, name in _CLASSES.items()}
+
+
+def _outcomes(case: type[unittest.TestCase]) -> Mapping[str, str]:
+    result = _Result()
+    unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
+    return result.outcomes
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A node test on fake_npu alone."""
+
+    name: str
+    admitted: bool
+    """Nothing in it is beyond the device's declared limits."""
+    whole: bool
+    """All of it runs on the device."""
+    mismatch: str
+    """How the results differ from onnx's, if they do."""
+
+
+def alone() -> Iterator[Alone]:
+    """Every node test on fake_npu with fallback forbidden."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for case in load_model_tests(kind="node"):
+            yield _alone(case)
+
+
+def _alone(case) -> Alone:
+    try:
+        with nna.InferenceSession(case.model, devices="fake_npu", options=nna.Options(fallback="forbid")) as session:
+            return Alone(case.name, admitted=True, whole=True, mismatch=_mismatch(session, case))
+    except (NotDelegatedError, InvalidModelError):
+        return Alone(case.name, _is_admitted(case.model), whole=False, mismatch="")
+
+
+def _mismatch(session, case) -> str:
+    names = [value.name for value in session.get_inputs()]
+    try:
+        for inputs, outputs in case.data_sets:
+            results = session.run(None, dict(zip(names, map(_array, inputs), strict=False)))
+            Runner.assert_similar_outputs(list(map(_array, outputs)), results, case.rtol, case.atol)
+    except (AssertionError, DriverError) as error:
+        return str(error)
+    return ""
+
+
+def _array(value):
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+def _is_admitted(model: onnx.ModelProto) -> bool:
+    operations = next(device for device in nna.devices() if device.name == "fake_npu").capability.operations
+    taken = {dtype.value for operation in operations for dtype in operation.dtypes}
+    if not {value_of(value).dtype for value in (*model.graph.input, *model.graph.output)} <= taken:
+        return False
+    if not {DTYPE_OF_ELEMENT_TYPE[tensor.data_type] for tensor in model.graph.initializer} <= taken:
+        return False
+    try:
+        report = nna.partition_report(model, devices="fake_npu", options=nna.Options(fallback="allow"))
+    except NNAdapterError:
+        return False
+    return not any(refusal.reason in _LIMITS for node in report.nodes for refusal in node.refusals)

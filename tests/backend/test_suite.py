@@ -1,0 +1,45 @@
+"""onnx's official suite through the backend, and what fake_npu takes of it alone."""
+
+import pytest
+
+from tests.backend.counts import lines
+from tests.backend.exclusions import EXCLUDED, KINDS, RANDOM, excluded
+from tests.backend.suite import alone, official
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    return official()
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return list(alone())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_not_excluded_passes(outcomes, kind):
+    assert {name: why for name, why in outcomes[kind].items() if why and name not in excluded()} == {}
+
+
+def test_what_is_excluded_fails(outcomes):
+    passed = [name for kind in KINDS for name, why in outcomes[kind].items() if not why]
+    stale = set(passed) & excluded().keys() - set(EXCLUDED[RANDOM])
+    assert stale == set(), "these pass now; take them off the list"
+
+
+def test_what_is_excluded_exists_and_is_listed_once(outcomes):
+    known = {name for kind in KINDS for name in outcomes[kind]}
+    listed = [name for names in EXCLUDED.values() for name in names]
+    assert set(listed) <= known and len(listed) == len(set(listed))
+
+
+def test_enough_passes(outcomes, cases, capsys):
+    with capsys.disabled():
+        print("", *lines(outcomes, cases), sep="\n")
+    assert sum(not why for why in outcomes["node"].values()) >= 1850
+
+
+def test_nothing_differs_on_fake_npu_alone(cases):
+    known = excluded()
+    assert {case.name: case.mismatch for case in cases if case.mismatch and case.name not in known} == {}

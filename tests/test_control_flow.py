@@ -1,0 +1,128 @@
+"""If, Loop and Scan with what they capture, sequences, optionals and texts, through segments of several devices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from tests.models import numbers, parse, run_whole
+
+HEAD = '<ir_version: 10, opset_import: ["" : 18]>'
+IF = """(bool c, float[2, 3] x) => (float[2, 3] y) {
+    a = Relu(x)
+    b = If(c) <
+        then_branch = t () => (float[2, 3] p) { p = Add(a, x) },
+        else_branch = e () => (float[2, 3] q) { q = Neg(a) }
+    >
+    y = Exp(b)
+}"""
+LOOP = """(int64 n, float[3] x) => (float[3] y, float[m, 3] all, int64[m] counts, float[m, 1, 3] tall) {
+    a = Relu(x)
+    z = Neg(a)
+    on = Constant<value = bool {1}>()
+    l, all, counts, tall = Loop(n, on, z) <body = b (int64 i, bool go, float[3] s)
+            => (bool go_on, float[3] t, float[3] each, int64 count, float[1, 3] high) {
+        go_on = Identity(go)
+        t = Add(s, a)
+        each = Identity(t)
+        count = Identity(i)
+        zero = Constant<value = int64[1] {0}>()
+        high = Unsqueeze(t, zero)
+    }>
+    y = Exp(l)
+}"""
+SCAN = """(float[4, 3] x, float[3] s) => (float[3] y, float[4, 3] all) {
+    a = Relu(x)
+    w = Neg(s)
+    l, all = Scan<num_scan_inputs = 1, body = b (float[3] h, float[3] v) => (float[3] g, float[3] each) {
+        m = Mul(v, w)
+        g = Add(h, m)
+        each = Identity(g)
+    }>(w, a)
+    y = Exp(l)
+}"""
+SEQUENCES = """(float[2, 3] x, int64 p) => (seq(float[2, 3]) s, float[2, 3] y) {
+    a = Relu(x)
+    b = Neg(a)
+    s = SequenceConstruct(a, b, x)
+    c = SequenceAt(s, p)
+    y = Exp(c)
+}"""
+OPTIONAL = """(float[2, 3] x) => (bool h, bool e, float[2, 3] y) {
+    a = Relu(x)
+    o = Optional(a)
+    n = Optional<type = float[2, 3]>()
+    h = OptionalHasElement(o)
+    e = OptionalHasElement(n)
+    g = OptionalGetElement(o)
+    y = Exp(g)
+}"""
+TEXTS = """(string[3] t, float[3] x) => (string[3] u, string[3] v, float[3] y) {
+    u = Identity(t)
+    k = Constant<value = string[3] {"a", "b", "c"}>()
+    c = Greater(x, x)
+    v = Where(c, t, k)
+    y = Relu(x)
+}"""
+CASES = {
+    "if": (IF, {"c": np.array(True), "x": numbers(2, 3)}),
+    "else": (IF, {"c": np.array(False), "x": numbers(2, 3)}),
+    "loop": (LOOP, {"n": np.array(4), "x": numbers(3)}),
+    "no loop": (LOOP, {"n": np.array(0), "x": numbers(3)}),
+    "scan": (SCAN, {"x": numbers(4, 3), "s": numbers(3, seed=1)}),
+    "sequences": (SEQUENCES, {"x": numbers(2, 3), "p": np.array(1)}),
+    "optionals": (OPTIONAL, {"x": numbers(2, 3)}),
+    "texts": (TEXTS, {"t": np.array(["ä", "", "語"], object), "x": numbers(3)}),
+}
+
+
+def model(text):
+    return parse(f"{HEAD} g {text}")
+
+
+def agree(got, expected):
+    for mine, theirs in zip(got, expected, strict=True):
+        if isinstance(theirs, list):
+            assert isinstance(mine, list)
+            agree(mine, theirs)
+        elif theirs.dtype == object:
+            np.testing.assert_array_equal(mine, theirs)
+        else:
+            assert mine.dtype == theirs.dtype
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+
+
+@pytest.mark.parametrize("devices", [["fake_npu", "cpu"], ["null", "cpu"], ["fake_npu", "reference"]])
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_those_of_onnx_runtime(name, devices):
+    text, feed = CASES[name]
+    if devices[0] == "null":
+        devices = [("null", {}), "cpu"] if name == "texts" else ["cpu"]
+    with nna.InferenceSession(model(text), devices=devices, options=nna.Options(fallback="allow")) as session:
+        got, expected = session.run(None, feed), run_whole(model(text), feed)
+        if devices[0] == ("null", {}):
+            got, expected = got[:2], expected[:2]  # null computes zeros
+        agree(got, expected)
+        assert not session.provenance.fell_back
+
+
+@pytest.mark.parametrize("name", ["if", "loop", "scan"])
+def test_bodies_are_reported_and_what_is_around_them_is_delegated(name):
+    report = nna.partition_report(model(CASES[name][0]), "fake_npu")
+    node = next(node for node in report.nodes if node.op_type in ("If", "Loop", "Scan"))
+    assert node.device == "cpu" and node.refusals[0].reason == "control_flow"
+    assert "Add x1" in node.refusals[0].detail
+    assert any(body.op_types.get("Add") == 1 for body in node.bodies)
+    # What Loop makes has no shape before it runs.
+    around = {"Relu"} if name == "loop" else {"Relu", "Exp"}
+    assert {other.op_type for other in report.nodes if other.device == "fake_npu"} >= around
+    assert all(not other.bodies for other in report.nodes if other is not node)
+
+
+def test_an_optional_that_is_not_fed_is_empty():
+    text = "(optional(float[2]) o) => (bool h) { h = OptionalHasElement(o) }"
+    for devices in ("fake_npu", "reference"):
+        with nna.InferenceSession(model(text), devices=devices, options=nna.Options(fallback="allow")) as session:
+            assert not session.run(None, {"o": None})[0]
+            assert session.run(None, {"o": numbers(2)})[0]
