@@ -28,6 +28,7 @@ from tests.ir_image_functions import (
     resize_nearest,
     space_to_depth,
 )
+from tests.ir_quantised_functions import quantised_function
 from tests.ir_sequence_functions import SEQUENCE_FUNCTIONS
 
 _Function = Callable[..., Any]
@@ -63,10 +64,9 @@ def _compute(model: Model, operation: Operation, arguments: list[Array | None]) 
     if channels_last:
         wide[0] = np.transpose(wide[0], (0, 3, 1, 2))
     with np.errstate(all="ignore"):
-        results = _FUNCTIONS[operation.type](*wide, **attributes)
-        results = list(results) if isinstance(results, list | tuple) else [results]
-        if fuse_code != "none":
-            results = [_ACTIVATIONS[str(fuse_code)](result, *parameters) for result in results]
+        activation = _ACTIVATIONS.get(str(fuse_code), lambda result: result)
+        function = quantised_function(model, operation, _FUNCTIONS.get(operation.type))
+        results = function(*wide, finish=lambda result: activation(result, *parameters), **attributes)
     return [np.transpose(result, (0, 2, 3, 1)) for result in results] if channels_last else results
 
 

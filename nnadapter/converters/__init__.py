@@ -20,6 +20,8 @@ from nnadapter.converters import (  # noqa: F401  importing a family registers i
     normalisation,
     norms,
     pooling,
+    quantise_linear,
+    quantised_products,
     recurrent,
     reduction,
     resizing,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from nnadapter.converters.node import OnnxNode
@@ -12,7 +13,7 @@ from nnadapter.converters.sizes import SizeArray
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import ABSENT, Model
-from nnadapter.ir.operand import Array, DataType, OperandType
+from nnadapter.ir.operand import Array, DataType, OperandType, Quantisation, QuantisedType
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import AttributeValue
 from partition.graph import Value
@@ -27,6 +28,21 @@ class Mark:
 
     builder: tuple[int, int]
     operands: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantisedNode:
+    """A node on reals whose values are quantised."""
+
+    operands: Mapping[str, int] = field(default_factory=dict)
+    """What it reads in the place of values, by name."""
+    result: QuantisedType | None = None
+    """What its result is."""
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    """More attributes of the operation that makes the result, such as a fused activation."""
+
+
+_NOTHING = QuantisedNode()
 
 
 class ConversionContext:
@@ -55,6 +71,9 @@ class ConversionContext:
         self._builder = ModelBuilder()
         self._operands: dict[str, int] = {}
         self._types: dict[str, OperandType] = {}
+        self._computed: dict[str, Callable[[], Array]] = {}
+        self._computed_operands: dict[str, int] = {}
+        self._quantised = _NOTHING
         self._node = OnnxNode("", "", "", 0, (), ())
         self._made = 0
 
@@ -77,6 +96,11 @@ class ConversionContext:
     def undo(self, mark: Mark) -> None:
         """Forget everything that was added since `mark`."""
         self._builder.undo(mark.builder)
+        for name in self._node.outputs:
+            self._computed.pop(name, None)
+        first, _ = mark.builder
+        for name in [name for name, operand in self._computed_operands.items() if operand >= first]:
+            del self._computed_operands[name]
         while len(self._operands) > mark.operands:
             self._operands.popitem()
 
@@ -90,10 +114,35 @@ class ConversionContext:
         Raises:
             Refusal: there is no such value, or it is nothing that an operand can be.
         """
+        if name in self._quantised.operands:
+            return self._quantised.operands[name]
+        if name in self._computed:
+            return self._computed_operand(name)
         found = self._operands.get(name)
         if found is None:
             found = self._operands[name] = self._add_outer(name)
         return found
+
+    def _computed_operand(self, name: str) -> int:
+        if name not in self._computed_operands:
+            self._computed_operands[name] = self._builder.add_constant(f"{name}%constant", self.constant(name))
+        return self._computed_operands[name]
+
+    @contextmanager
+    def quantised(self, meaning: QuantisedNode) -> Iterator[None]:
+        """Let converters of ops on reals read quantised operands, and make what they name quantised, meanwhile."""
+        self._quantised = meaning
+        try:
+            yield
+        finally:
+            self._quantised = _NOTHING
+
+    def know(self, name: str, contents: Callable[[], Array]) -> None:
+        """Say what an output of the current node, which operations make of constants, contains.
+
+        Nodes that are converted later read a constant in its place, so that they may be of the kind that needs one.
+        """
+        self._computed[name] = contents
 
     def optional_operand(self, name: str) -> int:
         """The operand of an ONNX value, `ABSENT` if the name is empty."""
@@ -106,7 +155,7 @@ class ConversionContext:
             Refusal: the value is no dense tensor of a known shape.
         """
         if isinstance(value, str):
-            operand = self._operands.get(value)
+            operand = self._quantised.operands.get(value, self._operands.get(value))
             if operand is None:
                 self.guessed = self.guessed or not (value in self._given or self.is_constant(value))
                 return self.declared(value)
@@ -128,6 +177,8 @@ class ConversionContext:
             return found
         if name in self._sizes:
             return self._sizes[name].plain()
+        if name in self._computed:
+            return self._computed[name]()
         if not name:
             raise Refusal(Reason.INVALID_NODE, f"{self._node.op_type} lacks a required input")
         raise Refusal(
@@ -138,7 +189,7 @@ class ConversionContext:
 
     def is_constant(self, name: str) -> bool:
         """Whether the contents of an ONNX value are known."""
-        return name in self._constants or name in self._sizes
+        return name in self._constants or name in self._sizes or name in self._computed
 
     def integers(self, name: str) -> tuple[int, ...] | None:
         """The contents of an ONNX value of integers, traced where they follow from shapes; None if it has others.
@@ -167,6 +218,7 @@ class ConversionContext:
         inputs: Sequence[int],
         attributes: Mapping[str, AttributeValue] | None = None,
         outputs: Sequence[str] = (),
+        quantised: Sequence[QuantisedType | None] = (),
     ) -> tuple[int, ...]:
         """Add an operation that stands for the current node.
 
@@ -175,12 +227,17 @@ class ConversionContext:
             inputs: operands by role.
             attributes: by name; what is not given takes its default.
             outputs: names of the ONNX values that its outputs are; none for intermediate results.
+            quantised: by output, data type and quantisation of those that are quantised.
 
         Raises:
             Refusal: the operation does not take such operands or attributes.
         """
+        if outputs and self._quantised.result is not None:
+            quantised, attributes = (self._quantised.result,), {**(attributes or {}), **self._quantised.attributes}
         try:
-            made = self._builder.add_operation(type_, inputs, attributes, outputs=outputs, origins=(self._node.name,))
+            made = self._builder.add_operation(
+                type_, inputs, attributes, outputs=outputs, origins=(self._node.name,), quantised=quantised
+            )
         except InvalidModelError as error:
             raise self._refusal(type_, inputs, error) from error
         for name, operand in zip(outputs, made, strict=False):
@@ -188,10 +245,14 @@ class ConversionContext:
                 self._operands[name] = operand
         return made
 
-    def add_constant(self, array: Array) -> int:
+    def add_constant(self, array: Array, quantisation: Quantisation | None = None) -> int:
         """Add a constant that belongs to the current node."""
         self._made += 1
-        return self._builder.add_constant(f"{self._node.outputs[0]}%{self._made}", array)
+        return self._builder.add_constant(f"{self._node.outputs[0]}%{self._made}", array, quantisation)
+
+    def value_of(self, operand: int) -> Array | None:
+        """The contents of a constant operand, None for any other."""
+        return self._builder.value_of(operand)
 
     def _refusal(self, type_: str, inputs: Sequence[int], error: InvalidModelError) -> Refusal:
         """A data type that the operation is not defined for is no fault of the model."""

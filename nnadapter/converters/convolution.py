@@ -24,7 +24,7 @@ from partition.verdict import Reason
 def convert_conv(context: ConversionContext, node: OnnxNode) -> None:
     """Conv of rank 3 to 5, `auto_pad` resolved to pads. Source: ONNX Conv-11."""
     sizes = spatial_sizes(context, node)
-    windows = read_windows(node, _kernel(context, node, len(sizes)))
+    windows = read_windows(node, kernel_of(context, node, len(sizes)))
     attributes = windows.attributes(resolve_pads(windows, sizes))
     attributes["group"] = node.integer("group", 1)
     add_on_picture(context, node, operation_type("CONV", sizes), _operands(context, node), attributes)
@@ -34,7 +34,7 @@ def convert_conv(context: ConversionContext, node: OnnxNode) -> None:
 def convert_conv_transpose(context: ConversionContext, node: OnnxNode) -> None:
     """ConvTranspose of rank 3 to 5, `auto_pad` and `output_shape` resolved to pads. Source: ONNX ConvTranspose-11."""
     sizes = spatial_sizes(context, node)
-    windows = read_windows(node, _kernel(context, node, len(sizes)))
+    windows = read_windows(node, kernel_of(context, node, len(sizes)))
     extra = _output_padding(node, len(sizes))
     wanted = _wanted_sizes(node, windows, sizes)
     pads = windows.pads
@@ -57,8 +57,13 @@ def _output_padding(node: OnnxNode, rank: int) -> tuple[int, ...]:
     return found
 
 
-def _kernel(context: ConversionContext, node: OnnxNode, rank: int) -> tuple[int, ...]:
-    dimensions = context.dimensions(node.input(1))
+def kernel_of(context: ConversionContext, node: OnnxNode, rank: int, position: int = 1) -> tuple[int, ...]:
+    """The spatial sizes of a filter, which is the input at `position`.
+
+    Raises:
+        Refusal: it does not have `rank` of them, or the node says others.
+    """
+    dimensions = context.dimensions(node.input(position))
     if len(dimensions) != rank + 2:
         raise Refusal(
             Reason.INVALID_NODE, f"filter of {node.op_type} has shape {list(dimensions)}; expected rank {rank + 2}"

@@ -30,7 +30,7 @@ Glossary:
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.extract import submodel
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, DataType, Layout, Lifetime, Operand, OperandType, Quantisation
+from nnadapter.ir.operand import Array, DataType, Layout, Lifetime, Operand, OperandType, Quantisation, QuantisedType
 from nnadapter.ir.operations import SCHEMAS, schema_of
 from nnadapter.ir.schema import Attribute, Attributes, AttributeValue, Kind, OperationSchema, Role
 from nnadapter.ir.text import digest, to_text
@@ -54,6 +54,7 @@ __all__ = [
     "Operation",
     "OperationSchema",
     "Quantisation",
+    "QuantisedType",
     "Role",
     "check_attributes",
     "check_inputs",

@@ -10,8 +10,9 @@ import numpy as np
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, DataType, Lifetime, Operand, OperandType, Quantisation, freeze
+from nnadapter.ir.operand import Array, DataType, Lifetime, Operand, OperandType, Quantisation, QuantisedType, freeze
 from nnadapter.ir.operations import schema_of
+from nnadapter.ir.quantised import result_types
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.tracing import Traced
 from nnadapter.ir.verify import check_attributes, check_inputs
@@ -69,6 +70,7 @@ class ModelBuilder:
         *,
         outputs: Sequence[str] = (),
         origins: Sequence[str] = (),
+        quantised: Sequence[QuantisedType | None] = (),
     ) -> tuple[int, ...]:
         """Add an operation and one operand per output, whose types the schema's shape rule gives.
 
@@ -78,6 +80,7 @@ class ModelBuilder:
             attributes: by name; what is not given takes its default.
             outputs: names for the outputs; made up where they are missing.
             origins: names of the ONNX nodes that the operation stands for.
+            quantised: by output, data type and quantisation of those that are quantised; None, or left out, for others.
 
         Raises:
             InvalidModelError: unknown type, inputs or attributes that do not fit the schema, inputs that do not exist.
@@ -86,7 +89,7 @@ class ModelBuilder:
         types = tuple(None if index == ABSENT else self._operand(index, type_).type for index in inputs)
         check_inputs(schema, types)
         complete = check_attributes(schema, attributes or {})
-        results = schema.infer(types, complete)
+        results = result_types(schema, types, complete, quantised)
         made = tuple(
             self._add(Operand(self._output_name(outputs, position), result, Lifetime.TEMPORARY))
             for position, result in enumerate(results)

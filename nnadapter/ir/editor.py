@@ -13,8 +13,9 @@ from itertools import chain, repeat
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.derived import derived
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, DataType, Lifetime, Operand, OperandType, freeze
+from nnadapter.ir.operand import Array, DataType, Lifetime, Operand, OperandType, Quantisation, QuantisedType, freeze
 from nnadapter.ir.operations import schema_of
+from nnadapter.ir.quantised import result_types
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.verify import check_attributes, check_inputs
 
@@ -88,18 +89,23 @@ class ModelEditor:
         return operand in self._outputs
 
     def derived(self, operand: int, stem: str, function: Callable[[Array], Array]) -> int:
-        """A constant made from another one; the same one if the same was asked before, `function` being the key."""
+        """A constant made from another one; the same one if the same was asked before, `function` being the key.
+
+        It is quantised as the other one is, if that is per tensor.
+        """
         key = (operand, function)
         if key not in self._derived:
             value = self.value_of(operand)
             assert value is not None, "only constants can be computed with"
-            self._derived[key] = self.add_constant(stem, derived(function, value))
+            quantisation = self.type_of(operand).quantisation
+            kept = None if quantisation is None or quantisation.axis is not None else quantisation
+            self._derived[key] = self.add_constant(stem, derived(function, value), kept)
         return self._derived[key]
 
-    def add_constant(self, stem: str, value: Array) -> int:
+    def add_constant(self, stem: str, value: Array, quantisation: Quantisation | None = None) -> int:
         """Add a constant whose name is `stem`, with a number where that is taken."""
         array = freeze(value)
-        type_ = OperandType(DataType(array.dtype.name), array.shape)
+        type_ = OperandType(DataType(array.dtype.name), array.shape, quantisation=quantisation)
         return self._add(Operand(self._unique(stem), type_, Lifetime.CONSTANT, array))
 
     def add_operation(
@@ -110,6 +116,7 @@ class ModelEditor:
         *,
         origins: Sequence[int],
         names: Sequence[str] = (),
+        quantised: Sequence[QuantisedType | None] = (),
     ) -> tuple[int, ...]:
         """Add an operation before the one that the sweep stands at, checked and typed by the schema as in the builder.
 
@@ -120,6 +127,7 @@ class ModelEditor:
             origins: operations, removed or not, whose ONNX nodes it stands for, the one it is named for first.
             names: for the outputs, with a number where one is taken; the others are named when they replace something,
                 or at the end.
+            quantised: by output, data type and quantisation of those that are quantised; None, or left out, for others.
 
         Raises:
             InvalidModelError: unknown type, inputs or attributes that do not fit the schema.
@@ -129,7 +137,7 @@ class ModelEditor:
         types = tuple(None if index == ABSENT else self._operands[index].type for index in read)
         check_inputs(schema, types)
         complete = check_attributes(schema, attributes or {})
-        results = schema.infer(types, complete)
+        results = result_types(schema, types, complete, quantised)
         made = tuple(map(self._add_result, results, chain(map(self._unique, names), repeat(""))))
         index = len(self._operations)
         operation = Operation(type_, read, made, complete)

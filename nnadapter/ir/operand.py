@@ -107,6 +107,14 @@ class Quantisation:
 
 
 @dataclass(frozen=True, slots=True)
+class QuantisedType:
+    """What a quantised result is: its data type and quantisation, which no shape rule can tell."""
+
+    dtype: DataType
+    quantisation: Quantisation
+
+
+@dataclass(frozen=True, slots=True)
 class OperandType:
     """The type of an operand. Source: NNAdapterOperandType."""
 
@@ -115,6 +123,11 @@ class OperandType:
     """Every one known, in the order that `layout` says; empty for a scalar."""
     layout: Layout = Layout.NCHW
     quantisation: Quantisation | None = None
+
+    @property
+    def quantised(self) -> QuantisedType | None:
+        """Data type and quantisation together; None if it is not quantised."""
+        return None if self.quantisation is None else QuantisedType(self.dtype, self.quantisation)
 
     @property
     def rank(self) -> int:

@@ -10,7 +10,7 @@ A pattern is a tree whose root, the anchor, is the last operation of the piece; 
 
 Every operation of a piece but the anchor must be read by the piece alone and make no model output, because it goes.
 An operation that another activation is fused to is not what a pattern means, so `fuse_code` must be `none`, unless
-the pattern says otherwise.
+the pattern says otherwise. Nor does a pattern mean operations on quantised operands, which round in between.
 """
 
 from __future__ import annotations
@@ -180,6 +180,8 @@ def _match_operation(editor: ModelEditor, pattern: OperationPattern, index: int,
     if found.type not in pattern.types or len(found.inputs) < len(pattern.inputs):
         return
     if state.named.get(pattern.name, index) != index or not _attributes_match(pattern, found):
+        return
+    if any(editor.type_of(operand).quantisation for operand in (*found.inputs, *found.outputs) if operand != ABSENT):
         return
     named = {**state.named, pattern.name: index} if pattern.name else state.named
     state = _State(state.operands, named, (*state.operations, index))

@@ -16,6 +16,9 @@ ShapeRule = Callable[[Sequence[OperandType | None], Attributes], tuple[OperandTy
 FlopsRule = Callable[[Sequence[OperandType | None], Sequence[OperandType], Attributes], int]
 """Types of inputs and outputs, attributes -> floating-point operations, a multiply-add counting two."""
 
+QuantisationRule = Callable[[Sequence[OperandType | None], OperandType, Attributes], None]
+"""Types of the inputs, a quantised result, attributes; raises InvalidModelError if they do not belong together."""
+
 
 class Kind(StrEnum):
     """The type of an attribute."""
@@ -75,6 +78,11 @@ class OperationSchema:
     """The shape rule."""
     flops: FlopsRule = field(repr=False)
     """The FLOP formula."""
+    quantised: QuantisationRule | None = field(default=None, repr=False)
+    """Checks a quantised result. With one, the operation also takes quantised operands, and computes with the reals
+    that they stand for if its result is quantised; None: it sees the integers alone."""
+    always_quantised: bool = False
+    """Has no result that is not quantised."""
     source: str
     """Where the meaning is written down: an NNAPI or NNAdapter code, an ONNX op, a paper."""
 

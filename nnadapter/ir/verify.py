@@ -10,8 +10,9 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.attribute_values import normalised
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.names import close_names
-from nnadapter.ir.operand import INTEGER, Layout, Lifetime, Operand, OperandType, Quantisation
+from nnadapter.ir.operand import Layout, Lifetime, Operand, OperandType, QuantisedType
 from nnadapter.ir.operations import schema_of
+from nnadapter.ir.quantised import check_quantisation, result_types
 from nnadapter.ir.schema import Attribute, AttributeValue, OperationSchema, Role
 
 
@@ -73,15 +74,20 @@ def check_inputs(schema: OperationSchema, types: Sequence[OperandType | None]) -
             if not role.optional:
                 raise InvalidModelError(f"{schema.type}: input {role.name!r} is absent, expected an operand")
             continue
-        if type_.dtype not in role.dtypes:
+        if type_.dtype not in role.dtypes and not _stands_for_reals(schema, type_):
             raise InvalidModelError(
                 f"{schema.type}: input {role.name!r} is {type_.dtype.value}, expected {_names(role.dtypes)}"
             )
-        if same is not None:
+        if same is not None and not _stands_for_reals(schema, type_):
             _check_same(schema, role, type_, types[same])
     first = types[0] if types else None
     if first is not None and not schema.ranks[0] <= len(first.dimensions) <= schema.ranks[1]:
         raise InvalidModelError(f"{schema.type}: input {first} has rank {first.rank}, expected {_span(schema.ranks)}")
+
+
+def _stands_for_reals(schema: OperationSchema, type_: OperandType) -> bool:
+    """A quantised operand may be read in the place of a floating-point one; the rule for results sees to the rest."""
+    return schema.quantised is not None and type_.quantisation is not None
 
 
 def _check_same(schema: OperationSchema, role: Role, type_: OperandType, other: OperandType | None) -> None:
@@ -199,7 +205,7 @@ def _check_operand(operand: Operand) -> None:
     if type_.layout is Layout.NHWC and type_.rank != 4:
         raise InvalidModelError(f"operand {operand.name!r} is {type_}, expected rank 4 for layout NHWC")
     if type_.quantisation is not None:
-        _check_quantisation(operand, type_.quantisation)
+        check_quantisation(f"operand {operand.name!r}", type_)
     value = operand.value
     if (value is None) is (operand.lifetime is Lifetime.CONSTANT):
         got = "no contents" if value is None else "contents"
@@ -210,38 +216,6 @@ def _check_operand(operand: Operand) -> None:
         raise InvalidModelError(
             f"constant {operand.name!r} holds {value.dtype.name}{list(value.shape)}, expected its type, {type_}"
         )
-
-
-def _check_quantisation(operand: Operand, quantisation: Quantisation) -> None:
-    type_, axis, count = operand.type, quantisation.axis, len(quantisation.scale)
-    if type_.dtype not in INTEGER:
-        raise InvalidModelError(f"operand {operand.name!r} is {type_} and quantised, expected an integer data type")
-    if axis is not None and not 0 <= axis < type_.rank:
-        raise InvalidModelError(
-            f"operand {operand.name!r} is quantised along axis {axis}, expected one of 0 to {type_.rank - 1}"
-        )
-    wanted = 1 if axis is None else type_.dimensions[axis]
-    if count != wanted or len(quantisation.zero_point) != wanted:
-        raise InvalidModelError(
-            f"operand {operand.name!r} has {count} scales and {len(quantisation.zero_point)} zero points, "
-            f"expected {wanted} of each"
-        )
-    if not all(0 < scale < float("inf") for scale in quantisation.scale):
-        raise InvalidModelError(
-            f"operand {operand.name!r} has a scale that is not positive and finite, expected only such"
-        )
-    smallest, largest = _range(type_)
-    if not all(smallest <= point <= largest for point in quantisation.zero_point):
-        raise InvalidModelError(
-            f"operand {operand.name!r} has a zero point outside its data type, expected {smallest} to {largest}"
-        )
-
-
-def _range(type_: OperandType) -> tuple[int, int]:
-    bits = round(type_.dtype.itemsize * 8)
-    if type_.dtype.value.startswith("uint"):
-        return 0, 2**bits - 1
-    return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
 
 def _check_inputs_and_outputs(model: Model) -> None:
@@ -279,13 +253,17 @@ def _check_operation(model: Model, operation: Operation, known: set[int]) -> Non
     if complete.keys() != operation.attributes.keys():
         missing = sorted(complete.keys() - operation.attributes.keys())
         raise InvalidModelError(f"{operation.type}: attributes {missing} are missing, expected every one of the schema")
-    inferred = schema.infer(types, complete)
+    inferred = result_types(schema, types, complete, tuple(_quantised(model, index) for index in operation.outputs))
     if len(operation.outputs) != len(inferred):
         raise InvalidModelError(f"{operation.type}: {len(operation.outputs)} outputs, expected {len(inferred)}")
     if len(frozenset(operation.outputs)) != len(inferred):
         raise InvalidModelError(f"{operation.type}: outputs are {list(operation.outputs)}, expected none twice")
     for index, expected in zip(operation.outputs, inferred, strict=True):
         _check_output(model, operation, index, expected, known)
+
+
+def _quantised(model: Model, index: int) -> QuantisedType | None:
+    return model.operands[index].type.quantised if 0 <= index < len(model.operands) else None
 
 
 def _check_output(model: Model, operation: Operation, index: int, expected: OperandType, known: set[int]) -> None:
@@ -297,6 +275,6 @@ def _check_output(model: Model, operation: Operation, index: int, expected: Oper
             f"{operation.type}: makes operand {index} {operand.name!r}, expected one that does not exist yet"
         )
     got = operand.type
-    # Quantisation is what a model says of its operands, not what follows from the operation.
+    # `result_types` has seen to the quantisation, which is what the model says and does not follow from the operation.
     if (got.dtype, got.dimensions, got.layout) != (expected.dtype, expected.dimensions, expected.layout):
         raise InvalidModelError(f"{operation.type}: output {operand.name!r} is {got}, expected {expected}")

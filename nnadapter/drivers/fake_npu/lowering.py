@@ -26,6 +26,7 @@ PASSES = (
     "fuse_batch_normalization",
     "fuse_activation",
     "channels_last",
+    "quantised_to_real",
     "simplify",
     "remove_dead",
 )

@@ -6,7 +6,7 @@ Verdicts, the rows of `nnadapter ops fake_npu` and the lowering all read this ta
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from nnadapter.drivers.fake_npu.lowerings import (
@@ -18,13 +18,16 @@ from nnadapter.drivers.fake_npu.lowerings import (
     matrix,
     movement,
     normalisation,
+    quantised,
     reduction,
     sampling,
     sequences,
+    tables,
 )
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, direct, unary
 from nnadapter.drivers.fake_npu.lowerings.volumes import lower_col_to_im, volume_convolution, window_pooling
 from nnadapter.ir.operand import DataType
+from nnadapter.ir.operations.quantisation import EIGHT_BITS, REALS, TABULATED
 
 Types = frozenset[DataType]
 
@@ -49,6 +52,10 @@ class Row:
     """Data types of the inputs."""
     other_dtypes: Mapping[int, Types] = field(default_factory=dict)
     """Data types of inputs, by position, that take others than the rest."""
+    quantised: Types = frozenset()
+    """More data types of inputs, where they are quantised."""
+    results: Types = HELD
+    """Data types of the outputs."""
     ranks: tuple[int, int] = (0, LARGEST_RANK)
     """Smallest and largest rank of the first input."""
     constants: Mapping[int, str] = field(default_factory=dict)
@@ -62,6 +69,8 @@ class Row:
     def limits_in_words(self) -> str:
         """All limits beside data types and ranks."""
         words = [f"{', '.join(self.constants.values())} constant"] if self.constants else []
+        more = sorted(self.quantised & EIGHT_BITS - self.dtypes)
+        words += [f"also quantised {', '.join(more)}"] if more else []
         return "; ".join([*words, *([self.limits] if self.limits else [])])
 
 
@@ -277,19 +286,44 @@ _NORMS_LOSSES_AND_SPECTRA = {
     ),
 }
 
+_STORED: Types = EIGHT_BITS | {DataType.INT32}
+_QUANTISATION = {
+    "QUANTIZE": Row(lower=quantised.lower_quantize, dtypes=FLOATS, results=EIGHT_BITS),
+    "DEQUANTIZE": Row(lower=quantised.lower_dequantize, dtypes=_STORED, results=FLOATS),
+    "STORAGE_CAST": Row(lower=elementwise.lower_assign, dtypes=_STORED, moves=True),
+}
+_QUANTISED_PRODUCTS = {
+    "CONV_2D": quantised.lower_convolution,
+    "FULLY_CONNECTED": quantised.lower_fully_connected,
+    "MAT_MUL": quantised.lower_matmul,
+}
+
+
+def _with_quantised(type_: str, row: Row) -> Row:
+    """The row with what it does with quantised operands."""
+    if type_ in _QUANTISED_PRODUCTS:
+        return replace(row, lower=quantised.on_integers(row.lower, _QUANTISED_PRODUCTS[type_]), quantised=_STORED)
+    if type_ in TABULATED:
+        return replace(row, lower=tables.by_table(row.lower), quantised=EIGHT_BITS)
+    return replace(row, quantised=EIGHT_BITS) if type_ in REALS else row
+
+
+_FAMILIES = (
+    _ELEMENTWISE,
+    _IMAGES,
+    _MATRIX_AND_NORMALISATION,
+    _REDUCTIONS,
+    _MOVEMENTS,
+    _FURTHER_FUNCTIONS,
+    _POSITIONS,
+    _WINDOWS,
+    _SAMPLING,
+    _SEQUENCES,
+    _NORMS_LOSSES_AND_SPECTRA,
+    _QUANTISATION,
+)
+
 OPERATIONS: Mapping[str, Row] = MappingProxyType(
-    {
-        **_ELEMENTWISE,
-        **_IMAGES,
-        **_MATRIX_AND_NORMALISATION,
-        **_REDUCTIONS,
-        **_MOVEMENTS,
-        **_FURTHER_FUNCTIONS,
-        **_POSITIONS,
-        **_WINDOWS,
-        **_SAMPLING,
-        **_SEQUENCES,
-        **_NORMS_LOSSES_AND_SPECTRA,
-    }
+    {type_: _with_quantised(type_, row) for family in _FAMILIES for type_, row in family.items()}
 )
 """Every operation that the device takes, by its type in the adapter IR."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from threading import Lock
 from types import MappingProxyType
 
-from nnadapter.drivers.fake_npu.operations import HELD, LARGEST_RANK, OPERATIONS, Row, Types
+from nnadapter.drivers.fake_npu.operations import LARGEST_RANK, OPERATIONS, Row, Types
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Lifetime
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
@@ -82,9 +82,11 @@ def judge(model: Model, operation: Operation, switched_off: Collection[str]) -> 
 def _refusals(model: Model, operation: Operation, row: Row) -> Iterator[Unsupported]:
     inputs = [(position, operand) for position, operand in enumerate(operation.inputs) if operand != ABSENT]
     for position, operand in inputs:
-        yield from _refused_dtype(model, operand, operation, row.other_dtypes.get(position, row.dtypes))
+        is_quantised = model.operands[operand].type.quantisation is not None
+        more = row.quantised if is_quantised else frozenset()
+        yield from _refused_dtype(model, operand, operation, row.other_dtypes.get(position, row.dtypes) | more)
     for operand in operation.outputs:
-        yield from _refused_dtype(model, operand, operation, HELD)
+        yield from _refused_dtype(model, operand, operation, row.results)
     yield from _refused_ranks(model, operation, row)
     for position, operand in inputs:
         if position in row.constants and model.operands[operand].lifetime is not Lifetime.CONSTANT:

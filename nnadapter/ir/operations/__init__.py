@@ -23,6 +23,7 @@ from nnadapter.ir.operations import (
     normalisation,
     norms,
     pooling,
+    quantisation,
     recurrent,
     reduction,
     resizing,
@@ -60,9 +61,12 @@ _FAMILIES = (
     norms.ROWS,
     losses.ROWS,
     spectral.ROWS,
+    quantisation.ROWS,
 )
 
-SCHEMAS: Mapping[str, OperationSchema] = MappingProxyType({row.type: row for family in _FAMILIES for row in family})
+SCHEMAS: Mapping[str, OperationSchema] = MappingProxyType(
+    {row.type: quantisation.quantisable(row) for family in _FAMILIES for row in family}
+)
 """The rows by operation type."""
 
 

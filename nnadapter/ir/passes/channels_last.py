@@ -6,7 +6,7 @@ import numpy as np
 
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, Layout
+from nnadapter.ir.operand import Array, Layout, OperandType
 from nnadapter.ir.passes.remapping import ELEMENTWISE, IMAGE, REMAP, kept_axes
 from nnadapter.ir.passes.view import FROM_NCHW, Axes, View
 
@@ -24,7 +24,8 @@ def channels_last(model: Model) -> Model:
        that the operand has; what comes out as the identity vanishes, and where only axes of size 1 move, RESHAPE does.
     5. Every other operation gets NCHW operands, transposed back once for all readers.
     6. Model inputs and outputs keep name, type and order.
-    7. Refused: a model without an operation of 1., or one that has NHWC operands already.
+    7. What is quantised along an axis stays NCHW, but for filters.
+    8. Refused: a model without an operation of 1., or one that has NHWC operands already.
     """
     wanted = any(
         operation.type in IMAGE and model.operands[operation.inputs[0]].type.rank == 4 for operation in model.operations
@@ -108,6 +109,8 @@ class _Images:
 
     def _put_off(self, index: int, operation: Operation) -> bool:
         (operand,), (output,) = operation.inputs, operation.outputs
+        if _has_axis(self._editor.type_of(operand)) or _has_axis(self._editor.type_of(output)):
+            return False
         view: View | None = self._view(operand)
         assert view is not None
         if operation.type == "TRANSPOSE":
@@ -130,6 +133,8 @@ class _Images:
         types = [self._editor.type_of(operand) for operand in operation.inputs if operand != ABSENT]
         if operation.type in IMAGE:
             return types[0].rank == 4
+        if any(map(_has_axis, (*types, *map(self._editor.type_of, operation.outputs)))):
+            return False
         if operation.type in ELEMENTWISE:
             fits = self._editor.type_of(operation.outputs[0]).rank == 4
         else:
@@ -149,7 +154,10 @@ class _Images:
         kept = kept_axes(operation.type, operation.attributes)
         names = [f"{editor.operand(output).name}:NHWC" for output in operation.outputs] if kept == FROM_NCHW else ()
         inputs = self._inputs(operation)
-        results = editor.add_operation(operation.type, inputs, attributes, origins=(index,), names=names)
+        quantised = [editor.type_of(output).quantised for output in operation.outputs]
+        results = editor.add_operation(
+            operation.type, inputs, attributes, origins=(index,), names=names, quantised=quantised
+        )
         editor.remove((index,))
         for old, new in zip(operation.outputs, results, strict=True):
             self._record(old, new, kept)
@@ -201,6 +209,11 @@ class _Images:
         names = (f"{editor.operand(operand).name}:NHWC",) if layout is Layout.NHWC else ()
         attributes = {"perm": view.perm, "output_layout": layout.value}
         return editor.add_operation("TRANSPOSE", (source,), attributes, origins=origins, names=names)[0]
+
+
+def _has_axis(type_: OperandType) -> bool:
+    """Quantised along an axis, whose number would change."""
+    return type_.quantisation is not None and type_.quantisation.axis is not None
 
 
 def _ints(operation: Operation, name: str) -> Axes:

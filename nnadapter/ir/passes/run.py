@@ -18,8 +18,10 @@ from nnadapter.ir.passes.fuse_layer_normalization import fuse_layer_normalizatio
 from nnadapter.ir.passes.fuse_scale_and_bias import fuse_scale_and_bias
 from nnadapter.ir.passes.fuse_swish import fuse_swish
 from nnadapter.ir.passes.matmul_to_fully_connected import matmul_to_fully_connected
+from nnadapter.ir.passes.quantised_to_real import quantised_to_real
 from nnadapter.ir.passes.remove_dead import remove_dead
 from nnadapter.ir.passes.simplify import simplify
+from nnadapter.ir.passes.symmetric_to_asymmetric import symmetric_to_asymmetric
 
 Pass = Callable[[Model], Model]
 """A transformation: the same object if nothing changed, else a new model with the same inputs and outputs."""
@@ -43,11 +45,14 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
             fuse_batch_normalization,
             fuse_activation,
             channels_last,
+            symmetric_to_asymmetric,
+            quantised_to_real,
         )
     }
 )
 """Every pass by its name, in an order that suits a driver that wants them all: spelled-out operations are put
-together before their parts are folded into others, and the layout changes last."""
+together before their parts are folded into others, and the layout changes after that. The last two are for devices
+without signed operands, and without integer arithmetic beside products."""
 
 
 def run_passes(model: Model, passes: Sequence[str | Pass], check: Observer | None = None) -> Model:

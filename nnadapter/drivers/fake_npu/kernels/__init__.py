@@ -20,6 +20,7 @@ from nnadapter.drivers.fake_npu.kernels.movement import MOVEMENT_KERNELS
 from nnadapter.drivers.fake_npu.kernels.normalisation import NORMALISATION_KERNELS
 from nnadapter.drivers.fake_npu.kernels.norms import NORM_KERNELS
 from nnadapter.drivers.fake_npu.kernels.pooling import POOLING_KERNELS
+from nnadapter.drivers.fake_npu.kernels.quantised_elements import QUANTISED_ELEMENT_KERNELS
 from nnadapter.drivers.fake_npu.kernels.recurrent import RECURRENT_KERNELS
 from nnadapter.drivers.fake_npu.kernels.reduction import REDUCTION_KERNELS
 from nnadapter.drivers.fake_npu.kernels.regions import REGION_KERNELS
@@ -50,6 +51,7 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         **NORM_KERNELS,
         **POOLING_KERNELS,
         **RECURRENT_KERNELS,
+        **QUANTISED_ELEMENT_KERNELS,
         **REDUCTION_KERNELS,
         **REGION_KERNELS,
         **RESIZE_KERNELS,

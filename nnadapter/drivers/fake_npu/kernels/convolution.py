@@ -96,9 +96,9 @@ def _convolution_scratch(
         return ()
     image, result, depth = inputs[0].dimensions, outputs[0].dimensions, inputs[1].dimensions[1]
     rows = max(_block_rows(block, result) for block in _output_blocks(result, depth * 4))
-    needed = [TensorType("float32", (rows, depth))]
+    needed = [TensorType(inputs[0].dtype, (rows, depth))]
     if window.needs_copy(image, result, 1):
-        copy = TensorType("float32", window.copy_dimensions(image, result, 1))
+        copy = TensorType(inputs[0].dtype, window.copy_dimensions(image, result, 1))
         needed += [copy] if copy.nbytes <= _SMALL_COPY_BYTES else []
     return tuple(needed)
 

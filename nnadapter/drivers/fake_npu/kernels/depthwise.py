@@ -87,9 +87,9 @@ def _depthwise_scratch(
     phases = window.strides[1]
     needed = []
     if phases > 1:
-        needed.append(TensorType("float32", (_depthwise_rows(result), result[2] * result[3])))
+        needed.append(TensorType(inputs[0].dtype, (_depthwise_rows(result), result[2] * result[3])))
     if window.needs_copy(image, result, phases):
-        needed.append(TensorType("float32", window.copy_dimensions(image, result, phases)))
+        needed.append(TensorType(inputs[0].dtype, window.copy_dimensions(image, result, phases)))
     return tuple(needed)
 
 

@@ -28,14 +28,14 @@ _TO_CHANNELS_LAST = (0, 2, 3, 1)
 _TO_CHANNELS_FIRST = (0, 3, 1, 2)
 
 
-def _image(emitter: Emitter, operand: int) -> int:
+def image_of(emitter: Emitter, operand: int) -> int:
     """The operand's tensor as [N, H, W, C]."""
     tensor = emitter.tensor(operand)
     is_last = emitter.model.operands[operand].type.layout is Layout.NHWC
     return tensor if is_last else emitter.transpose(tensor, _TO_CHANNELS_LAST)
 
 
-def _image_type(emitter: Emitter, operand: int) -> TensorType:
+def image_type(emitter: Emitter, operand: int) -> TensorType:
     """The type of an output as [N, H, W, C]."""
     type_ = emitter.result_type(operand)
     if emitter.model.operands[operand].type.layout is Layout.NHWC:
@@ -43,13 +43,14 @@ def _image_type(emitter: Emitter, operand: int) -> TensorType:
     return TensorType(type_.dtype, tuple(type_.dimensions[axis] for axis in _TO_CHANNELS_LAST))
 
 
-def _set_image(emitter: Emitter, operand: int, tensor: int) -> None:
+def set_image(emitter: Emitter, operand: int, tensor: int) -> None:
     """Say that `tensor` [N, H, W, C] holds an output."""
     is_last = emitter.model.operands[operand].type.layout is Layout.NHWC
     emitter.assign(operand, tensor if is_last else emitter.transpose(tensor, _TO_CHANNELS_FIRST))
 
 
-def _window_parameters(operation: Operation, kernel_shape: object) -> Parameters:
+def window_parameters(operation: Operation, kernel_shape: object) -> Parameters:
+    """How a window moves, as kernels want to know it."""
     names = ("strides", "dilations", "pads")
     return {"kernel_shape": kernel_shape} | {name: operation.attributes[name] for name in names}
 
@@ -60,9 +61,9 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     A pointwise one that scores classes is computed in float64, so that equal filters give equal scores and ties stay
     ties; that takes over twice the time of the product in float32, and twice its bytes.
     """
-    image, result = _image(emitter, operation.inputs[0]), _image_type(emitter, operation.outputs[0])
+    image, result = image_of(emitter, operation.inputs[0]), image_type(emitter, operation.outputs[0])
     weight = emitter.constant(operation.inputs[1])
-    parameters = _window_parameters(operation, weight.shape[2:])
+    parameters = window_parameters(operation, weight.shape[2:])
     group: Any = operation.attributes["group"]
     kernel, packed = _packed(weight, group, Window.of(parameters), result.dimensions)
     if kernel == "pointwise_convolution" and _scores_classes(emitter.model, operation):
@@ -71,7 +72,7 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     if _has_bias(operation):
         inputs.append(emitter.add_constant(derived(pack_bias, emitter.constant(operation.inputs[2]))))
     (output,) = emitter.emit(kernel, inputs, (result,), parameters, activation_of(operation))
-    _set_image(emitter, operation.outputs[0], output)
+    set_image(emitter, operation.outputs[0], output)
 
 
 def _packed(weight: Array, group: int, window: Window, result: tuple[int, ...]) -> tuple[str, Array]:
@@ -110,15 +111,15 @@ def _has_bias(operation: Operation) -> bool:
 
 def lower_transposed_convolution(emitter: Emitter, operation: Operation) -> None:
     """CONV_2D_TRANSPOSE."""
-    image, result = _image(emitter, operation.inputs[0]), _image_type(emitter, operation.outputs[0])
+    image, result = image_of(emitter, operation.inputs[0]), image_type(emitter, operation.outputs[0])
     weight = emitter.constant(operation.inputs[1])
     group: Any = operation.attributes["group"]
     inputs = [image, emitter.add_constant(derived(pack_transposed_filter, weight, group=group))]
     if _has_bias(operation):
         inputs.append(emitter.add_constant(derived(pack_bias, emitter.constant(operation.inputs[2]))))
-    parameters = _window_parameters(operation, weight.shape[2:])
+    parameters = window_parameters(operation, weight.shape[2:])
     (output,) = emitter.emit("transposed_convolution", inputs, (result,), parameters, activation_of(operation))
-    _set_image(emitter, operation.outputs[0], output)
+    set_image(emitter, operation.outputs[0], output)
 
 
 def pooling(kernel: str, *more: str) -> Lower:
@@ -126,12 +127,12 @@ def pooling(kernel: str, *more: str) -> Lower:
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         parameters = {
-            **_window_parameters(operation, operation.attributes["kernel_shape"]),
+            **window_parameters(operation, operation.attributes["kernel_shape"]),
             **{name: operation.attributes[name] for name in more},
         }
-        result = _image_type(emitter, operation.outputs[0])
-        (output,) = emitter.emit(kernel, (_image(emitter, operation.inputs[0]),), (result,), parameters)
-        _set_image(emitter, operation.outputs[0], output)
+        result = image_type(emitter, operation.outputs[0])
+        (output,) = emitter.emit(kernel, (image_of(emitter, operation.inputs[0]),), (result,), parameters)
+        set_image(emitter, operation.outputs[0], output)
 
     return lower
 
@@ -139,7 +140,7 @@ def pooling(kernel: str, *more: str) -> Lower:
 def lower_depth_to_space(emitter: Emitter, operation: Operation) -> None:
     """DEPTH_TO_SPACE: channels are [block, block, C] (DCR) or [C, block, block] (CRD)."""
     block: Any = operation.attributes["block_size"]
-    image = _image(emitter, operation.inputs[0])
+    image = image_of(emitter, operation.inputs[0])
     count, height, width, depth = emitter.type_of(image).dimensions
     channels = depth // (block * block)
     if operation.attributes["mode"] == "DCR":
@@ -147,15 +148,15 @@ def lower_depth_to_space(emitter: Emitter, operation: Operation) -> None:
     else:
         split, perm = (count, height, width, channels, block, block), (0, 1, 4, 2, 5, 3)
     moved = emitter.transpose(emitter.view(image, split), perm)
-    _set_image(emitter, operation.outputs[0], emitter.view(moved, (count, height * block, width * block, channels)))
+    set_image(emitter, operation.outputs[0], emitter.view(moved, (count, height * block, width * block, channels)))
 
 
 def lower_space_to_depth(emitter: Emitter, operation: Operation) -> None:
     """SPACE_TO_DEPTH: channels become [block, block, C]."""
     block: Any = operation.attributes["block_size"]
-    image = _image(emitter, operation.inputs[0])
+    image = image_of(emitter, operation.inputs[0])
     count, height, width, channels = emitter.type_of(image).dimensions
     rows, columns = height // block, width // block
     split = emitter.view(image, (count, rows, block, columns, block, channels))
     moved = emitter.transpose(split, (0, 1, 3, 2, 4, 5))
-    _set_image(emitter, operation.outputs[0], emitter.view(moved, (count, rows, columns, block * block * channels)))
+    set_image(emitter, operation.outputs[0], emitter.view(moved, (count, rows, columns, block * block * channels)))

@@ -1,0 +1,121 @@
+"""Groups of nodes that mean one quantised operation: an op on reals between DequantizeLinear and QuantizeLinear."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import isclose
+
+from nnadapter.converters.context import ConversionContext, QuantisedNode
+from nnadapter.converters.node import OnnxNode
+from nnadapter.converters.quantisation import add_storage_cast, as_quantised, bias_quantisation
+from nnadapter.converters.quantise_linear import quantised_type
+from nnadapter.converters.refusal import Refusal
+from nnadapter.converters.registry import lookup
+from nnadapter.ir.operand import DataType, QuantisedType
+from nnadapter.ir.schema import AttributeValue
+from partition.verdict import Reason
+
+
+def _types(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+GROUPED = _types(
+    "Conv MatMul Gemm Add Sub Mul Div Max Min Concat AveragePool MaxPool Softmax LogSoftmax Relu Clip Sigmoid Tanh"
+    " HardSigmoid HardSwish LeakyRelu Elu Selu Gelu Softplus Softsign Mish Swish Erf Exp Log Sqrt Reciprocal Sin Cos"
+    " Abs Neg Reshape Transpose Squeeze Unsqueeze Flatten Expand Tile Slice Gather DepthToSpace SpaceToDepth"
+)
+"""Op types that may stand between DequantizeLinear and QuantizeLinear as one quantised operation."""
+
+_BIASED = frozenset({"Conv", "Gemm"})
+_BIAS_TOLERANCE = 1e-5
+
+
+def convert_quantised_group(
+    context: ConversionContext,
+    node: OnnxNode,
+    sources: Mapping[str, OnnxNode],
+    target: OnnxNode,
+    activation: Mapping[str, AttributeValue] | None = None,
+) -> None:
+    """Convert a group of nodes as one operation on quantised operands, whose result is that of `target`.
+
+    1. The ordinary converter of `node` is used, which has to make one operation (or movers and one operation) of it.
+    2. A convolution or product adds up integers exactly and rounds once. All others give, bit by bit, what the nodes
+       one by one would.
+    3. The bias of Conv and Gemm must be int32 and have the scale of the sums.
+
+    Args:
+        context: what it is added to; it stands at the group, as its origin.
+        node: the op on reals, of `GROUPED`.
+        sources: the DequantizeLinear that makes a value, by the value's name; of every input that is not constant.
+        target: the QuantizeLinear that reads the node's first output.
+        activation: `fuse_code` and `fuse_parameters` of a Relu or Clip between `node` and `target`.
+
+    Raises:
+        Refusal: scales or zero points are known only at the run, or the operation does not take such operands.
+    """
+    convert = lookup(node.domain, node.op_type, node.since_version)
+    if convert is None or node.op_type not in GROUPED:
+        raise Refusal(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} has no quantised form")
+    result = _known(context, target)
+    operands = {name: _operand(context, sources[name]) for name in node.inputs if name in sources}
+    if node.op_type in _BIASED and node.input(2):
+        operands[node.input(2)] = _bias(context, node, operands)
+    if node.op_type == "Gemm":
+        node = _with_rows(context, node, operands)
+    meaning = QuantisedNode(operands, result, activation or {})
+    with context.quantised(meaning):
+        convert(context, replace(node, outputs=target.outputs))
+
+
+def _with_rows(context: ConversionContext, node: OnnxNode, operands: dict[str, int]) -> OnnxNode:
+    """The Gemm with its constant weight as [units, depth], which is how a fully connected layer has it."""
+    weight = operands.get(node.input(1))
+    value = None if weight is None else context.value_of(weight)
+    if weight is None or value is None or value.ndim != 2 or node.integer("transB", 0):
+        return node
+    found = context.type_of(weight).quantisation
+    assert found is not None
+    turned = replace(found, axis=None if found.axis is None else 1 - found.axis)
+    operands[node.input(1)] = context.add_constant(value.T, turned)
+    return replace(node, attributes={**node.attributes, "transB": 1})
+
+
+def _known(context: ConversionContext, node: OnnxNode) -> QuantisedType:
+    found = quantised_type(context, node)
+    if found is None:
+        raise Refusal(
+            Reason.NOT_CONSTANT,
+            f"scale or zero point of {node.op_type} {node.name!r} is in blocks, or known only when the model runs; "
+            "expected one per tensor or per index of an axis, known before",
+        )
+    return found
+
+
+def _operand(context: ConversionContext, source: OnnxNode) -> int:
+    return as_quantised(context, source.input(0), _known(context, source).quantisation)
+
+
+def _bias(context: ConversionContext, node: OnnxNode, operands: Mapping[str, int]) -> int:
+    """The bias, said to have exactly the scale of the sums."""
+    x, filter_, bias = (context.type_of(operands[name]) if name in operands else None for name in node.inputs[:3])
+    quantisations = [None if type_ is None else type_.quantisation for type_ in (x, filter_, bias)]
+    first, second, found = quantisations
+    if bias is None or found is None or first is None or second is None or bias.dtype is not DataType.INT32:
+        raise Refusal(Reason.UNSUPPORTED_DTYPE, f"bias of {node.op_type} is not quantised as int32")
+    wanted = bias_quantisation(first, second)
+    many = found.scale * len(wanted.scale) if len(found.scale) == 1 else found.scale
+    if len(many) != len(wanted.scale) or any(found.zero_point) or not all(map(_is_close, many, wanted.scale)):
+        raise Refusal(
+            Reason.UNSUPPORTED_ATTRIBUTE,
+            f"bias of {node.op_type} has another scale than its input times its filter, or a zero point",
+        )
+    operand = operands[node.input(2)]
+    value = context.value_of(operand)
+    return add_storage_cast(context, operand, wanted) if value is None else context.add_constant(value, wanted)
+
+
+def _is_close(scale: float, wanted: float) -> bool:
+    return isclose(scale, wanted, rel_tol=_BIAS_TOLERANCE)

@@ -1,0 +1,237 @@
+"""Convolutions and matrix products of integers.
+
+Their operands become quantised operands, whose zero points are constants. MatMulInteger and ConvInteger often get the
+zero point of their input from a DynamicQuantizeLinear; as sums of (x - z) * w are sums of x * w, less z times sums of
+w, that one is taken off afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.convolution import kernel_of
+from nnadapter.converters.node import OnnxNode
+from nnadapter.converters.quantisation import (
+    add_quantised_convolution,
+    add_quantised_product,
+    as_quantised,
+    integer_type,
+    parameters,
+)
+from nnadapter.converters.quantise_linear import add_rounding, cast, reshaped
+from nnadapter.converters.refusal import Refusal
+from nnadapter.converters.registry import converter
+from nnadapter.converters.windows import read_windows, resolve_pads, spatial_sizes
+from nnadapter.ir.operand import Array, DataType, Quantisation, QuantisedType
+from nnadapter.ir.schema import AttributeValue
+from partition.verdict import Reason
+
+_ONE: Array = np.array(1, np.float32)
+
+
+def _integers_of(context: ConversionContext, node: OnnxNode, name: str) -> DataType:
+    type_ = context.type_of(name)
+    found = integer_type(type_.dtype.value)
+    if found is None:
+        raise Refusal(Reason.UNSUPPORTED_DTYPE, f"{name!r} of {node.op_type} is {type_}; expected integers")
+    return found
+
+
+def _quantisation(
+    context: ConversionContext, node: OnnxNode, names: tuple[str, str, str], axis: int | None = None
+) -> Quantisation:
+    """From the names of a value, its scale (1 if empty) and its zero point (0 if empty)."""
+    value, scale, zero_point = names
+    _integers_of(context, node, value)
+    return parameters(
+        node,
+        context.constant(scale) if scale else _ONE,
+        context.constant(zero_point) if zero_point else None,
+        axis,
+    )
+
+
+def _result(context: ConversionContext, node: OnnxNode, position: int) -> QuantisedType:
+    """The type of a result whose scale and zero point are the inputs at `position` and after."""
+    scale, zero_point = context.constant(node.input(position)), context.optional_constant(node, position + 1)
+    found = integer_type("uint8" if zero_point is None else zero_point.dtype.name)
+    if found is None:
+        raise Refusal(Reason.UNSUPPORTED_DTYPE, f"the result of {node.op_type} is not of integers")
+    return QuantisedType(found, parameters(node, scale, zero_point, None))
+
+
+def _windows(context: ConversionContext, node: OnnxNode, filter_: int) -> dict[str, AttributeValue]:
+    sizes = spatial_sizes(context, node)
+    windows = read_windows(node, kernel_of(context, node, len(sizes), filter_))
+    attributes = windows.attributes(resolve_pads(windows, sizes))
+    attributes["group"] = node.integer("group", 1)
+    return attributes
+
+
+@converter("QLinearConv", 10)
+def convert_qlinear_conv(context: ConversionContext, node: OnnxNode) -> None:
+    """QLinearConv of rank 3 and 4, per tensor or with a scale per output channel. Source: ONNX QLinearConv-10."""
+    attributes = _windows(context, node, 3)
+    x_name, x_scale, x_zero, w_name, w_scale, w_zero = (node.input(position) for position in range(6))
+    x = as_quantised(context, x_name, _quantisation(context, node, (x_name, x_scale, x_zero)))
+    w = as_quantised(context, w_name, _quantisation(context, node, (w_name, w_scale, w_zero), 0))
+    bias = (context.operand(node.input(8)),) if node.input(8) else ()
+    add_quantised_convolution(context, (x, w, *bias), attributes, _result(context, node, 6), node.outputs)
+
+
+@converter("ConvInteger", 10)
+def convert_conv_integer(context: ConversionContext, node: OnnxNode) -> None:
+    """ConvInteger of rank 3 and 4; the zero point of the filter is constant. Source: ONNX ConvInteger-10."""
+    attributes = _windows(context, node, 1)
+    x_name, w_name, x_zero, w_zero = (node.input(position) for position in range(4))
+    w = as_quantised(context, w_name, _quantisation(context, node, (w_name, "", w_zero), 0))
+    if not x_zero or context.is_constant(x_zero):
+        x = as_quantised(context, x_name, _quantisation(context, node, (x_name, "", x_zero)))
+        add_quantised_convolution(context, (x, w), attributes, None, node.outputs)
+        return
+    x = as_quantised(context, x_name, _quantisation(context, node, (x_name, "", "")))
+    sums = add_quantised_convolution(context, (x, w), attributes, None)
+    # What lies outside the picture is 0 less 0, so the sums of the filter's elements depend on the place.
+    ones = context.add_constant(
+        np.ones((1,) * context.type_of(x).rank, np.uint8), Quantisation(scale=(1.0,), zero_point=(0,))
+    )
+    shape = (1, *context.type_of(x).dimensions[1:])
+    (inside,) = context.add("EXPAND", (ones,), {"shape": shape})
+    weights = add_quantised_convolution(context, (inside, w), attributes, None)
+    _add_difference(context, node, sums, x_zero, weights)
+
+
+def _add_difference(context: ConversionContext, node: OnnxNode, sums: int, zero_point: str, weights: int) -> None:
+    """The result of a node: `sums` less the zero point, known at the run, times sums of weights."""
+    if any(size != 1 for size in context.dimensions(zero_point)):
+        raise Refusal(
+            Reason.NOT_CONSTANT,
+            f"{zero_point!r} of {node.op_type} has dimensions {list(context.dimensions(zero_point))} and is known only "
+            "when the model runs; expected one number",
+        )
+    point = cast(context, reshaped(context, context.operand(zero_point), ()), DataType.INT32)
+    (product,) = context.add("MUL", (weights, point))
+    context.add("SUB", (sums, product), outputs=node.outputs)
+
+
+@converter("MatMulInteger", 10)
+def convert_mat_mul_integer(context: ConversionContext, node: OnnxNode) -> None:
+    """MatMulInteger. Source: ONNX MatMulInteger-10.
+
+    1. A product of quantised operands, if the zero points are known and the one of A is one number.
+    2. The same less the zero point of A times the sums of the columns of B, if B is constant too.
+    3. The difference and product of int32 numbers otherwise.
+    """
+    a_name, b_name, a_zero, b_zero = (node.input(position) for position in range(4))
+    points = {name: _is_known(context, name) for name in (a_zero, b_zero)}
+    known_b = points[b_zero] and _runs_along_columns(context, b_name, b_zero)
+    if points[a_zero] and known_b and _is_one(context, a_zero):
+        _add_known(context, node, (a_name, "", a_zero), (b_name, "", b_zero), None)
+    elif known_b and _is_one(context, a_zero) and _is_constant_matrix(context, b_name):
+        sums = _add_known(context, node, (a_name, "", ""), (b_name, "", b_zero), None, named=False)
+        _add_difference(context, node, sums, a_zero, context.add_constant(_column_sums(context, node)))
+    else:
+        _add_int32_product(context, a_name, a_zero, b_name, b_zero, node.outputs)
+
+
+def _is_known(context: ConversionContext, name: str) -> bool:
+    return not name or context.is_constant(name)
+
+
+def _is_one(context: ConversionContext, name: str) -> bool:
+    return not name or all(size == 1 for size in context.dimensions(name))
+
+
+def _runs_along_columns(context: ConversionContext, b_name: str, name: str) -> bool:
+    """One number, or one for each column of a matrix."""
+    if _is_one(context, name):
+        return True
+    return len(context.dimensions(name)) == 1 and len(context.dimensions(b_name)) > 1
+
+
+def _is_constant_matrix(context: ConversionContext, name: str) -> bool:
+    return context.is_constant(name) and len(context.dimensions(name)) > 1
+
+
+def _column_sums(context: ConversionContext, node: OnnxNode) -> Array:
+    b, zero_point = context.constant(node.input(1)), context.optional_constant(node, 3)
+    centred = b.astype(np.int64) - (0 if zero_point is None else zero_point.astype(np.int64))
+    keepdims = len(context.dimensions(node.input(0))) > 1
+    sums: Array = centred.sum(axis=-2, keepdims=keepdims).astype(np.int32)
+    return sums
+
+
+def _add_known(
+    context: ConversionContext,
+    node: OnnxNode,
+    first: tuple[str, str, str],
+    second: tuple[str, str, str],
+    result: QuantisedType | None,
+    *,
+    named: bool = True,
+) -> int:
+    """MAT_MUL of two values, each given with the names of its scale and zero point."""
+    columns = len(context.dimensions(second[0])) - 1
+    x = as_quantised(context, first[0], _quantisation(context, node, first))
+    y = as_quantised(context, second[0], _quantisation(context, node, second, columns))
+    attributes: Mapping[str, AttributeValue] = {}
+    return add_quantised_product(context, "MAT_MUL", (x, y), attributes, result, node.outputs if named else ())
+
+
+def _add_int32_product(
+    context: ConversionContext, a_name: str, a_zero: str, b_name: str, b_zero: str, outputs: tuple[str, ...] = ()
+) -> int:
+    """The product of int32 differences. Zero points of A are one for all or one per row, of B one per column."""
+    a = _difference(context, a_name, a_zero, per_row=True)
+    b = _difference(context, b_name, b_zero, per_row=False)
+    return context.add("MAT_MUL", (a, b), outputs=outputs)[0]
+
+
+def _difference(context: ConversionContext, name: str, zero_point: str, *, per_row: bool) -> int:
+    value = cast(context, context.operand(name), DataType.INT32)
+    if not zero_point:
+        return value
+    return context.add("SUB", (value, _spread(context, zero_point, DataType.INT32, per_row=per_row)))[0]
+
+
+def _spread(context: ConversionContext, name: str, dtype: DataType, *, per_row: bool) -> int:
+    """A scale or zero point so that it broadcasts to the matrix that it belongs to."""
+    operand = cast(context, context.operand(name), dtype)
+    dimensions = context.type_of(operand).dimensions
+    if all(size == 1 for size in dimensions):
+        return reshaped(context, operand, ())
+    return reshaped(context, operand, (*dimensions, 1)) if per_row and len(dimensions) == 1 else operand
+
+
+@converter("QLinearMatMul", 10, 21)
+def convert_qlinear_mat_mul(context: ConversionContext, node: OnnxNode) -> None:
+    """QLinearMatMul of integers. Source: ONNX QLinearMatMul-21.
+
+    1. A product of quantised operands, if all scales and zero points are known, one for A and the result, and one for
+       B or one per column of it.
+    2. Otherwise the definition: sums in int32, times scale of A times scale of B over scale of the result in float32,
+       rounded half to even, plus zero point, saturated.
+    """
+    names = [node.input(position) for position in range(8)]
+    a_name, a_scale, a_zero, b_name, b_scale, b_zero, y_scale, y_zero = names
+    dtype = _integers_of(context, node, y_zero) if y_zero else DataType.UINT8
+    for name in (a_name, b_name):
+        _integers_of(context, node, name)
+    scales = (a_scale, a_zero, b_scale, b_zero, y_scale, y_zero)
+    single = (a_scale, a_zero, y_scale, y_zero)
+    known = all(_is_known(context, name) for name in scales) and all(_is_one(context, name) for name in single)
+    if known and all(_runs_along_columns(context, b_name, name) for name in (b_scale, b_zero)):
+        _add_known(context, node, (a_name, a_scale, a_zero), (b_name, b_scale, b_zero), _result(context, node, 6))
+        return
+    sums = cast(context, _add_int32_product(context, a_name, a_zero, b_name, b_zero), DataType.FLOAT32)
+    a, b, y = (
+        _spread(context, name, DataType.FLOAT32, per_row=name == a_scale) for name in (a_scale, b_scale, y_scale)
+    )
+    (scale,) = context.add("MUL", (a, b))
+    (factor,) = context.add("DIV", (scale, y))
+    (scaled,) = context.add("MUL", (sums, factor))
+    zero_point = _spread(context, y_zero, DataType.FLOAT32, per_row=True) if y_zero else None
+    add_rounding(context, scaled, zero_point, dtype, node.outputs)

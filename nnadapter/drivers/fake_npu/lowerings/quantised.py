@@ -1,0 +1,274 @@
+"""Lowerings of operations on quantised operands.
+
+Products of 8-bit integers go through the floating-point kernels, because a matrix product of floats is many times as
+fast as numpy's of integers. It is exact: zero points are subtracted first, so that all factors are whole numbers below
+512 in magnitude; a sum of products, in whatever order and with whatever partial sums, is a whole number no larger than
+the sum of the magnitudes, and float32 has every whole number up to 2^24, float64 up to 2^53. Which of the two is
+needed is decided here, by the largest sum of magnitudes that the weights allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnadapter.drivers.fake_npu.emitter import Emitter
+from nnadapter.drivers.fake_npu.graph import TensorType
+from nnadapter.drivers.fake_npu.kernels.convolution import pack_filter
+from nnadapter.drivers.fake_npu.kernels.depthwise import pack_depthwise_filter
+from nnadapter.drivers.fake_npu.kernels.matrix import pack_bias
+from nnadapter.drivers.fake_npu.kernels.windows import Window
+from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower
+from nnadapter.drivers.fake_npu.lowerings.images import image_of, image_type, set_image, window_parameters
+from nnadapter.ir.derived import derived
+from nnadapter.ir.model import ABSENT, Operation
+from nnadapter.ir.operand import Array, OperandType, Quantisation
+from nnadapter.ir.quantised import integer_range
+
+_EXACT_IN_FLOAT32 = 1 << 24
+
+
+def quantisation_of(type_: OperandType) -> Quantisation:
+    """The quantisation of an operand that has one."""
+    assert type_.quantisation is not None
+    return type_.quantisation
+
+
+def on_integers(plain: Lower, quantised: Lower) -> Lower:
+    """`quantised` for an operation whose first input is quantised, else `plain`."""
+
+    def lower(emitter: Emitter, operation: Operation) -> None:
+        is_quantised = emitter.model.operands[operation.inputs[0]].type.quantisation is not None
+        (quantised if is_quantised else plain)(emitter, operation)
+
+    return lower
+
+
+def lower_quantize(emitter: Emitter, operation: Operation) -> None:
+    """QUANTIZE."""
+    (output,) = operation.outputs
+    type_ = emitter.model.operands[output].type
+    quantisation = quantisation_of(type_)
+    inputs = (emitter.tensor(operation.inputs[0]), *_constants(emitter, quantisation.scale, quantisation.zero_point))
+    smallest, largest = integer_range(type_.dtype)
+    parameters = {"axis": _axis(quantisation), "minimum": smallest, "maximum": largest}
+    emitter.assign(output, emitter.emit("quantise", inputs, (emitter.result_type(output),), parameters)[0])
+
+
+def lower_dequantize(emitter: Emitter, operation: Operation) -> None:
+    """DEQUANTIZE."""
+    quantisation = quantisation_of(emitter.model.operands[operation.inputs[0]].type)
+    zero_point, scale = _constants(emitter, quantisation.zero_point, quantisation.scale)
+    results = (emitter.result_type(operation.outputs[0]),)
+    inputs = (emitter.tensor(operation.inputs[0]), zero_point, scale)
+    (output,) = emitter.emit("dequantise", inputs, results, {"axis": _axis(quantisation)})
+    emitter.assign(operation.outputs[0], output)
+
+
+def _constants(emitter: Emitter, *values: Sequence[float]) -> list[int]:
+    return [emitter.add_constant(np.array(each, np.float32)) for each in values]
+
+
+def _axis(quantisation: Quantisation) -> int:
+    return -1 if quantisation.axis is None else quantisation.axis
+
+
+def _largest(type_: OperandType) -> int:
+    """The largest magnitude of an integer of that type without its zero point."""
+    smallest, largest = integer_range(type_.dtype)
+    points = quantisation_of(type_).zero_point
+    return max(max(largest - point, point - smallest) for point in points)
+
+
+def _centred(weight: Array, *, zero_points: tuple[int, ...], axis: int, dtype: str) -> Array:
+    """The whole numbers `weight - zero_points`, as floats."""
+    shape = [1] * weight.ndim
+    if axis >= 0:
+        shape[axis] = -1
+    points = np.array(zero_points, np.float64).reshape(shape if len(zero_points) > 1 else ())
+    return (weight - points).astype(dtype)
+
+
+def _sum_of_magnitudes(weight: Array, *, zero_points: tuple[int, ...], axis: int, kept: int) -> int:
+    """The largest sum of |weight - zero point| over all axes but `kept`."""
+    centred = np.abs(_centred(weight, zero_points=zero_points, axis=axis, dtype="float64"))
+    others = tuple(each for each in range(weight.ndim) if each != kept % weight.ndim)
+    return int(centred.sum(axis=others).max(initial=0))
+
+
+class _Product:
+    """One product on its way from quantised operands to a result: what is the same for all of them."""
+
+    def __init__(self, emitter: Emitter, operation: Operation) -> None:
+        self.emitter = emitter
+        self.operation = operation
+        operands = emitter.model.operands
+        self.types = [operands[index].type for index in operation.inputs if index != ABSENT]
+        self.result = operands[operation.outputs[0]].type
+        self.dtype = "float32"
+
+    def weigh(self, weight: Array, kept: int) -> None:
+        """Choose the type to add up in: `weight` is constant, its axis `kept` is that of the outputs."""
+        sums = derived(_sum_as_array, weight, **self._points(1), kept=kept)
+        self._choose(int(sums) * _largest(self.types[0]) + self._largest_bias())
+
+    def count(self, depth: int) -> None:
+        """Choose the type to add up in: so many products for each sum."""
+        self._choose(depth * _largest(self.types[0]) * _largest(self.types[1]) + self._largest_bias())
+
+    def _choose(self, most: int) -> None:
+        self.dtype = "float32" if most < _EXACT_IN_FLOAT32 else "float64"
+
+    def _points(self, position: int) -> dict[str, Any]:
+        quantisation = quantisation_of(self.types[position])
+        return {"zero_points": quantisation.zero_point, "axis": _axis(quantisation)}
+
+    def _largest_bias(self) -> int:
+        bias = self._bias()
+        if bias is None:
+            return 0
+        known = self.emitter.is_constant(bias)
+        return int(np.abs(self.emitter.constant(bias).astype(np.int64)).max(initial=0)) if known else 1 << 31
+
+    def _bias(self) -> int | None:
+        inputs = self.operation.inputs
+        return inputs[2] if len(inputs) > 2 and inputs[2] != ABSENT else None
+
+    def bias(self, pack: Callable[[Array], Array]) -> list[int]:
+        """The bias as floats in a list, an empty one if there is none; a constant is packed."""
+        bias = self._bias()
+        if bias is None:
+            return []
+        if self.emitter.is_constant(bias):
+            return [self.emitter.add_constant(pack(self.emitter.constant(bias).astype(self.dtype)))]
+        tensor = self.emitter.tensor(bias)
+        result = TensorType(self.dtype, self.emitter.type_of(tensor).dimensions)
+        return [*self.emitter.emit("cast", (tensor,), (result,))]
+
+    def weight(self) -> Array:
+        """The second input, a constant, without its zero point."""
+        return derived(_centred, self.emitter.constant(self.operation.inputs[1]), **self._points(1), dtype=self.dtype)
+
+    def factor(self, position: int, tensor: int) -> int:
+        """An input in `tensor` without its zero point."""
+        dimensions = self.emitter.type_of(tensor).dimensions
+        quantisation = quantisation_of(self.types[position])
+        inputs = (tensor, *_constants(self.emitter, quantisation.zero_point))
+        result = TensorType(self.dtype, dimensions)
+        return self.emitter.emit("centre", inputs, (result,), {"axis": _axis(quantisation)})[0]
+
+    def sums(self, kernel: str, inputs: Sequence[int], dimensions: Sequence[int], parameters: Any = None) -> int:
+        """Sums of products, by a kernel of floats."""
+        return self.emitter.emit(kernel, inputs, (TensorType(self.dtype, tuple(dimensions)),), parameters)[0]
+
+    def finished(self, sums: int) -> int:
+        """The result of `sums`, whose last axis is that of the channels."""
+        dimensions = self.emitter.type_of(sums).dimensions
+        if self.result.quantisation is None:
+            return self._as_int32(sums)
+        factors = self._factors()
+        axis = len(dimensions) - 1 if factors.size > 1 else -1
+        (zero_point,) = self.result.quantisation.zero_point
+        constants = [self.emitter.add_constant(factors), *_constants(self.emitter, (zero_point,))]
+        minimum, maximum = self._bounds()
+        parameters = {"axis": axis, "minimum": minimum, "maximum": maximum}
+        result = TensorType(self.result.dtype.value, dimensions)
+        return self.emitter.emit("requantise", (sums, *constants), (result,), parameters)[0]
+
+    def _as_int32(self, sums: int) -> int:
+        """Sums wrap around as they do where they are added up in int32, so they are whole numbers of 64 bits first."""
+        dimensions = self.emitter.type_of(sums).dimensions
+        if self.dtype == "float64":
+            (sums,) = self.emitter.emit("cast", (sums,), (TensorType("int64", dimensions),))
+        return self.emitter.emit("cast", (sums,), (TensorType("int32", dimensions),))[0]
+
+    def _factors(self) -> Array:
+        """Scales of the inputs over that of the result, computed in float32 in this order, as ONNX Runtime does it."""
+        x, y, result = (np.array(quantisation_of(type_).scale, np.float32) for type_ in (*self.types[:2], self.result))
+        with np.errstate(all="ignore"):
+            factors: Array = x * y / result
+        return factors
+
+    def _bounds(self) -> tuple[int, int]:
+        """Smallest and largest integer of the result, the fused activation included."""
+        limits = integer_range(self.result.dtype)
+        bounds = _REAL_BOUNDS[str(self.operation.attributes["fuse_code"])](self.operation)
+        quantisation = quantisation_of(self.result)
+        with np.errstate(all="ignore"):
+            moved = (
+                np.rint(np.array(bounds, np.float32) / np.float32(quantisation.scale[0])) + quantisation.zero_point[0]
+            )
+        low, high = np.clip(moved, *limits).tolist()
+        return int(low), int(high)
+
+
+def _clip_bounds(operation: Operation) -> tuple[float, float]:
+    bounds: Any = operation.attributes["fuse_parameters"]
+    return float(bounds[0]), float(bounds[1])
+
+
+_REAL_BOUNDS: dict[str, Callable[[Operation], tuple[float, float]]] = {
+    "none": lambda operation: (-np.inf, np.inf),
+    "relu": lambda operation: (0.0, np.inf),
+    "clip": _clip_bounds,
+}
+
+
+def _sum_as_array(weight: Array, *, zero_points: tuple[int, ...], axis: int, kept: int) -> Array:
+    return np.array(_sum_of_magnitudes(weight, zero_points=zero_points, axis=axis, kept=kept))
+
+
+def lower_convolution(emitter: Emitter, operation: Operation) -> None:
+    """CONV_2D of quantised operands."""
+    product = _Product(emitter, operation)
+    weight = emitter.constant(operation.inputs[1])
+    product.weigh(weight, 0)
+    group: Any = operation.attributes["group"]
+    parameters = window_parameters(operation, weight.shape[2:])
+    kernel, packed = _packed(product.weight(), group, Window.of(parameters))
+    image = product.factor(0, image_of(emitter, operation.inputs[0]))
+    inputs = [image, emitter.add_constant(packed), *product.bias(pack_bias)]
+    sums = product.sums(kernel, inputs, image_type(emitter, operation.outputs[0]).dimensions, parameters)
+    set_image(emitter, operation.outputs[0], product.finished(sums))
+
+
+def _packed(weight: Array, group: int, window: Window) -> tuple[str, Array]:
+    """The kernel that suits a convolution, of those that only add and multiply, and the filter as it wants it."""
+    if group == weight.shape[0] and weight.shape[1] == 1:
+        return "depthwise_convolution", derived(pack_depthwise_filter, weight)
+    kernel = "pointwise_convolution" if group == 1 and window.is_pointwise else "convolution"
+    return kernel, derived(pack_filter, weight, group=group)
+
+
+def lower_fully_connected(emitter: Emitter, operation: Operation) -> None:
+    """FULLY_CONNECTED of quantised operands."""
+    product = _Product(emitter, operation)
+    if emitter.is_constant(operation.inputs[1]):
+        product.weigh(emitter.constant(operation.inputs[1]), 0)
+        weight = emitter.add_constant(product.weight())
+    else:
+        product.count(product.types[1].dimensions[1])
+        weight = product.factor(1, emitter.tensor(operation.inputs[1]))
+    inputs = [product.factor(0, emitter.tensor(operation.inputs[0])), weight, *product.bias(lambda bias: bias)]
+    sums = product.sums("fully_connected", inputs, product.result.dimensions)
+    emitter.assign(operation.outputs[0], product.finished(sums))
+
+
+def lower_matmul(emitter: Emitter, operation: Operation) -> None:
+    """MAT_MUL of quantised operands."""
+    product = _Product(emitter, operation)
+    names = ("transpose_x", "transpose_y")
+    parameters: dict[str, Any] = {name: operation.attributes[name] for name in names}
+    constant = emitter.is_constant(operation.inputs[1])
+    if constant and product.types[1].rank == 2:
+        product.weigh(emitter.constant(operation.inputs[1]), -2 if parameters["transpose_y"] else -1)
+    else:
+        first = product.types[0].dimensions
+        product.count(first[-2] if parameters["transpose_x"] and len(first) > 1 else first[-1])
+    x = product.factor(0, emitter.tensor(operation.inputs[0]))
+    second = operation.inputs[1]
+    y = emitter.add_constant(product.weight()) if constant else product.factor(1, emitter.tensor(second))
+    sums = product.sums("matmul", (x, y), product.result.dimensions, parameters)
+    emitter.assign(operation.outputs[0], product.finished(sums))

@@ -1,0 +1,40 @@
+"""Quantised operations for devices that compute them with reals."""
+
+from __future__ import annotations
+
+from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.operations.quantisation import MOVERS, REALS, TABULATED
+
+
+def quantised_to_real(model: Model) -> Model:
+    """Spell out operations of reals on quantised operands: DEQUANTIZE, the operation in float32, QUANTIZE.
+
+    1. An operation of `REALS` whose inputs and result are quantised is spelled out; results are the same bit by bit.
+    2. Refused: functions of one variable, which a table does better; products, which are exact on integers; CONCAT of
+       parts that are quantised as the result is, which only moves them.
+    """
+    editor = ModelEditor(model)
+    for index in editor.sweep():
+        operation = editor.operation(index)
+        if operation.type in REALS - TABULATED and _computes_reals(editor, operation):
+            _spell_out(editor, index, operation)
+    return editor.finish()
+
+
+def _computes_reals(editor: ModelEditor, operation: Operation) -> bool:
+    inputs = [editor.type_of(operand).quantised for operand in operation.inputs if operand != ABSENT]
+    result = editor.type_of(operation.outputs[0]).quantised
+    moves = operation.type in MOVERS and all(each == result for each in inputs)
+    return result is not None and None not in inputs and not moves
+
+
+def _spell_out(editor: ModelEditor, index: int, operation: Operation) -> None:
+    origins = (index,)
+    reals = [
+        operand if operand == ABSENT else editor.add_operation("DEQUANTIZE", (operand,), origins=origins)[0]
+        for operand in operation.inputs
+    ]
+    (result,) = editor.add_operation(operation.type, reals, operation.attributes, origins=origins)
+    quantised = (editor.type_of(operation.outputs[0]).quantised,)
+    editor.replace((index,), editor.add_operation("QUANTIZE", (result,), origins=origins, quantised=quantised))

@@ -1,0 +1,142 @@
+"""From signed to unsigned 8-bit operands, for devices that have the latter alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnadapter.ir.derived import derived
+from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.operand import Array, DataType, Quantisation, QuantisedType
+from nnadapter.ir.operations.quantisation import MOVERS, PRODUCTS, REALS
+
+_SHIFT = 128
+
+
+def symmetric_to_asymmetric(model: Model) -> Model:
+    """Replace quantised operands of int8 by uint8 ones of the same reals: integers and zero points are 128 larger.
+
+    Source: NNAdapter's pass `convert_quantization_symm_to_asymm`; NNAPI TENSOR_QUANT8_ASYMM.
+
+    1. Results of QUANTIZE, products and operations of reals become uint8, and all that moves them; constants are
+       shifted now. What a filter of several scales says per channel is kept per channel.
+    2. Where something else sees the integers (a model input or output, a STORAGE_CAST, a comparison), they are int8: a
+       DEQUANTIZE and a QUANTIZE of the same scale stand between, which change nothing.
+    3. Refused: PAD with a constant, whose value is an integer; operands of other data types; a model without int8 ones.
+    """
+    if not any(_is_signed(operand.type.quantised) for operand in model.operands):
+        return model
+    editor = ModelEditor(model)
+    state = _Shifting(editor)
+    for index in editor.sweep():
+        state.visit(index)
+    for output in dict.fromkeys(model.outputs):
+        state.signed(output)
+    return editor.finish()
+
+
+def _is_signed(type_: QuantisedType | None) -> bool:
+    return type_ is not None and type_.dtype is DataType.INT8
+
+
+def _shifted(type_: QuantisedType) -> QuantisedType:
+    old = type_.quantisation
+    points = tuple(point + _SHIFT for point in old.zero_point)
+    return QuantisedType(DataType.UINT8, Quantisation(scale=old.scale, zero_point=points, axis=old.axis))
+
+
+def _shift(value: Array) -> Array:
+    """Adding 128 flips the sign bit."""
+    return value.view(np.uint8) ^ np.uint8(_SHIFT)
+
+
+class _Shifting:
+    """Which operands are there as uint8."""
+
+    def __init__(self, editor: ModelEditor) -> None:
+        self._editor = editor
+        self._unsigned: dict[int, int] = {}
+        """Operands of the model by what stands for them."""
+        self._signed: dict[int, int] = {}
+        """Those of the keys of `_unsigned` that were made again as int8."""
+        self._current: Sequence[int] = ()
+
+    def visit(self, index: int) -> None:
+        """Convert one operation, or give it the int8 operands that it wants."""
+        self._current = (index,)
+        operation = self._editor.operation(index)
+        types = [
+            self._editor.type_of(operand).quantised
+            for operand in (*operation.inputs, *operation.outputs)
+            if operand != ABSENT
+        ]
+        if _follows(operation, types) and any(map(_is_signed, types)):
+            self._convert(index, operation)
+            return
+        for operand in operation.inputs:
+            if operand != ABSENT:
+                self.signed(operand)
+
+    def signed(self, operand: int) -> None:
+        """See to it that what the model has as int8 is there as int8."""
+        if operand not in self._unsigned or operand in self._signed:
+            return
+        made = self._converted(self._unsigned[operand], self._editor.type_of(operand).quantised)
+        # Later readers see `made` in the place of `operand`.
+        self._signed[operand] = self._signed[made] = made
+        self._unsigned[made] = self._unsigned[operand]
+        self._editor.substitute(operand, made)
+
+    def _convert(self, index: int, operation: Operation) -> None:
+        editor = self._editor
+        inputs = [operand if operand == ABSENT else self._as_unsigned(operand) for operand in operation.inputs]
+        olds = [editor.type_of(output).quantised for output in operation.outputs]
+        quantised = [_shifted(old) if old is not None and _is_signed(old) else old for old in olds]
+        signed = _is_signed(olds[0])
+        names = [f"{editor.operand(output).name}:uint8" for output in operation.outputs] if signed else ()
+        results = editor.add_operation(
+            operation.type, inputs, operation.attributes, origins=(index,), names=names, quantised=quantised
+        )
+        editor.remove((index,))
+        for old, new in zip(operation.outputs, results, strict=True):
+            if signed:
+                self._unsigned[old] = new
+            else:
+                editor.substitute(old, new)
+
+    def _as_unsigned(self, operand: int) -> int:
+        editor = self._editor
+        type_ = editor.type_of(operand).quantised
+        if type_ is None or not _is_signed(type_):
+            return operand
+        found = self._unsigned.get(operand)
+        if found is None:
+            value = editor.value_of(operand)
+            target = _shifted(type_)
+            if value is None:
+                found = self._converted(operand, target)
+                self._signed[operand] = operand
+            else:
+                name = f"{editor.operand(operand).name}:uint8"
+                found = editor.add_constant(name, derived(_shift, value), target.quantisation)
+            self._unsigned[operand] = found
+        return found
+
+    def _converted(self, operand: int, type_: QuantisedType | None) -> int:
+        """An operand of the same reals in the other data type: the scale is the same, so nothing is rounded."""
+        (reals,) = self._editor.add_operation("DEQUANTIZE", (operand,), origins=self._current)
+        return self._editor.add_operation("QUANTIZE", (reals,), origins=self._current, quantised=(type_,))[0]
+
+
+def _follows(operation: Operation, types: Sequence[QuantisedType | None]) -> bool:
+    """Whether an operation means reals, so that it does not matter which integers stand for them."""
+    if operation.type in ("QUANTIZE", "DEQUANTIZE"):
+        return True
+    if operation.type in PRODUCTS:
+        return True
+    if operation.type == "PAD" and operation.attributes["mode"] == "constant":
+        return False
+    moves = operation.type in MOVERS and types[-1] is not None and types[0] == types[-1]
+    return moves or (operation.type in REALS and None not in types)
