@@ -169,27 +169,3 @@ def _reshaped(context: ConversionContext, operand: int, shape: tuple[int, ...]) 
         return context.add_constant(value.reshape(shape), type_.quantisation)
     (made,) = context.add("RESHAPE", (operand,), {"shape": shape})
     return made if type_.quantisation is None else add_storage_cast(context, made, type_.quantisation)
-
-
-def add_quantised_operation(
-    context: ConversionContext,
-    type_: str,
-    operands: Sequence[int],
-    attributes: Mapping[str, AttributeValue],
-    result: QuantisedType,
-    outputs: Sequence[str] = (),
-) -> int:
-    """An operation of reals on quantised operands: what DEQUANTIZE, the operation in float32 and QUANTIZE would give.
-
-    Args:
-        context: what it is added to.
-        type_: one of `nnadapter.ir.operations.quantisation.REALS`, or of `MOVERS` with its input's quantisation.
-        operands: quantised per tensor, int8 or uint8.
-        attributes: as without quantisation.
-        result: data type and quantisation, per tensor.
-        outputs: names of the ONNX values that the result is.
-
-    Raises:
-        Refusal: the operation does not take such operands.
-    """
-    return context.add(type_, operands, attributes, outputs, (result,))[0]

@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from nnadapter.converters.casting import cast, reshaped
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.quantisation import as_quantised, parameters
@@ -108,26 +109,6 @@ class _Linear:
             return whole
         cut = {"axes": (axis,), "starts": (0,), "ends": (wanted[axis],), "steps": (1,)}
         return context.add("SLICE", (whole,), cut)[0]
-
-
-def cast(context: ConversionContext, operand: int, dtype: DataType) -> int:
-    """The operand in another data type; itself if it has that, a constant if it is one."""
-    if context.type_of(operand).dtype is dtype:
-        return operand
-    value = context.value_of(operand)
-    if value is not None:
-        return context.add_constant(value.astype(np.dtype(dtype)))
-    return context.add("CAST", (operand,), {"to": dtype.value})[0]
-
-
-def reshaped(context: ConversionContext, operand: int, shape: tuple[int, ...]) -> int:
-    """The operand in other dimensions; itself if it has those, a constant if it is one."""
-    if context.type_of(operand).dimensions == shape:
-        return operand
-    value = context.value_of(operand)
-    if value is not None:
-        return context.add_constant(value.reshape(shape))
-    return context.add("RESHAPE", (operand,), {"shape": shape})[0]
 
 
 def quantised_type(context: ConversionContext, node: OnnxNode) -> QuantisedType | None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from nnadapter.converters.casting import cast, reshaped
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convolution import kernel_of
 from nnadapter.converters.node import OnnxNode
@@ -21,7 +22,7 @@ from nnadapter.converters.quantisation import (
     integer_type,
     parameters,
 )
-from nnadapter.converters.quantise_linear import add_rounding, cast, reshaped
+from nnadapter.converters.quantise_linear import add_rounding
 from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import converter
 from nnadapter.converters.windows import read_windows, resolve_pads, spatial_sizes

@@ -132,7 +132,12 @@ def convolution():
 
 
 @pytest.mark.parametrize(
-    ("devices", "fallback"), [("fake_npu", "forbid"), ([("fake_npu", {"switched_off": "CONV_2D"}), "cpu"], "allow")]
+    ("devices", "fallback"),
+    [
+        ("fake_npu", "forbid"),
+        ([("fake_npu", {"switched_off": "CONV_2D"}), "cpu"], "allow"),
+        ([("fake_npu", {"switched_off": "DEQUANTIZE"}), "cpu"], "allow"),
+    ],
 )
 def test_dequantised_weights_are_constants_where_they_can_be(convolution, devices, fallback):
     x = floats(1, 3, 8, 8)
