@@ -98,10 +98,13 @@ class Compiler:
                 warn_of_last_resort(analysis, self.targets, self.options)
                 return Compiled(analysis, self._bind(analysis, programs), tuple(notes))
             for step, error in failed:
-                if step.device == CPU:
+                if step.device == CPU and _blamed(error):
                     judged = judged.blaming(step, _blamed(error))
                     continue
                 notes.append(self._compile_failed(analysis, step, error))
+                if step.device == CPU:
+                    judged = judged.banning(_delegated(analysis.plan, step))
+                    break
                 why = Unsupported(Reason.COMPILE_FAILED, describe(error))
                 judged = judged.banning({_atoms(analysis.plan, step): why})
             analysis = judged.settle(known)
@@ -117,7 +120,7 @@ class Compiler:
             try:
                 programs[key] = self._program(analysis, step, piece)
             except Exception as error:  # a driver may raise anything; this is its border
-                if step.device == CPU and not _blamed(error):
+                if step.device == CPU and not _blamed(error) and not _delegated(analysis.plan, step):
                     raise
                 failed.append((step, error))
         return failed
@@ -141,7 +144,10 @@ class Compiler:
             f"device {step.device!r} took segment {step.segment} ({named(nodes)}) and failed to compile it: "
             f"{describe(error)}"
         )
-        self._fall_back(CompilationError, step, nodes, message, "these nodes go to the next device", error)
+        instead = "these nodes go to the next device"
+        if step.device == CPU:
+            instead = "so nothing is cut out of the model, and it runs there as a whole"
+        self._fall_back(CompilationError, step, nodes, message, instead, error)
         return message
 
     def _bind(self, analysis: Analysis, programs: Mapping[Atoms, Built]) -> CompiledPlan:
@@ -269,6 +275,15 @@ def warn_of_last_resort(analysis: Analysis, targets: Sequence[Target], options: 
 
 def _blamed(error: Exception) -> Mapping[int, Unsupported]:
     return error.refused if isinstance(error, CompilationError) else {}
+
+
+def _delegated(plan: Plan, left: Step) -> dict[Atoms, Unsupported]:
+    """Every segment on another device than the host's, refused for what cutting it out left behind.
+
+    ONNX Runtime loads whole models that contradict themselves, and not always the parts, of which more is known.
+    """
+    why = Unsupported(Reason.COMPILE_FAILED, f"ONNX Runtime does not load segment {left.segment}, which is left then")
+    return {_atoms(plan, step): why for step in plan.steps if step.device not in HOSTS}
 
 
 def _idle_because(plan: Plan, device: str) -> str:

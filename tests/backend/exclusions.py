@@ -27,29 +27,15 @@ EXCLUDED: Mapping[str, tuple[str, ...]] = {
     "zeros are expected within 1e-7, ONNX Runtime transforms in float32 and gives 1e-5": (
         "test_dft",
         "test_dft_axis",
-        "test_dft_axis_opset19",
         "test_dft_inverse",
-        "test_dft_inverse_opset19",
         "test_dft_irfft",
-        "test_dft_irfft_opset19",
-        "test_dft_opset19",
         "test_dft_rfft",
-        "test_dft_rfft_opset19",
         "test_stft",
         "test_stft_with_window",
     ),
-    "ONNX Runtime and ONNX differ on where the causal mask begins in the scores that are given out": (
-        "test_attention_4d_with_past_and_present_qk_matmul_bias_3d_mask_causal",
-        "test_attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal",
-    ),
     "ONNX Runtime's kernel loads and refuses these inputs when it runs": (
-        "test_attention_4d_diff_heads_mask4d_padded_kv",
         "test_convinteger_with_padding",
         "test_reduce_max_empty_set_bool",
-    ),
-    "one unit in the last place of float16 is more than the tolerance of 1e-3": (
-        "test_attention_4d_causal_fp16",
-        "test_attention_4d_causal_fp16_expanded",
     ),
     "ONNX divides by the scaled length, ONNX Runtime and PyTorch by the number of elements that there are": (
         "test_resize_downsample_scales_cubic_align_corners",
