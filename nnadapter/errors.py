@@ -14,6 +14,7 @@
     │   ├── CompilationError     it said yes and could not compile
     │   └── ExecutionError       a compiled program failed while it ran
     │       └── DeviceLostError  the device is gone; nothing on it can be used again
+    ├── PassError                the pass: it changed what a model computes, or broke its form
     ├── IncompatibleProgramError a serialised program is damaged, or of another version or device
     ├── OutOfMemoryError         the device: no room
     ├── CancelledError           the caller: it asked to stop
@@ -124,6 +125,17 @@ class ExecutionError(DriverError):
 
 class DeviceLostError(ExecutionError):
     """The device is gone; nothing on it can be used again."""
+
+
+class PassError(NNAdapterError):
+    """The pass is at fault: what it made computes something else, has another border or is no sound model."""
+
+    def __init__(self, message: str, *, name: str, output: str = "") -> None:
+        super().__init__(message)
+        self.name = name
+        """The pass."""
+        self.output = output
+        """The model output that differs, where it came to that."""
 
 
 class IncompatibleProgramError(NNAdapterError):

@@ -6,13 +6,14 @@
     output %2
 
 Operands are numbered by their position. Models with the same text are the same but for the contents of constants, of
-which the text holds the beginning of a digest.
+which the text holds the beginning of a digest. `to_named_text` leaves the numbers out, so that two models of which one
+was made from the other differ in few lines.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 
 from nnadapter.ir.digests import digest_of
@@ -29,6 +30,11 @@ def to_text(model: Model) -> str:
     return _text(model, _digests(model))
 
 
+def to_named_text(model: Model) -> str:
+    """Return the model as text in which operands are called by their names alone; for people who compare two."""
+    return _text(model, _digests(model), lambda index: "")
+
+
 def digest(model: Model) -> str:
     """Return the SHA-256, 64 hexadecimal digits, of the text form and of the contents of every constant."""
     digests = _digests(model)
@@ -43,17 +49,29 @@ def _digests(model: Model) -> Mapping[int, str]:
     return {index: digest_of(value) for index, value in values if value is not None}
 
 
-def _text(model: Model, digests: Mapping[int, str]) -> str:
-    lines = [f"input {_operand(model, index)}" for index in model.inputs]
-    lines += [f"constant {_operand(model, index)} sha256 {each[:_PREFIX]}" for index, each in digests.items()]
-    lines += [_operation(model, operation) for operation in model.operations]
-    lines += [f"output %{index}" for index in model.outputs]
+_Number = Callable[[int], str]
+"""What stands for an operand's position: text, or nothing where its name alone shall stand there."""
+
+
+def _percent(index: int) -> str:
+    return f"%{index}"
+
+
+def _text(model: Model, digests: Mapping[int, str], number: _Number = _percent) -> str:
+    lines = [f"input {_operand(model, index, number)}" for index in model.inputs]
+    lines += [f"constant {_operand(model, index, number)} sha256 {each[:_PREFIX]}" for index, each in digests.items()]
+    lines += [_operation(model, operation, number) for operation in model.operations]
+    lines += [f"output {_read(model, index, number)}" for index in model.outputs]
     return "\n".join(lines) + "\n"
 
 
-def _operand(model: Model, index: int) -> str:
+def _operand(model: Model, index: int, number: _Number) -> str:
     operand: Operand = model.operands[index]
-    return f"%{index} {_quoted(operand.name)}: {_type(operand.type)}"
+    return f"{number(index)} {_quoted(operand.name)}: {_type(operand.type)}".lstrip()
+
+
+def _read(model: Model, index: int, number: _Number) -> str:
+    return "-" if index == ABSENT else number(index) or _quoted(model.operands[index].name)
 
 
 def _type(type_: OperandType) -> str:
@@ -64,9 +82,9 @@ def _type(type_: OperandType) -> str:
     return f"{type_} scale {_value(quantisation.scale)} zero_point {_value(quantisation.zero_point)}{along}"
 
 
-def _operation(model: Model, operation: Operation) -> str:
-    made = ", ".join(_operand(model, index) for index in operation.outputs)
-    read = ", ".join("-" if index == ABSENT else f"%{index}" for index in operation.inputs)
+def _operation(model: Model, operation: Operation, number: _Number) -> str:
+    made = ", ".join(_operand(model, index, number) for index in operation.outputs)
+    read = ", ".join(_read(model, index, number) for index in operation.inputs)
     attributes = ", ".join(f"{name}={_value(value)}" for name, value in sorted(operation.attributes.items()))
     origins = ", ".join(map(_quoted, operation.origins))
     return (

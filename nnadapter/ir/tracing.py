@@ -134,7 +134,7 @@ def _compared(function: Callable[[Any, Any], bool]) -> Callable[[Traced, Any], A
     return method
 
 
-def _plain(convert: Callable[[Any], Any]) -> Callable[[Traced], Any]:
+def _converted(convert: Callable[[Any], Any]) -> Callable[[Traced], Any]:
     def method(self: Traced) -> Any:
         return convert(self.trace.answer(self))
 
@@ -163,9 +163,9 @@ class Traced:
     __eq__, __ne__ = _compared(operator.eq), _compared(operator.ne)
     __lt__, __le__ = _compared(operator.lt), _compared(operator.le)
     __gt__, __ge__ = _compared(operator.gt), _compared(operator.ge)
-    __hash__ = _plain(hash)
-    __index__, __int__, __float__ = _plain(operator.index), _plain(int), _plain(float)
-    __str__, __repr__ = _plain(str), _plain(repr)
+    __hash__ = _converted(hash)
+    __index__, __int__, __float__ = _converted(operator.index), _converted(int), _converted(float)
+    __str__, __repr__ = _converted(str), _converted(repr)
 
     def __bool__(self) -> bool:
         """Whether it is not 0; no more than that is decided on."""
@@ -207,6 +207,13 @@ def current(value: Any) -> Any:
     return value.trace.value(value.number) if isinstance(value, Traced) else value
 
 
+def plain(value: Any) -> Any:
+    """A number's value, tuples taken apart, on which something is decided from here on."""
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    return value.trace.answer(value) if isinstance(value, Traced) else value
+
+
 class Interned:
     """Values that hold traced numbers, equal ones known by one position and settled once per replay."""
 
@@ -216,7 +223,7 @@ class Interned:
 
     def add(self, value: Any) -> int:
         """The position of a value."""
-        position = self._positions.setdefault(_key(value), len(self._values))
+        position = self._positions.setdefault(told_apart(value), len(self._values))
         if position == len(self._values):
             self._values.append(value)
         return position
@@ -226,10 +233,10 @@ class Interned:
         return [settled(value, known) for value in self._values]
 
 
-def _key(value: Any) -> object:
-    """What tells values apart without deciding anything."""
+def told_apart(value: Any) -> object:
+    """A key that tells values apart, tuples taken apart, without deciding anything on a traced number."""
     if isinstance(value, tuple):
-        return tuple(map(_key, value))
+        return tuple(map(told_apart, value))
     return (Traced, value.number) if isinstance(value, Traced) else exactly(value)
 
 

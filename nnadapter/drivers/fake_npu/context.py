@@ -9,7 +9,9 @@ from weakref import WeakKeyDictionary
 
 from nnadapter.drivers.fake_npu.arena import Arenas
 from nnadapter.drivers.fake_npu.graph import NpuGraph
+from nnadapter.drivers.fake_npu.lowering import Lowered, lower
 from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
+from nnadapter.drivers.fake_npu.observing import observer
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
 from nnadapter.drivers.fake_npu.program import FakeNpuProgram, restore_program
 from nnadapter.drivers.fake_npu.reuse import Lowerings
@@ -88,9 +90,17 @@ class FakeNpuContext(Context):
         self.arenas.clear()
 
     def _prepare(self, model: Model) -> _Prepared:
-        lowered = self._lowerings.lower(model)
+        lowered = self._lower(model)
         graph = with_scratch(lowered.graph)
         return _Prepared(graph, lowered.weight_bytes, lowered.runs_as, plan_memory(graph))
+
+    def _lower(self, model: Model) -> Lowered:
+        half = self._options.half_precision
+        watch = observer(self._options.dump_passes, self._options.check_passes, half_precision=half)
+        if watch is None:
+            return self._lowerings.lower(model)
+        # Numbers are looked at, so nothing is traced, and every size is seen.
+        return lower(model, half_precision=half, check=watch)
 
     def _room_for(self, weights: int, arena: int, border: int) -> Verdict:
         available, needed = self._options.memory_bytes, weights + arena + border

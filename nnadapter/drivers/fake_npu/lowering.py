@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from nnadapter.drivers.fake_npu.emitter import Emitter
+from nnadapter.drivers.fake_npu.emission import emit
+from nnadapter.drivers.fake_npu.evaluation import EVALUATORS
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
-from nnadapter.drivers.fake_npu.operations import OPERATIONS
 from nnadapter.drivers.fake_npu.program import weight_bytes
 from nnadapter.ir.model import Model, Operation
-from nnadapter.ir.passes import run_passes
+from nnadapter.ir.passes import Observer, fold_constants, run_passes
 
 PASSES = (
     "remove_dead",
+    "fold_constants",
     "simplify",
+    "remove_identities",
+    "common_subexpressions",
     "fuse_layer_normalization",
     "fuse_gelu",
     "fuse_hard_swish",
@@ -25,6 +29,8 @@ PASSES = (
     "fuse_scale_and_bias",
     "fuse_batch_normalization",
     "fuse_activation",
+    "fuse_pad",
+    "cancel_transposes",
     "channels_last",
     "quantised_to_real",
     "simplify",
@@ -52,12 +58,13 @@ class Lowered:
     """For every operation of the IR model, what it runs as; the same text for operations that run as one."""
 
 
-def lower(model: Model, *, half_precision: bool, passes: Sequence[str] = PASSES) -> Lowered:
+def lower(
+    model: Model, *, half_precision: bool, passes: Sequence[str] = PASSES, check: Observer | None = None
+) -> Lowered:
     """Lower a model whose operations were all taken."""
-    prepared = run_passes(_numbered(model), passes)
-    emitter = Emitter(prepared, half_precision=half_precision)
-    instructions = [_lower_operation(emitter, operation) for operation in prepared.operations]
-    graph = emitter.finish()
+    own = {"fold_constants": partial(fold_constants, evaluate=EVALUATORS[half_precision], sizes=False)}
+    prepared = run_passes(_numbered(model), passes, check, own=own)
+    graph, instructions = emit(prepared, half_precision=half_precision)
     return Lowered(graph, weight_bytes(graph), _runs_as(model, prepared.operations, instructions))
 
 
@@ -67,15 +74,6 @@ def _numbered(model: Model) -> Model:
         replace(operation, origins=(str(position),)) for position, operation in enumerate(model.operations)
     )
     return Model(model.operands, operations, model.inputs, model.outputs)
-
-
-def _lower_operation(emitter: Emitter, operation: Operation) -> Sequence[Instruction]:
-    """Write one operation's instructions and return them."""
-    row, start = OPERATIONS[operation.type], emitter.instruction_count
-    row.lower(emitter, operation)
-    if not row.moves:
-        emitter.round_results(operation.outputs)
-    return emitter.instructions(start, emitter.instruction_count)
 
 
 def _runs_as(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 
 from nnadapter.drivers.capability import Option, OptionValues
 from nnadapter.drivers.fake_npu.operations import OPERATIONS
@@ -37,6 +38,16 @@ OPTIONS = (
         minimum=0,
         help="Most threads of numpy's BLAS while a segment runs, in the whole process; 0 leaves them as they are.",
     ),
+    Option(
+        name="dump_passes",
+        default="",
+        help="A folder that gets every model as text, before the passes and after each of them; slower.",
+    ),
+    Option(
+        name="check_passes",
+        default=False,
+        help="Run every model before and after each pass with random numbers, and compare; much slower.",
+    ),
 )
 """The table that the host validates against."""
 
@@ -66,13 +77,16 @@ class FakeNpuOptions:
     memory_bytes: int
     half_precision: bool
     threads: int
+    dump_passes: str
+    check_passes: bool
 
 
 def read_options(values: OptionValues) -> FakeNpuOptions:
     """Return the options of a context.
 
     Raises:
-        InvalidOptionError: `switched_off` names an operation that the device does not have.
+        InvalidOptionError: `switched_off` names an operation that the device does not have, or the folder of
+            `dump_passes` cannot be made.
     """
     names, memory_bytes, threads = values["switched_off"], values["memory_bytes"], values["threads"]
     assert isinstance(names, tuple), "the host validates options against the table"
@@ -81,7 +95,19 @@ def read_options(values: OptionValues) -> FakeNpuOptions:
         memory_bytes=int(memory_bytes),  # type: ignore[arg-type]
         half_precision=values["precision"] == "float16",
         threads=int(threads),  # type: ignore[arg-type]
+        dump_passes=_folder(str(values["dump_passes"])),
+        check_passes=bool(values["check_passes"]),
     )
+
+
+def _folder(name: str) -> str:
+    """The folder, made now, so that a wrong one is known before anything is compiled."""
+    try:
+        if name:
+            Path(name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidOptionError(f"option dump_passes names {name!r}, which cannot be a folder: {error}") from error
+    return name
 
 
 def operations_named(names: Iterable[str]) -> frozenset[str]:

@@ -150,8 +150,8 @@ class _Images:
 
     def _convert(self, index: int, operation: Operation) -> None:
         editor = self._editor
-        attributes = {**operation.attributes, **REMAP[operation.type](operation.attributes)}
-        kept = kept_axes(operation.type, operation.attributes)
+        attributes = {**operation.attributes, **REMAP[operation.type](operation.attributes, FROM_NCHW)}
+        kept = kept_axes(operation.type, operation.attributes, FROM_NCHW)
         names = [f"{editor.operand(output).name}:NHWC" for output in operation.outputs] if kept == FROM_NCHW else ()
         inputs = self._inputs(operation)
         quantised = [editor.type_of(output).quantised for output in operation.outputs]

@@ -1,4 +1,4 @@
-"""What becomes of an operation's attributes when its image goes from [N, C, H, W] to [N, H, W, C]."""
+"""What becomes of an operation's attributes when the axes of its operands are put in another order."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from nnadapter.ir.passes.view import FROM_NCHW, TO_NCHW
+from nnadapter.ir.passes.view import Axes
 from nnadapter.ir.schema import Attributes
 
-Remap = Callable[[Attributes], Mapping[str, Any]]
-"""The attributes in NCHW order -> those that change, in NHWC order."""
+Remap = Callable[[Attributes, Axes], Mapping[str, Any]]
+"""The attributes, and which old axis comes where -> the attributes that change."""
 
 
 def _types(text: str) -> frozenset[str]:
@@ -38,34 +38,34 @@ REDUCING = _types("REDUCE_MEAN REDUCE_SUM REDUCE_MAX REDUCE_MIN REDUCE_PROD ARG_
 """Operations that may take axes away."""
 
 
-def _unchanged(attributes: Attributes) -> Mapping[str, Any]:
+def _unchanged(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
     return {}
 
 
-def _axis(attributes: Attributes) -> Mapping[str, Any]:
-    return {"axis": TO_NCHW[_whole(attributes["axis"])]}
+def _axis(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
+    return {"axis": perm.index(_whole(attributes["axis"]))}
 
 
-def _axes(attributes: Attributes) -> Mapping[str, Any]:
-    return {"axes": tuple(sorted(map(TO_NCHW.__getitem__, _list(attributes["axes"]))))}
+def _axes(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
+    return {"axes": tuple(sorted(map(perm.index, _list(attributes["axes"]))))}
 
 
 def _permuted(*names: str) -> Remap:
-    def remap(attributes: Attributes) -> Mapping[str, Any]:
-        return {name: tuple(_list(attributes[name])[axis] for axis in FROM_NCHW) for name in names}
+    def remap(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
+        return {name: tuple(_list(attributes[name])[axis] for axis in perm) for name in names}
 
     return remap
 
 
-def _pads(attributes: Attributes) -> Mapping[str, Any]:
+def _pads(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
     pads = _list(attributes["pads"])
-    return {"pads": tuple(pads[end + axis] for end in (0, 4) for axis in FROM_NCHW)}
+    return {"pads": tuple(pads[end + axis] for end in (0, len(perm)) for axis in perm)}
 
 
-def _slices(attributes: Attributes) -> Mapping[str, Any]:
+def _slices(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
     names = ("axes", "starts", "ends", "steps")
     axes, *others = (_list(attributes[name]) for name in names)
-    rows = sorted(zip(map(TO_NCHW.__getitem__, axes), *others, strict=True))
+    rows = sorted(zip(map(perm.index, axes), *others, strict=True), key=lambda row: row[0])
     return {name: tuple(row[position] for row in rows) for position, name in enumerate(names)}
 
 
@@ -92,9 +92,15 @@ REMAP: Mapping[str, Remap] = MappingProxyType(
 """By operation type; an operation that is not here wants NCHW."""
 
 
-def kept_axes(type_: str, attributes: Attributes) -> tuple[int, ...]:
-    """The axes of an NHWC result in NCHW numbers, in the order in which they stand in memory."""
+def kept_axes(type_: str, attributes: Attributes, perm: Axes) -> tuple[int, ...]:
+    """The axes of a result in their old numbers, in the order in which they stand after `perm`.
+
+    Args:
+        type_: the operation's.
+        attributes: as they were before.
+        perm: which old axis comes where.
+    """
     if type_ not in REDUCING or attributes["keepdims"]:
-        return FROM_NCHW
+        return perm
     gone = {_whole(attributes["axis"])} if "axis" in attributes else set(_list(attributes["axes"]))
-    return tuple(axis for axis in FROM_NCHW if axis not in gone)
+    return tuple(axis for axis in perm if axis not in gone)

@@ -8,18 +8,24 @@ from types import MappingProxyType
 from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.model import Model
 from nnadapter.ir.names import close_names
+from nnadapter.ir.passes.cancel_transposes import cancel_transposes
 from nnadapter.ir.passes.channels_last import channels_last
+from nnadapter.ir.passes.common_subexpressions import common_subexpressions
+from nnadapter.ir.passes.fold_constants import fold_constants
 from nnadapter.ir.passes.fuse_activation import fuse_activation
 from nnadapter.ir.passes.fuse_attention import fuse_attention
 from nnadapter.ir.passes.fuse_batch_normalization import fuse_batch_normalization
 from nnadapter.ir.passes.fuse_gelu import fuse_gelu
 from nnadapter.ir.passes.fuse_hard_swish import fuse_hard_swish
 from nnadapter.ir.passes.fuse_layer_normalization import fuse_layer_normalization
+from nnadapter.ir.passes.fuse_pad import fuse_pad
 from nnadapter.ir.passes.fuse_scale_and_bias import fuse_scale_and_bias
 from nnadapter.ir.passes.fuse_swish import fuse_swish
 from nnadapter.ir.passes.matmul_to_fully_connected import matmul_to_fully_connected
 from nnadapter.ir.passes.quantised_to_real import quantised_to_real
+from nnadapter.ir.passes.reduce_rank import reduce_rank
 from nnadapter.ir.passes.remove_dead import remove_dead
+from nnadapter.ir.passes.remove_identities import remove_identities
 from nnadapter.ir.passes.simplify import simplify
 from nnadapter.ir.passes.symmetric_to_asymmetric import symmetric_to_asymmetric
 
@@ -34,7 +40,10 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
         each.__name__: each
         for each in (
             remove_dead,
+            fold_constants,
             simplify,
+            remove_identities,
+            common_subexpressions,
             fuse_layer_normalization,
             fuse_gelu,
             fuse_hard_swish,
@@ -44,6 +53,9 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
             fuse_scale_and_bias,
             fuse_batch_normalization,
             fuse_activation,
+            fuse_pad,
+            reduce_rank,
+            cancel_transposes,
             channels_last,
             symmetric_to_asymmetric,
             quantised_to_real,
@@ -55,18 +67,27 @@ together before their parts are folded into others, and the layout changes after
 without signed operands, and without integer arithmetic beside products."""
 
 
-def run_passes(model: Model, passes: Sequence[str | Pass], check: Observer | None = None) -> Model:
+def run_passes(
+    model: Model,
+    passes: Sequence[str | Pass],
+    check: Observer | None = None,
+    *,
+    own: Mapping[str, Pass] = MappingProxyType({}),
+) -> Model:
     """Apply passes in the given order.
 
     Args:
         model: left as it is.
-        passes: names from `PASSES`, or a driver's own.
-        check: sees every step, to dump it or to compare numbers; it raises to stop.
+        passes: names from `own` or `PASSES`, or functions.
+        check: sees every step, to dump it or to compare numbers, see `ir.passes.dump` and `ir.passes.check`; it raises
+            to stop.
+        own: the driver's passes by name, those with parameters too: `{"reduce_rank": partial(reduce_rank, largest=5)}`.
+            They go before those of the same name in `PASSES`.
 
     Raises:
         InvalidOptionError: there is no pass of that name.
     """
-    for name, function in [_named(each) for each in passes]:
+    for name, function in [_named(each, own) for each in passes]:
         after = function(model)
         if check is not None:
             check(name, model, after)
@@ -74,9 +95,20 @@ def run_passes(model: Model, passes: Sequence[str | Pass], check: Observer | Non
     return model
 
 
-def _named(each: str | Pass) -> tuple[str, Pass]:
+def all_of(*observers: Observer) -> Observer:
+    """One observer that tells several, in their order."""
+
+    def observe(name: str, before: Model, after: Model) -> None:
+        for observer in observers:
+            observer(name, before, after)
+
+    return observe
+
+
+def _named(each: str | Pass, own: Mapping[str, Pass]) -> tuple[str, Pass]:
     if not isinstance(each, str):
         return getattr(each, "__name__", repr(each)), each
-    if each not in PASSES:
-        raise InvalidOptionError(f"there is no pass {each!r}; {close_names(each, PASSES)}")
-    return each, PASSES[each]
+    known = {**PASSES, **own}
+    if each not in known:
+        raise InvalidOptionError(f"there is no pass {each!r}; {close_names(each, known)}")
+    return each, known[each]

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import Model
+from nnadapter.ir.passes.bypassing import bypass
 
 
 def simplify(model: Model) -> Model:
@@ -98,20 +99,9 @@ def _merge(editor: ModelEditor, index: int, before: int, attributes: Mapping[str
 
 
 def _bypass(editor: ModelEditor, index: int, source: int) -> bool:
-    (output,) = editor.operation(index).outputs
-    if editor.type_of(output) != editor.type_of(source) or not editor.can_stand_for(output, source):
-        return False
-    heir = editor.producer(source)
-    if heir is None:
-        heir = next(iter(editor.consumers(output)), None)
-    if heir is None:
-        return False
     before = _before(editor, index)
     between = before is not None and editor.operation(index).inputs[0] != source and _is_read_by_one(editor, before)
-    gone = (index, before) if between and before is not None else (index,)
-    editor.adopt(heir, gone)
-    editor.replace(gone, (source,))
-    return True
+    return bypass(editor, (index, before) if between and before is not None else (index,), source)
 
 
 _HANDLERS: Mapping[str, Callable[[ModelEditor, int], None]] = MappingProxyType(

@@ -3,15 +3,21 @@
 from math import pi, sqrt
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu.lowering import PASSES as DEVICE_PASSES
-from nnadapter.ir.passes import PASSES, run_passes
+from nnadapter.ir.operand import DataType
+from nnadapter.ir.passes import PASSES, check_numbers, run_passes
+from nnadapter.ir.text import to_text
 from nnadapter.ir.verify import verify
 from tests.ir.passes.program import Program, check, random
+from tests.ir_interpreter import interpret
 
 TOLERANCES = {"float64": 1e-9, "float32": 2e-4, "float16": 1e-1}
+STEP_TOLERANCES = {DataType(dtype): 5 * tolerance for dtype, tolerance in TOLERANCES.items()}
+IDEMPOTENT = sorted(PASSES)
 ACTIVATIONS = ["RELU", "SIGMOID", "TANH", "GELU", "HARD_SWISH", "HARD_SIGMOID", "LEAKY_RELU", "SWISH", "CLIP"]
 
 
@@ -132,9 +138,58 @@ def movement(draw, program, x):
     return moved if draw(st.booleans()) else program("RESHAPE", moved, shape=dimensions)
 
 
+def pad(draw, program, x):
+    """Before a pool or a convolution more often than not."""
+    dimensions = program.dimensions(x)
+    pads = [
+        draw(st.sampled_from([0, 0, 1])) if axis % len(dimensions) > 1 else 0 for axis in range(2 * len(dimensions))
+    ]
+    padded = program("PAD", x, pads=tuple(pads), value=draw(st.sampled_from([0.0, 0.0, 0.5, float("-inf")])))
+    if len(dimensions) != 4 or max(program.dimensions(padded)) > 4:
+        return program("TANH", x)
+    type_ = draw(st.sampled_from(["MAX_POOL_2D", "AVERAGE_POOL_2D", "CONV_2D"]))
+    if type_ == "CONV_2D":
+        return convolution(draw, program, program("CLIP", padded, min=-9.0))
+    return program(
+        "CLIP", program(type_, padded, kernel_shape=(1, 2) if program.dimensions(padded)[3] > 1 else (1, 1)), min=-9.0
+    )
+
+
+def constants(draw, program, x):
+    """An operand that could be computed now."""
+    value = program(draw(st.sampled_from(["ASSIGN", "TANH"])), constant(draw, program, program.dimensions(x)[-1]))
+    return program("ADD", x, program("RESHAPE", value, shape=(1, program.dimensions(x)[-1])))
+
+
+def twice(draw, program, x):
+    one, other = (program(draw(st.sampled_from(["TANH", "SIGMOID"])), x) for _ in range(2))
+    return either_way(draw, program, "MUL", one, other)
+
+
+def nothing(draw, program, x):
+    dimensions = program.dimensions(x)
+    rank = len(dimensions)
+    type_, attributes = draw(
+        st.sampled_from(
+            [("PAD", {"pads": (0,) * 2 * rank}), ("EXPAND", {"shape": dimensions}), ("TILE", {"repeats": (1,) * rank})]
+        )
+    )
+    return program("MUL", program(type_, x, **attributes), number(draw, program, 1))
+
+
+def rank(draw, program, x):
+    """More dimensions, axes in another order, and back to as many as there were."""
+    dimensions = program.dimensions(x)
+    position = draw(st.integers(0, len(dimensions)))
+    more = program("RESHAPE", x, shape=(*dimensions[:position], 1, 1, *dimensions[position:]))
+    moved = program("TRANSPOSE", more, perm=tuple(draw(st.permutations(range(len(dimensions) + 2)))))
+    return program("RESHAPE", activation(draw, program, moved), shape=dimensions)
+
+
 STEPS = [
     *(convolution, convolution, batch_normalization, scale, scale, activation, product),
-    *(gelu, hard_swish, swish, layer_normalization, addition, movement),
+    *(gelu, hard_swish, swish, layer_normalization, addition, movement, movement),
+    *(pad, constants, twice, nothing, rank),
 ]
 
 
@@ -152,10 +207,15 @@ def models(draw):
     return program.finish(*(each for each in program.made if each not in program.read or each in middle))
 
 
-ORDERS = st.one_of(st.just(tuple(PASSES)), st.just(DEVICE_PASSES), st.permutations(list(PASSES)))
+ORDERS = st.one_of(
+    st.just(tuple(PASSES)),
+    st.just(DEVICE_PASSES),
+    st.permutations(list(PASSES)),
+    st.lists(st.sampled_from(list(PASSES)), max_size=20),
+)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(models(), ORDERS)
 def test_passes_change_nothing_but_the_form(model, order):
     def observe(name, before, after):
@@ -163,3 +223,17 @@ def test_passes_change_nothing_but_the_form(model, order):
 
     tolerance = TOLERANCES[model.operands[model.inputs[0]].type.dtype.value]
     check(lambda each: run_passes(each, order, observe), model, tolerance)
+
+
+@settings(max_examples=50, deadline=None)
+@given(models(), st.permutations(list(PASSES)))
+def test_every_step_computes_the_same(model, order):
+    run_passes(model, order, check_numbers(interpret, tolerances=STEP_TOLERANCES))
+
+
+@pytest.mark.parametrize("name", IDEMPOTENT)
+@settings(max_examples=20, deadline=None)
+@given(model=models())
+def test_what_is_done_is_done(name, model):
+    once = PASSES[name](model)
+    assert to_text(PASSES[name](once)) == to_text(once)

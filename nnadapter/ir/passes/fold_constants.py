@@ -1,0 +1,110 @@
+"""Operations that compute with nothing but constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir.derived import derived
+from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.operand import Array, Layout
+from nnadapter.ir.passes.evaluation import Evaluator, move
+from nnadapter.ir.schema import Attributes
+from nnadapter.ir.tracing import plain
+
+MOST_BYTES = 64 << 20
+"""Of all results of one call, unless the driver says otherwise."""
+
+_SIZES = frozenset({"shape", "scales", "repeats", "starts", "ends", "split", "pads", "k", "count"})
+"""Attributes that may follow from the sizes of a model's inputs."""
+
+
+def fold_constants(
+    model: Model, *, evaluate: Evaluator = move, most_bytes: int = MOST_BYTES, sizes: bool = True
+) -> Model:
+    """Compute now what does not depend on model inputs.
+
+    1. An operation whose inputs are all constants is run by `evaluate`, as a model of its own without inputs; its
+       results become constants, so a chain of such operations goes in one sweep. The first operation that reads the
+       result stands for it too.
+    2. `evaluate` is the driver's, so that a constant is rounded as the device would. Without one, only what moves
+       elements is computed: ASSIGN, CONCAT, EXPAND, RESHAPE, SLICE, SPLIT, TILE and TRANSPOSE.
+    3. Results live as long as the constants that they were made from (`ir.derived`), unless attributes say sizes,
+       which may be others for the next shape: then they are computed for each model, or not at all, as `sizes` says.
+    4. Refused: what `evaluate` gives None for; a model output; an operation without inputs, which may draw random
+       numbers; quantised operands and results in NHWC; results that together would have more than `most_bytes` bytes,
+       counted from the first operation on.
+
+    Args:
+        model: left as it is.
+        evaluate: a function of the module, or another object that stays the same: results are remembered by it.
+        most_bytes: of all results together.
+        sizes: fold operations whose attributes say sizes too, such as RESHAPE and EXPAND. A driver that lowers once for
+            many shapes (`ir.tracing`) does not want that: what it made would hold for one shape alone.
+    """
+    editor = ModelEditor(model)
+    for index in editor.sweep():
+        if sizes or _SIZES.isdisjoint(editor.operation(index).attributes):
+            most_bytes -= _fold(editor, index, evaluate, most_bytes)
+    return editor.finish()
+
+
+def _fold(editor: ModelEditor, index: int, evaluate: Evaluator, room: int) -> int:
+    """Fold one operation, if it can be; returns the bytes of its results."""
+    operation = editor.operation(index)
+    arrays = [editor.value_of(operand) for operand in operation.inputs]
+    given = [operand for operand in operation.inputs if operand != ABSENT]
+    if not given or any(editor.value_of(operand) is None for operand in given) or not _is_plain(editor, operation):
+        return 0
+    needed = sum(editor.type_of(operand).nbytes for operand in operation.outputs)
+    results = None if needed > room else _results(operation, arrays, evaluate)
+    if results is None:
+        return 0
+    names = [editor.operand(operand).name for operand in operation.outputs]
+    heir = next((reader for operand in operation.outputs for reader in editor.consumers(operand)), None)
+    if heir is not None:
+        editor.adopt(heir, (index,))
+    constants = [editor.add_constant(f"{name}.value", each) for name, each in zip(names, results, strict=True)]
+    editor.replace((index,), constants)
+    return needed
+
+
+def _is_plain(editor: ModelEditor, operation: Operation) -> bool:
+    if any(map(editor.is_output, operation.outputs)):
+        return False
+    touched = [editor.type_of(operand) for operand in (*operation.inputs, *operation.outputs) if operand != ABSENT]
+    return not any(type_.quantisation is not None or type_.layout is Layout.NHWC for type_ in touched)
+
+
+def _results(operation: Operation, arrays: Sequence[Array | None], evaluate: Evaluator) -> tuple[Array, ...] | None:
+    attributes = {name: plain(value) for name, value in operation.attributes.items()}
+    kind = _Kind(operation.type, _exact(attributes), attributes)
+    if _SIZES.isdisjoint(operation.attributes):
+        return derived(_computed, *arrays, evaluate=evaluate, kind=kind)
+    return _computed(*arrays, evaluate=evaluate, kind=kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """An operation without its operands, as a part of a key."""
+
+    type: str
+    exact: str
+    attributes: Attributes = field(compare=False)
+
+
+def _exact(attributes: Attributes) -> str:
+    """Attributes as text: 0.0 is not -0.0, and 1 is neither 1.0 nor True."""
+    return repr(sorted(attributes.items()))
+
+
+def _computed(*arrays: Array | None, evaluate: Evaluator, kind: _Kind) -> tuple[Array, ...] | None:
+    builder = ModelBuilder()
+    operands = [
+        ABSENT if array is None else builder.add_constant(f"constant {position}", array)
+        for position, array in enumerate(arrays)
+    ]
+    results = evaluate(builder.finish(builder.add_operation(kind.type, operands, kind.attributes)), ())
+    return None if results is None else tuple(results)

@@ -1,0 +1,245 @@
+"""How each operation is rewritten with fewer dimensions; `reduce_rank` says what for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from nnadapter.ir.model import ABSENT, Operation
+from nnadapter.ir.passes.axis_groups import around, grouped, merged, positions, raised
+from nnadapter.ir.passes.rank_steps import STEPWISE
+from nnadapter.ir.passes.remapping import ELEMENTWISE
+from nnadapter.ir.passes.view import Axes
+from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir.tracing import told_apart
+
+
+class Shapes(Protocol):
+    """What a rule works with; `reduce_rank.Ranks` is one."""
+
+    largest: int
+    """Most dimensions."""
+
+    def dimensions(self, operand: int) -> Axes:
+        """Those that the model has."""
+
+    def is_floating(self, operand: int) -> bool:
+        """Whether its elements are floating-point numbers."""
+
+    def any_shape(self, operand: int) -> int:
+        """The operand's elements in few dimensions, whichever."""
+
+    def shaped(self, operand: int, shape: Axes) -> int:
+        """The operand's elements in these dimensions."""
+
+    def add(self, type_: str, inputs: Sequence[int], attributes: Mapping[str, AttributeValue]) -> tuple[int, ...]:
+        """Add an operation."""
+
+
+RankRule = Callable[[Shapes, Operation], Sequence[int] | None]
+"""Operands that hold the outputs' elements, in whatever dimensions; None to refuse, before anything is added."""
+
+
+def _elementwise(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+    result = shapes.dimensions(operation.outputs[0])
+    inputs = [raised(shapes.dimensions(operand), len(result)) for operand in operation.inputs]
+    ones = [[size == 1 for size in each] for each in inputs]
+    if all(all(each) or not any(one and size != 1 for one, size in zip(each, result, strict=True)) for each in ones):
+        return shapes.add(
+            operation.type, _as_first(shapes, operation.inputs, list(map(all, ones))), operation.attributes
+        )
+    kinds = [None if size == 1 else tuple(each[axis] for each in ones) for axis, size in enumerate(result)]
+    groups = grouped(kinds)
+    if len(groups) > shapes.largest:
+        return None
+    read = [
+        shapes.shaped(operand, merged(dimensions, groups))
+        for operand, dimensions in zip(operation.inputs, inputs, strict=True)
+    ]
+    return shapes.add(operation.type, read, operation.attributes)
+
+
+def _as_first(shapes: Shapes, operands: Sequence[int], numbers: Sequence[bool]) -> Sequence[int]:
+    """Nothing is broadcast but single numbers: the others take the dimensions that the first of them has anyway."""
+    lead = next((each for each, number in zip(operands, numbers, strict=True) if not number), operands[0])
+    shape = shapes.dimensions(shapes.any_shape(lead))
+    found = []
+    for each, number in zip(operands, numbers, strict=True):
+        fits = number and len(shapes.dimensions(each)) <= len(shape)
+        found.append(each if fits else shapes.shaped(each, (1,) * len(shape) if number else shape))
+    return found
+
+
+def _transpose(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+    (operand,) = operation.inputs
+    dimensions = shapes.dimensions(operand)
+    perm: Axes = operation.attributes["perm"]  # type: ignore[assignment]
+    runs = _runs(perm, [axis for axis, size in enumerate(dimensions) if size != 1])
+    order = sorted(range(len(runs)), key=lambda run: runs[run][0])
+    sizes = [prod(dimensions[axis] for axis in runs[run]) for run in order]
+    wanted = [order.index(run) for run in range(len(runs))]
+    if len(runs) <= shapes.largest:
+        return shapes.add("TRANSPOSE", (shapes.shaped(operand, tuple(sizes)),), {"perm": tuple(wanted)})
+    if shapes.largest < 4:
+        return None
+    return (_swapped(shapes, operand, sizes, wanted),)
+
+
+def _runs(perm: Axes, kept: Sequence[int]) -> list[list[int]]:
+    """Axes that stay neighbours, in the order of the result; those of size 1 are left out."""
+    place = {axis: position for position, axis in enumerate(kept)}
+    runs: list[list[int]] = []
+    for axis in perm:
+        if axis not in place:
+            continue
+        if runs and place[axis] == place[runs[-1][-1]] + 1:
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    return runs
+
+
+def _swapped(shapes: Shapes, operand: int, sizes: Sequence[int], wanted: Sequence[int]) -> int:
+    """Bring axes into order by swapping neighbouring runs: [before, a, b, behind] becomes [before, b, a, behind]."""
+    order = list(range(len(sizes)))
+    for position in range(len(order)):
+        found = order.index(wanted[position])
+        if found == position:
+            continue
+        end = found + 1
+        while end < len(order) and order[end] == wanted[position + end - found]:
+            end += 1
+        parts = [order[:position], order[position:found], order[found:end], order[end:]]
+        shape = tuple(prod(sizes[axis] for axis in part) for part in parts)
+        (operand,) = shapes.add("TRANSPOSE", (shapes.shaped(operand, shape),), {"perm": (0, 2, 1, 3)})
+        order = [axis for part in (parts[0], parts[2], parts[1], parts[3]) for axis in part]
+    return operand
+
+
+def _along_one_axis(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+    axis = int(operation.attributes["axis"])  # type: ignore[arg-type]
+    read = [shapes.shaped(operand, around(shapes.dimensions(operand), axis)) for operand in operation.inputs]
+    attributes = {**operation.attributes, "axis": 1}
+    if "keepdims" in attributes:
+        attributes["keepdims"] = True
+    return shapes.add(operation.type, read, attributes)
+
+
+def _gather(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+    operand, indices = operation.inputs
+    axis = int(operation.attributes["axis"])  # type: ignore[arg-type]
+    read = (
+        shapes.shaped(operand, around(shapes.dimensions(operand), axis)),
+        shapes.shaped(indices, (prod(shapes.dimensions(indices)),)),
+    )
+    return shapes.add("GATHER", read, {"axis": 1})
+
+
+def _gather_elements(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+    axis = int(operation.attributes["axis"])  # type: ignore[arg-type]
+    operand, indices = (shapes.dimensions(each) for each in operation.inputs)
+    others = [(*each[:axis], *each[axis + 1 :]) for each in (operand, indices)]
+    same = told_apart(others[0]) == told_apart(others[1])
+    return _along_one_axis(shapes, operation) if same else None
+
+
+def _fully_connected(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+    operand, *others = operation.inputs
+    dimensions = shapes.dimensions(operand)
+    rows = shapes.shaped(operand, (prod(dimensions[:-1]), dimensions[-1]))
+    return shapes.add("FULLY_CONNECTED", (rows, *others), operation.attributes)
+
+
+def _mat_mul(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+    x, y = operation.inputs
+    left, right = shapes.dimensions(x), shapes.dimensions(y)
+    if len(right) <= 2 and not operation.attributes["transpose_x"]:
+        rows = shapes.shaped(x, (prod(left[:-1]), left[-1]))
+        return shapes.add("MAT_MUL", (rows, y), operation.attributes)
+    if len(left) < 2 or len(right) < 2:
+        return None
+    rank = max(len(left), len(right)) - 2
+    batches = [raised(each[:-2], rank) for each in (left, right)]
+    kinds = [None if one == 1 and other == 1 else (one == 1, other == 1) for one, other in zip(*batches, strict=True)]
+    groups = grouped(kinds)
+    if len(groups) + 2 > shapes.largest:
+        return None
+    read = [
+        shapes.shaped(operand, (*merged(batch, groups), *dimensions[-2:]))
+        for operand, batch, dimensions in zip((x, y), batches, (left, right), strict=True)
+    ]
+    return shapes.add("MAT_MUL", read, operation.attributes)
+
+
+def _per_channel(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+    operand, *others = operation.inputs
+    image = shapes.shaped(operand, around(shapes.dimensions(operand), 1))
+    return shapes.add(operation.type, (image, *others), operation.attributes)
+
+
+def _layer_normalization(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+    operand, *others = operation.inputs
+    dimensions = shapes.dimensions(operand)
+    axis = int(operation.attributes["axis"])  # type: ignore[arg-type]
+    given = [each for each in others if each != ABSENT]
+    if any(told_apart(shapes.dimensions(each)) != told_apart(dimensions[axis:]) for each in given):
+        return None
+    count = prod(dimensions[axis:])
+    rows = shapes.shaped(operand, (prod(dimensions[:axis]), count))
+    read = [each if each == ABSENT else shapes.shaped(each, (count,)) for each in others]
+    return shapes.add("LAYER_NORMALIZATION", (rows, *read), {**operation.attributes, "axis": 1})
+
+
+def _stepwise(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+    step = STEPWISE[operation.type]
+    (operand,) = operation.inputs
+    result = step.result(shapes.dimensions(operation.outputs[0]), operation)
+    before = list(raised(shapes.dimensions(operand), len(result)))
+    touched = step.touched(before, result, operation)
+    groups = grouped(_kinds(before, touched, step.joins))
+    if len(groups) <= shapes.largest:
+        rounds = [touched]
+    elif step.may_repeat(shapes.is_floating(operand)):
+        rounds = [touched.intersection(group) for group in groups if not touched.isdisjoint(group)]
+    else:
+        return None
+    operand = shapes.any_shape(operand)
+    if not touched:
+        return shapes.add("ASSIGN", (operand,), {})
+    for axes in rounds:
+        groups = grouped(_kinds(before, axes, step.joins))
+        after = [result[axis] if axis in axes else size for axis, size in enumerate(before)]
+        place = {axis: where for axis, where in positions(groups).items() if axis in axes}
+        attributes = step.attributes(operation, place, merged(tuple(after), groups))
+        source = shapes.shaped(operand, merged(tuple(before), groups))
+        (operand,) = shapes.add(operation.type, (source,), attributes)
+        before = after
+    return (operand,)
+
+
+def _kinds(dimensions: Sequence[int], touched: Any, joins: bool) -> list[Any]:
+    """Touched axes are of one kind if they can be joined, else each of its own."""
+    return [
+        (("touched", 0 if joins else axis) if axis in touched else None if size == 1 else "kept")
+        for axis, size in enumerate(dimensions)
+    ]
+
+
+RULES: Mapping[str, RankRule] = MappingProxyType(
+    {
+        **dict.fromkeys(ELEMENTWISE, _elementwise),
+        **dict.fromkeys(STEPWISE, _stepwise),
+        **dict.fromkeys(("SOFTMAX", "LOG_SOFTMAX", "CUM_SUM", "TOP_K", "ARG_MAX", "ARG_MIN"), _along_one_axis),
+        **dict.fromkeys(("CONCAT", "SPLIT"), _along_one_axis),
+        **dict.fromkeys(("BATCH_NORMALIZATION", "INSTANCE_NORMALIZATION"), _per_channel),
+        "TRANSPOSE": _transpose,
+        "GATHER": _gather,
+        "GATHER_ELEMENTS": _gather_elements,
+        "FULLY_CONNECTED": _fully_connected,
+        "MAT_MUL": _mat_mul,
+        "LAYER_NORMALIZATION": _layer_normalization,
+    }
+)
+"""By operation type; an operation that is not here keeps its dimensions."""

@@ -1,0 +1,92 @@
+"""Arithmetic and movement that gives back what it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.model import Model, Operation
+from nnadapter.ir.passes.bypassing import bypass
+
+
+def remove_identities(model: Model) -> Model:
+    """Bypass operations that change nothing; copies, casts, reshapes and transposes are left to `simplify`.
+
+    1. MUL and DIV by 1, ADD and SUB of 0, POW by 1: the number is a constant of any shape that adds no axis and
+       spreads nothing. (x + 0 is 0 where x is -0, and otherwise x.)
+    2. CLIP without limits; PAD by nothing; SLICE of everything; EXPAND to the dimensions that are there; TILE by 1;
+       SPLIT into one; RESIZE_… to the size that is there by scales of 1.
+    3. The operation that makes the input, or else the first that reads the output, stands for what has gone.
+    4. Refused: an operation that applies an activation; one that gives a model output its name, where the operand
+       before it is a model input, a constant or another output; a quantised number. Applied again, it finds nothing
+       more.
+    """
+    if not any(operation.type in _HANDLERS for operation in model.operations):
+        return model
+    editor = ModelEditor(model)
+    for index in editor.sweep():
+        operation = editor.operation(index)
+        handler = _HANDLERS.get(operation.type)
+        if handler is None or operation.attributes.get("fuse_code", "none") != "none":
+            continue
+        position = handler(editor, operation)
+        if position is not None and _is_same_size(editor, operation, operation.inputs[position]):
+            bypass(editor, (index,), operation.inputs[position])
+    return editor.finish()
+
+
+def _is_same_size(editor: ModelEditor, operation: Operation, source: int) -> bool:
+    return editor.type_of(source).dimensions == editor.type_of(operation.outputs[0]).dimensions
+
+
+_Handler = Callable[[ModelEditor, Operation], int | None]
+"""The position of the input that the operation gives back, or None."""
+
+
+def _with(number: float, *positions: int) -> _Handler:
+    """The constant may stand at one of `positions`."""
+
+    def found(editor: ModelEditor, operation: Operation) -> int | None:
+        for position in positions:
+            value = editor.value_of(operation.inputs[position])
+            if editor.type_of(operation.inputs[position]).quantisation is not None:
+                return None  # its integers stand for other numbers
+            if value is not None and value.size and value.flat[0] == number and (value == number).all():
+                return 1 - position
+        return None
+
+    return found
+
+
+def _where(test: Callable[[Mapping[str, Any]], bool]) -> _Handler:
+    def found(editor: ModelEditor, operation: Operation) -> int | None:
+        return 0 if test(operation.attributes) else None
+
+    return found
+
+
+def _all(name: str, number: float) -> _Handler:
+    """All values of the attribute are that number."""
+    return _where(lambda attributes: all(each == number for each in attributes[name]))
+
+
+_UNLIMITED = (float("-inf"), float("inf"))
+_HANDLERS: Mapping[str, _Handler] = MappingProxyType(
+    {
+        "MUL": _with(1, 0, 1),
+        "DIV": _with(1, 1),
+        "ADD": _with(0, 0, 1),
+        "SUB": _with(0, 1),
+        "POW": _with(1, 1),
+        "CLIP": _where(lambda attributes: (attributes["min"], attributes["max"]) == _UNLIMITED),
+        "PAD": _all("pads", 0),
+        "SLICE": _all("steps", 1),
+        "EXPAND": _where(lambda attributes: True),
+        "TILE": _all("repeats", 1),
+        "SPLIT": _where(lambda attributes: len(attributes["split"]) == 1),
+        "RESIZE_NEAREST": _all("scales", 1),
+        "RESIZE_LINEAR": _all("scales", 1),
+    }
+)

@@ -1,0 +1,147 @@
+import numpy as np
+import pytest
+
+from nnadapter.errors import PassError
+from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir.model import Model
+from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir.passes import all_of, check_numbers, dump_to, run_passes
+from nnadapter.ir.passes.sampling import sample_inputs
+from nnadapter.ir.pattern import operand, operation
+from nnadapter.ir.rewrite import Rule, rewrite
+from tests.ir.passes.program import Program, random
+from tests.ir_interpreter import interpret
+
+
+def model():
+    program = Program(x=(2, 3, 4))
+    y = program("MUL", program("ASSIGN", program.x), random(1, 4))
+    return program.finish(program("RELU", y), program("NEG", y))
+
+
+def replacing(type_, by, **attributes):
+    """A pass that puts one operation in the place of another, right or wrong."""
+
+    def replacement(editor, match):
+        return editor.add_operation(by, (match.operands["x"],), attributes, origins=match.operations)
+
+    def wrong(given):
+        return rewrite(given, [Rule(operation(type_, operand("x")), replacement)])
+
+    return wrong
+
+
+def test_a_pass_that_keeps_the_numbers_is_let_through():
+    run_passes(model(), ["simplify", replacing("RELU", "CLIP", min=0.0)], check_numbers(interpret))
+
+
+def test_a_pass_that_changes_them_is_named_with_the_output_and_the_place():
+    with pytest.raises(
+        PassError, match=r"pass 'wrong' changed output 'v5'.*largest difference is .* at \[\d, \d, \d\]"
+    ) as caught:
+        run_passes(model(), ["simplify", replacing("NEG", "ABS")], check_numbers(interpret))
+    assert (caught.value.name, caught.value.output) == ("wrong", "v5")
+
+
+def test_the_place_is_that_of_the_largest_difference():
+    given = np.array([1, -2, 5, -9], "f").reshape(2, 2)
+    program = Program(x=(2, 2))
+    wanted = program.finish(program("NEG", program.x))
+    check = check_numbers(interpret, feeds=lambda _: [given])
+    with pytest.raises(PassError, match=r"difference is 10 at \[1, 0\], got 5.0, expected -5.0 within"):
+        run_passes(wanted, [replacing("NEG", "ABS")], check)
+
+
+def test_unsound_models_and_other_borders_are_named():
+    def renames(given):
+        builder = ModelBuilder()
+        x = builder.add_input("y", OperandType(DataType.FLOAT32, (2, 3, 4)))
+        return builder.finish([*builder.add_operation("RELU", (x,)), *builder.add_operation("NEG", (x,))])
+
+    def breaks(given):
+        return Model(given.operands, given.operations[::-1], given.inputs, given.outputs)
+
+    with pytest.raises(PassError, match=r"'renames' made a model with the inputs 'y' .*, expected 'x'"):
+        run_passes(model(), [renames], check_numbers(interpret))
+    with pytest.raises(PassError, match=r"'breaks' made a model that is not sound: .*reads operand"):
+        run_passes(model(), [breaks], check_numbers(interpret))
+
+
+def test_what_cannot_be_run_is_no_success():
+    with pytest.raises(
+        PassError, match="'simplify' cannot be checked: the evaluator does not take the model before it"
+    ):
+        run_passes(model(), ["simplify"], check_numbers(lambda model, inputs: None))
+
+
+def test_a_pass_that_changed_nothing_is_not_run():
+    calls = []
+    run_passes(model(), ["reduce_rank", "channels_last"], check_numbers(lambda *given: calls.append(given)))
+    assert not calls
+
+
+@pytest.mark.parametrize(("dtype", "fits"), [("float32", True), ("float64", False)])
+def test_the_tolerance_is_that_of_the_data_type(dtype, fits):
+    program = Program(dtype, x=(4,))
+    wanted = program.finish(program("CLIP", program.x, min=0.0, max=9.0))
+    pass_ = replacing("CLIP", "CLIP", min=1e-5, max=9.0)
+    if fits:
+        run_passes(wanted, [pass_], check_numbers(interpret))
+    else:
+        with pytest.raises(PassError, match="changed output"):
+            run_passes(wanted, [pass_], check_numbers(interpret))
+
+
+def test_integers_are_equal_or_not():
+    big = np.array([2**53 + 1, 2**53 + 3], np.int64)
+    program = Program("int64", x=(2,))
+    wanted = program.finish(program("ASSIGN", program.x))
+    answers = iter([[big], [big - 1]])
+    with pytest.raises(PassError, match="changed output"):
+        run_passes(wanted, [replacing("ASSIGN", "RELU")], check_numbers(lambda *_: next(answers)))
+
+
+def test_not_a_number_agrees_with_itself_and_infinities_too():
+    given = np.array([np.nan, np.inf, -np.inf, 1], "f")
+    program = Program(x=(4,))
+    wanted = program.finish(program("ASSIGN", program.x))
+    run_passes(wanted, [replacing("ASSIGN", "ASSIGN")], check_numbers(interpret, feeds=lambda _: [given]))
+    with pytest.raises(PassError, match="largest difference is inf"):
+        run_passes(wanted, [replacing("ASSIGN", "RELU")], check_numbers(interpret, feeds=lambda _: [given]))
+
+
+def test_samples_are_valid_indices_and_the_same_every_time():
+    builder = ModelBuilder()
+    types = [OperandType(DataType(name), (3,)) for name in ("float16", "int64", "uint8", "int8", "bool", "int32")]
+    floats, indices, *_ = (builder.add_input(str(position), type_) for position, type_ in enumerate(types))
+    model = builder.finish(builder.add_operation("GATHER", (floats, indices), {"axis": 0}))
+    first, again = sample_inputs(model), sample_inputs(model)
+    for type_, one, other in zip(types, first, again, strict=True):
+        assert (one.dtype.name, one.shape) == (type_.dtype.value, type_.dimensions)
+        np.testing.assert_array_equal(one, other)
+    interpret(model, first)
+
+
+def test_every_step_is_a_file(tmp_path):
+    seen = []
+    observer = all_of(dump_to(tmp_path / "steps"), lambda name, before, after: seen.append(name))
+    run_passes(model(), ["remove_dead", "simplify"], observer)
+    files = sorted((tmp_path / "steps").iterdir())
+    assert [file.name for file in files] == ["00-given.txt", "01-remove_dead.txt", "02-simplify.txt"]
+    given, same, simplified = (file.read_text().splitlines() for file in files)
+    assert given == same
+    assert seen == ["remove_dead", "simplify"]
+    gone, come = set(given) - set(simplified), set(simplified) - set(given)
+    assert len(gone) == 2
+    assert len(come) == 1
+    assert 'input "x": float32[2, 3, 4]' in given
+    assert all("%" not in line for line in given)
+
+
+def test_a_name_that_is_no_file_name_is_written_all_the_same(tmp_path):
+    def odd(given):
+        return given
+
+    odd.__name__ = "my/pass: 2"
+    run_passes(model(), [odd], dump_to(tmp_path))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["00-given.txt", "01-my_pass__2.txt"]

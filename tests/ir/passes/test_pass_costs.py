@@ -1,0 +1,69 @@
+"""Every pass is linear: a chain of thousands of operations takes seconds at most."""
+
+from time import perf_counter
+
+import numpy as np
+import pytest
+
+from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir.passes import PASSES
+
+COUNT = 20_000
+TYPE = OperandType(DataType.FLOAT32, (1, 2, 1, 2, 2))
+
+
+def build(step):
+    builder = ModelBuilder()
+    value = start = builder.add_input("x", TYPE)
+    one = builder.add_constant("one", np.ones((), np.float32))
+    for position in range(COUNT):
+        (value,) = step(builder, value, start, one, position)
+    return builder.finish([value])
+
+
+def add(builder, type_, *inputs, **attributes):
+    return builder.add_operation(type_, inputs, attributes)
+
+
+CHAINS = {
+    "copies": lambda b, x, start, one, i: add(b, ("ASSIGN", "NEG")[i % 2], x),
+    "arithmetic": lambda b, x, start, one, i: add(b, ("MUL", "RELU", "ADD", "SIGMOID")[i % 4], x, *[one][: 1 - i % 2]),
+    "transposes": lambda b, x, start, one, i: add(b, "TRANSPOSE", x, perm=(2, 1, 0, 4, 3)),
+    "transposes and more": lambda b, x, start, one, i: (
+        add(b, "TRANSPOSE", x, perm=(2, 1, 0, 4, 3)) if i % 2 else add(b, "RELU", x)
+    ),
+    "reshapes": lambda b, x, start, one, i: add(b, "RESHAPE", x, shape=((1, 2, 2, 1, 2), (1, 2, 1, 2, 2))[i % 2]),
+    "the same again": lambda b, x, start, one, i: add(b, "EXP", start),
+    "constants": lambda b, x, start, one, i: add(b, "ADD", x, *add(b, "ASSIGN", one)),
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("name", PASSES)
+def test_a_long_chain_takes_seconds(name, chain):
+    model = built(chain)
+    start = perf_counter()
+    PASSES[name](model)
+    assert perf_counter() - start < 10
+
+
+_built = {}
+
+
+def built(chain):
+    if chain not in _built:
+        _built[chain] = build(CHAINS[chain])
+    return _built[chain]
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_one_value_that_thousands_read_takes_seconds(name):
+    builder = ModelBuilder()
+    x = builder.add_input("x", TYPE)
+    (y,) = builder.add_operation("TRANSPOSE", (x,), {"perm": (2, 1, 0, 4, 3)})
+    made = [builder.add_operation("CLIP", (y,), {"max": float(number)})[0] for number in range(COUNT)]
+    model = builder.finish(made)
+    start = perf_counter()
+    PASSES[name](model)
+    assert perf_counter() - start < 10
