@@ -11,14 +11,14 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
-from nnadapter.atoms import with_atoms
+from nnadapter.atoms import captured_names, groups_of, with_atoms, with_own_sources
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.convert import Conversion, GrowingConversion, convert_graph, trimmed
+from nnadapter.converters.convert import Conversion, GrowingConversion, convert_graph
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.sizes import MOST_ELEMENTS, SizeArray, evaluate, shape_of
@@ -75,10 +75,10 @@ class Conversions:
                 self._in_vain = 0
                 self._keep(template)
                 return filled
-        specialised = specialise(self._prepared, shapes)
+        specialised = with_own_sources(specialise(self._prepared, shapes), self._apart)
         made = self._template(shapes, specialised)
         filled = None if made is None else made.filled(shapes)
-        return filled or with_atoms(specialised, converted(specialised), self._apart)
+        return filled or with_atoms(specialised, converted(specialised, self._apart), self._apart)
 
     def _template(self, shapes: Shapes, specialised: Specialised) -> ConversionTemplate | None:
         if self._in_vain >= _MOST_IN_VAIN:
@@ -109,11 +109,17 @@ class Conversions:
             self._templates = ()
 
 
-def converted(specialised: Specialised) -> Conversion:
-    """The model converted for its shapes node by node, nothing traced."""
+def converted(specialised: Specialised, apart: Collection[str] = ()) -> Conversion:
+    """The model converted for its shapes, nothing traced; no group holds a value of `apart` inside."""
     graph = specialised.graph
-    captured = dict.fromkeys(name for node in graph.nodes for name in node.captured)
-    return convert_graph(specialised.nodes, graph.values, specialised.constants, graph.outputs, tuple(captured))
+    return convert_graph(
+        specialised.nodes,
+        graph.values,
+        specialised.constants,
+        graph.outputs,
+        captured_names(graph),
+        groups_of(specialised, apart),
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -220,22 +226,23 @@ class _Tracing:
 
     def template(self, apart: frozenset[str]) -> ConversionTemplate | None:
         """The template; None where a dimension is known only for these shapes. See `with_atoms` for `apart`."""
-        graph, nodes = self._specialised.own, self._prepared.nodes
-        kept = set(self._specialised.positions)
-        growing = GrowingConversion(self._context)
-        outputs = self._specialised.graph.outputs
-        read = {*outputs, *(name for node in self._specialised.nodes for name in node.inputs)}
-        behind = self._behind(kept)
+        nodes, graph = self._specialised.nodes, self._specialised.graph
+        kept: dict[int, list[int]] = {}
+        for node, position in enumerate(self._specialised.positions):
+            kept.setdefault(position, []).append(node)
+        groups = groups_of(self._specialised, apart)
+        growing = GrowingConversion(self._context, nodes, graph.outputs, groups)
+        behind = self._behind(kept.keys())
         self._known = ChainMap(self._evaluated(behind), self._specialised.constants)  # type: ignore[arg-type]
         try:
-            for index in sorted(kept | behind):
-                if index in kept:
-                    growing.add(trimmed(nodes[index], read))
-                else:
-                    self._follow(nodes[index])
+            for index in sorted(kept.keys() | behind):
+                for node in kept.get(index, ()):
+                    growing.add(node)
+                if index in behind:
+                    self._follow(self._prepared.nodes[index])
         except Refusal:
             return None
-        conversion = growing.finish(graph.outputs)
+        conversion = growing.finish()
         if self._context.guessed or not all(conversion.verdicts):
             return None
         specialised, grouped = with_atoms(self._specialised, conversion, apart)
@@ -263,7 +270,7 @@ class _Tracing:
     def _input(self, name: str) -> Value:
         return replace(self._specialised.graph.value(name), shape=self._shapes[name])
 
-    def _behind(self, kept: set[int]) -> set[int]:
+    def _behind(self, kept: Set[int]) -> set[int]:
         """Positions of nodes that were evaluated for these shapes and whose results are still read."""
         own, known = self._specialised.own, self._prepared.constants
         pending = [name for index in kept for name in own.nodes[index].reads] + list(own.outputs)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import nnadapter as nna
 from tests.models import HEAD, numbers, parse, run_whole
@@ -86,3 +88,86 @@ def test_an_operation_that_is_switched_off_is_missing_in_what_is_made_of_it():
     assert node.refusals[0].detail == (
         "ERF, which GELU needs, is switched off on this device by its option switched_off"
     )
+
+
+def quantised_network():
+    """Two branches from one quantised value: a convolution with relu and another one, and nothing; then their sum."""
+    random = np.random.default_rng(0)
+    nodes, known = [], {}
+
+    def parameters(name, scale, zero_point):
+        known[f"{name}_scale"] = np.asarray(scale, np.float32)
+        known[f"{name}_point"] = np.asarray(zero_point)
+        return [f"{name}_scale", f"{name}_point"]
+
+    def quantised(name, source, scale, zero_point):
+        nodes.append(
+            helper.make_node("QuantizeLinear", [source, *parameters(name, scale, np.uint8(zero_point))], [name])
+        )
+        return real(name)
+
+    def real(name):
+        nodes.append(
+            helper.make_node(
+                "DequantizeLinear", [name, f"{name}_scale", f"{name}_point"], [f"{name}_real"], name=f"d_{name}"
+            )
+        )
+        return f"{name}_real"
+
+    def convolution(name, source, relu):
+        known[f"w_{name}"] = random.integers(-127, 128, (8, 8, 3, 3)).astype(np.int8)
+        parameters(f"w_{name}", 0.004, np.int8(0))
+        real(f"w_{name}")
+        nodes.append(
+            helper.make_node("Conv", [source, f"w_{name}_real"], [name], pads=[1, 1, 1, 1], name=f"conv_{name}")
+        )
+        if relu:
+            nodes.append(helper.make_node("Relu", [name], [f"{name}_relu"]))
+        return f"{name}_relu" if relu else name
+
+    first = quantised("q0", "x", 0.02, 128)
+    second = quantised("q1", convolution("c1", first, True), 0.05, 0)
+    third = quantised("q2", convolution("c2", second, False), 0.06, 120)
+    nodes.append(helper.make_node("Add", [first, third], ["sum"], name="add"))
+    nodes.append(helper.make_node("Identity", [quantised("q3", "sum", 0.06, 125)], ["y"]))
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8, 9, 9])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8, 9, 9])],
+        [numpy_helper.from_array(value, name) for name, value in known.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def run_quantised(*takes, within=0.0):
+    model = quantised_network()
+    onnx.checker.check_model(model)
+    with nna.InferenceSession(model, devices=devices(*takes) if takes else "fake_npu") as session:
+        for count in (1, 3):
+            x = np.random.default_rng(count).standard_normal((count, 8, 9, 9), np.float32)
+            (expected,) = run_whole(model, {"x": x})
+            np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=0, atol=within)
+        return session.report()
+
+
+def test_quantised_groups_are_one_operation_each_and_exact():
+    report = run_quantised()
+    assert len(report.segments) == 1 and report.coverage.nodes == 1
+    runs_as = {node.name: node.runs_as for node in report.nodes}
+    assert runs_as["conv_c1"] == runs_as["d_w_c1"] == "convolution of conv_c1"
+    assert runs_as["conv_c2"] == "convolution of conv_c2"
+
+
+def test_a_cut_between_groups_keeps_both_whole():
+    """What quantises the residual value is read by two groups, which stand on different devices."""
+    report = run_quantised(["CONV_2D"])
+    placed = {node.name: node.device for node in report.nodes}
+    assert placed["conv_c1"] == placed["conv_c2"] == "trial:1" and placed["add"] == "cpu"
+    assert all(tensor.dtype == "uint8" for tensor in report.segments[1].inputs)
+
+
+def test_a_device_that_does_not_know_integers_gets_the_reals():
+    report = run_quantised(["RELU", "ADD"], within=0.0601)  # one step, where sums in float lie between two
+    placed = {node.name: node.device for node in report.nodes}
+    assert placed["add"] == "trial:1" and placed["conv_c1"] == "cpu"

@@ -12,7 +12,9 @@ from functools import cached_property
 from typing import Any
 
 from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.groups import Group
 from nnadapter.converters.node import OnnxNode
+from nnadapter.converters.quantised_groups import convert_quantised_group
 from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import Converter, converted, lookup
 from nnadapter.converters.unconverted import NO_CONVERTER, UNCONVERTED
@@ -38,6 +40,8 @@ class Conversion:
     """Per node: positions in `model.operations`; none if it was not converted, or another node of its atom has them."""
     operand_of: Mapping[str, int]
     """The operand of every ONNX value that a converted node reads or makes."""
+    groups: tuple[tuple[int, ...], ...] = ()
+    """Nodes that were converted as one, whose operations stand at the last of them."""
     source: tuple[TracedModel, Sequence[Any]] | None = None
     """What the model was filled from: the traced model and the numbers of a replay."""
 
@@ -64,10 +68,12 @@ def convert_graph(
     constants: Mapping[str, Array],
     outputs: Sequence[str],
     captured: Sequence[str] = (),
+    groups: Sequence[Group] = (),
 ) -> Conversion:
     """Convert what can be converted.
 
-    1. Nodes are converted in their order, each by the converter of its exact schema version.
+    1. Nodes are converted in their order, each by the converter of its exact schema version; those of a group as one,
+       where its last one stands, or one by one if that is refused.
     2. A node is refused, with a reason, if it has no converter, if one of its values is no dense tensor of a known
        shape, or if its converter or the schema table refuses it. It leaves nothing in the model.
     3. What the operations make must be what the graph says of the node's outputs, or the node is refused.
@@ -81,42 +87,91 @@ def convert_graph(
         constants: contents of the initialisers, read-only.
         outputs: names of the graph's outputs.
         captured: names of outer values that sub-graphs read.
+        groups: of nodes that only they hold.
     """
     wanted = dict.fromkeys((*outputs, *captured))
-    read = {*wanted, *(name for node in nodes for name in node.inputs)}
-    growing = GrowingConversion(ConversionContext(values, constants))
-    for node in nodes:
-        growing.add(trimmed(node, read))
-    return growing.finish(wanted)
+    growing = GrowingConversion(ConversionContext(values, constants), nodes, wanted, groups)
+    for position in range(len(nodes)):
+        growing.add(position)
+    return growing.finish()
 
 
 class GrowingConversion:
-    """A conversion that grows node by node."""
+    """A conversion that grows node by node.
 
-    def __init__(self, context: ConversionContext) -> None:
+    Args:
+        context: what it is made with.
+        nodes: in a topological order.
+        wanted: values that are read outside of the nodes.
+        groups: see `convert_graph`.
+    """
+
+    def __init__(
+        self,
+        context: ConversionContext,
+        nodes: Sequence[OnnxNode],
+        wanted: Iterable[str],
+        groups: Sequence[Group] = (),
+    ) -> None:
         self.context = context
-        self._verdicts: list[Verdict] = []
-        self._operations: list[tuple[int, ...]] = []
+        self._wanted = dict.fromkeys(wanted)
+        read = {*self._wanted, *(name for node in nodes for name in node.inputs)}
+        self._nodes = [trimmed(node, read) for node in nodes]
+        self._group_at = {group.target: group for group in groups}
+        self._waiting = {member for group in groups for member in group.members if member != group.target}
+        self._groups: list[tuple[int, ...]] = []
+        self._verdicts: list[Verdict] = [SUPPORTED] * len(nodes)
+        self._operations: list[tuple[int, ...]] = [()] * len(nodes)
         self._left: dict[str, None] = {}
 
-    def add(self, node: OnnxNode) -> None:
-        """Convert one node, or leave a hole."""
-        before = self.context.operations
-        verdict = _convert(self.context, node)
-        self._verdicts.append(verdict)
-        self._operations.append(tuple(range(before, self.context.operations)))
+    def add(self, position: int) -> None:
+        """Convert one node, or leave a hole; those before it were added."""
+        if position in self._waiting:
+            return
+        group = self._group_at.get(position)
+        if group is None:
+            self._add_node(position)
+        elif not self._add_group(group):
+            for member in group.members:
+                self._add_node(member)
+
+    def _add_node(self, position: int) -> None:
+        node, before = self._nodes[position], self.context.operations
+        verdict = self._verdicts[position] = _convert(self.context, node)
+        self._operations[position] = tuple(range(before, self.context.operations))
         if not verdict:
             self._left.update(dict.fromkeys(node.inputs))
 
-    def finish(self, wanted: Iterable[str]) -> Conversion:
-        """Return the conversion; `wanted` are values that are read outside of it."""
+    def _add_group(self, group: Group) -> bool:
+        nodes, before = self._nodes, self.context.operations
+        target = nodes[group.target]
+        mark = self.context.begin(nodes[group.node])
+        try:
+            convert_quantised_group(
+                self.context,
+                nodes[group.node],
+                {name: nodes[source] for name, source in group.sources.items()},
+                target,
+                None if group.activation is None else nodes[group.activation],
+            )
+            _check_outputs(self.context, target)
+        except Refusal:
+            self.context.undo(mark)
+            return False
+        self._operations[group.target] = tuple(range(before, self.context.operations))
+        self._groups.append(group.members)
+        return True
+
+    def finish(self) -> Conversion:
+        """Return the conversion, after every node was added."""
         operand_of = dict(self.context.operand_of)
-        outputs = [operand_of[name] for name in {**dict.fromkeys(wanted), **self._left} if name in operand_of]
+        outputs = [operand_of[name] for name in {**self._wanted, **self._left} if name in operand_of]
         return Conversion(
             model=self.context.finish(outputs),
             verdicts=tuple(self._verdicts),
             operations=tuple(self._operations),
             operand_of=operand_of,
+            groups=tuple(self._groups),
         )
 
 

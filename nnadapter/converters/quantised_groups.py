@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import isclose
+from math import inf, isclose
 
 from nnadapter.converters.context import ConversionContext, QuantisedNode
 from nnadapter.converters.node import OnnxNode
@@ -28,6 +28,11 @@ GROUPED = _types(
 )
 """Op types that may stand between DequantizeLinear and QuantizeLinear as one quantised operation."""
 
+ACTIVATED = frozenset({"Conv", "Gemm", "MatMul"})
+"""Those of `GROUPED` that an activation may follow."""
+ACTIVATIONS = frozenset({"Relu", "Clip"})
+"""What may stand between one of these and QuantizeLinear."""
+
 _BIASED = frozenset({"Conv", "Gemm"})
 _BIAS_TOLERANCE = 1e-5
 
@@ -37,7 +42,7 @@ def convert_quantised_group(
     node: OnnxNode,
     sources: Mapping[str, OnnxNode],
     target: OnnxNode,
-    activation: Mapping[str, AttributeValue] | None = None,
+    activation: OnnxNode | None = None,
 ) -> None:
     """Convert a group of nodes as one operation on quantised operands, whose result is that of `target`.
 
@@ -51,7 +56,7 @@ def convert_quantised_group(
         node: the op on reals, of `GROUPED`.
         sources: the DequantizeLinear that makes a value, by the value's name; of every input that is not constant.
         target: the QuantizeLinear that reads the node's first output.
-        activation: `fuse_code` and `fuse_parameters` of a Relu or Clip between `node` and `target`.
+        activation: the Relu or Clip between `node` and `target`.
 
     Raises:
         Refusal: scales or zero points are known only at the run, or the operation does not take such operands.
@@ -65,9 +70,32 @@ def convert_quantised_group(
         operands[node.input(2)] = _bias(context, node, operands)
     if node.op_type == "Gemm":
         node = _with_rows(context, node, operands)
-    meaning = QuantisedNode(operands, result, activation or {})
+    meaning = QuantisedNode(operands, result, _fused(context, activation))
     with context.quantised(meaning):
         convert(context, replace(node, outputs=target.outputs))
+
+
+def _fused(context: ConversionContext, activation: OnnxNode | None) -> Mapping[str, AttributeValue]:
+    """The attributes of an operation that applies the activation itself."""
+    if activation is None:
+        return {}
+    if activation.op_type == "Relu":
+        return {"fuse_code": "relu"}
+    bounds = [
+        _bound(context, activation, position, name, default)
+        for position, (name, default) in enumerate((("min", -inf), ("max", inf)), start=1)
+    ]
+    return {"fuse_code": "clip", "fuse_parameters": tuple(bounds)}
+
+
+def _bound(context: ConversionContext, clip: OnnxNode, position: int, name: str, default: float) -> float:
+    """A bound of Clip: an attribute up to version 6, a constant since version 11."""
+    found = context.optional_constant(clip, position)
+    if found is None:
+        return clip.number(name, default)
+    if found.size != 1:
+        raise Refusal(Reason.INVALID_NODE, f"{name} of {clip.op_type} has {found.size} elements; expected one")
+    return float(found.reshape(()))
 
 
 def _with_rows(context: ConversionContext, node: OnnxNode, operands: dict[str, int]) -> OnnxNode:

@@ -32,7 +32,6 @@ class Group:
             self.nodes.append(helper.make_node("Relu", ["r"], ["relu"]))
         self.nodes.append(helper.make_node("QuantizeLinear", ["relu" if relu else "r", "ys", "yz"], ["y"]))
         self.model = self.made()
-        self.fused = {"fuse_code": "relu"} if relu else None
 
     def operand(self, position, operand, constant):
         name = f"x{position}"
@@ -69,7 +68,8 @@ class Group:
         node = next(each for each in nodes if each.name == "op")
         sources = {each.outputs[0]: each for each in nodes if each.op_type == "DequantizeLinear"}
         context.begin(node)
-        convert_quantised_group(context, node, sources, nodes[-1], self.fused)
+        relu = next((each for each in nodes if each.op_type == "Relu" and each is not node), None)
+        convert_quantised_group(context, node, sources, nodes[-1], relu)
         model = context.finish([context.operand_of["y"]])
         verify(model)
         return model

@@ -43,7 +43,7 @@ PASSES = (
 NO_OPERATION = "no operation"
 """What an operation runs as that costs nothing: a view, or one that a pass took away."""
 
-_SIDE_WORK = frozenset({"transpose", "round_to_half", "cast", "copy"})
+_SIDE_WORK = frozenset({"transpose", "round_to_half", "cast", "copy", "centre", "requantise"})
 """Kernels that stand beside what an operation does; a report names them only where there is nothing else."""
 
 
