@@ -47,7 +47,7 @@ def _head() -> Iterator[str]:
     yield ""
     yield f"Made with onnx {onnx.__version__}, which defines opsets up to {onnx.defs.onnx_opset_version()}."
     yield ""
-    yield f"{ops} ops of the domain ai.onnx are converted, in {versions} schema versions, from opset {OLDEST_OPSET} on."
+    yield f"{ops} ops of ONNX's domains are converted, in {versions} schema versions, from opset {OLDEST_OPSET} on."
     yield "A node of such an op can still be refused: for an attribute value, a data type, a shape that is not known,"
     yield "or an input that is computed where it must be constant. `nnadapter report` says which and why."
     yield "What is refused runs on the CPU, by ONNX Runtime."
@@ -63,11 +63,12 @@ def _converted() -> Iterator[str]:
     yield ""
     yield "| ONNX op | schema versions | operations of the adapter IR | data types on fake_npu |"
     yield "|---|---|---|---|"
-    for (_, op_type), versions in sorted(converted().items()):
+    for (domain, op_type), versions in sorted(converted().items(), key=lambda item: item[0][::-1]):
         operations = sorted(becomes.get(op_type, ()))
         missing = [name for name in operations if name not in OPERATIONS]
         told = f"without {', '.join(missing)}" if missing else ", ".join(sorted(_common_dtypes(operations)))
-        yield f"| {op_type} | {_listed(versions)} | {', '.join(operations)} | {told} |"
+        called = f"{domain}::{op_type}" if domain else op_type
+        yield f"| {called} | {_listed(versions)} | {', '.join(operations)} | {told} |"
 
 
 def _common_dtypes(operations: Sequence[str]) -> frozenset[DataType]:
@@ -90,7 +91,7 @@ def _refused() -> Iterator[str]:
     for (reason, why), names in sorted(by_reason.items()):
         yield f"| {', '.join(names)} | `{reason}` | {why} |"
     yield ""
-    yield "Ops of other domains, such as ai.onnx.ml, have none either."
+    yield "Ops of other domains, such as ai.onnx.ml, have none either, but for those above."
 
 
 def _operations() -> Iterator[str]:

@@ -80,7 +80,7 @@ def test_the_table_of_operators_is_fresh(operators):
 
 
 def converted_versions(text):
-    return re.findall(r"^\| (\w+) \| ([\d, ]+) \| .*\|.*\|$", text.split("## Not converted")[0], re.MULTILINE)
+    return re.findall(r"^\| ([\w.:]+) \| ([\d, ]+) \| .*\|.*\|$", text.split("## Not converted")[0], re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", ["README.md", "README.zh.md", "CHANGELOG.md"])
