@@ -43,3 +43,16 @@ def check_onnx_order(type_: OperandType) -> None:
     """Raise InvalidModelError if an image's channels are last."""
     if type_.layout is not Layout.NCHW:
         raise InvalidModelError(f"input has layout {type_.layout.value}, expected NCHW, the only one defined")
+
+
+def check_indices(indices: OperandType, first: OperandType, axis: int) -> None:
+    """Check indices of elements: one along `axis` for each place that they have, which the input has too.
+
+    Raises:
+        InvalidModelError: another rank than the input's, or more places along another axis.
+    """
+    if indices.rank != first.rank:
+        raise InvalidModelError(f"indices has rank {indices.rank}, expected {first.rank} as input")
+    for other, (size, limit) in enumerate(zip(indices.dimensions, first.dimensions, strict=True)):
+        if other != axis and size > limit:
+            raise InvalidModelError(f"indices has {size} elements along axis {other}, expected at most {limit}")

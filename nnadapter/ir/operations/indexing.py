@@ -5,7 +5,7 @@ from __future__ import annotations
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.operations.access import integer, integers, string
-from nnadapter.ir.operations.checks import check_axis, check_length
+from nnadapter.ir.operations.checks import check_axis, check_indices, check_length
 from nnadapter.ir.operations.layouts import like
 from nnadapter.ir.operations.row import Types, no_flops, present, row
 from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
@@ -51,12 +51,7 @@ def _gather(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
 
 def _gather_elements(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
     first, indices = present(types, 0), present(types, 1)
-    axis = check_axis(integer(attributes, "axis"), first.rank)
-    if indices.rank != first.rank:
-        raise InvalidModelError(f"indices has rank {indices.rank}, expected {first.rank} as input")
-    for other, (size, limit) in enumerate(zip(indices.dimensions, first.dimensions, strict=True)):
-        if other != axis and size > limit:
-            raise InvalidModelError(f"indices has {size} elements along axis {other}, expected at most {limit}")
+    check_indices(indices, first, check_axis(integer(attributes, "axis"), first.rank))
     return (like(first, indices.dimensions),)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import NUMERIC, DataType, OperandType
 from nnadapter.ir.operations.access import integer
-from nnadapter.ir.operations.checks import check_axis, check_dimensions, check_vector
+from nnadapter.ir.operations.checks import check_axis, check_dimensions, check_indices, check_vector
 from nnadapter.ir.operations.row import Types, no_flops, present, row
 from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
 
@@ -50,12 +50,7 @@ def _gather_nd(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
 
 def _scatter_elements(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
     first, indices = present(types, 0), present(types, 1)
-    axis = check_axis(integer(attributes, "axis"), first.rank)
-    if indices.rank != first.rank:
-        raise InvalidModelError(f"indices has rank {indices.rank}, expected {first.rank} as input")
-    for other, (size, limit) in enumerate(zip(indices.dimensions, first.dimensions, strict=True)):
-        if other != axis and size > limit:
-            raise InvalidModelError(f"indices has {size} elements along axis {other}, expected at most {limit}")
+    check_indices(indices, first, check_axis(integer(attributes, "axis"), first.rank))
     check_dimensions("updates", present(types, 2), indices.dimensions)
     return (_plain(first),)
 
