@@ -32,6 +32,7 @@ from nnadapter.preparation.forward import Forward
 from nnadapter.preparation.functions import expand_functions
 from nnadapter.preparation.gradients import expand_gradients
 from nnadapter.preparation.inference import Inference
+from nnadapter.preparation.ordering import in_order
 from nnadapter.versions import check_versions
 from partition.graph import Graph, GraphError, Node, Value
 from partition.onnx_io import read_graph
@@ -97,7 +98,7 @@ def prepare(model: onnx.ModelProto) -> Prepared:
         InvalidModelError: the graph contradicts itself.
     """
     check_versions(model)
-    given = prepared = _prepare(*expand_functions(expand_gradients(model)))
+    given = prepared = _prepare(*expand_functions(expand_gradients(in_order(model))))
     while conditions := _known_conditions(prepared):
         try:
             prepared = replace(_prepare(*expand_functions(inline_branches(prepared.model, conditions))), given=given)
