@@ -88,7 +88,7 @@ def with_atoms(
     """Return the same with groups of nodes as atoms, and one operation for each.
 
     1. A node belongs to one atom.
-    2. An operation stands at the last node of its atom; the other nodes have none, and are taken if it is.
+    2. An operation stands at one node of its atom, the one that it is named for; the others are taken if it is.
     3. Groups that could not run one after the other are not made.
 
     Args:
@@ -149,15 +149,16 @@ def _conversion(
     specialised: Specialised, conversion: Conversion, fused: Model, groups: Sequence[tuple[int, ...]]
 ) -> Conversion:
     names = [node.name for node in specialised.graph.nodes]
-    behind = {group[-1]: group for group in conversion.groups}
+    place = {name: position for position, name in enumerate(names)}
+    behind = {node: group for group in conversion.groups for node in group}
     made: list[list[int]] = [[] for _ in names]
     operations = []
     for position, (operation, group) in enumerate(zip(fused.operations, groups, strict=True)):
-        made[group[-1]].append(position)
         members = sorted({member for node in group for member in behind.get(node, (node,))}, reverse=True)
         first = (name for origin in operation.origins for name in conversion.model.operations[int(origin)].origins)
-        origins = dict.fromkeys((*first, *(names[node] for node in members)))
-        operations.append(replace(operation, origins=tuple(origins)))
+        origins = tuple(dict.fromkeys((*first, *(names[node] for node in members))))
+        made[place[origins[0]]].append(position)
+        operations.append(replace(operation, origins=origins))
     found = {operand.name: index for index, operand in enumerate(fused.operands)}
     outputs = fused.outputs[: len(conversion.model.outputs)]
     return replace(

@@ -41,7 +41,7 @@ class Conversion:
     operand_of: Mapping[str, int]
     """The operand of every ONNX value that a converted node reads or makes."""
     groups: tuple[tuple[int, ...], ...] = ()
-    """Nodes that were converted as one, whose operations stand at the last of them."""
+    """Nodes that were converted as one, whose operations stand at one of them."""
     source: tuple[TracedModel, Sequence[Any]] | None = None
     """What the model was filled from: the traced model and the numbers of a replay."""
 
@@ -158,7 +158,7 @@ class GrowingConversion:
         except Refusal:
             self.context.undo(mark)
             return False
-        self._operations[group.target] = tuple(range(before, self.context.operations))
+        self._operations[group.node] = tuple(range(before, self.context.operations))
         self._groups.append(group.members)
         return True
 

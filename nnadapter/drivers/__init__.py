@@ -12,6 +12,7 @@ from nnadapter.drivers.capability import (
 )
 from nnadapter.drivers.interface import (
     INTERFACE_VERSION,
+    NO_OPERATION,
     Admission,
     Context,
     Device,
@@ -24,6 +25,7 @@ from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict
 
 __all__ = [
     "INTERFACE_VERSION",
+    "NO_OPERATION",
     "SUPPORTED",
     "Admission",
     "Capability",

@@ -34,6 +34,10 @@ SegmentModel = Any
 """`nnadapter.ir.Model` or `onnx.ModelProto`, as the device's capability says."""
 
 
+NO_OPERATION = "no operation"
+"""What an operation runs as that costs nothing: a view, or one that a pass took away."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
     """A device's answer to one final segment."""
@@ -42,7 +46,7 @@ class Admission:
     """Yes obliges the driver to compile."""
     runs_as: tuple[str, ...] = ()
     """For every operation of the model (node, for ONNX), what it runs as on the device; empty if not known.
-    Operations with the same text are fused into one."""
+    Operations with the same text are fused into one; `NO_OPERATION` costs nothing."""
     facts: Mapping[str, int | float | str] = field(default_factory=dict)
     """What the device can say beforehand, for the report: names as in `arena_bytes`, units in the name."""
 

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nnadapter.errors import InvalidModelError
+
 Array = NDArray[Any]
 """A numpy array of any data type."""
 
@@ -104,6 +106,25 @@ class Quantisation:
     """As many as scales."""
     axis: int | None = None
     """The axis that the scales run along; None for per tensor."""
+
+    def __post_init__(self) -> None:
+        """Take numpy's numbers and lists for what they are.
+
+        Raises:
+            InvalidModelError: a scale is no number, or a zero point no whole one.
+        """
+        try:
+            scale, zero_point = tuple(map(float, self.scale)), tuple(map(int, self.zero_point))
+            whole = all(point == given for point, given in zip(zero_point, self.zero_point, strict=True))
+        except (TypeError, ValueError, OverflowError):
+            whole = False
+        if not whole:
+            raise InvalidModelError(
+                f"scales {self.scale!r} and zero points {self.zero_point!r} do not quantise; "
+                "expected lists of numbers, the zero points whole"
+            )
+        object.__setattr__(self, "scale", scale)
+        object.__setattr__(self, "zero_point", zero_point)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import INTEGER, DataType, OperandType, QuantisedType
 from nnadapter.ir.schema import Attributes, OperationSchema
+
+_LEAST_SCALE, _LARGEST_SCALE = float(np.finfo(np.float32).smallest_subnormal), float(np.finfo(np.float32).max)
 
 
 def integer_range(dtype: DataType) -> tuple[int, int]:
@@ -40,8 +44,8 @@ def check_quantisation(name: str, type_: OperandType) -> None:
         raise InvalidModelError(
             f"{name} has {count} scales and {len(quantisation.zero_point)} zero points, expected {wanted} of each"
         )
-    if not all(0 < scale < float("inf") for scale in quantisation.scale):
-        raise InvalidModelError(f"{name} has a scale that is not positive and finite, expected only such")
+    if not all(_LEAST_SCALE <= scale <= _LARGEST_SCALE for scale in quantisation.scale):
+        raise InvalidModelError(f"{name} has a scale that is not positive and finite in float32, expected only such")
     smallest, largest = integer_range(type_.dtype)
     if not all(smallest <= point <= largest for point in quantisation.zero_point):
         raise InvalidModelError(f"{name} has a zero point outside its data type, expected {smallest} to {largest}")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nnadapter.analysis import Analysis, Piece
+from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.drivers.selection import CPU, HOSTS
 from nnadapter.executor import called
 from nnadapter.plans import PlanCounts
@@ -286,8 +287,13 @@ def _runs_as(analysis: Analysis) -> dict[int, str]:
         for nodes, text in zip(owners, piece.admission.runs_as, strict=False):
             for node in nodes:
                 words.setdefault(node, {})[text] = None
-        found.update((node, ", ".join(texts)) for node, texts in words.items())
+        found.update((node, ", ".join(_telling(texts))) for node, texts in words.items())
     return found
+
+
+def _telling(texts: Collection[str]) -> Collection[str]:
+    """What says something, if anything does."""
+    return [text for text in texts if text != NO_OPERATION] or texts
 
 
 def _segment_facts(analysis: Analysis, step: Step, observed: Observed, piece: Piece | None) -> SegmentFacts:

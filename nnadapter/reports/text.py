@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.drivers.selection import HOSTS
 from nnadapter.reports.op_types import op_type_lines
 from nnadapter.reports.units import count, quantity
@@ -68,7 +69,8 @@ def _groups(report: PartitionReport) -> Iterator[str]:
         said = [node for node in report.nodes if node.device == device and node.runs_as]
         groups: dict[tuple[int | None, str], list[NodeFacts]] = {}
         for node in said:
-            groups.setdefault((node.segment, node.runs_as), []).append(node)
+            if node.runs_as != NO_OPERATION:
+                groups.setdefault((node.segment, node.runs_as), []).append(node)
         if groups:
             (_, largest), members = max(groups.items(), key=lambda item: len(item[1]))
             fused = f"fused into {len(groups)}, most of them ({len(members)}) into {largest}"

@@ -17,7 +17,7 @@ CUSTOM = '<ir_version: 10, opset_import: ["" : 17, "somebody" : 1]>'
 FAULTY = {
     "unknown.onnx": f"{HEAD} g (float[2] x) => (float[2] y) {{ a = Relu(x) y = NoSuchOperation(a) }}",
     "custom.onnx": f"{CUSTOM} g (float[2] x) => (float[2] y) {{ a = Relu(x) y = somebody.Special(a) }}",
-    "disorder.onnx": f"{HEAD} g (float[2] x) => (float[2] y) {{ y = Neg(a) a = Relu(x) }}",
+    "circle.onnx": f"{HEAD} g (float[2] x) => (float[2] y) {{ y = Neg(a) a = Add(x, y) }}",
     "dangling.onnx": f"{HEAD} g (float[2] x) => (float[2] y) {{ y = Add(x, nowhere) }}",
     "short.onnx": f"{HEAD} g (float[2] x) => (float[2] y) {{ c = Constant <value = float[1] {{1}}> () y = Add(x, c) }}",
 }
@@ -64,7 +64,7 @@ def faulty(folder):
         ("weightless", "external data file 'weights.bin'"),
         ("mojibake", "a name in it is not UTF-8"),
         ("short", "has an attribute that cannot be read"),
-        ("disorder", "before it is made"),
+        ("circle", "before it is made"),
         ("dangling", "reads 'nowhere', which nothing makes"),
     ],
 )

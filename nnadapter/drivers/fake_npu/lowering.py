@@ -11,6 +11,7 @@ from nnadapter.drivers.fake_npu.emission import emit
 from nnadapter.drivers.fake_npu.evaluation import EVALUATORS
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.program import weight_bytes
+from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.passes import Observer, fold_constants, run_passes
 
@@ -40,8 +41,6 @@ PASSES = (
 
 `simplify` comes once more for the transposes that the new layout brings, and `remove_dead` for what that leaves."""
 
-NO_OPERATION = "no operation"
-"""What an operation runs as that costs nothing: a view, or one that a pass took away."""
 
 _SIDE_WORK = frozenset({"transpose", "round_to_half", "cast", "copy", "centre", "requantise"})
 """Kernels that stand beside what an operation does; a report names them only where there is nothing else."""
