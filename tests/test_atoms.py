@@ -157,6 +157,8 @@ def test_quantised_groups_are_one_operation_each_and_exact():
     runs_as = {node.name: node.runs_as for node in report.nodes}
     assert runs_as["conv_c1"] == runs_as["d_w_c1"] == "convolution of conv_c1"
     assert runs_as["conv_c2"] == "convolution of conv_c2"
+    counted = {node.op_type for node in report.nodes if node.flops}
+    assert counted == {"Conv", "Add", "QuantizeLinear", "DequantizeLinear"}  # the first and the last, which stand alone
 
 
 def test_a_cut_between_groups_keeps_both_whole():

@@ -22,7 +22,8 @@ def _types(text: str) -> frozenset[str]:
 
 
 GROUPED = _types(
-    "Conv MatMul Gemm Add Sub Mul Div Max Min Concat AveragePool MaxPool Softmax LogSoftmax Relu Clip Sigmoid Tanh"
+    "Conv MatMul Gemm Add Sub Mul Div Max Min Concat AveragePool GlobalAveragePool ReduceMean MaxPool Resize"
+    " Softmax LogSoftmax Relu Clip Sigmoid Tanh"
     " HardSigmoid HardSwish LeakyRelu Elu Selu Gelu Softplus Softsign Mish Swish Erf Exp Log Sqrt Reciprocal Sin Cos"
     " Abs Neg Reshape Transpose Squeeze Unsqueeze Flatten Expand Tile Slice Gather DepthToSpace SpaceToDepth"
 )

@@ -169,6 +169,14 @@ def test_what_moves_keeps_its_scale(op_type, attributes):
         Group(op_type, [x], RESULT, attributes).converted()
 
 
+@pytest.mark.parametrize(
+    ("op_type", "attributes"), [("GlobalAveragePool", {}), ("ReduceMean", {"keepdims": 0}), ("Softmax", {"axis": 1})]
+)
+def test_means_are_rounded_once(op_type, attributes):
+    operation = check(Group(op_type, [picture(2, 4, 6, 6)], RESULT, attributes))[-1]
+    assert operation == ("SOFTMAX" if op_type == "Softmax" else "REDUCE_MEAN")
+
+
 def test_concat_of_different_scales():
     operands = [picture(2, 3), picture(4, 3, seed=5, scale=0.007, zero_point=9)]
     assert check(Group("Concat", operands, RESULT, {"axis": 0}))[-1] == "CONCAT"

@@ -133,3 +133,17 @@ def test_constants_may_be_quantised():
     constant = builder.add_constant("w", np.ones((2, 3), np.int8), PER_TENSOR)
     (made,) = builder.add_operation("DEQUANTIZE", (constant,), {"to": "float16"})
     assert builder.type_of(made) == OperandType(DataType.FLOAT16, (2, 3))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"scale": (0.1,), "zero_point": (0.5,)}, {"scale": "x", "zero_point": (0,)}, {"scale": (0.1,), "zero_point": 3}],
+)
+def test_what_does_not_quantise_is_refused(given):
+    with pytest.raises(InvalidModelError, match="do not quantise"):
+        Quantisation(**given)
+
+
+def test_numbers_of_numpy_are_taken():
+    found = Quantisation(scale=np.array([0.5, 2], np.float32), zero_point=list(np.array([1, 2], np.int8)), axis=0)
+    assert (found.scale, found.zero_point) == ((0.5, 2.0), (1, 2)) and type(found.zero_point[0]) is int

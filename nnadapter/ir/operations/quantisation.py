@@ -46,7 +46,7 @@ TABULATED = _types(
     " HARD_SWISH LEAKY_RELU ELU SELU ABS NEG"
 )
 """Those of `REALS` that are functions of one variable: a table of 256 results says what they do to 8 bits."""
-REALS = TABULATED | _types("ADD SUB MUL DIV MAX MIN AVERAGE_POOL_2D SOFTMAX LOG_SOFTMAX CONCAT")
+REALS = TABULATED | _types("ADD SUB MUL DIV MAX MIN AVERAGE_POOL_2D REDUCE_MEAN SOFTMAX LOG_SOFTMAX CONCAT")
 """Operations that compute with the reals that operands of 8 bits stand for, if their result is quantised."""
 
 _BIAS_TOLERANCE = 1e-5
