@@ -116,7 +116,8 @@ def _attention(query, key, value, mask=None, lengths=None, **attributes):  # typ
     stages["masked"] = stages["capped"] + addition
     raised = np.exp(stages["masked"] - np.maximum(stages["masked"].max(-1, keepdims=True), -1e300))
     total = raised.sum(-1, keepdims=True)
-    stages["softmax"] = np.divide(raised, total, out=np.zeros_like(raised), where=total > 0)
+    empty = np.nan if attributes["without_keys"] == "nan" else 0.0
+    stages["softmax"] = np.divide(raised, total, out=np.full_like(raised, empty), where=total > 0)
     result = stages["softmax"] @ value
     return result if attributes["scores"] == "none" else [result, stages[attributes["scores"]]]
 

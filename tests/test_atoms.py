@@ -173,3 +173,24 @@ def test_a_device_that_does_not_know_integers_gets_the_reals():
     report = run_quantised(["RELU", "ADD"], within=0.0601)  # one step, where sums in float lie between two
     placed = {node.name: node.device for node in report.nodes}
     assert placed["add"] == "trial:1" and placed["conv_c1"] == "cpu"
+
+
+def test_attention_that_sees_nothing_is_what_onnxruntime_makes_of_it():
+    text = f"""{HEAD}
+    g (float[1, 2, 3, 4] q, float[1, 2, 4, 5] k, float[1, 2, 5, 4] v, float[1, 1, 3, 5] mask)
+    => (float[1, 2, 3, 4] y) {{
+        scores = MatMul (q, k)
+        masked = Add (scores, mask)
+        weights = Softmax <axis = -1> (masked)
+        y = MatMul (weights, v)
+    }}"""
+    shapes = {"q": (1, 2, 3, 4), "k": (1, 2, 4, 5), "v": (1, 2, 5, 4)}
+    feed = {name: numbers(*shape) for name, shape in shapes.items()}
+    feed["mask"] = np.where(np.arange(15).reshape(1, 1, 3, 5) < 7, -np.inf, 0).astype(np.float32)
+    model = parse(text)
+    with nna.InferenceSession(model, devices="fake_npu") as session:
+        found = session.run(None, feed)[0]
+        assert "attention" in session.report().nodes[0].runs_as
+    expected = run_whole(model, feed)[0]
+    assert np.isnan(expected[:, :, 0]).all() and not np.isnan(expected[:, :, 1:]).any()
+    np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -251,7 +251,15 @@ _SEQUENCES = {
     ),
     "ATTENTION": Row(
         lower=sequences.by_role(
-            "attention", "scale", "softcap", "is_causal", "offset", "left_window", "right_window", "scores"
+            "attention",
+            "scale",
+            "softcap",
+            "is_causal",
+            "offset",
+            "left_window",
+            "right_window",
+            "scores",
+            "without_keys",
         ),
         dtypes=FLOATS,
         other_dtypes={3: FLOATS | BOOLEANS, 4: INDICES},

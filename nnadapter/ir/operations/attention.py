@@ -154,6 +154,7 @@ ROWS: tuple[OperationSchema, ...] = (
             Attribute("left_window", Kind.INT, -1),
             Attribute("right_window", Kind.INT, -1),
             Attribute("scores", Kind.STRING, "none", choices=("none", "product", "capped", "masked", "softmax")),
+            Attribute("without_keys", Kind.STRING, "zero", choices=("zero", "nan")),
         ),
         outputs=("output", "scores"),
         ranks=(4, 4),

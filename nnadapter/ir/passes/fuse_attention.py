@@ -9,6 +9,7 @@ from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, Operand
 from nnadapter.ir.pattern import Match, OperationPattern, Pattern, constant, either, operand, operation
 from nnadapter.ir.rewrite import Rule, rewrite
+from nnadapter.ir.schema import AttributeValue
 
 
 def fuse_attention(model: Model) -> Model:
@@ -22,7 +23,7 @@ def fuse_attention(model: Model) -> Model:
     5. Refused: a softmax along another axis, integers, a mask that makes the scores larger, a part that something else
        reads.
 
-    A query that may look at no key gives zeros afterwards, where SOFTMAX gives NaN.
+    A query that may look at no key gives NaN, as SOFTMAX does (`without_keys`).
     """
     return rewrite(model, _RULES)
 
@@ -37,7 +38,8 @@ def _replace(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     inputs = [query, key, value]
     if "mask" in match.operands:
         inputs.append(match.operands["mask"])
-    return editor.add_operation("ATTENTION", inputs, {"scale": _scale(editor, match)}, origins=match.operations)
+    attributes: dict[str, AttributeValue] = {"scale": _scale(editor, match), "without_keys": "nan"}
+    return editor.add_operation("ATTENTION", inputs, attributes, origins=match.operations)
 
 
 def _fit(editor: ModelEditor, match: Match, query: int, key: int, value: int) -> bool:

@@ -46,6 +46,7 @@ def _mask(kind, shape):
             "left_window": st.integers(-1, 2),
             "right_window": st.integers(-1, 2),
             "scores": st.sampled_from(["none", "product", "capped", "masked", "softmax"]),
+            "without_keys": st.sampled_from(["zero", "nan"]),
         }
     ),
 )

@@ -141,6 +141,7 @@ def _bind_block(
     scores = call.scratch[0][: edge.size].reshape(*query.shape[:3], keys)
     apart = scores.reshape(*query.shape[:2], shared, queries, keys)
     scale, softcap, wanted = (call.parameters[name] for name in ("scale", "softcap", "scores"))
+    softmax = _softmax if call.parameters["without_keys"] == "nan" else _softmax_or_zeros
     shown = call.outputs[1].reshape(sizes)[block] if wanted != "none" else None
 
     def show(stage: str) -> None:
@@ -161,7 +162,7 @@ def _bind_block(
         for places in forbidden:
             np.copyto(apart, -np.inf, where=places[block])
         show("masked")
-        _softmax(scores, edge)
+        softmax(scores, edge)
         show("softmax")
         np.matmul(scores, value, out)
 
@@ -169,6 +170,15 @@ def _bind_block(
 
 
 def _softmax(scores: Array, edge: Array) -> None:
+    """Along the last axis, in place."""
+    np.maximum.reduce(scores, axis=-1, keepdims=True, out=edge)
+    np.subtract(scores, edge, scores)
+    np.exp(scores, scores)
+    np.add.reduce(scores, axis=-1, keepdims=True, out=edge)
+    np.divide(scores, edge, scores)
+
+
+def _softmax_or_zeros(scores: Array, edge: Array) -> None:
     """Along the last axis, in place; a row in which all is forbidden becomes zeros."""
     np.maximum.reduce(scores, axis=-1, keepdims=True, out=edge)
     np.maximum(edge, _LOWEST, out=edge)
