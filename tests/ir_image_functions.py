@@ -117,7 +117,8 @@ def _source(length: int, out: int, scale: float, mode: str) -> Array:
         return x * np.float32(length - 1) / np.float32(out - 1) if out > 1 else np.zeros_like(x)
     if mode == "pytorch_half_pixel" and out == 1:
         return np.zeros_like(x)
-    shift = np.float32(length / 2 * (1 - out / (factor * length))) if mode == "half_pixel_symmetric" else np.float32(0)
+    spread = np.float32(out) / (factor * np.float32(length))
+    shift = np.float32(length) * half * (1 - spread) if mode == "half_pixel_symmetric" else np.float32(0)
     return shift + (x + half) / factor - half
 
 

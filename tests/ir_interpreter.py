@@ -256,6 +256,8 @@ def _gather_elements(x: Array, indices: Array, axis: int) -> Array:
 
 
 def _pad(x: Array, mode: str, pads: Any, value: float) -> Array:
+    if x.ndim == 0:
+        return x
     begins, ends = pads[: x.ndim], pads[x.ndim :]
     kept = tuple(
         slice(max(0, -begin), size - max(0, -end)) for begin, end, size in zip(begins, ends, x.shape, strict=True)

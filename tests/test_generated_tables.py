@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
+from nnadapter.converters import OnnxNode, convert_graph
 from nnadapter.preparation import prepare
+from partition.graph import Value
+from partition.verdict import Reason
 from tests.models import HEAD, numbers, parse, run_whole
 
 _TABLES = f"""{HEAD}
@@ -56,3 +59,10 @@ def test_what_is_known_of_an_input_needs_no_device(op_type):
     session = nna.InferenceSession(model, devices="fake_npu", options=nna.Options(fallback="forbid"))
     (got,) = session.run(None, {"x": numbers(2, 3)})
     np.testing.assert_array_equal(got, run_whole(model, {"x": numbers(2, 3)})[0])
+
+
+def test_a_table_that_fills_memory_is_not_made():
+    node = OnnxNode("window", "HannWindow", "", 17, ("size",), ("y",))
+    values = {"y": Value("y", "float32", (10**12,))}
+    verdict = convert_graph([node], values, {"size": np.array(10**12)}, ["y"]).verdicts[0]
+    assert verdict.reason is Reason.MEMORY_LIMIT and "at most" in verdict.detail

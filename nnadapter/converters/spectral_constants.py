@@ -17,6 +17,7 @@ from nnadapter.converters.registry import Converter, converter, data_type_name
 from nnadapter.ir.operand import Array, DataType
 from partition.verdict import Reason
 
+_MOST_ELEMENTS = 1 << 24
 _WINDOWS: Mapping[str, tuple[float, ...]] = {
     "BlackmanWindow": (0.42, -0.5, 0.08),
     "HammingWindow": (25 / 46, -21 / 46),
@@ -28,6 +29,7 @@ _WINDOWS: Mapping[str, tuple[float, ...]] = {
 def _window(weights: tuple[float, ...]) -> Converter:
     def convert_window(context: ConversionContext, node: OnnxNode) -> None:
         size = int(_number(context, node, 0))
+        _check_size(node, size)
         # A window of one element has nowhere to go: a symmetric one of it stays at the circle's start.
         period = max(size if node.integer("periodic", 1) else size - 1, 1)
         angles = np.arange(max(size, 0)) * (2 * np.pi / period)
@@ -51,10 +53,20 @@ def convert_mel_weight_matrix(context: ConversionContext, node: OnnxNode) -> Non
     bins, length, rate, lowest, highest = (_number(context, node, position) for position in range(5))
     if bins < 1 or length < 1 or rate <= 0 or not -700 < lowest <= highest:
         raise Refusal(Reason.INVALID_NODE, f"inputs of MelWeightMatrix are {bins, length, rate, lowest, highest}")
+    _check_size(node, bins * length)
     low, high = (2595 * np.log10(1 + edge / 700) for edge in (lowest, highest))
     mels = low + np.arange(int(bins) + 2) * ((high - low) / (bins + 2))
     edges = np.floor((length + 1) * 700 * (10 ** (mels / 2595) - 1) / rate)
     _add_table(context, node, _triangles(edges, int(length) // 2 + 1))
+
+
+def _check_size(node: OnnxNode, size: float) -> None:
+    """A table is a constant in memory; a few bytes of a model may ask for any size."""
+    if size > _MOST_ELEMENTS:
+        raise Refusal(
+            Reason.MEMORY_LIMIT,
+            f"{node.op_type} makes a table of {size:.0f} elements; at most {_MOST_ELEMENTS} are made",
+        )
 
 
 def _triangles(edges: Array, rows: int) -> Array:

@@ -110,6 +110,6 @@ def _typed(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
 def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     try:
         inferred: onnx.ModelProto = shape_inference.infer_shapes(model, data_prop=True)
-    except (shape_inference.InferenceError, ValueError, RuntimeError):
+    except (shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError):
         return model
     return inferred

@@ -23,6 +23,7 @@ from nnadapter.errors import DeviceNotFoundError
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import ANY, Array, OperandType
 from nnadapter.ir.operations import SCHEMAS
+from nnadapter.ir.verify import verify
 from partition.verdict import SUPPORTED, Verdict
 
 _CAPABILITY = Capability(
@@ -65,7 +66,12 @@ class NullContext(Context):
         return [SUPPORTED] * len(model.operations)
 
     def compile(self, model: Model) -> Program:
-        """See `Context.compile`."""
+        """See `Context.compile`.
+
+        Raises:
+            InvalidModelError: the model contradicts itself.
+        """
+        verify(model)
         return NullProgram(model)
 
 

@@ -146,6 +146,7 @@ def _sealed(result: Any, arrays: list[Array]) -> Any:
         return tuple(_sealed(each, arrays) for each in result)
     if result is None:
         return None
+    result = np.asarray(result)  # numpy makes scalars of arrays without dimensions
     sealed = result.copy() if any(np.may_share_memory(result, array) for array in arrays) else result
     sealed.flags.writeable = False
     return sealed

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnadapter.errors import InvalidModelError
-
 Array = NDArray[Any]
 """A numpy array of any data type."""
 
@@ -108,23 +106,16 @@ class Quantisation:
     """The axis that the scales run along; None for per tensor."""
 
     def __post_init__(self) -> None:
-        """Take numpy's numbers and lists for what they are.
-
-        Raises:
-            InvalidModelError: a scale is no number, or a zero point no whole one.
-        """
+        """Take numpy's numbers and lists for what they are; what is no number stays, for `verify` to refuse."""
         try:
             scale, zero_point = tuple(map(float, self.scale)), tuple(map(int, self.zero_point))
             whole = all(point == given for point, given in zip(zero_point, self.zero_point, strict=True))
+            texts = any(isinstance(each, str) for each in (*self.scale, *self.zero_point))
         except (TypeError, ValueError, OverflowError):
-            whole = False
-        if not whole:
-            raise InvalidModelError(
-                f"scales {self.scale!r} and zero points {self.zero_point!r} do not quantise; "
-                "expected lists of numbers, the zero points whole"
-            )
-        object.__setattr__(self, "scale", scale)
-        object.__setattr__(self, "zero_point", zero_point)
+            return
+        if whole and not texts:
+            object.__setattr__(self, "scale", scale)
+            object.__setattr__(self, "zero_point", zero_point)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +175,13 @@ class Operand:
 
 
 def freeze(array: Array) -> Array:
-    """Return `array` as a contiguous array that cannot be written to, copied only where it must be."""
+    """Return `array` as a contiguous array that cannot be written to, in this machine's byte order.
+
+    It is copied only where it must be.
+    """
+    array = np.asarray(array)  # numpy gives a number, not an array, where nothing has axes
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if array.flags.c_contiguous and not array.flags.writeable:
         return array
     # Reshaped so that a scalar stays one, and so that the caller's own array object keeps its flags.

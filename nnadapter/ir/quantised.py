@@ -44,8 +44,12 @@ def check_quantisation(name: str, type_: OperandType) -> None:
         raise InvalidModelError(
             f"{name} has {count} scales and {len(quantisation.zero_point)} zero points, expected {wanted} of each"
         )
+    if not all(isinstance(scale, float) for scale in quantisation.scale):
+        raise InvalidModelError(f"{name} has a scale that is no number, expected numbers")
     if not all(_LEAST_SCALE <= scale <= _LARGEST_SCALE for scale in quantisation.scale):
         raise InvalidModelError(f"{name} has a scale that is not positive and finite in float32, expected only such")
+    if not all(isinstance(point, int) for point in quantisation.zero_point):
+        raise InvalidModelError(f"{name} has a zero point that is no whole number, expected whole numbers")
     smallest, largest = integer_range(type_.dtype)
     if not all(smallest <= point <= largest for point in quantisation.zero_point):
         raise InvalidModelError(f"{name} has a zero point outside its data type, expected {smallest} to {largest}")

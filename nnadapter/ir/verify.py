@@ -14,6 +14,7 @@ from nnadapter.ir.operand import Layout, Lifetime, Operand, OperandType, Quantis
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.quantised import check_quantisation, result_types
 from nnadapter.ir.schema import Attribute, AttributeValue, OperationSchema, Role
+from nnadapter.ir.wellformed import check_well_formed
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +159,16 @@ def _wrong(schema: OperationSchema, attribute: Attribute, value: object, expecte
 def verify(model: Model) -> None:
     """Check a complete model, whoever made it.
 
-    1. Operands: unique names, sane dimensions and layouts, sound quantisation, and constants whose contents fit.
-    2. The lists of inputs and outputs agree with the operands' lifetimes.
-    3. Operations, in order: known types, complete attributes, inputs that exist by then, outputs made once, and of
+    1. Everything is of the Python type that its field declares.
+    2. Operands: unique names, sane dimensions and layouts, sound quantisation, and constants whose contents fit.
+    3. The lists of inputs and outputs agree with the operands' lifetimes.
+    4. Operations, in order: known types, complete attributes, inputs that exist by then, outputs made once, and of
        the types that the schema infers.
 
     Raises:
         InvalidModelError: the first thing that is wrong, with the operand or operation that it concerns.
     """
+    check_well_formed(model)
     _check_names(model)
     for operand in model.operands:
         _check_operand(operand)

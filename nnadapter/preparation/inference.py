@@ -84,7 +84,7 @@ class Inference:
         skeleton = self._skeleton(shapes, constants, nodes)
         try:
             shape_inference.infer_shapes(skeleton, strict_mode=True, data_prop=True)
-        except (shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        except (shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
             return _is_not_about_shapes(str(error))
         return True
 
@@ -123,7 +123,7 @@ class Inference:
 def _inferred(skeleton: onnx.ModelProto) -> onnx.GraphProto:
     try:
         return shape_inference.infer_shapes(skeleton, data_prop=True).graph
-    except (shape_inference.InferenceError, ValueError, RuntimeError) as error:
+    except (shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
         raise InvalidModelError(
             f"the model contradicts itself: {' '.join(str(error).split())}; export it again"
         ) from error

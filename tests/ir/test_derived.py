@@ -123,3 +123,9 @@ def test_a_view_does_not_keep_what_it_was_made_from():
     del array
     gc.collect()
     assert kept() is None
+
+
+def test_results_without_dimensions_stay_arrays():
+    array = freeze(np.array(3.0))
+    found = derived(scaled, array, by=2)
+    assert isinstance(found, np.ndarray) and found.shape == () and found == 6

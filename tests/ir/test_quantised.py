@@ -136,12 +136,15 @@ def test_constants_may_be_quantised():
 
 
 @pytest.mark.parametrize(
-    "given",
-    [{"scale": (0.1,), "zero_point": (0.5,)}, {"scale": "x", "zero_point": (0,)}, {"scale": (0.1,), "zero_point": 3}],
+    ("scale", "zero_point", "said"),
+    [((0.1,), (0.5,), "no whole number"), (("1",), (0,), "no number"), ((1e300,), (0,), "finite")],
 )
-def test_what_does_not_quantise_is_refused(given):
-    with pytest.raises(InvalidModelError, match="do not quantise"):
-        Quantisation(**given)
+def test_what_does_not_quantise_is_refused(scale, zero_point, said):
+    builder = ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, (3,)))
+    wrong = QuantisedType(DataType.INT8, Quantisation(scale=scale, zero_point=zero_point))
+    with pytest.raises(InvalidModelError, match=said):
+        builder.add_operation("QUANTIZE", (x,), quantised=(wrong,))
 
 
 def test_numbers_of_numpy_are_taken():

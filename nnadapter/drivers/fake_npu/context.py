@@ -18,6 +18,7 @@ from nnadapter.drivers.fake_npu.reuse import Lowerings
 from nnadapter.drivers.fake_npu.scratch import with_scratch
 from nnadapter.drivers.fake_npu.verdicts import Verdicts
 from nnadapter.drivers.interface import Admission, Context, Program
+from nnadapter.drivers.invalid_models import invalid_models_told
 from nnadapter.ir.model import Model
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
@@ -48,8 +49,13 @@ class FakeNpuContext(Context):
         self._lock = Lock()
 
     def supported(self, model: Model) -> Sequence[Verdict]:
-        """See `Context.supported`."""
-        return self._verdicts.of(model)
+        """See `Context.supported`.
+
+        Raises:
+            InvalidModelError: the model is the first of its structure, and contradicts itself.
+        """
+        with invalid_models_told(model):
+            return self._verdicts.of(model)
 
     def admit(self, model: Model) -> Admission:
         """See `Context.admit`."""
@@ -90,9 +96,10 @@ class FakeNpuContext(Context):
         self.arenas.clear()
 
     def _prepare(self, model: Model) -> _Prepared:
-        lowered = self._lower(model)
-        graph = with_scratch(lowered.graph)
-        return _Prepared(graph, lowered.weight_bytes, lowered.runs_as, plan_memory(graph))
+        with invalid_models_told(model):
+            lowered = self._lower(model)
+            graph = with_scratch(lowered.graph)
+            return _Prepared(graph, lowered.weight_bytes, lowered.runs_as, plan_memory(graph))
 
     def _lower(self, model: Model) -> Lowered:
         half = self._options.half_precision

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from nnadapter.drivers.fake_npu.operations import LARGEST_RANK, OPERATIONS, Row, Types
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Lifetime
+from nnadapter.ir.verify import verify
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
 _STRUCTURES = 16
@@ -37,7 +38,7 @@ class Verdicts:
         self._lock = Lock()
 
     def of(self, model: Model) -> tuple[Verdict, ...]:
-        """The verdict on each operation.
+        """The verdict on each operation; what was not seen before is checked as a whole first.
 
         Of a number, `judge` only asks whether it is 0, and names it in refusals. So where all was taken once, all of
         the same structure is taken again, if it holds elements.
@@ -63,6 +64,7 @@ class Verdicts:
             self._supported.clear()
 
     def _judged(self, model: Model) -> tuple[Verdict, ...]:
+        verify(model)
         return tuple(judge(model, operation, self._switched_off) for operation in model.operations)
 
 

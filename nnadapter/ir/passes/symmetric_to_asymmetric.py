@@ -49,7 +49,7 @@ def _shifted(type_: QuantisedType) -> QuantisedType:
 
 def _shift(value: Array) -> Array:
     """Adding 128 flips the sign bit."""
-    return value.view(np.uint8) ^ np.uint8(_SHIFT)
+    return np.asarray(value.view(np.uint8) ^ np.uint8(_SHIFT))
 
 
 class _Shifting:
@@ -60,7 +60,7 @@ class _Shifting:
         self._unsigned: dict[int, int] = {}
         """Operands of the model by what stands for them."""
         self._signed: dict[int, int] = {}
-        """Those of the keys of `_unsigned` that were made again as int8."""
+        """Those of the keys of `_unsigned` that are there as int8 as well, and what they are."""
         self._current: Sequence[int] = ()
 
     def visit(self, index: int) -> None:
@@ -117,11 +117,11 @@ class _Shifting:
             target = _shifted(type_)
             if value is None:
                 found = self._converted(operand, target)
-                self._signed[operand] = operand
             else:
                 name = f"{editor.operand(operand).name}:uint8"
                 found = editor.add_constant(name, derived(_shift, value), target.quantisation)
             self._unsigned[operand] = found
+            self._signed[operand] = operand  # it stays as it is for those who want it so
         return found
 
     def _converted(self, operand: int, type_: QuantisedType | None) -> int:

@@ -188,3 +188,14 @@ def test_resize(size, mode, kind):
     expected = oracle("Resize", [x, None, None, np.array(shape)], onnx_attributes, (3,))
     found = run("RESIZE_LINEAR" if kind == "linear" else "RESIZE_NEAREST", [x], attributes)
     close(found, expected, 1e-5)
+
+
+@pytest.mark.parametrize(("size", "result"), [(3, 5), (3, 10), (6, 10), (9, 15)])
+def test_symmetric_places_that_are_whole_numbers_are_not_rounded_below(size, result):
+    x = np.arange(size, dtype=np.float32).reshape(1, 1, size, 1)
+    attributes = {"coordinate_transformation_mode": "half_pixel_symmetric", "nearest_mode": "floor"}
+    scales = (1.0, 1.0, float(np.float32(result / size)), 1.0)
+    given = np.array(scales, np.float32)
+    expected = oracle("Resize", [x, None, given], {**attributes, "mode": "nearest"}, (2,))
+    found = run("RESIZE_NEAREST", [x], {**attributes, "shape": expected.shape, "scales": scales})
+    np.testing.assert_array_equal(found, expected)

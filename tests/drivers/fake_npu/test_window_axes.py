@@ -83,6 +83,14 @@ def test_the_least_of_numbers_is_found_at_the_border():
     assert indices.reshape(-1).tolist() == [0, 1, 3, 4]
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_the_least_of_numbers_is_found_where_taps_lie_apart(dtype):
+    lowest = np.full((2, 1, 4, 4), np.iinfo(dtype).min, dtype)
+    attributes = {"kernel_shape": (2, 2), "pads": (1, 1, 1, 1), "dilations": (2, 2)}
+    _, indices = agrees("MAX_POOL_2D_WITH_INDICES", [lowest], attributes)
+    assert indices[0, 0, 0].tolist() == [5, 4, 5, 6]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int8", "int32"])
 def test_unpooling(dtype):
     x, indices = np.arange(1, 13).reshape(1, 3, 2, 2).astype(dtype), np.random.default_rng(0).permutation(60)[:12]

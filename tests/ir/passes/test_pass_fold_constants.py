@@ -91,3 +91,11 @@ def test_absent_inputs_are_absent():
     np.testing.assert_allclose(
         after.operands[after.operations[0].inputs[1]].value, random(1, 3, 4) @ random(2, 3, 4).T, rtol=1e-5
     )
+
+
+def test_what_has_no_axes_is_folded_to_an_array():
+    program = Program(x=(2, 3))
+    part = program("SLICE", np.array(1.5, np.float32), axes=(), starts=(), ends=(), steps=())
+    after = fold_constants(program.finish(program("ADD", program.x, part)))
+    assert types(after) == ["ADD"]
+    assert all(isinstance(operand.value, np.ndarray | None) for operand in after.operands)

@@ -196,3 +196,24 @@ def test_products_are_not_folded_into():
     network.add("ADD", network.last, ones)
     after = check(PASSES["fuse_scale_and_bias"], network.finish())
     assert types(after) == ["QUANTIZE", "CONV_2D", "ADD"]
+
+
+def test_a_scalar_is_shifted():
+    builder = ModelBuilder()
+    constant = builder.add_constant("c", np.array(3, np.int8), Quantisation(scale=(0.5,), zero_point=(1,)))
+    model = builder.finish(builder.add_operation("DEQUANTIZE", (constant,)))
+    after = symmetric_to_asymmetric(model)
+    verify(after)
+    assert interpret(after, []) == interpret(model, []) == [1.0]
+
+
+def test_integers_of_a_constant_are_kept_for_those_who_see_them():
+    builder = ModelBuilder()
+    constant = builder.add_constant("c", np.array([3, -4, 5], np.int8), Quantisation(scale=(0.5,), zero_point=(1,)))
+    (reals,) = builder.add_operation("DEQUANTIZE", (constant,))
+    (place,) = builder.add_operation("ARG_MIN", (constant,), {"axis": 0})
+    model = builder.finish((reals, place, constant))
+    after = symmetric_to_asymmetric(model)
+    verify(after)
+    for got, expected in zip(interpret(after, []), interpret(model, []), strict=True):
+        np.testing.assert_array_equal(got, expected)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from nnadapter.drivers.fake_npu.kernels.copying import bind_copies, bind_copy
 from nnadapter.drivers.fake_npu.kernels.indices import check_indices
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
+from nnadapter.ir.operand import Array
 
 
 def _bind_copy(call: Call) -> Run:
@@ -32,6 +34,13 @@ def _bind_tile(call: Call) -> Run:
     pairs = [size for pair in zip(repeats, x.shape, strict=True) for size in pair]
     source = x.reshape([size for dimension in x.shape for size in (1, dimension)])
     return bind_copy(np.broadcast_to(source, pairs), out.reshape(pairs))
+
+
+def _part(array: Array, index: Sequence[slice]) -> Array:
+    """A part of an array, as a view also where there is no axis: without the ellipsis numpy would copy a scalar."""
+    places: Any = (*index, ...)
+    part: Array = array[places]
+    return part
 
 
 def _along(axis: int, part: slice) -> tuple[slice, ...]:
@@ -64,7 +73,7 @@ def _bind_slice(call: Call) -> Run:
     index = [slice(None)] * x.ndim
     for axis, start, end, step in zip(*(parameters[name] for name in ("axes", "starts", "ends", "steps")), strict=True):
         index[axis] = slice(start, end, step)
-    return bind_copy(x[tuple(index)], out)
+    return bind_copy(_part(x, index), out)
 
 
 def _bind_gather(call: Call) -> Run:
@@ -97,7 +106,7 @@ def _bind_pad(call: Call) -> Run:
     (x,), (out,), parameters = call.inputs, call.outputs, call.parameters
     begins, ends = parameters["pads"][: x.ndim], parameters["pads"][x.ndim :]
     kept = [slice(max(0, -begin), size - max(0, -end)) for begin, end, size in zip(begins, ends, x.shape, strict=True)]
-    x = x[tuple(kept)]
+    x = _part(x, kept)
     pads = [(max(0, begin), max(0, end)) for begin, end in zip(begins, ends, strict=True)]
     if parameters["mode"] != "constant":
         places = [
@@ -105,7 +114,7 @@ def _bind_pad(call: Call) -> Run:
         ]
         index = np.ix_(*places)
         return lambda: np.copyto(out, x[index])
-    inside = out[tuple(slice(begin, begin + size) for (begin, _), size in zip(pads, x.shape, strict=True))]
+    inside = _part(out, [slice(begin, begin + size) for (begin, _), size in zip(pads, x.shape, strict=True)])
     value = parameters["value"]
 
     def run() -> None:

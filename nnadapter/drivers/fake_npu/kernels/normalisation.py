@@ -94,15 +94,20 @@ def _bind_layer(call: Call) -> Run:
     depth = prod(x.shape[axis:])
     x, out = x.reshape(-1, depth), out.reshape(-1, depth)
     normalised = call.inputs[0].shape[axis:]
-    factors = np.broadcast_to(scale, normalised).reshape(depth)
-    offsets = np.broadcast_to(bias[0], normalised).reshape(depth) if bias else None
+    # Scale and bias may be computed after this is bound: they are spread over views, not copied into one row.
     pieces = [
-        (x[rows], out[rows], means[: rows.stop - rows.start], deviations[: rows.stop - rows.start])
+        (
+            x[rows],
+            out[rows],
+            out[rows].reshape(-1, *normalised),
+            means[: rows.stop - rows.start],
+            deviations[: rows.stop - rows.start],
+        )
         for rows in blocks(x.shape[0], means.shape[0])
     ]
 
     def run() -> None:
-        for source, target, mean, deviation in pieces:
+        for source, target, spread, mean, deviation in pieces:
             np.add.reduce(source, axis=1, out=mean)
             np.divide(mean, depth, mean)
             np.subtract(source, mean[:, None], target)
@@ -111,9 +116,9 @@ def _bind_layer(call: Call) -> Run:
             np.add(deviation, epsilon, deviation)
             np.sqrt(deviation, deviation)
             np.divide(target, deviation[:, None], target)
-            np.multiply(target, factors, target)
-            if offsets is not None:
-                np.add(target, offsets, target)
+            np.multiply(spread, scale, spread)
+            if bias:
+                np.add(spread, bias[0], spread)
 
     return run
 

@@ -30,17 +30,21 @@ def _bind_rms(call: Call) -> Run:
     rows, results = x.reshape(-1, depth), out.reshape(-1, depth)
     # A scale that differs between rows multiplies the whole result at the end.
     per_row = any(size != 1 for size in scale.shape[: max(0, scale.ndim - len(normalised))])
-    factors = 1 if per_row else np.broadcast_to(scale, (1,) * axis + normalised).reshape(depth)
-    pieces = [(rows[some], results[some], norms[some]) for some in blocks(len(rows), max(1, BLOCK_ELEMENTS // depth))]
+    # A scale may be computed after this is bound: it is spread over views, not copied into one row.
+    factors = 1 if per_row else scale.reshape(scale.shape[max(0, scale.ndim - len(normalised)) :])
+    pieces = [
+        (rows[some], results[some], results[some].reshape(-1, *normalised), norms[some])
+        for some in blocks(len(rows), max(1, BLOCK_ELEMENTS // depth))
+    ]
 
     def run() -> None:
-        for source, target, norm in pieces:
+        for source, target, spread, norm in pieces:
             np.einsum("rd,rd->r", source, source, out=norm)
             np.divide(norm, depth, norm)
             np.add(norm, epsilon, norm)
             np.sqrt(norm, norm)
             np.divide(source, norm[:, None], target)
-            np.multiply(target, factors, target)
+            np.multiply(spread, factors, spread)
         if per_row:
             np.multiply(out, scale, out)
 

@@ -25,9 +25,10 @@ def _half_pixel(place: Array, scale: np.float32, size: int, result: int) -> Arra
 
 def _half_pixel_symmetric(place: Array, scale: np.float32, size: int, result: int) -> Array:
     # The result's size was rounded down from size * scale; what that lost is shared between both ends.
-    adjustment = result / (float(scale) * size)
-    offset = size / 2 * (1 - adjustment)
-    return np.float32(offset) + _half_pixel(place, scale, size, result)
+    adjustment = np.float32(result) / (scale * np.float32(size))
+    offset = np.float32(size) / np.float32(2) * (np.float32(1) - adjustment)
+    # In this order, as in ONNX's formula: where places are whole numbers, another one rounds some below them.
+    return offset + (place + np.float32(0.5)) / scale - np.float32(0.5)
 
 
 def _pytorch_half_pixel(place: Array, scale: np.float32, size: int, result: int) -> Array:

@@ -106,29 +106,41 @@ def _indices_scratch(
 
 
 def _bind_max_with_indices(call: Call) -> Run:
-    """Tap after tap; of equal elements the first is kept."""
+    """Tap after tap; of equal elements the first is kept, padding never: it may equal the smallest elements."""
     (x,), (out, indices), (padded, larger) = call.inputs, call.outputs, call.scratch
     window = WindowAxes.of(call.parameters)
     padding = bind_padding(x, padded, window.begins, _lowest(x))
     places = _places(x.shape[2:], padded.shape[2:], window.begins, call.parameters["storage_order"])
-    pairs = []
+    inside = _inside(x.shape[2:], padded.shape[2:], window.begins)
+    seen = np.zeros(out.shape[2:], np.bool_)
+    taps = []
     for tap in window.taps():
         where = tuple(window.along(axis, step, out.shape[axis + 2]) for axis, step in enumerate(tap))
-        pairs.append((padded[(slice(None), slice(None), *where)], np.ascontiguousarray(places[where])))
+        first = inside[where] & ~seen
+        seen |= first
+        taps.append((padded[(slice(None), slice(None), *where)], np.ascontiguousarray(places[where]), first))
     planes = np.arange(x.shape[0] * x.shape[1]) * prod(x.shape[2:])
     offset = planes.reshape((*x.shape[:2], *(1,) * (x.ndim - 2)))
 
     def run() -> None:
         padding()
-        np.copyto(out, pairs[0][0])
-        np.copyto(indices, pairs[0][1])
-        for values, numbers in pairs[1:]:
+        np.copyto(out, taps[0][0])
+        np.copyto(indices, taps[0][1])
+        for values, numbers, first in taps[1:]:
             np.greater(values, out, out=larger)
+            np.logical_or(larger, first, out=larger)
             np.copyto(out, values, where=larger)
             np.copyto(indices, numbers, where=larger)
         np.add(indices, offset, indices)
 
     return run
+
+
+def _inside(image: Sequence[int], padded: Sequence[int], begins: Sequence[int]) -> Array:
+    """Whether an element of the padded image is one of the image."""
+    inside = np.zeros(tuple(padded), np.bool_)
+    inside[tuple(slice(begin, begin + size) for begin, size in zip(begins, image, strict=True))] = True
+    return inside
 
 
 def _places(image: Sequence[int], padded: Sequence[int], begins: Sequence[int], order: str) -> Array:
