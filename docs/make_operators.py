@@ -22,7 +22,7 @@ import nnadapter.converters
 from nnadapter.converters.convert import Conversion, convert_graph
 from nnadapter.converters.registry import converted
 from nnadapter.converters.unconverted import NO_CONVERTER, UNCONVERTED
-from nnadapter.drivers.fake_npu.operations import OPERATIONS
+from nnadapter.drivers.fake_npu.operations import LIMITS, OPERATIONS
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.operations import SCHEMAS
@@ -100,6 +100,7 @@ def _operations() -> Iterator[str]:
     yield ""
     yield f"{len(OPERATIONS)} of the {len(SCHEMAS)} operations of the adapter IR."
     yield "`nnadapter ops fake_npu` prints the same."
+    yield f"What holds for {LIMITS}."
     yield ""
     yield "| operation | rank | data types of the first input | limits |"
     yield "|---|---|---|---|"

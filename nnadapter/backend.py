@@ -19,14 +19,17 @@ import onnx
 from onnx import helper
 from onnx.backend import base
 
+from nnadapter.drivers.onnxruntime import onnxruntime_limits
 from nnadapter.drivers.registry import open_device
-from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, InvalidInputError
+from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, InvalidInputError, NNAdapterError
 from nnadapter.options import Options, default_devices
 from nnadapter.session import InferenceSession
 
 if TYPE_CHECKING:
     from nnadapter.drivers.selection import DeviceRequest
 
+_Value = np.ndarray[Any, Any] | list[np.ndarray[Any, Any]]
+"""A tensor, or a sequence of tensors."""
 _HOST = "CPU"
 _QUIET = Options(fallback="allow")
 """Backends are asked whether results are right; what runs where is in the session's report."""
@@ -109,20 +112,29 @@ class Backend(base.Backend):
 
         Args:
             node: the node.
-            inputs: arrays in the order of its inputs, absent ones left out; or by name.
+            inputs: values in the order of its inputs, absent ones left out; or by name. Arrays, what numpy makes
+                arrays of, and lists of arrays for sequences.
             device: see `prepare`.
             outputs_info: data type and dimensions of every output, where they are known.
-            **kwargs: `opset_version`, by default the newest that the installed onnx has; the rest as for `prepare`.
+            **kwargs: `opset_version` of ONNX's own domain, by default the newest that the installed onnx has; the rest
+                as for `prepare`. Other domains have the newest version that onnx and ONNX Runtime know.
 
         Raises:
+            InvalidInputError: there are not as many values as inputs or outputs, a name has none, or two that differ.
             NNAdapterError: as `InferenceSession` does.
         """
         opset = int(kwargs.pop("opset_version", onnx.defs.onnx_opset_version()))
-        names = list(dict.fromkeys(filter(None, node.input)))
-        values = inputs if isinstance(inputs, (Mapping, list, tuple)) else [inputs]
-        feed = dict(values) if isinstance(values, Mapping) else dict(zip(filter(None, node.input), values, strict=True))
-        model = _model_of(node, {name: np.asarray(feed[name]) for name in names}, outputs_info, opset)
-        return cls.run_model(model, feed, device, **kwargs)
+        feed = _feed_of(node, inputs)
+        return cls.run_model(_model_of(node, feed, outputs_info, opset), feed, device, **kwargs)
+
+    @classmethod
+    def is_compatible(cls, model: onnx.ModelProto, device: str = _HOST, **kwargs: Any) -> bool:
+        """Whether `prepare` takes the model, with the same arguments; it is tried, so it costs as much."""
+        try:
+            cls.prepare(model, device, **kwargs).session.close()
+        except NNAdapterError:
+            return False
+        return True
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
@@ -145,22 +157,77 @@ def _fed(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 
+def _feed_of(node: onnx.NodeProto, inputs: Any) -> dict[str, _Value]:
+    """What each name that the node reads is fed with."""
+    names = [name for name in node.input if name]
+    if isinstance(inputs, Mapping):
+        pairs = list(inputs.items())
+        if set(inputs) != set(names):
+            raise InvalidInputError(f"{node.op_type} reads {names}, got values for {list(inputs)}; feed each of them")
+    else:
+        values = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+        _check_count(node, "inputs", names, values)
+        pairs = list(zip(names, values, strict=True))
+    feed: dict[str, _Value] = {}
+    for name, given in pairs:
+        value = _value(name, given)
+        if not _is_same(feed.setdefault(name, value), value):
+            raise InvalidInputError(f"{node.op_type} reads {name!r} twice, got two values that differ", name=name)
+    return feed
+
+
+def _check_count(node: onnx.NodeProto, what: str, names: Sequence[str], given: Sequence[Any]) -> None:
+    if len(names) != len(given):
+        raise InvalidInputError(f"{node.op_type} has the {what} {list(names)}, got {len(given)} for {len(names)}")
+
+
+def _value(name: str, given: Any) -> _Value:
+    if isinstance(given, list) and given and all(isinstance(each, np.ndarray) for each in given):
+        return given
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise InvalidInputError(f"input {name!r} is no array: {error}; pass a numpy array", name=name) from error
+
+
+def _is_same(one: _Value, other: _Value) -> bool:
+    if isinstance(one, list) or isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    exact = one.dtype == other.dtype and one.shape == other.shape
+    return exact and (one is other or one.tobytes() == other.tobytes())
+
+
 def _model_of(
     node: onnx.NodeProto,
-    feed: Mapping[str, np.ndarray[Any, Any]],
+    feed: Mapping[str, _Value],
     outputs_info: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None,
     opset: int,
 ) -> onnx.ModelProto:
     names = [name for name in node.output if name]
-    outputs = (
-        [onnx.ValueInfoProto(name=name) for name in names]
-        if outputs_info is None
-        else [_info(name, np.dtype(dtype), shape) for name, (dtype, shape) in zip(names, outputs_info, strict=True)]
-    )
-    inputs = [_info(name, array.dtype, array.shape) for name, array in feed.items()]
-    own = {node.domain: 1} if node.domain not in ("", "ai.onnx") else {}
+    if outputs_info is None:
+        outputs = [onnx.ValueInfoProto(name=name) for name in names]
+    else:
+        _check_count(node, "outputs", names, outputs_info)
+        outputs = [
+            _info(name, np.dtype(dtype), shape) for name, (dtype, shape) in zip(names, outputs_info, strict=True)
+        ]
+    inputs = [_input(name, value) for name, value in feed.items()]
+    own = {} if node.domain in ("", "ai.onnx") else {node.domain: _newest_version(node.domain)}
     imports = [helper.make_opsetid(domain, version) for domain, version in {"": opset, **own}.items()]
     return helper.make_model(helper.make_graph([node], "node", inputs, outputs), opset_imports=imports)
+
+
+def _newest_version(domain: str) -> int:
+    """The newest version of a domain that onnx has schemas of, no newer than ONNX Runtime loads; 1 if it has none."""
+    newest = max((each.since_version for each in onnx.defs.get_all_schemas() if each.domain == domain), default=1)
+    return min(newest, onnxruntime_limits()[0].get(domain, newest))
+
+
+def _input(name: str, value: _Value) -> onnx.ValueInfoProto:
+    if not isinstance(value, list):
+        return _info(name, value.dtype, value.shape)
+    element = _info(name, value[0].dtype, value[0].shape).type.tensor_type.elem_type
+    return helper.make_tensor_sequence_value_info(name, element, None)
 
 
 def _info(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> onnx.ValueInfoProto:

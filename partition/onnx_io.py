@@ -146,7 +146,7 @@ def read_graph(
         Node(
             name=name,
             op_type=node.op_type,
-            domain=_domain(node.domain),
+            domain=plain_domain(node.domain),
             inputs=tuple(node.input),
             outputs=tuple(node.output),
             captured=tuple(captured_names(node)),
@@ -217,7 +217,7 @@ def captured_names(node: NodeProto) -> dict[str, None]:
     return found
 
 
-def _domain(domain: str) -> str:
+def plain_domain(domain: str) -> str:
     """The one spelling of ONNX's own domain, which has two."""
     return "" if domain == "ai.onnx" else domain
 
@@ -231,7 +231,7 @@ def _with_nested(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 def _key(proto: NodeProto | FunctionProto) -> _FunctionKey:
     name = proto.op_type if isinstance(proto, NodeProto) else proto.name
-    return _domain(proto.domain), name, proto.overload
+    return plain_domain(proto.domain), name, proto.overload
 
 
 def _needed_functions(
@@ -347,7 +347,7 @@ def stamp_down(model: ModelProto, opset_limits: Mapping[str, int], ir_version_li
         opset_limits: per domain, the newest operator set allowed; domains that are not named are left alone.
         ir_version_limit: the newest IR version allowed.
     """
-    limits = {_domain(domain): limit for domain, limit in opset_limits.items()}
+    limits = {plain_domain(domain): limit for domain, limit in opset_limits.items()}
     functions = _needed_functions(model.graph.node, {_key(function): function for function in model.functions})
     scopes = [(model.graph.node, model.opset_import)]
     scopes.extend((function.node, function.opset_import) for function in functions.values())
@@ -356,22 +356,22 @@ def stamp_down(model: ModelProto, opset_limits: Mapping[str, int], ir_version_li
         return model
     for (nodes, _), versions in zip(scopes, above, strict=True):
         for node in _with_nested(nodes):
-            if _domain(node.domain) in versions and _key(node) not in functions:
-                refusal = _newer(node, versions[_domain(node.domain)], limits[_domain(node.domain)])
+            if plain_domain(node.domain) in versions and _key(node) not in functions:
+                refusal = _newer(node, versions[plain_domain(node.domain)], limits[plain_domain(node.domain)])
                 if refusal is not None:
                     return refusal
     return _lowered(model, functions.values(), limits, ir_version_limit)
 
 
 def _above(imports: Iterable[onnx.OperatorSetIdProto], limits: Mapping[str, int]) -> dict[str, int]:
-    versions = {_domain(each.domain): int(each.version) for each in imports}
+    versions = {plain_domain(each.domain): int(each.version) for each in imports}
     return {domain: version for domain, version in versions.items() if version > limits.get(domain, version)}
 
 
 def _newer(node: NodeProto, version: int, limit: int) -> Unsupported | None:
     named = f"node {node.name!r} ({node.op_type})" if node.name else f"a node of type {node.op_type}"
     try:
-        since = onnx.defs.get_schema(node.op_type, version, _domain(node.domain)).since_version
+        since = onnx.defs.get_schema(node.op_type, version, plain_domain(node.domain)).since_version
     except onnx.defs.SchemaError:
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"{named} is not known in opset {version}, so it stays there")
     if since <= limit:
@@ -389,7 +389,7 @@ def _lowered(
     copy.functions.extend(functions)
     for imports in (copy.opset_import, *(function.opset_import for function in copy.functions)):
         for each in imports:
-            each.version = min(each.version, limits.get(_domain(each.domain), each.version))
+            each.version = min(each.version, limits.get(plain_domain(each.domain), each.version))
     return copy
 
 

@@ -35,7 +35,8 @@ def ops(device: str, as_json: bool) -> None:
     note = "" if capability.operations else _without_table(device)
     if as_json:
         operations = [_plain(operation) for operation in capability.operations]
-        click.echo(to_json({"device": device, "form": capability.form.value, "note": note, "operations": operations}))
+        about = {"device": device, "form": capability.form.value, "note": note, "limits": capability.limits}
+        click.echo(to_json({**about, "operations": operations}))
         return
     for line in [note] if note else _lines(capability):
         click.echo(line)
@@ -60,6 +61,8 @@ def _lines(capability: Capability) -> Iterator[str]:
         yield from textwrap.wrap(
             text, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_long_words=False
         )
+    if capability.limits:
+        yield from textwrap.wrap(capability.limits, _WIDTH)
 
 
 def _ranks(operation: OperationSupport) -> str:

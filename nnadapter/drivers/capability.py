@@ -87,6 +87,8 @@ class Capability:
     """The options that a context understands."""
     operations: tuple[OperationSupport, ...] = ()
     """What it takes, operation by operation; empty where only asking tells."""
+    limits: str = ""
+    """What holds for every operation, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,8 +162,13 @@ class ModelEditor:
         self.changed = True
 
     def replace(self, operations: Sequence[int], results: Sequence[int]) -> None:
-        """Take `operations` out and let `results` stand for the outputs of the first one."""
+        """Take `operations` out and let `results` stand for the outputs of the first one.
+
+        Raises:
+            InvalidModelError: `results` are not as many operands as that has outputs, or of other types.
+        """
         outputs = self.operation(operations[0]).outputs
+        self._check_results(operations[0], results)
         self.remove(operations)
         for old, new in zip(outputs, results, strict=True):
             self.substitute(old, new)
@@ -221,6 +226,17 @@ class ModelEditor:
             tuple(new[operand] for operand in self.model.inputs),
             tuple(new[operand] for operand in outputs),
         )
+
+    def _check_results(self, operation: int, results: Sequence[int]) -> None:
+        found = self.operation(operation)
+        count = len(found.outputs)
+        if not isinstance(results, Sequence) or len(results) != count:
+            raise InvalidModelError(
+                f"{found.type} is replaced by {results!r}, expected {count} operands, one for each of its outputs"
+            )
+        for result in results:
+            if not isinstance(result, int) or not 0 <= result < len(self._operands):
+                raise InvalidModelError(f"{found.type} is replaced by {result!r}, which is the number of no operand")
 
     def _order(self) -> Iterator[int]:
         for position in range(len(self.model.operations)):

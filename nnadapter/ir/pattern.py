@@ -23,10 +23,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nnadapter.errors import InvalidModelError
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.names import close_names
 from nnadapter.ir.operand import Array, DataType, Operand
-from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir.operations import schema_of
+from nnadapter.ir.schema import AttributeValue, OperationSchema
 
 COMMUTATIVE = frozenset(["ADD", "MUL", "MAX", "MIN", "SUM", "EQUAL", "AND", "OR", "XOR"])
 """Operations whose two inputs may stand in either order."""
@@ -51,12 +54,16 @@ class ConstantPattern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperationPattern:
-    """An operation; see `operation`."""
+    """An operation; see `operation`. One that could never match is an error when it is made."""
 
     types: frozenset[str]
     inputs: tuple[Pattern, ...] = ()
     name: str = ""
     attributes: Mapping[str, AttributeValue | Callable[[AttributeValue], bool]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for type_ in sorted(self.types):
+            _check_possible(schema_of(type_), self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,8 +122,29 @@ def operation(
         *inputs: patterns for the first inputs; the others are free.
         name: for `Match.named`; where it stands for another operation already, this one does not match.
         **attributes: what they are, or predicates; floats are compared with a tolerance.
+
+    Raises:
+        InvalidModelError: no such operation can be in a model: a type or an attribute that is not in the schema table,
+            a text that the attribute cannot be, more inputs than one of the types has.
     """
     return OperationPattern(frozenset((types,) if isinstance(types, str) else types), inputs, name, attributes)
+
+
+def _check_possible(schema: OperationSchema, pattern: OperationPattern) -> None:
+    roles = schema.inputs
+    if len(pattern.inputs) > len(roles) and not (roles and roles[-1].variadic):
+        names = ", ".join(role.name for role in roles)
+        raise InvalidModelError(
+            f"{schema.type}: the pattern has {len(pattern.inputs)} inputs, expected at most {len(roles)} ({names})"
+        )
+    for name, expected in pattern.attributes.items():
+        attribute = schema.attribute(name)
+        if attribute is None:
+            known = close_names(name, [each.name for each in schema.attributes])
+            raise InvalidModelError(f"{schema.type}: the pattern has an unknown attribute {name!r}; {known}")
+        if attribute.choices and isinstance(expected, str) and expected not in attribute.choices:
+            known = close_names(expected, attribute.choices)
+            raise InvalidModelError(f"{schema.type}: the pattern has {name}={expected!r}, which it cannot be; {known}")
 
 
 def either(*patterns: Pattern) -> EitherPattern:

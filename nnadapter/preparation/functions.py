@@ -15,7 +15,7 @@ import onnx
 import onnx.defs
 
 from nnadapter.converters.registry import lookup, since_version
-from partition.onnx_io import node_names
+from partition.onnx_io import node_names, plain_domain
 
 _DEEPEST = 16
 """Functions that call functions, at most; a function that calls itself is not valid ONNX."""
@@ -44,7 +44,7 @@ def expand_functions(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str
     expanded.CopyFrom(model)
     del expanded.graph.node[:]
     expanded.graph.node.extend(made for part in parts for made in part)
-    imported = {_domain(entry.domain) for entry in expanded.opset_import}
+    imported = {plain_domain(entry.domain) for entry in expanded.opset_import}
     for domain, version in library.opsets.items():
         if domain not in imported:
             expanded.opset_import.add(domain=domain, version=version)
@@ -62,13 +62,13 @@ class _Library:
     @classmethod
     def of(cls, model: onnx.ModelProto) -> _Library:
         return cls(
-            {(_domain(each.domain), each.name, each.overload): each for each in model.functions},
-            {_domain(entry.domain): entry.version for entry in model.opset_import},
+            {(plain_domain(each.domain), each.name, each.overload): each for each in model.functions},
+            {plain_domain(entry.domain): entry.version for entry in model.opset_import},
         )
 
     def body(self, node: onnx.NodeProto) -> onnx.FunctionProto | None:
         """The function that the node is replaced by, None if it stays."""
-        domain = _domain(node.domain)
+        domain = plain_domain(node.domain)
         own = self.own.get((domain, node.op_type, node.overload))
         if own is not None:
             known = [self._is_convertible(each, _opsets(own)) for each in own.node]
@@ -95,7 +95,7 @@ class _Library:
             yield from self.expanded(made, made.name, taken, depth - 1)
 
     def _is_convertible(self, node: onnx.NodeProto, opsets: Opsets) -> bool:
-        domain = _domain(node.domain)
+        domain = plain_domain(node.domain)
         if (domain, node.op_type, node.overload) in self.own or node.op_type == "Constant":
             return True
         version = since_version(domain, node.op_type, opsets.get(domain, 0))
@@ -106,7 +106,7 @@ class _Library:
         return all(self._same_version(node, stated) for node in _all_nodes(body.node))
 
     def _same_version(self, node: onnx.NodeProto, stated: Opsets) -> bool:
-        domain = _domain(node.domain)
+        domain = plain_domain(node.domain)
         meant, here = stated.get(domain, 0), self.opsets.get(domain)
         return here is None or since_version(domain, node.op_type, meant) == since_version(domain, node.op_type, here)
 
@@ -199,8 +199,4 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def _opsets(body: onnx.FunctionProto) -> dict[str, int]:
-    return {_domain(entry.domain): entry.version for entry in body.opset_import}
-
-
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
+    return {plain_domain(entry.domain): entry.version for entry in body.opset_import}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx.backend.base import Backend, BackendRep
 
 import nnadapter as nna
-from nnadapter.errors import DeviceNotFoundError, InvalidInputError
+from nnadapter.errors import DeviceNotFoundError, InvalidInputError, NNAdapterError
 from tests.models import CHAIN, numbers, parse, run_whole
 
 X = numbers(2, 3)
@@ -17,7 +18,25 @@ X = numbers(2, 3)
 def test_module_and_class_are_backends():
     assert issubclass(nna.backend.Backend, Backend)
     assert isinstance(nna.backend.prepare(parse(CHAIN)), BackendRep)
-    assert nna.backend.is_compatible(parse(CHAIN))
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "known"),
+    [
+        (CHAIN, "CPU", True),
+        (CHAIN, "missing", False),
+        ('<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Nope(x) }', "CPU", False),
+        ('<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Sin(x, x) }', "CPU", False),
+    ],
+)
+def test_models_that_are_compatible(text, device, known):
+    assert nna.backend.is_compatible(onnx.parser.parse_model(text), device) is known
+
+
+def test_what_has_to_fall_back_is_not_compatible_where_that_is_forbidden():
+    devices = ("fake_npu", {"switched_off": "EXP"})
+    assert nna.backend.is_compatible(parse(CHAIN), devices=devices)
+    assert not nna.backend.is_compatible(parse(CHAIN), devices=devices, options={"fallback": "forbid"})
 
 
 @pytest.mark.parametrize(
@@ -80,3 +99,78 @@ def test_a_node_of_texts():
     node = onnx.helper.make_node("StringConcat", ["a", "b"], ["c"])
     given = [np.array(["x", "y"], object), np.array(["1", "2"], object)]
     assert nna.backend.run_node(node, given)[0].tolist() == ["x1", "y2"]
+
+
+def test_a_node_of_another_domain():
+    node = onnx.helper.make_node(
+        "LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", keys_int64s=[1, 2], values_floats=[0.5, 0.75]
+    )
+    np.testing.assert_array_equal(nna.backend.run_node(node, [np.array([2, 1])])[0], np.float32([0.75, 0.5]))
+
+
+def test_a_node_of_the_newest_version_of_another_domain():
+    leaf = onnx.numpy_helper.from_array(np.float32([1.5, 2.5]), "leaves")
+    node = onnx.helper.make_node(
+        "TreeEnsemble",
+        ["x"],
+        ["y"],
+        domain="ai.onnx.ml",
+        n_targets=1,
+        tree_roots=[0],
+        nodes_modes=onnx.numpy_helper.from_array(np.uint8([0])),
+        nodes_featureids=[0],
+        nodes_splits=onnx.numpy_helper.from_array(np.float32([0])),
+        nodes_truenodeids=[0],
+        nodes_trueleafs=[1],
+        nodes_falsenodeids=[1],
+        nodes_falseleafs=[1],
+        leaf_targetids=[0, 0],
+        leaf_weights=leaf,
+    )
+    result = nna.backend.run_node(node, [np.float32([[-1], [1]])])[0]
+    np.testing.assert_array_equal(result, np.float32([[1.5], [2.5]]))
+
+
+@pytest.mark.parametrize("given", [[3.0], 3.0, [np.float64(3)], {"x": 3.0}])
+def test_a_node_takes_what_numpy_makes_arrays_of(given):
+    (result,) = nna.backend.run_node(onnx.helper.make_node("Neg", ["x"], ["y"]), given)
+    assert result == -3 and result.dtype == np.float64
+
+
+def test_a_node_that_reads_a_sequence():
+    node = onnx.helper.make_node("ConcatFromSequence", ["x"], ["y"], axis=0)
+    np.testing.assert_array_equal(nna.backend.run_node(node, [[X, X[:1]]])[0], np.concatenate([X, X[:1]]))
+
+
+def test_a_node_that_reads_one_value_twice():
+    (result,) = nna.backend.run_node(onnx.helper.make_node("Add", ["x", "x"], ["y"]), [X, X.copy()])
+    np.testing.assert_array_equal(result, X + X)
+
+
+@pytest.mark.parametrize(
+    ("reads", "given", "why"),
+    [
+        ("ab", [X], "inputs.*got 1 for 2"),
+        ("ab", [X, X, X], "got 3 for 2"),
+        ("aa", [X, X + 1], "reads 'a' twice"),
+        ("aa", [X, [1.0]], "reads 'a' twice"),
+        ("ab", {"a": X}, "'a', 'b'"),
+        ("ab", {"a": X, "b": X, "z": X}, "'z'"),
+        ("ab", [X, [[1.0], [2.0, 3.0]]], "'b' is no array"),
+    ],
+)
+def test_values_that_do_not_fit_a_node(reads, given, why):
+    with pytest.raises(InvalidInputError, match=why):
+        nna.backend.run_node(onnx.helper.make_node("Add", [*reads], ["y"]), given)
+
+
+@pytest.mark.parametrize("info", [[], [(X.dtype, X.shape)] * 2])
+def test_outputs_that_are_not_those_of_the_node(info):
+    with pytest.raises(InvalidInputError, match=r"outputs \['y'\]"):
+        nna.backend.run_node(onnx.helper.make_node("Neg", ["x"], ["y"]), [X], outputs_info=info)
+
+
+@pytest.mark.parametrize("node", [("Nope", ["x"], ["y"], ""), ("Neg", ["x"], ["y"], "other.domain")])
+def test_a_node_that_nobody_knows(node):
+    with pytest.raises(NNAdapterError):
+        nna.backend.run_node(onnx.helper.make_node(node[0], node[1], node[2], domain=node[3]), [X])

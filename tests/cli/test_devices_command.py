@@ -37,6 +37,13 @@ def test_ops_is_the_drivers_table(call):
     }  # fmt: skip
 
 
+def test_ops_has_the_limits_of_every_operation(call):
+    limits = "every operand: tensors with at least one element, rank at most 6"
+    assert json.loads(call("ops fake_npu --json").stdout)["limits"] == limits
+    assert call("ops fake_npu").stdout.splitlines()[-1] == limits
+    assert json.loads(call("ops null --json").stdout)["limits"] == ""
+
+
 def test_ops_as_text(call):
     lines = call("ops fake_npu").stdout.splitlines()
     words = "CONV_2D 4 float16, float32; filter, bias constant; also quantised int8, uint8"

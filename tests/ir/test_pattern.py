@@ -82,7 +82,8 @@ def test_predicates():
     )
     assert anchors(model, operation("CLIP", pattern, min=0.0, max=lambda value: value > 5)) == [1]
     assert anchors(model, operation("CLIP", pattern, max=5.0)) == []
-    assert anchors(model, operation("CLIP", pattern, no_such_attribute=1)) == []
+    with pytest.raises(InvalidModelError, match="'no_such_attribute'; known: max, min"):
+        operation("CLIP", pattern, no_such_attribute=1)
 
 
 def test_either_tries_one_after_the_other():
@@ -153,3 +154,26 @@ def test_a_result_of_another_type_is_an_error():
 
 def test_fusable_operations_are_those_of_the_table():
     assert set(FUSABLE) == {type_ for type_, row in SCHEMAS.items() if row.attribute("fuse_code")}
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: operation("SOFTMX", X), "'SOFTMX'; did you mean 'SOFTMAX'"),
+        (lambda: operation(["RELU", "RELU7"], X), "'RELU7'; did you mean 'RELU'"),
+        (lambda: operation("SOFTMAX", X, axes=1), "SOFTMAX: .* 'axes'; did you mean 'axis'"),
+        (lambda: operation(["SOFTMAX", "RELU"], X, axis=bool), "RELU: .* 'axis'; known: none"),
+        (lambda: operation("SOFTMAX", X, Y), r"2 inputs, expected at most 1 \(input\)"),
+        (lambda: operation(["ADD", "NEG"], X, Y), "NEG: .*2 inputs"),
+        (lambda: operation("ADD", X, Y, fuse_code="relo"), "fuse_code='relo'.*'relu'"),
+    ],
+)
+def test_a_pattern_that_cannot_match_is_an_error(make, why):
+    with pytest.raises(InvalidModelError, match=why):
+        make()
+
+
+def test_variadic_inputs_may_be_any_number():
+    program = Program(x=(2, 3), z=(2, 3))
+    model = program.finish(program("SUM", program.x, program.z, program.x))
+    assert anchors(model, operation("SUM", X, Y, X)) == [0]

@@ -15,7 +15,7 @@ from nnadapter.drivers.capability import (
     Threading,
 )
 from nnadapter.drivers.fake_npu.context import FakeNpuContext
-from nnadapter.drivers.fake_npu.operations import OPERATIONS
+from nnadapter.drivers.fake_npu.operations import LIMITS, OPERATIONS
 from nnadapter.drivers.fake_npu.options import DEFAULT_MEMORY_BYTES, OPTIONS, read_options
 from nnadapter.drivers.interface import Context, Device, Driver
 from nnadapter.errors import DeviceNotFoundError
@@ -29,6 +29,7 @@ def capability() -> Capability:
         threading=Threading.EXCLUSIVE,
         memory_bytes=DEFAULT_MEMORY_BYTES,
         options=OPTIONS,
+        limits=LIMITS,
         operations=tuple(
             OperationSupport(
                 type=type_,

@@ -40,6 +40,10 @@ HELD: Types = NUMBERS | INDICES | BOOLEANS
 """Every data type that the device can hold: int64 and bool only for indices, conditions and what is made of them."""
 
 LARGEST_RANK = 6
+NOT_EMPTY = "tensors with at least one element"
+SMALL_RANK = f"rank at most {LARGEST_RANK}"
+LIMITS = f"every operand: {NOT_EMPTY}, {SMALL_RANK}"
+"""What every operation is refused for beside its row, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

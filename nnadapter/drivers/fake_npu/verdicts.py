@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from threading import Lock
 from types import MappingProxyType
 
-from nnadapter.drivers.fake_npu.operations import LARGEST_RANK, OPERATIONS, Row, Types
+from nnadapter.drivers.fake_npu.operations import LARGEST_RANK, NOT_EMPTY, OPERATIONS, SMALL_RANK, Row, Types
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Lifetime
 from nnadapter.ir.verify import verify
@@ -119,7 +119,7 @@ def _refused_ranks(model: Model, operation: Operation, row: Row) -> Iterator[Uns
     for operand in _operands(operation):
         found = model.operands[operand]
         if found.type.rank > LARGEST_RANK:
-            detail = f"{operation.type} has {found.type} in {found.name!r}, accepted: rank at most {LARGEST_RANK}"
+            detail = f"{operation.type} has {found.type} in {found.name!r}, accepted: {SMALL_RANK}"
             yield Unsupported(Reason.UNSUPPORTED_RANK, detail)
 
 
@@ -127,5 +127,5 @@ def _refused_empty(model: Model, operation: Operation) -> Iterator[Unsupported]:
     for operand in _operands(operation):
         found = model.operands[operand]
         if found.type.size == 0:
-            detail = f"{operation.type} has {found.type} in {found.name!r}, accepted: tensors with at least one element"
+            detail = f"{operation.type} has {found.type} in {found.name!r}, accepted: {NOT_EMPTY}"
             yield Unsupported(Reason.UNSUPPORTED_TYPE, detail)

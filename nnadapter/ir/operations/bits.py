@@ -5,23 +5,12 @@ from __future__ import annotations
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import INTEGER, DataType, OperandType
 from nnadapter.ir.operations.access import string
-from nnadapter.ir.operations.broadcasting import broadcast
-from nnadapter.ir.operations.layouts import layout_of, like
+from nnadapter.ir.operations.layouts import like
 from nnadapter.ir.operations.row import Types, no_flops, per_output, present, row
+from nnadapter.ir.operations.shape_rules import as_first, spread_pair
 from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
 
 _PAIR = (Role("x", INTEGER), Role("y", INTEGER, same="x"))
-
-
-def _pairwise(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first, second = present(types, 0), present(types, 1)
-    dimensions = broadcast((first.dimensions, second.dimensions))
-    return (OperandType(first.dtype, dimensions, layout_of((first, second), len(dimensions))),)
-
-
-def _inverted(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
-    return (like(first, first.dimensions),)
 
 
 def _bit_cast(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
@@ -35,14 +24,14 @@ def _bit_cast(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
 
 
 ROWS: tuple[OperationSchema, ...] = (
-    row("BITWISE_AND", _PAIR, _pairwise, per_output(1), "ONNX BitwiseAnd-18"),
-    row("BITWISE_OR", _PAIR, _pairwise, per_output(1), "ONNX BitwiseOr-18"),
-    row("BITWISE_XOR", _PAIR, _pairwise, per_output(1), "ONNX BitwiseXor-18"),
-    row("BITWISE_NOT", (Role("input", INTEGER),), _inverted, per_output(1), "ONNX BitwiseNot-18"),
+    row("BITWISE_AND", _PAIR, spread_pair, per_output(1), "ONNX BitwiseAnd-18"),
+    row("BITWISE_OR", _PAIR, spread_pair, per_output(1), "ONNX BitwiseOr-18"),
+    row("BITWISE_XOR", _PAIR, spread_pair, per_output(1), "ONNX BitwiseXor-18"),
+    row("BITWISE_NOT", (Role("input", INTEGER),), as_first, per_output(1), "ONNX BitwiseNot-18"),
     row(
         "BIT_SHIFT",
         _PAIR,
-        _pairwise,
+        spread_pair,
         per_output(1),
         "ONNX BitShift-28: y negative or as large as the number of bits leaves the sign alone",
         attributes=(Attribute("direction", Kind.STRING, None, ("left", "right")),),

@@ -14,7 +14,8 @@ from nnadapter.ir.operations.access import string
 from nnadapter.ir.operations.broadcasting import broadcast, check_broadcasts_to
 from nnadapter.ir.operations.fusion import FUSE_ATTRIBUTES, fusable, fused
 from nnadapter.ir.operations.layouts import layout_of, like
-from nnadapter.ir.operations.row import Types, no_flops, per_output, present, row
+from nnadapter.ir.operations.row import Types, no_flops, pair, per_output, present, row
+from nnadapter.ir.operations.shape_rules import as_first
 from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role, ShapeRule
 
 _BOOLEAN = frozenset({DataType.BOOL})
@@ -26,14 +27,9 @@ def _float(name: str, default: float) -> Attribute:
     return Attribute(name, Kind.FLOAT, default)
 
 
-def _same(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
-    return (like(first, first.dimensions),)
-
-
 def _clip(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
     # min above max is legal: ONNX defines the result as min(max(input, min), max), so it is max everywhere.
-    return _same(types, attributes)
+    return as_first(types, attributes)
 
 
 def _assign(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
@@ -142,10 +138,6 @@ _FUSABLE_BINARY = (
 )
 
 
-def _pair(dtypes: frozenset[DataType]) -> tuple[Role, Role]:
-    return Role("x", dtypes), Role("y", dtypes, same="x")
-
-
 def _gelu_flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
     return (9 if attributes["approximate"] == "tanh" else 5) * outputs[0].size
 
@@ -154,7 +146,7 @@ _OTHER = (
     row(
         "GELU",
         (Role("input", FLOATING),),
-        _same,
+        as_first,
         _gelu_flops,
         "NNADAPTER_GELU; ONNX Gelu-20: x * Phi(x), or its approximation by tanh",
         attributes=(Attribute("approximate", Kind.STRING, "none", ("none", "tanh")),),
@@ -192,7 +184,7 @@ _OTHER = (
     ),
     row(
         "MOD",
-        _pair(NUMERIC),
+        pair(NUMERIC),
         _modulo,
         per_output(1),
         "ONNX Mod-13",
@@ -216,14 +208,14 @@ _OTHER = (
 
 ROWS: tuple[OperationSchema, ...] = (
     *(
-        row(type_, (Role("input", dtypes),), _same, per_output(steps), source, attributes=attributes)
+        row(type_, (Role("input", dtypes),), as_first, per_output(steps), source, attributes=attributes)
         for type_, dtypes, steps, attributes, source in _UNARY
     ),
-    *(row(type_, _pair(dtypes), rule, per_output(1), source) for type_, dtypes, rule, source in _BINARY),
+    *(row(type_, pair(dtypes), rule, per_output(1), source) for type_, dtypes, rule, source in _BINARY),
     *(
         row(
             type_,
-            _pair(NUMERIC),
+            pair(NUMERIC),
             fusable(_broadcast),
             fused(per_output(1)),
             source,

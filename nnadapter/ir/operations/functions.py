@@ -9,23 +9,18 @@ from __future__ import annotations
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import ANY, FLOATING, NUMERIC, DataType, OperandType
 from nnadapter.ir.operations.access import number
-from nnadapter.ir.operations.broadcasting import broadcast
-from nnadapter.ir.operations.layouts import layout_of, like
-from nnadapter.ir.operations.row import Types, per_output, present, row
+from nnadapter.ir.operations.layouts import like
+from nnadapter.ir.operations.row import Types, pair, per_output, present, row
+from nnadapter.ir.operations.shape_rules import as_first, spread_pair
 from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
 
 _INPUT = (Role("input", FLOATING),)
 
 
-def _same(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
-    return (like(first, first.dimensions),)
-
-
 def _celu(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
     if number(attributes, "alpha") == 0:
         raise InvalidModelError("alpha is 0, expected another number: the input is divided by it")
-    return _same(types, attributes)
+    return as_first(types, attributes)
 
 
 def _tested(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
@@ -42,18 +37,8 @@ def _gated(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
     return (like(gate, gate.dimensions),)
 
 
-def _pair(dtypes: frozenset[DataType]) -> tuple[Role, Role]:
-    return Role("x", dtypes), Role("y", dtypes, same="x")
-
-
-def _broadcast(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first, second = present(types, 0), present(types, 1)
-    dimensions = broadcast((first.dimensions, second.dimensions))
-    return (OperandType(first.dtype, dimensions, layout_of((first, second), len(dimensions))),)
-
-
 def _compared(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    (result,) = _broadcast(types, attributes)
+    (result,) = spread_pair(types, attributes)
     return (OperandType(DataType.BOOL, result.dimensions, result.layout),)
 
 
@@ -71,13 +56,13 @@ _PLAIN = (
 )
 
 ROWS: tuple[OperationSchema, ...] = (
-    *(row(type_, _INPUT, _same, per_output(1), source) for type_, source in _PLAIN),
-    row("SQUARE", (Role("input", NUMERIC),), _same, per_output(1), "NNADAPTER_SQUARE"),
-    row("NOT_EQUAL", _pair(ANY), _compared, per_output(1), "NNAPI NOT_EQUAL; NNADAPTER_NOT_EQUAL"),
+    *(row(type_, _INPUT, as_first, per_output(1), source) for type_, source in _PLAIN),
+    row("SQUARE", (Role("input", NUMERIC),), as_first, per_output(1), "NNADAPTER_SQUARE"),
+    row("NOT_EQUAL", pair(ANY), _compared, per_output(1), "NNAPI NOT_EQUAL; NNADAPTER_NOT_EQUAL"),
     row(
         "FLOOR_DIV",
-        _pair(NUMERIC),
-        _broadcast,
+        pair(NUMERIC),
+        spread_pair,
         per_output(2),
         "NNADAPTER_FLOOR_DIV: the quotient rounded down, of integers too",
     ),
@@ -92,7 +77,7 @@ ROWS: tuple[OperationSchema, ...] = (
     row(
         "SHRINK",
         (Role("input", NUMERIC),),
-        _same,
+        as_first,
         per_output(3),
         "ONNX Shrink-9: x + bias below -lambd, x - bias above lambd, 0 between",
         attributes=(Attribute("bias", Kind.FLOAT, 0.0), Attribute("lambd", Kind.FLOAT, 0.5)),
@@ -100,7 +85,7 @@ ROWS: tuple[OperationSchema, ...] = (
     row(
         "THRESHOLDED_RELU",
         _INPUT,
-        _same,
+        as_first,
         per_output(1),
         "ONNX ThresholdedRelu-22: x above alpha, 0 elsewhere",
         attributes=(Attribute("alpha", Kind.FLOAT, 1.0),),

@@ -9,14 +9,9 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, NUMERIC, OperandType
 from nnadapter.ir.operations.access import string
 from nnadapter.ir.operations.equation import Equation, label_sizes, read_equation
-from nnadapter.ir.operations.layouts import like
 from nnadapter.ir.operations.row import Types, no_flops, present, row
+from nnadapter.ir.operations.shape_rules import as_first
 from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
-
-
-def _trilu(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
-    return (like(first, first.dimensions),)
 
 
 def _determinant(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
@@ -55,7 +50,7 @@ ROWS: tuple[OperationSchema, ...] = (
     row(
         "TRILU",
         (Role("input"),),
-        _trilu,
+        as_first,
         no_flops,
         "ONNX Trilu-14: a triangle of each matrix, zeros elsewhere",
         attributes=(Attribute("upper", Kind.BOOL, True), Attribute("k", Kind.INT, 0)),

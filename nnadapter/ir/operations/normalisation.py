@@ -14,6 +14,7 @@ from nnadapter.ir.operations.broadcasting import check_broadcasts_to
 from nnadapter.ir.operations.checks import check_at_least, check_axis, check_vector
 from nnadapter.ir.operations.layouts import channel_axis, like
 from nnadapter.ir.operations.row import Types, per_output, present, row
+from nnadapter.ir.operations.shape_rules import along_axis
 from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
 
 _EPSILON = Attribute("epsilon", Kind.FLOAT, 1e-5)
@@ -50,12 +51,6 @@ def _layer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
 def _response(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
     check_at_least("size", (integer(attributes, "size"),), 1)
     first = present(types, 0)
-    return (like(first, first.dimensions),)
-
-
-def _softmax(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
-    check_axis(integer(attributes, "axis"), first.rank)
     return (like(first, first.dimensions),)
 
 
@@ -110,7 +105,7 @@ ROWS: tuple[OperationSchema, ...] = (
     row(
         "SOFTMAX",
         (_INPUT,),
-        _softmax,
+        along_axis,
         per_output(5),
         "NNAPI SOFTMAX; ONNX Softmax-13, along one axis",
         attributes=(_AXIS,),
@@ -119,7 +114,7 @@ ROWS: tuple[OperationSchema, ...] = (
     row(
         "LOG_SOFTMAX",
         (_INPUT,),
-        _softmax,
+        along_axis,
         per_output(5),
         "NNAPI LOG_SOFTMAX; ONNX LogSoftmax-13, along one axis",
         attributes=(_AXIS,),

@@ -23,6 +23,7 @@ from nnadapter.ir.operand import FLOATING, INTEGER, DataType, OperandType, Quant
 from nnadapter.ir.operations.access import string
 from nnadapter.ir.operations.layouts import like
 from nnadapter.ir.operations.row import Types, no_flops, per_output, present, row
+from nnadapter.ir.operations.shape_rules import as_first
 from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, QuantisationRule, Role, ShapeRule
 
 EIGHT_BITS = frozenset({DataType.INT8, DataType.UINT8})
@@ -63,11 +64,6 @@ def _dequantize(types: Types, attributes: Attributes) -> tuple[OperandType, ...]
     if first.quantisation is None:
         raise InvalidModelError(f"input is {first} and not quantised, expected a quantised operand")
     return (like(first, first.dimensions, DataType(string(attributes, "to"))),)
-
-
-def _storage_cast(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
-    return (like(first, first.dimensions),)
 
 
 def _any(types: Types, result: OperandType, attributes: Attributes) -> None:
@@ -214,7 +210,7 @@ ROWS: tuple[OperationSchema, ...] = (
         row(
             "STORAGE_CAST",
             (Role("input", INTEGER),),
-            _storage_cast,
+            as_first,
             no_flops,
             "ONNX DequantizeLinear-13, which says of any integers what they stand for; MLIR quant.scast: same integers",
         ),

@@ -11,6 +11,7 @@ from nnadapter.ir.operations.access import integer, integers
 from nnadapter.ir.operations.checks import check_axis
 from nnadapter.ir.operations.layouts import like
 from nnadapter.ir.operations.row import Types, per_input, present, row
+from nnadapter.ir.operations.shape_rules import along_axis
 from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
 
 _INPUT = (Role("input", NUMERIC),)
@@ -43,12 +44,6 @@ def _argument(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
             f"input {list(first.dimensions)} has no element along axis {axis}, expected one or more"
         )
     return _without(first, (axis,), attributes["keepdims"], DataType.INT64)
-
-
-def _cumulative(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    first = present(types, 0)
-    check_axis(integer(attributes, "axis"), first.rank)
-    return (like(first, first.dimensions),)
 
 
 def _top_k(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
@@ -107,7 +102,7 @@ ROWS: tuple[OperationSchema, ...] = (
     row(
         "CUM_SUM",
         _INPUT,
-        _cumulative,
+        along_axis,
         per_input(1),
         "NNADAPTER_CUM_SUM; ONNX CumSum-14",
         attributes=(_AXIS, Attribute("exclusive", Kind.BOOL, False), Attribute("reverse", Kind.BOOL, False)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import OperandType
+from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.schema import Attribute, Attributes, FlopsRule, OperationSchema, Role, ShapeRule
 
 Types = Sequence[OperandType | None]
@@ -53,6 +53,11 @@ def present(types: Types, position: int) -> OperandType:
     type_ = types[position]
     assert type_ is not None
     return type_
+
+
+def pair(dtypes: frozenset[DataType]) -> tuple[Role, Role]:
+    """The roles x and y of an operation of two inputs of one data type."""
+    return Role("x", dtypes), Role("y", dtypes, same="x")
 
 
 def no_flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:

@@ -9,7 +9,8 @@ import numpy as np
 from nnadapter.ir.derived import derived
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import Model, Operation
-from nnadapter.ir.operand import Array, Layout, OperandType
+from nnadapter.ir.operand import Array
+from nnadapter.ir.operations import layouts
 from nnadapter.ir.passes.per_channel import channel_axis, fold, foldable
 from nnadapter.ir.pattern import Match, constant, operand, operation
 from nnadapter.ir.rewrite import Rule, rewrite
@@ -30,7 +31,7 @@ def fuse_batch_normalization(model: Model) -> Model:
 def _into_host(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     host = editor.operation(match.named["host"])
     type_ = editor.type_of(host.outputs[0])
-    if channel_axis(host, type_) != _channel_axis(type_):
+    if channel_axis(host, type_) != layouts.channel_axis(type_):
         return None
     scale, shift = _scale_and_shift(editor, editor.operation(match.anchor))
     return fold(editor, match.named["host"], scale, shift, match.operations)
@@ -39,7 +40,7 @@ def _into_host(editor: ModelEditor, match: Match) -> Sequence[int] | None:
 def _apart(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     old = editor.operation(match.anchor)
     type_ = editor.type_of(old.inputs[0])
-    shape = (-1, *[1] * (type_.rank - 1 - _channel_axis(type_)))
+    shape = (-1, *[1] * (type_.rank - 1 - layouts.channel_axis(type_)))
     dtype = np.dtype(type_.dtype.value)
     with np.errstate(over="ignore", invalid="ignore"):
         scale, shift = (each.astype(dtype).reshape(shape) for each in _scale_and_shift(editor, old))
@@ -64,10 +65,6 @@ def _factor_and_offset(
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = scale / np.sqrt(variance + epsilon)
         return factor, bias - mean * factor
-
-
-def _channel_axis(type_: OperandType) -> int:
-    return type_.rank - 1 if type_.layout is Layout.NHWC else 1
 
 
 _STATISTICS = tuple(map(constant, ("scale", "bias", "mean", "variance")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from nnadapter.errors import InvalidOptionError
+from nnadapter.errors import InvalidModelError, InvalidOptionError, PassError
 from nnadapter.ir.model import Model
 from nnadapter.ir.names import close_names
 from nnadapter.ir.passes.cancel_transposes import cancel_transposes
@@ -86,13 +86,27 @@ def run_passes(
 
     Raises:
         InvalidOptionError: there is no pass of that name.
+        PassError: a pass made something that is no sound model, or no model.
     """
     for name, function in [_named(each, own) for each in passes]:
-        after = function(model)
+        after = _applied(name, function, model)
         if check is not None:
             check(name, model, after)
         model = after
     return model
+
+
+def _applied(name: str, function: Pass, model: Model) -> Model:
+    try:
+        after = function(model)
+    except InvalidModelError as error:
+        raise PassError(f"pass {name!r} failed: {error}", name=name) from error
+    if not isinstance(after, Model):
+        raise PassError(
+            f"pass {name!r} returned {type(after).__name__}, expected a Model, the same one if nothing changed",
+            name=name,
+        )
+    return after
 
 
 def all_of(*observers: Observer) -> Observer:

@@ -67,6 +67,35 @@ def test_unsound_models_and_other_borders_are_named():
         run_passes(model(), [breaks], check_numbers(interpret))
 
 
+@pytest.mark.parametrize("made", [None, 3, ()])
+@pytest.mark.parametrize("check", [None, check_numbers(interpret)])
+def test_a_pass_that_returns_no_model_is_named(made, check):
+    with pytest.raises(PassError, match=f"pass 'mine' returned {type(made).__name__}, expected a Model") as caught:
+        run_passes(model(), ["mine"], check, own={"mine": lambda given: made})
+    assert caught.value.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("results", "why"),
+    [
+        ((), r"RELU is replaced by \(\), expected 1 operands"),
+        ((0, 0), "expected 1 operands"),
+        (0, "RELU is replaced by 0, expected 1 operands"),
+        ((999,), "999, which is the number of no operand"),
+        ((-1,), "-1, which is the number of no operand"),
+        ((None,), "None, which is the number of no operand"),
+        ((2,), "cannot become"),
+    ],
+)
+def test_a_replacement_that_does_not_fit_is_named(results, why):
+    def mine(given):
+        return rewrite(given, [Rule(operation("RELU", operand("x")), lambda editor, match: results)])
+
+    with pytest.raises(PassError, match=f"pass 'mine' failed: .*{why}") as caught:
+        run_passes(model(), [mine])
+    assert caught.value.name == "mine"
+
+
 def test_what_cannot_be_run_is_no_success():
     with pytest.raises(
         PassError, match="'simplify' cannot be checked: the evaluator does not take the model before it"
