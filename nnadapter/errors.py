@@ -15,7 +15,7 @@
     │   └── ExecutionError       a compiled program failed while it ran
     │       └── DeviceLostError  the device is gone; nothing on it can be used again
     ├── PassError                the pass: it changed what a model computes, or broke its form
-    ├── IncompatibleProgramError a serialised program is damaged, or of another version or device
+    ├── IncompatibleProgramError a serialised program is damaged, or of another version, device or options
     ├── OutOfMemoryError         the device: no room
     ├── CancelledError           the caller: it asked to stop
     └── ClosedError              the caller: the session was closed before
@@ -139,7 +139,7 @@ class PassError(NNAdapterError):
 
 
 class IncompatibleProgramError(NNAdapterError):
-    """A serialised program is damaged, or was made by another version or for another device."""
+    """A serialised program is damaged, or from another version, for another device, or for options that do not fit."""
 
 
 class OutOfMemoryError(NNAdapterError):

@@ -186,6 +186,12 @@ def test_the_model_of_the_page_is_saved_and_loaded(capsys):
     assert capsys.readouterr().out == "['.model', '.weights']\n"
 
 
+def test_the_model_of_the_page_becomes_bytes_and_back():
+    names = {}
+    exec(blocks(page("model-format.md"), "python")[1], names)
+    assert names["contents"].startswith(b"\x0a\x0fnnadapter model") and names["data"] == b""
+
+
 def test_the_fields_of_the_model_format_are_those_of_the_proto():
     messages = FileDescriptorProto.FromString(DESCRIPTOR).message_type
     sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page("model-format.md"), re.MULTILINE | re.DOTALL))

@@ -116,7 +116,7 @@ class Context(ABC):
         """Make a program from what `Program.serialise` gave.
 
         Raises:
-            IncompatibleProgramError: the bytes are damaged, or from another version or device.
+            IncompatibleProgramError: the bytes are damaged, from another version or device, or do not fit the context.
         """
         raise IncompatibleProgramError(f"{type(self).__name__} cannot restore programs; compile the model instead")
 

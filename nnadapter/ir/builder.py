@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from operator import index as as_integer
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from nnadapter.errors import InvalidModelError
+from nnadapter.ir.builder_arguments import DTYPES, check_arguments, check_counts, checked_type, is_number
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Lifetime, Operand, OperandType, Quantisation, QuantisedType, freeze
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.quantised import result_types
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.ir.tracing import Traced
 from nnadapter.ir.verify import check_attributes, check_inputs
 
 
@@ -44,7 +42,7 @@ class ModelBuilder:
         Raises:
             InvalidModelError: the name is taken, or the type is none.
         """
-        index = self._add(Operand(name, _checked(name, type_), Lifetime.MODEL_INPUT))
+        index = self._add(Operand(name, checked_type(name, type_), Lifetime.MODEL_INPUT))
         self._inputs.append(index)
         return index
 
@@ -56,11 +54,11 @@ class ModelBuilder:
         """
         if not isinstance(value, np.ndarray):
             raise InvalidModelError(f"constant {name!r} is {type(value).__name__}, expected a numpy array")
-        if value.dtype.name not in _DTYPES:
-            raise InvalidModelError(f"constant {name!r} holds {value.dtype}, expected one of {', '.join(_DTYPES)}")
+        if value.dtype.name not in DTYPES:
+            raise InvalidModelError(f"constant {name!r} holds {value.dtype}, expected one of {', '.join(DTYPES)}")
         array = freeze(value)
         type_ = OperandType(DataType(array.dtype.name), array.shape, quantisation=quantisation)
-        return self._add(Operand(name, type_, Lifetime.CONSTANT, array))
+        return self._add(Operand(name, checked_type(name, type_), Lifetime.CONSTANT, array))
 
     def add_operation(
         self,
@@ -83,18 +81,21 @@ class ModelBuilder:
             quantised: by output, data type and quantisation of those that are quantised; None, or left out, for others.
 
         Raises:
-            InvalidModelError: unknown type, inputs or attributes that do not fit the schema, inputs that do not exist.
+            InvalidModelError: unknown type, inputs or attributes that do not fit the schema, inputs that do not exist,
+                more names or quantised types than there are outputs, or something of the wrong kind.
         """
-        schema = schema_of(type_)
+        check_arguments(type_, inputs, attributes, outputs=outputs, origins=origins, quantised=quantised)
+        schema, inputs = schema_of(type_), tuple(inputs)
         types = tuple(None if index == ABSENT else self._operand(index, type_).type for index in inputs)
         check_inputs(schema, types)
         complete = check_attributes(schema, attributes or {})
         results = result_types(schema, types, complete, quantised)
+        check_counts(type_, len(results), outputs=outputs, quantised=quantised)
         made = tuple(
             self._add(Operand(self._output_name(outputs, position), result, Lifetime.TEMPORARY))
             for position, result in enumerate(results)
         )
-        self._operations.append(Operation(type_, tuple(inputs), made, complete, tuple(origins)))
+        self._operations.append(Operation(type_, inputs, made, complete, tuple(origins)))
         return made
 
     def mark(self) -> tuple[int, int]:
@@ -116,25 +117,30 @@ class ModelBuilder:
         Raises:
             InvalidModelError: an output is no operand of the model.
         """
+        if isinstance(outputs, str) or not isinstance(outputs, Iterable):
+            raise InvalidModelError(f"model outputs are {outputs!r}, expected a list of operands")
+        outputs = tuple(outputs)
         for index in outputs:
-            if not 0 <= index < len(self._operands):
-                raise InvalidModelError(f"model output {index} is no operand of the model of {len(self._operands)}")
+            if not (is_number(index) and 0 <= index < len(self._operands)):
+                raise InvalidModelError(f"model output {index!r} is no operand of the model of {len(self._operands)}")
         operands = list(self._operands)
         for index in outputs:
             operand = operands[index]
             if operand.lifetime is Lifetime.TEMPORARY:
                 operands[index] = Operand(operand.name, operand.type, Lifetime.MODEL_OUTPUT)
-        return Model(tuple(operands), tuple(self._operations), tuple(self._inputs), tuple(outputs))
+        return Model(tuple(operands), tuple(self._operations), tuple(self._inputs), outputs)
 
     def _operand(self, index: int, reader: str) -> Operand:
-        if 0 <= index < len(self._operands):
+        if is_number(index) and 0 <= index < len(self._operands):
             return self._operands[index]
         raise InvalidModelError(
-            f"{reader}: operand {index} is none of the {len(self._operands)} added so far; pass a number that an add_… "
-            "method returned"
+            f"{reader}: operand {index!r} is none of the {len(self._operands)} added so far; pass a number that an "
+            "add_… method returned"
         )
 
     def _add(self, operand: Operand) -> int:
+        if not isinstance(operand.name, str):
+            raise InvalidModelError(f"an operand is named {operand.name!r}, expected a str")
         if operand.name in self._names:
             raise InvalidModelError(f"the model has two operands named {operand.name!r}; names must differ")
         self._names.add(operand.name)
@@ -146,23 +152,3 @@ class ModelBuilder:
             return outputs[position]
         # People do not begin value names with a per cent sign; should one collide all the same, `_add` says so.
         return f"%{len(self._operands)}"
-
-
-_DTYPES = tuple(map(str, DataType))
-
-
-def _checked(name: str, type_: OperandType) -> OperandType:
-    """The type of an operand that somebody may have written by hand."""
-    if not isinstance(type_, OperandType):
-        raise InvalidModelError(f"operand {name!r} is {type_!r}, expected an OperandType")
-    if type_.dtype not in _DTYPES:
-        raise InvalidModelError(f"operand {name!r} is {type_.dtype!r}, expected one of {', '.join(_DTYPES)}")
-    try:
-        dimensions = tuple(size if isinstance(size, Traced) else as_integer(size) for size in type_.dimensions)
-    except TypeError:
-        raise InvalidModelError(
-            f"operand {name!r} has dimensions {type_.dimensions!r}, expected whole numbers, every one known"
-        ) from None
-    if any(isinstance(size, int) and size < 0 for size in dimensions):
-        raise InvalidModelError(f"operand {name!r} has dimensions {list(dimensions)}, expected none below 0")
-    return replace(type_, dtype=DataType(type_.dtype), dimensions=dimensions)

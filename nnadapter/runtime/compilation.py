@@ -12,6 +12,7 @@ from nnadapter.errors import (
     DriverError,
     IncompatibleProgramError,
     InvalidModelError,
+    InvalidOptionError,
     NotDelegatedError,
 )
 from nnadapter.ir.model import Model, Operation
@@ -19,7 +20,7 @@ from nnadapter.ir.operand import Operand
 from nnadapter.ir.verify import verify
 from nnadapter.runtime.context import Context
 from nnadapter.runtime.handle import Handle
-from nnadapter.runtime.sealed import Signature, seal, unseal
+from nnadapter.runtime.sealed import ProgramSignature, seal, unseal
 from partition.verdict import Supported, Unsupported, Verdict
 
 _MOST_SHOWN = 3
@@ -35,24 +36,26 @@ class Compilation(Handle):
         model: what `ModelBuilder.finish` gave. It is checked as a whole; nothing is compiled before `compile`.
 
     Raises:
-        InvalidModelError: the model contradicts itself.
+        InvalidModelError: the model contradicts itself, or is none.
+        InvalidOptionError: the context is none.
         ClosedError: the context was closed.
     """
 
     def __init__(self, context: Context, model: Model) -> None:
+        _check_context(context)
         if not isinstance(model, Model):
             raise InvalidModelError(
                 f"a compilation takes what ModelBuilder.finish gave, got {type(model).__name__}; finish the model first"
             )
         verify(model)
-        signature = Signature(
+        signature = ProgramSignature(
             context.device.name,
             tuple(model.operands[index] for index in model.inputs),
             tuple(model.operands[index] for index in model.outputs),
         )
         self._begin(context, model, signature)
 
-    def _begin(self, context: Context, model: Model | None, signature: Signature) -> None:
+    def _begin(self, context: Context, model: Model | None, signature: ProgramSignature) -> None:
         self._context = context
         self._model = model
         self._signature = signature
@@ -63,8 +66,11 @@ class Compilation(Handle):
         """Return the compilation that `serialise` wrote, compiled as it was.
 
         Raises:
-            IncompatibleProgramError: the bytes are damaged, or from another version or device.
+            IncompatibleProgramError: the bytes are damaged, from another version or device, or were compiled under
+                options that do not fit the context's.
+            InvalidOptionError: the context is none.
         """
+        _check_context(context)
         signature, contents = unseal(blob, context.device.name)
         made = cls.__new__(cls)
         made._begin(context, None, signature)
@@ -193,6 +199,11 @@ class Compilation(Handle):
 
     def _own(self, program: Program) -> None:
         self._owned = program
+
+
+def _check_context(context: object) -> None:
+    if not isinstance(context, Context):
+        raise InvalidOptionError(f"a compilation is made in a nnadapter.Context, got {context!r}; make one on a device")
 
 
 def _made(model: Model, operation: Operation) -> str:

@@ -17,6 +17,7 @@ from nnadapter.errors import (
     ExecutionError,
     InputTypeError,
     InvalidInputError,
+    InvalidModelError,
     MissingInputError,
     NNAdapterError,
     OutOfMemoryError,
@@ -40,11 +41,16 @@ class Execution(Handle):
 
     Raises:
         NotDelegatedError, CompilationError: as in `Compilation.compile`.
+        InvalidModelError: `compilation` is none.
         ExecutionError: the driver gave no execution.
         ClosedError: the compilation was closed.
     """
 
     def __init__(self, compilation: Compilation) -> None:
+        if not isinstance(compilation, Compilation):
+            raise InvalidModelError(
+                f"an execution is made of a nnadapter.Compilation, got {type(compilation).__name__}; compile it first"
+            )
         program = compilation.program()
         device = compilation.context.device
         self._compilation = compilation
@@ -88,7 +94,9 @@ class Execution(Handle):
             self.set_input(which, array)
 
     def compute(self) -> tuple[Array, ...]:
-        """Run the program once on the inputs that are set, and return the outputs in order: the caller's own arrays.
+        """Run the program once on the inputs that are set, and return the outputs in order.
+
+        They are the caller's own arrays, which no later run writes to. `output` gives the same ones.
 
         Raises:
             MissingInputError: an input is not set.
@@ -106,7 +114,7 @@ class Execution(Handle):
             return tuple(self._results)
 
     def output(self, which: str | int) -> Array:
-        """Return one output of the last run, by name or position.
+        """Return one output of the last run, by name or position: the very array that `compute` returned, no copy.
 
         Raises:
             InvalidInputError: there is no such output.

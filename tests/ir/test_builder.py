@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir import DataType, ModelBuilder, OperandType
+from nnadapter.ir import DataType, ModelBuilder, OperandType, Quantisation, QuantisedType
 
 _VECTOR = OperandType(DataType.FLOAT32, (3,))
 
@@ -26,6 +26,9 @@ def test_types_may_be_written_as_words_and_lists():
         (OperandType("float32", 3), "has dimensions 3, expected whole numbers"),
         (OperandType("float32", (None, 3)), r"has dimensions \(None, 3\), expected whole numbers, every one known"),
         (OperandType("float32", (2.0,)), "expected whole numbers"),
+        (OperandType("float32", (3,), "HWCN"), "operand 'x' has layout 'HWCN', expected one of NCHW, NHWC"),
+        (OperandType("int8", (3,), quantisation=(1.0, 0)), r"has quantisation \(1.0, 0\), expected a Quantisation"),
+        (OperandType("float32", (True, 3)), r"has dimensions \(True, 3\), expected whole numbers"),
         (OperandType("float32", (-1, 3)), r"has dimensions \[-1, 3\], expected none below 0"),
     ],
 )
@@ -59,3 +62,73 @@ def test_operands_that_were_not_added(index):
     ):
         with pytest.raises(InvalidModelError, match=rf"{index} is (none|no operand) of the"):
             use()
+
+
+_QUANTISATION = Quantisation(scale=(0.5,), zero_point=(0,))
+_QUANTISED = QuantisedType(DataType.INT8, _QUANTISATION)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"type_": None}, "an operation's type is None, expected a str such as"),
+        ({"type_": ["SOFTMAX"]}, r"an operation's type is \['SOFTMAX'\]"),
+        ({"inputs": 0}, "^SOFTMAX: inputs are 0, expected a list of operands$"),
+        ({"inputs": "x"}, "^SOFTMAX: inputs are 'x', expected a list of operands$"),
+        ({"inputs": ["x"]}, "^SOFTMAX: operand 'x' is none of the 1 added so far"),
+        ({"inputs": [0.0]}, "^SOFTMAX: operand 0.0 is none of the 1"),
+        ({"inputs": [False]}, "^SOFTMAX: operand False is none of the 1"),
+        ({"inputs": [None]}, "^SOFTMAX: operand None is none of the 1"),
+        ({"attributes": [("axis", 1)]}, r"^SOFTMAX: attributes are \[\('axis', 1\)\], expected a dict"),
+        ({"attributes": 0}, "^SOFTMAX: attributes are 0, expected a dict"),
+        ({"attributes": {1: 1}}, "^SOFTMAX: unknown attribute 1; known: axis$"),
+        ({"outputs": ["a", "b"]}, "^SOFTMAX: outputs has 2 entries, expected at most 1; leave out .'b'.$"),
+        ({"outputs": "hello"}, "^SOFTMAX: outputs is 'hello', expected a list of names$"),
+        ({"outputs": [7]}, r"^SOFTMAX: outputs is \[7\], expected a list of names$"),
+        ({"outputs": 7}, "^SOFTMAX: outputs is 7, expected a list of names$"),
+        ({"origins": "node"}, "^SOFTMAX: origins is 'node', expected a list of names$"),
+        ({"origins": [None]}, r"^SOFTMAX: origins is \[None\], expected a list of names$"),
+        ({"quantised": (_QUANTISATION,)}, "^SOFTMAX: quantised is .*, expected a list of QuantisedType, or None,"),
+        ({"quantised": (3,)}, r"^SOFTMAX: quantised is \(3,\), expected a list of QuantisedType"),
+    ],
+)
+def test_arguments_that_are_none(arguments, message):
+    builder = ModelBuilder()
+    x = builder.add_input("x", _VECTOR)
+    mark = builder.mark()
+    with pytest.raises(InvalidModelError, match=message):
+        builder.add_operation(**{"type_": "SOFTMAX", "inputs": [x], "attributes": {"axis": 0}} | arguments)
+    assert builder.mark() == mark
+
+
+def test_more_quantised_types_than_results():
+    builder = ModelBuilder()
+    type_ = OperandType(DataType.INT8, (3,), quantisation=_QUANTISATION)
+    x, y = (builder.add_input(name, type_) for name in "xy")
+    with pytest.raises(InvalidModelError, match="^ADD: quantised has 3 entries, expected at most 1; leave out "):
+        builder.add_operation("ADD", (x, y), quantised=(_QUANTISED,) * 3)
+    (result,) = builder.add_operation("ADD", (x, y), quantised=[_QUANTISED, None])
+    assert builder.type_of(result).quantisation is _QUANTISATION
+
+
+@pytest.mark.parametrize("name", [3, None, b"x"])
+def test_names_that_are_none(name):
+    builder = ModelBuilder()
+    for use in (lambda: builder.add_input(name, _VECTOR), lambda: builder.add_constant(name, np.ones(3))):
+        with pytest.raises(InvalidModelError, match=f"an operand is named {name!r}, expected a str"):
+            use()
+
+
+@pytest.mark.parametrize("outputs", [3, None, "x", ["x"], [0.0], [False], [None]])
+def test_outputs_that_are_none(outputs):
+    builder = ModelBuilder()
+    builder.add_input("x", _VECTOR)
+    with pytest.raises(InvalidModelError, match="^model output"):
+        builder.finish(outputs)
+
+
+def test_numpy_s_numbers_are_operands():
+    builder = ModelBuilder()
+    x = builder.add_input("x", _VECTOR)
+    (y,) = builder.add_operation("CLIP", np.array([x]), {"min": 0.0, "max": 1.0}, outputs=["y", ""])
+    assert builder.finish(np.array([y])).outputs == (y,)

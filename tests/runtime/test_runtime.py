@@ -232,6 +232,17 @@ def test_only_models_are_compiled(context):
         nna.Compilation(context, nna.ModelBuilder())
 
 
+def test_contexts_and_compilations_are_what_they_must_be(context):
+    blob = nna.Compilation(context, small()).serialise()
+    for use in (lambda: nna.Compilation("fake_npu", small()), lambda: nna.Compilation.restore("fake_npu", blob)):
+        with pytest.raises(
+            InvalidOptionError, match="made in a nnadapter.Context, got 'fake_npu'; make one on a device"
+        ):
+            use()
+    with pytest.raises(InvalidModelError, match="made of a nnadapter.Compilation, got Model; compile it first"):
+        nna.Execution(small())
+
+
 def test_closing_goes_from_the_last_to_the_first():
     COUNTS.clear()
     device = nna.Device.acquire("trial")
@@ -347,6 +358,46 @@ class TestRestored:
             nna.errors.IncompatibleProgramError, match="for device 'fake_npu', got a context of 'trial'"
         ):
             nna.Compilation.restore(trial(), blob)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"precision": "float16"}, "computes in float32, got a context with precision 'float16'"),
+            ({"memory_bytes": 64}, r"needs \d+ bytes of device memory, got a context with memory_bytes 64"),
+            ({"switched_off": "Exp"}, "has EXP, got a context with it in switched_off"),
+        ],
+    )
+    def test_a_context_that_would_not_have_compiled_it_is_refused(self, context, options, message):
+        blob = nna.Compilation(context, small()).serialise()
+        other = nna.Context(context.device, **options)
+        with pytest.raises(nna.errors.IncompatibleProgramError, match=f"the program {message}"):
+            nna.Compilation.restore(other, blob)
+
+    def test_a_context_with_the_same_options_is_taken(self, context):
+        half = nna.Context(context.device, precision="float16", memory_bytes=1000, switched_off="Conv")
+        compilation = nna.Compilation(half, small())
+        results = []
+        for each in (compilation, nna.Compilation.restore(half, compilation.serialise())):
+            execution = nna.Execution(each)
+            execution.set_inputs([X, Y])
+            results.append(execution.compute()[0])
+        np.testing.assert_array_equal(*results)
+        with pytest.raises(nna.errors.IncompatibleProgramError, match="computes in float16"):
+            nna.Compilation.restore(context, compilation.serialise())
+
+    def test_as_much_memory_as_it_was_admitted_with_is_enough(self, context):
+        blob = nna.Compilation(context, small()).serialise()
+        admitted = []
+        for memory_bytes in range(0, 400, 8):
+            other = nna.Context(context.device, memory_bytes=memory_bytes)
+            try:
+                nna.Compilation.restore(other, blob)
+            except nna.errors.IncompatibleProgramError:
+                assert not nna.Compilation(other, small()).admission.verdict
+            else:
+                admitted.append(memory_bytes)
+                assert nna.Compilation(other, small()).admission.verdict
+        assert admitted and admitted[0] > 0
 
     def test_a_driver_that_fails_is_blamed(self, context, monkeypatch):
         compilation = nna.Compilation(context, small())

@@ -11,12 +11,13 @@ from nnadapter.drivers.fake_npu.arena import Arenas
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.lowering import Lowered, lower
 from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
+from nnadapter.drivers.fake_npu.needs import Needs, check_needs
 from nnadapter.drivers.fake_npu.observing import observer
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
 from nnadapter.drivers.fake_npu.program import FakeNpuProgram, restore_program
 from nnadapter.drivers.fake_npu.reuse import Lowerings
 from nnadapter.drivers.fake_npu.scratch import with_scratch
-from nnadapter.drivers.fake_npu.verdicts import Verdicts
+from nnadapter.drivers.fake_npu.verdicts import Verdicts, types_needed
 from nnadapter.drivers.interface import Admission, Context, Program
 from nnadapter.drivers.invalid_models import invalid_models_told
 from nnadapter.ir.model import Model
@@ -81,11 +82,14 @@ class FakeNpuContext(Context):
         with self._lock:
             known = self._prepared.pop(model, None)
         prepared = known or self._prepare(model)
-        return FakeNpuProgram(prepared.graph, prepared.memory, self.arenas, threads=self._options.threads)
+        needs = self._needs(model, prepared)
+        return FakeNpuProgram(prepared.graph, prepared.memory, self.arenas, needs, threads=self._options.threads)
 
     def restore(self, blob: bytes) -> Program:
         """See `Context.restore`."""
-        return restore_program(blob, self.arenas, self._options.threads)
+        program = restore_program(blob, self.arenas, self._options.threads)
+        check_needs(program.needs, self._options)
+        return program
 
     def close(self) -> None:
         """See `Context.close`."""
@@ -108,6 +112,13 @@ class FakeNpuContext(Context):
             return self._lowerings.lower(model)
         # Numbers are looked at, so nothing is traced, and every size is seen.
         return lower(model, half_precision=half, check=watch)
+
+    def _needs(self, model: Model, prepared: _Prepared) -> Needs:
+        return Needs(
+            half_precision=self._options.half_precision,
+            memory_bytes=prepared.weight_bytes + prepared.memory.arena_bytes + _border_bytes(model),
+            operations=tuple(sorted({type_ for operation in model.operations for type_ in types_needed(operation)})),
+        )
 
     def _room_for(self, weights: int, arena: int, border: int) -> Verdict:
         available, needed = self._options.memory_bytes, weights + arena + border

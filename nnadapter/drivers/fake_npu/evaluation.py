@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from nnadapter.drivers.fake_npu.arena import Arenas
 from nnadapter.drivers.fake_npu.emission import emit
+from nnadapter.drivers.fake_npu.execution import FakeNpuExecution
 from nnadapter.drivers.fake_npu.memory import plan_memory
-from nnadapter.drivers.fake_npu.program import FakeNpuProgram
 from nnadapter.drivers.fake_npu.scratch import with_scratch
 from nnadapter.drivers.fake_npu.verdicts import judge
 from nnadapter.ir.model import Model
@@ -28,8 +28,7 @@ def evaluate(model: Model, inputs: Sequence[Array], *, half_precision: bool = Fa
     if not all(judge(model, operation, ()) for operation in model.operations):
         return None
     graph = with_scratch(emit(model, half_precision=half_precision)[0])
-    program = FakeNpuProgram(graph, plan_memory(graph), Arenas(), threads=0)
-    return program.create_execution().compute(inputs)
+    return FakeNpuExecution(graph, plan_memory(graph), Arenas(), 0).compute(inputs)
 
 
 EVALUATORS: Mapping[bool, Evaluator] = MappingProxyType(

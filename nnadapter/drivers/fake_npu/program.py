@@ -1,32 +1,33 @@
 """The compiled form: device graph, memory plan and packed weights, and all of it as bytes.
 
-Bytes are: magic, version and length of the header as little-endian uint32, SHA-256 of everything that follows it,
-the header as JSON, zeros up to a multiple of 64, and the weights, each at a multiple of 64.
+Bytes are an `Envelope`: its header is JSON, and zeros up to a multiple of 64; its contents are the weights, each at a
+multiple of 64.
 """
 
 from __future__ import annotations
 
 import json
-import struct
 import sys
-from hashlib import sha256
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
 from nnadapter.drivers.fake_npu.arena import Arenas
 from nnadapter.drivers.fake_npu.execution import FakeNpuExecution
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, TensorType
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
+from nnadapter.drivers.fake_npu.needs import Needs
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.errors import IncompatibleProgramError
 from nnadapter.ir.operand import Array
 
 MAGIC = b"FAKENPU\0"
-VERSION = 2
+VERSION = 3
 """Raised whenever a kernel's packing, parameters or scratch change, so that older programs are compiled anew."""
 
-_PREFIX = struct.Struct("<8sII32s")
+_ENVELOPE = Envelope(magic=MAGIC, version=VERSION)
 _ALIGNMENT = 64
 _BYTES_PER_INSTRUCTION = 3 << 10
 _ARENA_PER_BOUND_BYTE = 14
@@ -37,10 +38,18 @@ class FakeNpuProgram(Program):
     """A model placed in memory; frozen, so any number of executions may run side by side."""
 
     def __init__(
-        self, graph: NpuGraph, memory: MemoryPlan, arenas: Arenas, *, threads: int, unshared_bytes: int = 0
+        self,
+        graph: NpuGraph,
+        memory: MemoryPlan,
+        arenas: Arenas,
+        needs: Needs,
+        *,
+        threads: int,
+        unshared_bytes: int = 0,
     ) -> None:
         self.graph = graph
         self.memory = memory
+        self.needs = needs
         self._arenas = arenas
         self._threads = threads
         self._unshared_bytes = unshared_bytes
@@ -64,6 +73,7 @@ class FakeNpuProgram(Program):
         header = json.dumps(
             {
                 "byteorder": sys.byteorder,
+                "needs": asdict(self.needs),
                 "tensors": [_tensor_row(tensor, weights) for tensor in self.graph.tensors],
                 "instructions": [_instruction_row(instruction) for instruction in self.graph.instructions],
                 "inputs": self.graph.inputs,
@@ -73,12 +83,8 @@ class FakeNpuProgram(Program):
                 "arena_lower_bound_bytes": self.memory.arena_lower_bound_bytes,
             }
         ).encode()
-        header += bytes(-(_PREFIX.size + len(header)) % _ALIGNMENT)
-        digest = sha256(header)
-        for part in weights.parts:
-            digest.update(part)
-        prefix = _PREFIX.pack(MAGIC, VERSION, len(header), digest.digest())
-        return b"".join((prefix, header, *weights.parts))
+        header += bytes(-(PREFIX_BYTES + len(header)) % _ALIGNMENT)
+        return _ENVELOPE.close(header, weights.parts)
 
 
 def weight_bytes(graph: NpuGraph) -> int:
@@ -102,31 +108,18 @@ def restore_program(blob: bytes, arenas: Arenas, threads: int) -> FakeNpuProgram
     )
     homes = tuple((Home(home), position) for home, position in header["homes"])
     memory = MemoryPlan(homes, header["arena_bytes"], header["arena_lower_bound_bytes"])
-    return FakeNpuProgram(graph, memory, arenas, threads=threads, unshared_bytes=weights.nbytes)
+    needs = Needs(**{name: _tuples(value) for name, value in header["needs"].items()})
+    return FakeNpuProgram(graph, memory, arenas, needs, threads=threads, unshared_bytes=weights.nbytes)
 
 
 def _opened(blob: bytes) -> tuple[dict[str, Any], memoryview]:
     """Check the bytes and return the header and the weights."""
-    if len(blob) < _PREFIX.size:
-        raise IncompatibleProgramError(
-            f"the program has {len(blob)} bytes, expected at least {_PREFIX.size}; {_ADVICE}"
-        )
-    magic, version, length, digest = _PREFIX.unpack_from(blob)
-    if magic != MAGIC:
-        raise IncompatibleProgramError(f"the program starts with {magic!r}, expected {MAGIC!r}; {_ADVICE}")
-    if version != VERSION:
-        raise IncompatibleProgramError(f"the program has version {version}, expected {VERSION}; {_ADVICE}")
-    rest = memoryview(blob)[_PREFIX.size :]
-    if sha256(rest).digest() != digest:
-        raise IncompatibleProgramError(f"the program's contents do not match its digest: damaged; {_ADVICE}")
-    header = json.loads(bytes(rest[:length]).rstrip(b"\0"))
+    written, weights = _ENVELOPE.open(blob)
+    header = json.loads(written.rstrip(b"\0"))
     if header["byteorder"] != sys.byteorder:
         found = header["byteorder"]
-        raise IncompatibleProgramError(f"the program's weights are {found}-endian, expected {sys.byteorder}; {_ADVICE}")
-    return header, rest[length:]
-
-
-_ADVICE = "compile the model again"
+        raise IncompatibleProgramError(f"the program's weights are {found}-endian, expected {sys.byteorder}; {ADVICE}")
+    return header, weights
 
 
 def _place(value: Array) -> tuple[int, int]:

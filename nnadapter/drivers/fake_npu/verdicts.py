@@ -68,12 +68,17 @@ class Verdicts:
         return tuple(judge(model, operation, self._switched_off) for operation in model.operations)
 
 
+def types_needed(operation: Operation) -> tuple[str, ...]:
+    """Adapter IR types that must not be switched off for an operation to be taken: its own first."""
+    return operation.type, *_NEEDED.get((operation.type, operation.attributes.get("approximate")), ())
+
+
 def judge(model: Model, operation: Operation, switched_off: Collection[str]) -> Verdict:
     """Return whether the device takes one operation of `model`, and why not."""
     row = OPERATIONS.get(operation.type)
     if row is None:
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"fake_npu has no kernel for {operation.type}")
-    for needed in (operation.type, *_NEEDED.get((operation.type, operation.attributes.get("approximate")), ())):
+    for needed in types_needed(operation):
         if needed in switched_off:
             why = "" if needed == operation.type else f", which {operation.type} needs,"
             detail = f"{needed}{why} is switched off on this device by its option switched_off"

@@ -25,11 +25,13 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
     name follows from its contents, so a model that stood at `path` keeps its own until somebody removes it.
 
     Raises:
-        InvalidModelError: the model contradicts itself, or does not fit the format.
-        ModelFileError: a file cannot be written.
+        InvalidModelError: the model contradicts itself, is none, or does not fit the format.
+        ModelFileError: a file cannot be written, or `path` names none.
     """
     weights = weights_of_checked(model)
-    target = Path(path)
+    target = _path(path)
+    if not target.name or target.is_dir():
+        raise ModelFileError(f"{str(target)!r} is a folder; give the path of a file in it")
     data = target.with_name(f"{target.name}.{weights.digest[:_DIGITS]}.weights")
     contents = message_of(model, weights, data.name)
     try:
@@ -51,7 +53,7 @@ def load(path: str | os.PathLike[str], *, check_contents: bool = True) -> Model:
         ModelFileError: a file is missing, cannot be read, is not what it was, or lies in another folder.
         InvalidModelError: the file is no model, is damaged, or of a newer version; or the model contradicts itself.
     """
-    source = Path(path)
+    source = _path(path)
     try:
         if source.exists() and not source.is_file():  # a pipe would never end
             raise ModelFileError(f"{str(source)!r} is no file; give the path of a model")
@@ -63,6 +65,12 @@ def load(path: str | os.PathLike[str], *, check_contents: bool = True) -> Model:
         raise ModelFileError(f"{str(source)!r} cannot be read: {_why(error)}; give the path of a model") from error
     folder = source.parent
     return read_model(contents, lambda name: _mapped(folder, name), check_contents=check_contents)
+
+
+def _path(path: object) -> Path:
+    if not isinstance(path, (str, os.PathLike)):
+        raise ModelFileError(f"a model's path is {path!r}, expected a str or a path")
+    return Path(path)
 
 
 def _mapped(folder: Path, name: str) -> memoryview:

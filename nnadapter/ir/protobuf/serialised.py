@@ -30,7 +30,7 @@ def to_bytes(model: Model, file: str = "weights") -> tuple[bytes, bytes]:
     The same model gives the same bytes. `Model.varying`, a hint to compilers, is left out.
 
     Raises:
-        InvalidModelError: the model contradicts itself, or holds a number that the format has no room for.
+        InvalidModelError: the model contradicts itself, is none, or holds a number that the format has no room for.
     """
     weights = weights_of_checked(model)
     written = BytesIO()
@@ -50,17 +50,26 @@ def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: b
         ModelFileError: a data file is missing or is not what it was.
         InvalidModelError: the bytes are no model, are damaged, or of a newer version; or the model contradicts itself.
     """
+    if not isinstance(files, Mapping):
+        raise InvalidModelError(f"data files are {type(files).__name__}, expected bytes by name: {{'weights': data}}")
 
     def named(name: str) -> memoryview:
         if name not in files:
-            raise ModelFileError(f"the model's data file {name!r} is not among those given, {sorted(files)}; pass it")
-        return memoryview(files[name]).toreadonly()
+            raise ModelFileError(
+                f"the model's data file {name!r} is not among those given, {sorted(map(str, files))}; pass it"
+            )
+        try:
+            return memoryview(files[name]).toreadonly()
+        except TypeError:
+            raise InvalidModelError(f"data file {name!r} is {type(files[name]).__name__}, expected bytes") from None
 
     return read_model(contents, named, check_contents=check_contents)
 
 
 def weights_of_checked(model: Model) -> Weights:
     """Return the contents of the constants of a model that is sound; raises InvalidModelError for others."""
+    if not isinstance(model, Model):
+        raise InvalidModelError(f"what is written is what ModelBuilder.finish gave, got {type(model).__name__}")
     verify(model)
     return weights_of(model)
 
@@ -134,6 +143,8 @@ def read_model(contents: bytes, files: Callable[[str], memoryview], *, check_con
 
 def _opened(contents: bytes) -> Message:
     """The `Model` message in a `File`, everything about it checked that does not depend on models."""
+    if not isinstance(contents, (bytes, bytearray)):
+        raise InvalidModelError(f"a model is bytes, got {type(contents).__name__}; pass what `to_bytes` gave first")
     if not contents.startswith(BEGINNING):
         raise InvalidModelError(f"{contents[:17]!r}… is the beginning of no nnadapter model; write one with `save`")
     whole = parse("File", contents)
@@ -142,6 +153,10 @@ def _opened(contents: bytes) -> Message:
             f"the model has format version {whole.version}, and this nnadapter knows 1 to {VERSION}; update nnadapter"
         )
     refuse_unknown(whole)
+    if whole.ByteSize() != len(contents):  # protobuf takes the last of fields that stand there twice
+        raise InvalidModelError(
+            f"the model has {len(contents)} bytes, expected {whole.ByteSize()}, no field twice; {ADVICE}"
+        )
     if sha256(whole.model).digest() != whole.sha256:
         raise InvalidModelError(f"the model is not what it was: its digest is another; {ADVICE}")
     message = parse("Model", whole.model)

@@ -1,0 +1,57 @@
+"""Bytes that are kept and read back: a prefix that says what they are, a header, and contents.
+
+They are: magic, version and length of the header as little-endian uint32, SHA-256 of everything that follows it, the
+header, and the contents.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+
+from nnadapter.errors import IncompatibleProgramError
+
+_PREFIX = struct.Struct("<8sII32s")
+PREFIX_BYTES = _PREFIX.size
+"""Bytes in front of the header."""
+ADVICE = "compile the model again"
+"""What to do about a program that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """One kind of such bytes."""
+
+    magic: bytes
+    """8 bytes that are the first ones of this kind and of no other."""
+    version: int
+    """Raised whenever header or contents change their meaning; other versions are refused."""
+
+    def close(self, header: bytes, contents: Iterable[bytes | memoryview]) -> bytes:
+        """Return a header and the parts of the contents as bytes that `open` takes."""
+        parts = (header, *contents)
+        digest = sha256()
+        for part in parts:
+            digest.update(part)
+        return b"".join((_PREFIX.pack(self.magic, self.version, len(header), digest.digest()), *parts))
+
+    def open(self, blob: bytes) -> tuple[bytes, memoryview]:
+        """Return the header and the contents, which are not copied.
+
+        Raises:
+            IncompatibleProgramError: the bytes are damaged, or of another kind or version.
+        """
+        if not isinstance(blob, bytes) or len(blob) < PREFIX_BYTES:
+            got = f"{len(blob)} bytes" if isinstance(blob, bytes) else type(blob).__name__
+            raise IncompatibleProgramError(f"a program is at least {PREFIX_BYTES} bytes, got {got}; {ADVICE}")
+        magic, version, length, digest = _PREFIX.unpack_from(blob)
+        if magic != self.magic:
+            raise IncompatibleProgramError(f"the program starts with {magic!r}, expected {self.magic!r}; {ADVICE}")
+        if version != self.version:
+            raise IncompatibleProgramError(f"the program has version {version}, expected {self.version}; {ADVICE}")
+        rest = memoryview(blob)[PREFIX_BYTES:]
+        if length > len(rest) or sha256(rest).digest() != digest:
+            raise IncompatibleProgramError(f"the program's contents do not match its digest: damaged; {ADVICE}")
+        return bytes(rest[:length]), rest[length:]

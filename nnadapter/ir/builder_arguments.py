@@ -1,0 +1,93 @@
+"""What people give to the builder, checked for its kind before the schema looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from operator import index as as_integer
+
+import numpy as np
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operand import DataType, Layout, OperandType, Quantisation, QuantisedType
+from nnadapter.ir.tracing import Traced
+
+DTYPES = tuple(map(str, DataType))
+"""Names of the data types of models."""
+
+
+def is_number(index: object) -> bool:
+    """Whether something can be the number of an operand: an int or numpy's; a bool is none."""
+    return isinstance(index, (int, np.integer)) and not isinstance(index, bool)
+
+
+def checked_type(name: str, type_: OperandType) -> OperandType:
+    """Return the type of an operand that somebody may have written by hand, its fields of the right kinds.
+
+    Raises:
+        InvalidModelError: it is none, or a field holds something else.
+    """
+    if not isinstance(type_, OperandType):
+        raise InvalidModelError(f"operand {name!r} is {type_!r}, expected an OperandType")
+    if type_.dtype not in DTYPES:
+        raise InvalidModelError(f"operand {name!r} is {type_.dtype!r}, expected one of {', '.join(DTYPES)}")
+    try:
+        dimensions = tuple(map(_dimension, type_.dimensions))
+    except TypeError:
+        raise InvalidModelError(
+            f"operand {name!r} has dimensions {type_.dimensions!r}, expected whole numbers, every one known"
+        ) from None
+    if any(isinstance(size, int) and size < 0 for size in dimensions):
+        raise InvalidModelError(f"operand {name!r} has dimensions {list(dimensions)}, expected none below 0")
+    if type_.layout not in tuple(Layout):
+        raise InvalidModelError(f"operand {name!r} has layout {type_.layout!r}, expected one of {', '.join(Layout)}")
+    if not isinstance(type_.quantisation, (Quantisation, type(None))):
+        raise InvalidModelError(f"operand {name!r} has quantisation {type_.quantisation!r}, expected a Quantisation")
+    return replace(type_, dtype=DataType(type_.dtype), dimensions=dimensions, layout=Layout(type_.layout))
+
+
+def _dimension(size: int) -> int:
+    if isinstance(size, bool):
+        raise TypeError
+    return size if isinstance(size, Traced) else as_integer(size)
+
+
+def check_arguments(
+    type_: object, inputs: object, attributes: object, *, outputs: object, origins: object, quantised: object
+) -> None:
+    """Check the kinds of what `ModelBuilder.add_operation` got; operands themselves are looked at later.
+
+    Raises:
+        InvalidModelError: one is of another kind.
+    """
+    if not isinstance(type_, str):
+        raise InvalidModelError(f"an operation's type is {type_!r}, expected a str such as 'CONV_2D'")
+    if isinstance(inputs, str) or not isinstance(inputs, Iterable):
+        raise InvalidModelError(f"{type_}: inputs are {inputs!r}, expected a list of operands")
+    if attributes is not None and not isinstance(attributes, Mapping):
+        raise InvalidModelError(f"{type_}: attributes are {attributes!r}, expected a dict of values by name")
+    _check_list(type_, "outputs", outputs, str)
+    _check_list(type_, "origins", origins, str)
+    _check_list(type_, "quantised", quantised, (QuantisedType, type(None)))
+
+
+def _check_list(type_: str, name: str, given: object, kind: type | tuple[type, ...]) -> None:
+    if given == ():
+        return
+    if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(each, kind) for each in given):
+        expected = "names" if kind is str else "QuantisedType, or None,"
+        raise InvalidModelError(f"{type_}: {name} is {given!r}, expected a list of {expected}")
+
+
+def check_counts(type_: str, count: int, *, outputs: Sequence[str], quantised: Sequence[QuantisedType | None]) -> None:
+    """Check that nothing is said of outputs that an operation of `count` outputs does not have.
+
+    Raises:
+        InvalidModelError: there are more names or quantised types than outputs.
+    """
+    for name, given in (("outputs", outputs), ("quantised", quantised)):
+        if len(given) > count and any(given[count:]):
+            extra = list(given[count:])
+            raise InvalidModelError(
+                f"{type_}: {name} has {len(given)} entries, expected at most {count}; leave out {extra}"
+            )

@@ -1,0 +1,50 @@
+"""Bytes that are kept and read back."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nnadapter.drivers.envelope import PREFIX_BYTES, Envelope
+from nnadapter.errors import IncompatibleProgramError
+
+ENVELOPE = Envelope(magic=b"ENVELOPE", version=3)
+BLOB = ENVELOPE.close(b"header", [b"some", memoryview(b"thing")])
+
+
+@given(st.binary(max_size=80), st.lists(st.binary(max_size=80), max_size=3))
+def test_what_is_written_comes_back(header, parts):
+    read, contents = ENVELOPE.open(ENVELOPE.close(header, parts))
+    assert read == header and bytes(contents) == b"".join(parts)
+
+
+def test_the_prefix():
+    assert BLOB[:16] == b"ENVELOPE" + bytes([3, 0, 0, 0, 6, 0, 0, 0])
+    assert BLOB[16:PREFIX_BYTES] == sha256(b"headersomething").digest()
+    assert BLOB[PREFIX_BYTES:] == b"headersomething"
+
+
+@pytest.mark.parametrize("position", range(len(BLOB)))
+def test_a_flipped_highest_bit_is_found(position):
+    damaged = BLOB[:position] + bytes([BLOB[position] ^ 128]) + BLOB[position + 1 :]
+    with pytest.raises(IncompatibleProgramError, match="compile the model again$"):
+        ENVELOPE.open(damaged)
+
+
+@pytest.mark.parametrize(
+    ("blob", "message"),
+    [
+        (None, "a program is at least 48 bytes, got NoneType"),
+        (b"short", "a program is at least 48 bytes, got 5 bytes"),
+        (BLOB[:-1], "do not match its digest: damaged"),
+        (BLOB + b"x", "do not match its digest: damaged"),
+        (Envelope(magic=b"LETTERS!", version=3).close(b"", []), "starts with b'LETTERS!', expected b'ENVELOPE'"),
+        (Envelope(magic=b"ENVELOPE", version=4).close(b"", []), "has version 4, expected 3"),
+    ],
+)
+def test_other_bytes_are_refused(blob, message):
+    with pytest.raises(IncompatibleProgramError, match=message):
+        ENVELOPE.open(blob)

@@ -1,0 +1,65 @@
+"""What is given to `save`, `load`, `to_bytes` and `from_bytes` and is of the wrong kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nnadapter.errors import InvalidModelError, ModelFileError
+from nnadapter.ir.protobuf import from_bytes, load, save, to_bytes
+from tests.ir.protobuf.saved_models import network
+
+CONTENTS, DATA = to_bytes(network())
+
+
+@pytest.mark.parametrize("model", ["x", 3, None])
+def test_only_models_are_written(model, tmp_path):
+    for use in (lambda: save(model, tmp_path / "m"), lambda: to_bytes(model)):
+        with pytest.raises(InvalidModelError, match=f"ModelBuilder.finish gave, got {type(model).__name__}$"):
+            use()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", [".", "", "/", "..", "folder"])
+def test_folders_are_not_written_to(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    with pytest.raises(ModelFileError, match="is a folder; give the path of a file in it$"):
+        save(network(), path)
+    assert [each.name for each in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("path", [None, 3, ["m"]])
+def test_paths_that_are_none(path):
+    for use in (lambda: save(network(), path), lambda: load(path)):
+        with pytest.raises(ModelFileError, match="expected a str or a path$"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((CONTENTS, DATA), "data files are bytes, expected bytes by name: {'weights': data}$"),
+        ((CONTENTS, None), "data files are NoneType, expected bytes by name"),
+        ((CONTENTS, {"weights": "text"}), "data file 'weights' is str, expected bytes$"),
+        (((CONTENTS, DATA), {}), "a model is bytes, got tuple; pass what `to_bytes` gave first$"),
+        ((None, {}), "a model is bytes, got NoneType"),
+        ((CONTENTS, {3: DATA}), r"is not among those given, \['3'\]; pass it$"),
+    ],
+)
+def test_bytes_that_are_none(arguments, message):
+    with pytest.raises(InvalidModelError, match=message):
+        from_bytes(*arguments)
+
+
+def test_a_file_twice_in_a_row_is_refused(tmp_path):
+    save(network(), tmp_path / "m")
+    contents = (tmp_path / "m").read_bytes()
+    (tmp_path / "m").write_bytes(contents * 2)
+    with pytest.raises(
+        InvalidModelError, match=f"has {2 * len(contents)} bytes, expected {len(contents)}, no field twice"
+    ):
+        load(tmp_path / "m")
+    with pytest.raises(InvalidModelError, match="no field twice"):
+        from_bytes(CONTENTS + CONTENTS[:17], {"weights": DATA})
