@@ -186,6 +186,8 @@ class ModelEditor:
             InvalidModelError: the data types or dimensions differ.
         """
         before, after = self._operands[old], self._operands[new]
+        if self._resolved(new) == old:
+            raise InvalidModelError(f"operand {before.name!r} is made from itself, expected operations in order")
         if (before.type.dtype, before.type.dimensions) != (after.type.dtype, after.type.dimensions):
             raise InvalidModelError(f"operand {before.name!r} is {before.type} and cannot become {after.type}")
         if new in self._unnamed or self.is_output(old):

@@ -1,0 +1,83 @@
+"""Values for which ONNX says what comes out, for `recipes`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from nnadapter.ir.operand import Array, DataType
+from nnadapter.ir.schema import AttributeValue
+
+Given = Sequence[Array | None]
+Attributes = Mapping[str, AttributeValue]
+
+
+def always(given: Given, attributes: Attributes) -> bool:
+    """Every value will do."""
+    return True
+
+
+def _pair(given: Given) -> tuple[Array, Array]:
+    x, y = given[0], given[1]
+    assert x is not None and y is not None
+    return x, y
+
+
+def division(given: Given, attributes: Attributes) -> bool:
+    """Integers are not divided by 0, nor the smallest one by -1; reals by nothing near 0."""
+    x, y = _pair(given)
+    if x.dtype.kind == "f":
+        return bool((np.abs(y) >= 0.125).all())
+    overflows = x.dtype.kind == "i" and bool((x == np.iinfo(x.dtype).min).any()) and bool((y == -1).any())
+    return bool((y != 0).all()) and not overflows
+
+
+def power(given: Given, attributes: Attributes) -> bool:
+    """A positive base where the exponent is no whole number; no negative exponent of an integer."""
+    x, y = _pair(given)
+    if y.dtype.kind == "f" and (y != np.floor(y)).any() and (x <= 0).any():
+        return False
+    if x.dtype.kind == "f":
+        return bool((x != 0).all())
+    return bool((y >= 0).all() and (y == np.floor(y)).all() and np.abs(y).max(initial=0) <= 3)
+
+
+def cast(given: Given, attributes: Attributes) -> bool:
+    """Whatever is cast to an integer is one of its numbers, rounded to zero."""
+    value, target = given[0], DataType(str(attributes["to"]))
+    assert value is not None
+    if value.dtype == np.bool_ or target is DataType.BOOL or target.is_floating or value.dtype.kind != "f":
+        return True
+    limits = np.iinfo(np.dtype(target.value))
+    whole = np.trunc(value.astype(np.float64))
+    return bool(((whole >= limits.min) & (whole <= limits.max)).all())
+
+
+def in_range(given: Given, attributes: Attributes) -> bool:
+    """Indices are those of the axis, counted from either end."""
+    value, chosen = _pair(given)
+    axis = attributes["axis"]
+    assert isinstance(axis, int)
+    size = value.shape[axis]
+    return bool(((chosen >= -size) & (chosen < size)).all())
+
+
+def lengths(given: Given, attributes: Attributes) -> bool:
+    """No sequence is longer than there are steps."""
+    value, found = _pair(given)
+    axis = attributes["time_axis"]
+    assert isinstance(axis, int)
+    return bool(((found >= 0) & (found <= value.shape[axis])).all())
+
+
+def written(given: Given, attributes: Attributes) -> bool:
+    """What is written to a cache begins within it, and ends within it where it does not go round."""
+    cache, updates = _pair(given)
+    axis, starts = attributes["axis"], given[2] if len(given) > 2 else None
+    assert isinstance(axis, int)
+    if starts is None:
+        return True
+    size, count = cache.shape[axis], updates.shape[axis]
+    last = size - 1 if attributes["mode"] == "circular" else size - count
+    return bool(((starts >= 0) & (starts <= last)).all())

@@ -1,0 +1,177 @@
+"""What holds for every model: each law is a function that takes a random case and raises AssertionError."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from random import Random
+from types import MappingProxyType
+
+import numpy as np
+
+from nnadapter.drivers.fake_npu import FakeNpuDriver
+from nnadapter.drivers.fake_npu.lowering import PASSES as DEVICE_PASSES
+from nnadapter.drivers.interface import Context, Program
+from nnadapter.ir import ABSENT, Array, Lifetime, Model, ModelBuilder, digest, submodel, to_text, verify
+from nnadapter.ir.passes import PASSES, run_passes
+from partition.verdict import Supported, Unsupported
+from tests.random_models.maker import Accept, Case
+from tests.random_models.models import anything, taken
+from tests.random_models.oracle import check, outputs_of
+from tests.random_models.running import in_parts, reordered, run
+
+Law = Callable[[Case, Random], None]
+"""Gets a case, and chance for what it does with it."""
+
+
+@cache
+def context(precision: str = "float32") -> Context:
+    """A context that many cases share, so that what it remembers of one must not harm another."""
+    return new_context(precision)
+
+
+def new_context(precision: str = "float32") -> Context:
+    """A context of its own."""
+    device = FakeNpuDriver().open("")
+    defaults = {option.name: option.default for option in device.capability.options}
+    return device.create_context({**defaults, "precision": precision})
+
+
+def every_result(model: Model) -> Model:
+    """The model with everything that is made among its outputs, so that nothing can be fused."""
+    made = [operand for operation in model.operations for operand in operation.outputs]
+    return submodel(model, range(len(model.operations)), model.inputs, made)
+
+
+def device_equals_oracle(case: Case, random: Random) -> None:
+    """fake_npu takes the model and computes what the oracle does."""
+    assert all(isinstance(verdict, Supported) for verdict in context().supported(case.model))
+    check(case.model, case.feeds, run(context(), case.model, case.feeds))
+
+
+def every_operation_equals_oracle(case: Case, random: Random) -> None:
+    """Each operation, given what the device itself made, computes what the oracle does: no error hides another."""
+    model = every_result(case.model)
+    results = run(context(), model, case.feeds)
+    values = {index: operand.value for index, operand in enumerate(model.operands) if operand.value is not None}
+    values.update(zip(model.inputs, case.feeds, strict=True))
+    values.update(zip(model.outputs, results, strict=True))
+    for position, operation in enumerate(model.operations):
+        read = [operand for operand in dict.fromkeys(operation.inputs) if operand != ABSENT]
+        given = [operand for operand in read if model.operands[operand].lifetime is not Lifetime.CONSTANT]
+        part = submodel(model, [position], given, operation.outputs)
+        check(part, [values[operand] for operand in given], [values[operand] for operand in operation.outputs])
+
+
+def half_precision_equals_oracle(case: Case, random: Random) -> None:
+    """With the option precision=float16 results are as far off as float16 is."""
+    results = run(context("float16"), case.model, case.feeds)
+    check(case.model, case.feeds, results, half_precision=True)
+
+
+def verified_and_told(case: Case, random: Random) -> None:
+    """What the builder makes is valid, and built again from what it says is the same model."""
+    verify(case.model)
+    again = rebuilt(case.model)
+    verify(again)
+    assert to_text(again) == to_text(case.model) == to_text(case.model)
+    assert digest(again) == digest(case.model)
+
+
+def rebuilt(model: Model) -> Model:
+    """The model built anew, operand by operand."""
+    builder = ModelBuilder()
+    makers = {operation.outputs[0]: operation for operation in model.operations if operation.outputs}
+    index = 0
+    while index < len(model.operands):
+        operand = model.operands[index]
+        if operand.value is not None:
+            builder.add_constant(operand.name, operand.value, operand.type.quantisation)
+        elif index in makers:
+            made = makers[index]
+            names = [model.operands[output].name for output in made.outputs]
+            quantised = [model.operands[output].type.quantised for output in made.outputs]
+            builder.add_operation(
+                made.type, made.inputs, made.attributes, outputs=names, origins=made.origins, quantised=quantised
+            )
+            index += len(made.outputs) - 1
+        else:
+            builder.add_input(operand.name, operand.type)
+        index += 1
+    return builder.finish(model.outputs)
+
+
+def programs_are_stable(case: Case, random: Random) -> None:
+    """Compiled twice, in one context and in two, a model gives the same bytes; restored or run twice, the same."""
+    shared, own = context(), new_context()
+    program = shared.compile(case.model)
+    blob = program.serialise()
+    assert blob is not None
+    assert blob == shared.compile(case.model).serialise() == own.compile(case.model).serialise()
+    execution = program.create_execution()
+    first = [result.copy() for result in execution.compute(case.feeds)]
+    restored = own.restore(blob)
+    assert restored.serialise() == blob
+    for results in (execution.compute(case.feeds), _run(program, case), _run(restored, case)):
+        for found, expected in zip(results, first, strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+def _run(program: Program, case: Case) -> list[Array]:
+    return list(program.create_execution().compute(case.feeds))
+
+
+def inputs_stay(case: Case, random: Random) -> None:
+    """What is fed is only read: the arrays are read-only, and hold the same afterwards."""
+    feeds = [feed.copy() for feed in case.feeds]
+    for feed in feeds:
+        feed.flags.writeable = False
+    run(context(), case.model, feeds)
+    for feed, before in zip(feeds, case.feeds, strict=True):
+        np.testing.assert_array_equal(feed, before)
+
+
+def passes_keep_results(case: Case, random: Random) -> None:
+    """Any combination of passes gives a valid model with the same border that computes the same."""
+    names = list(PASSES)
+    order = random.choice([names, list(DEVICE_PASSES), random.sample(names, len(names)), random.choices(names, k=4)])
+    after = run_passes(case.model, order, lambda name, before, model: verify(model))
+    assert _border(after) == _border(case.model)
+    check(case.model, case.feeds, outputs_of(after, case.feeds))
+
+
+def _border(model: Model) -> list[tuple[str, str]]:
+    operands = [model.operands[index] for index in (*model.inputs, *model.outputs)]
+    return [(operand.name, str(operand.type)) for operand in operands]
+
+
+def parts_equal_the_whole(case: Case, random: Random) -> None:
+    """Operations in another order, cut into segments, compute what the model does."""
+    model = reordered(random, case.model)
+    verify(model)
+    check(case.model, case.feeds, in_parts(random, context(), model, case.feeds))
+
+
+def verdicts_are_reasons(case: Case, random: Random) -> None:
+    """There is one verdict per operation; a refusal says which operation, and the rest runs."""
+    verdicts = context().supported(case.model)
+    assert len(verdicts) == len(case.model.operations)
+    for operation, verdict in zip(case.model.operations, verdicts, strict=True):
+        assert isinstance(verdict, Supported) or operation.type in verdict.detail
+        assert isinstance(verdict, Supported | Unsupported)
+
+
+LAWS: Mapping[Law, Accept] = MappingProxyType(
+    {
+        device_equals_oracle: taken,
+        every_operation_equals_oracle: taken,
+        half_precision_equals_oracle: taken,
+        programs_are_stable: taken,
+        inputs_stay: taken,
+        verified_and_told: anything,
+        passes_keep_results: anything,
+        parts_equal_the_whole: anything,
+        verdicts_are_reasons: anything,
+    }
+)
+"""Every law, and which models it is for."""

@@ -1,0 +1,82 @@
+"""Random models: for hypothesis as a strategy, for tables of operations one by one."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import strategies as st
+
+from nnadapter.drivers.fake_npu.operations import HELD
+from nnadapter.drivers.fake_npu.verdicts import judge
+from nnadapter.ir.model import Model
+from nnadapter.ir.operand import DataType
+from nnadapter.ir.operations import SCHEMAS
+from tests.random_models.maker import Accept, Case, Maker
+from tests.random_models.recipes import FROM_SCHEMA, RECIPES, UNREACHED
+
+LARGEST_MODEL = 12
+_ATTEMPTS = 4
+_HELD = sorted(HELD)
+_WEIGHTED = [DataType.FLOAT32, DataType.FLOAT32, DataType.FLOAT16, *_HELD]
+"""What models of the device's data types are made of, floating-point types more often."""
+_WIDER = [*_WEIGHTED, DataType.FLOAT64, DataType.INT16, DataType.UINT32]
+
+
+def anything(model: Model) -> bool:
+    """Every operation is wanted."""
+    return True
+
+
+def taken(model: Model) -> bool:
+    """Only what fake_npu takes is wanted."""
+    return bool(judge(model, model.operations[-1], ()))
+
+
+def make_case(random: Random, operations: int, accept: Accept = taken) -> Case:
+    """A model of at most so many operations.
+
+    They are of a few types only in most models, so that these meet each other often. Source: A. Groce and others, Swarm
+    testing, 2012.
+    """
+    maker = maker_of(random, accept)
+    types = [type_ for type_ in SCHEMAS if type_ not in UNREACHED]
+    types = random.sample(types, random.choice((3, 6, 12, len(types))))
+    for _ in range(operations):
+        for _ in range(_ATTEMPTS):
+            if attempt(maker, random.choice(types), accept):
+                break
+    return maker.finish()
+
+
+def varied(random: Random) -> Model:
+    """A model that has something of everything that `mutations` spoil."""
+    maker = maker_of(random, anything)
+    for constant in (0, 1):
+        maker.fresh_of(DataType.FLOAT32, (3,), constant)
+    for type_ in ("CONV_2D", "TOP_K", "CONCAT", "ADD", "SOFTMAX", "GELU"):
+        while not attempt(maker, type_, anything):
+            maker.fresh_of(DataType.FLOAT32, (1, 2, 3, 4), random.choice((0, 1)))
+    for type_ in random.choices([type_ for type_ in SCHEMAS if type_ not in UNREACHED], k=random.randint(0, 6)):
+        attempt(maker, type_, anything)
+    return maker.finish().model
+
+
+def maker_of(random: Random, accept: Accept = taken) -> Maker:
+    """A model without operations, with an operand or a few."""
+    wide = accept is anything
+    maker = Maker(random, random.sample(_WIDER if wide else _WEIGHTED, 3), (0, 1, 2, 3) if wide else (1, 2, 3, 4, 6))
+    for _ in range(random.choice((1, 1, 2, 3))):
+        maker.fresh_of(random.choice(maker.dtypes), maker.dimensions(), 0.1)
+    return maker
+
+
+def attempt(maker: Maker, type_: str, accept: Accept = taken) -> bool:
+    """Try to add one operation of that type."""
+    return maker.attempt(type_, RECIPES.get(type_, FROM_SCHEMA), accept)
+
+
+@st.composite
+def cases(draw: st.DrawFn, accept: Accept = taken, most: int = LARGEST_MODEL) -> Case:
+    """Models of up to `most` operations that `accept` wants."""
+    operations = draw(st.integers(1, most))
+    return make_case(draw(st.randoms(use_true_random=False)), operations, accept)

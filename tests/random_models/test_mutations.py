@@ -1,0 +1,72 @@
+"""Every family of invalid models is refused: by `verify` for what is wrong with it, by drivers with typed errors."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from nnadapter.drivers.interface import Context
+from nnadapter.drivers.null import NullContext
+from nnadapter.errors import InvalidModelError, NNAdapterError
+from nnadapter.ir import Model, verify
+from tests.random_models.laws import new_context
+from tests.random_models.models import varied
+from tests.random_models.mutations.families import MUTATIONS
+
+_FEW = 8
+_MANY = int(os.environ.get("NNADAPTER_FUZZ_EXAMPLES", "2000"))
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+_SAYS = r"expected|did you mean|known: | is listed as "
+
+
+def refused(family: str, model: Model, random: Random) -> None:
+    """The model is valid, and what the family makes of it is refused everywhere."""
+    verify(model)
+    mutated = MUTATIONS[family](random, model)
+    assume(mutated is not None)
+    spoilt, pattern = mutated
+    with pytest.raises(InvalidModelError, match=pattern) as caught:
+        verify(spoilt)
+    assert caught.match(_SAYS)
+    for context in (new_context(), NullContext()):
+        drivers_refuse(context, spoilt)
+
+
+def drivers_refuse(context: Context, model: Model) -> None:
+    """Whoever asks a driver for verdicts on the model, or has it compiled, is told that the model is invalid."""
+    with pytest.raises(InvalidModelError):
+        context.supported(model)
+        context.compile(model)
+    with suppress(NNAdapterError):  # without verdicts a driver owes nothing but such an error where it fails
+        context.compile(model)
+
+
+def _hold(family: str, examples: int, derandomize: bool) -> None:
+    @settings(max_examples=examples, derandomize=derandomize, deadline=None, suppress_health_check=_SLOW)
+    @given(st.integers(0, 1 << 32))
+    def holds(seed):
+        random = Random(seed)
+        refused(family, varied(random), random)
+
+    holds()
+
+
+@pytest.mark.parametrize("family", MUTATIONS)
+def test_mutation_is_refused(family: str) -> None:
+    _hold(family, _FEW, derandomize=True)
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("family", MUTATIONS)
+def test_mutation_is_refused_at_length(family: str) -> None:
+    _hold(family, _MANY, derandomize=False)
+
+
+def test_every_family_finds_something_to_spoil() -> None:
+    for family in MUTATIONS.values():
+        assert any(family(Random(seed), varied(Random(seed))) for seed in range(8)), family.__name__

@@ -1,0 +1,38 @@
+"""Every operation of the schema table is made at random, or stands in a table with a reason."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from nnadapter.drivers.fake_npu.operations import OPERATIONS
+from nnadapter.ir.operations import SCHEMAS
+from nnadapter.ir.verify import verify
+from tests.random_models.models import anything, attempt, maker_of, taken
+from tests.random_models.recipes import RECIPES, UNREACHED
+
+_ATTEMPTS = 400
+
+
+@pytest.mark.parametrize("type_", SCHEMAS)
+def test_operation_is_reached(type_: str) -> None:
+    if type_ in UNREACHED:
+        return
+    accept = taken if type_ in OPERATIONS else anything
+    refusals = []
+    for seed in range(_ATTEMPTS):
+        maker = maker_of(Random(seed), accept)
+        if attempt(maker, type_, accept):
+            verify(maker.finish().model)
+            return
+        refusals.append(maker.refusals[-1])
+    pytest.fail(
+        f"{type_} was never reached in {_ATTEMPTS} attempts; its schema alone does not say enough. Add a recipe for it "
+        f"to RECIPES in tests/random_models/recipes.py, or a reason to UNREACHED there. Refusals: {set(refusals[-40:])}"
+    )
+
+
+def test_the_tables_name_operations() -> None:
+    assert RECIPES.keys() | UNREACHED.keys() <= SCHEMAS.keys()
+    assert not RECIPES.keys() & UNREACHED.keys()
