@@ -44,6 +44,17 @@ def test_a_model_that_contradicts_itself_gets_no_verdict() -> None:
         context().supported(replace(model, operands=(model.operands[0], wrong)))
 
 
+def test_a_cycle_is_found_before_passes_walk_it() -> None:
+    builder = ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, (3,)))
+    (sigmoid,) = builder.add_operation("SIGMOID", (x,))
+    (product,) = builder.add_operation("MUL", (x, sigmoid))
+    model = builder.finish([product])
+    wrong = replace(model.operations[1], inputs=(product, sigmoid))
+    with pytest.raises(InvalidModelError, match=f"MUL: reads operand {product}"):
+        context().compile(replace(model, operations=(model.operations[0], wrong)))
+
+
 @pytest.mark.parametrize("error", [ValueError("a fault of the driver"), DriverError("known")])
 def test_a_valid_model_is_not_blamed(error: Exception) -> None:
     with pytest.raises(type(error)) as caught, invalid_models_told(_model()):

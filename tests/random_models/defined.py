@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from nnadapter.ir.schema import AttributeValue
 
 Given = Sequence[Array | None]
 Attributes = Mapping[str, AttributeValue]
+Sound = Callable[[Given, Attributes], bool]
 
 
 def always(given: Given, attributes: Attributes) -> bool:
@@ -69,6 +70,39 @@ def lengths(given: Given, attributes: Attributes) -> bool:
     axis = attributes["time_axis"]
     assert isinstance(axis, int)
     return bool(((found >= 0) & (found <= value.shape[axis])).all())
+
+
+_LEAST_SPREAD = 0.05
+
+
+def spread(axes_of: Callable[[int, Attributes], tuple[int, ...]]) -> Sound:
+    """Returns whether numbers that are normalised together differ: else the rounding of their mean is all there is."""
+
+    def sound(given: Given, attributes: Attributes) -> bool:
+        value = given[0]
+        assert value is not None
+        axes = axes_of(value.ndim, attributes)
+        if 0 in value.shape:
+            return True
+        wide = value.astype(np.float64)
+        single = all(value.shape[axis] == 1 for axis in axes)
+        return single or bool((wide.std(axes) >= _LEAST_SPREAD * np.abs(wide).max(axes)).all())
+
+    return sound
+
+
+def axes_given(rank: int, attributes: Attributes) -> tuple[int, ...]:
+    """The axes that an attribute names."""
+    axes = attributes["axes"]
+    assert isinstance(axes, tuple)
+    return tuple(int(axis) for axis in axes)
+
+
+def axes_behind(rank: int, attributes: Attributes) -> tuple[int, ...]:
+    """All axes from one on."""
+    axis = attributes["axis"]
+    assert isinstance(axis, int)
+    return tuple(range(axis, rank))
 
 
 def written(given: Given, attributes: Attributes) -> bool:

@@ -145,7 +145,7 @@ def _furthest(
         share = _share(dtype, half_precision) if dtype.is_floating else 0.0
         limit = _ROOM * room + share * (np.abs(wanted.astype(np.float64)) + _SMALLEST)
         off = _distance(found, wanted)
-        wrong = ~(off <= limit)
+        wrong = ~(off <= limit) & np.isfinite(limit)  # where anything may come out, NaN may too
         if wrong.any():
             where = tuple(int(axis[0]) for axis in np.nonzero(wrong)) if wrong.ndim else ()
             return (

@@ -38,11 +38,10 @@ def refused(family: str, model: Model, random: Random) -> None:
 
 
 def drivers_refuse(context: Context, model: Model) -> None:
-    """Whoever asks a driver for verdicts on the model, or has it compiled, is told that the model is invalid."""
-    with pytest.raises(InvalidModelError):
+    """Whoever has a driver compile the model is told that it is invalid; whoever asks for verdicts mostly is."""
+    with suppress(NNAdapterError):
         context.supported(model)
-        context.compile(model)
-    with suppress(NNAdapterError):  # without verdicts a driver owes nothing but such an error where it fails
+    with pytest.raises(InvalidModelError):
         context.compile(model)
 
 

@@ -21,6 +21,7 @@ from nnadapter.drivers.fake_npu.verdicts import Verdicts, types_needed
 from nnadapter.drivers.interface import Admission, Context, Program
 from nnadapter.drivers.invalid_models import invalid_models_told
 from nnadapter.ir.model import Model
+from nnadapter.ir.verify import verify
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
 _REMEMBERED = 64
@@ -111,6 +112,7 @@ class FakeNpuContext(Context):
         if watch is None:
             return self._lowerings.lower(model)
         # Numbers are looked at, so nothing is traced, and every size is seen.
+        verify(model)
         return lower(model, half_precision=half, check=watch)
 
     def _needs(self, model: Model, prepared: _Prepared) -> Needs:

@@ -23,6 +23,7 @@ from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
 from nnadapter.ir.structure import numbers, with_numbers
 from nnadapter.ir.tracing import Interned, Trace, is_traced
+from nnadapter.ir.verify import verify
 
 _STRUCTURES = 64
 """Models that are remembered; the one used longest ago goes first."""
@@ -155,7 +156,16 @@ class Lowerings:
             return sum(len(known.templates) for known in self._known.values())
 
     def lower(self, model: Model) -> Lowered:
-        """Return the lowered model."""
+        """Return the lowered model.
+
+        Raises:
+            InvalidModelError: the model is the first of its structure, and contradicts itself: passes rely on models
+                that do not, and some would not end.
+        """
+        with self._lock:
+            is_new = model.structure not in self._known
+        if is_new:
+            verify(model)
         values = numbers(model)
         known = self._look_up(model, values)
         for template in known.templates:

@@ -165,7 +165,7 @@ def made_twice(random: Random, model: Model) -> Mutated:
 
 
 def makes_what_is_given(random: Random, model: Model) -> Mutated:
-    position = random.randrange(len(model.operations))
+    position = random.choice(positions(model, lambda operation, schema: _is_plain(model, operation.outputs[0])))
     index = random.choice(operands_of(model, Lifetime.MODEL_INPUT, Lifetime.CONSTANT))
     outputs = (index, *model.operations[position].outputs[1:])
     return with_operation(
@@ -203,8 +203,13 @@ def makes_beyond_the_model(random: Random, model: Model) -> Mutated:
     ), f"{at(model, position)}makes operand {index}, expected one of"
 
 
+def _is_plain(model: Model, index: int) -> bool:
+    """Whether an operand is not quantised: what a quantised result may be is for the model to say, within rules."""
+    return model.operands[index].type.quantisation is None
+
+
 def _spoilt_result(random: Random, model: Model, **changes: Any) -> Mutated:
-    index = random.choice(made_by(model))
+    index = random.choice([each for each in made_by(model) if _is_plain(model, each)])
     if any(getattr(model.operands[index].type, name) == value for name, value in changes.items()):
         return None
     position = model.producer[index]
