@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from threading import Lock
 
 from nnadapter.conversions import Conversions
 from nnadapter.converters.convert import Conversion
@@ -17,8 +18,10 @@ from nnadapter.drivers.border import ask_admission
 from nnadapter.drivers.interface import Admission
 from nnadapter.drivers.selection import CPU, HOSTS
 from nnadapter.errors import InvalidModelError
+from nnadapter.expansions import bodies_to_try, expanded, worth_expanding
 from nnadapter.ir.model import Model
 from nnadapter.offers import Answers, offers, worth_parting
+from nnadapter.preparation.functions import Bodies
 from nnadapter.preparation.prepare import Prepared, Shapes, Specialised
 from nnadapter.segments import OnnxParts, Part, part_of
 from nnadapter.support import judge
@@ -29,6 +32,9 @@ from partition.placement import place_by_priority
 from partition.plan import Plan, Step, make_plan
 from partition.segments import Segment, cut, halve
 from partition.verdict import Reason, Unsupported, Verdict
+
+_DEEPEST = 4
+"""Functions whose bodies hold functions that no device takes whole, at most."""
 
 Atoms = tuple[str, tuple[int, ...]]
 """A device and the atoms of one segment on it: what identifies a segment while the graph is cut again and again."""
@@ -211,7 +217,7 @@ class Judged:
 
 @dataclass(eq=False)
 class Analyser:
-    """Analyses one prepared model for one set of devices. What was refused after a yes is kept in `bans`."""
+    """Analyses one prepared model for one set of devices."""
 
     prepared: Prepared
     targets: tuple[Target, ...]
@@ -223,6 +229,9 @@ class Analyser:
     _by_host: tuple[Hashable, tuple[Verdict, ...]] = field(default=((), ()))
     _whole: set[tuple[str, ...]] = field(default_factory=set)
     """Atoms, by their nodes' names, that were offered node by node in vain."""
+    _functions: set[str] = field(default_factory=set)
+    """Nodes whose bodies were offered."""
+    _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
         """Index the model once."""
@@ -235,7 +244,46 @@ class Analyser:
         self.drafts.clear()
 
     def judge(self, shapes: Shapes) -> Judged:
-        """Specialise, convert, and ask every device; atoms that one refuses are offered to it node by node."""
+        """Specialise, convert, and ask every device.
+
+        Atoms that a device refuses are offered to it node by node, function ops that all refuse by their bodies.
+        """
+        with self._lock:  # what one set of shapes teaches changes how the next is looked at
+            judged = self._parted(shapes)
+            for _ in range(_DEEPEST):
+                bodies = bodies_to_try(self.prepared, judged.specialised, judged.answers, self._functions)
+                if not bodies:
+                    break
+                self._functions.update(bodies)
+                judged = self._expanded(bodies, judged)
+            return judged
+
+    def _expanded(self, bodies: Bodies, before: Judged) -> Judged:
+        """What is said of the model with these nodes expanded, where that is worth it; `before` if it is for none."""
+        trial = self._with(bodies)
+        judged = trial._parted(before.shapes) if trial else before
+        worth = worth_expanding(bodies, judged.graph, judged.answers) if trial else {}
+        if len(worth) < len(bodies):
+            trial = self._with(worth) if worth else None
+            judged = trial._parted(before.shapes) if trial else before
+        if trial:
+            vars(self).update(vars(trial))
+        return judged
+
+    def _with(self, bodies: Bodies) -> Analyser | None:
+        """The same over the model with these nodes expanded; None if none can be."""
+        prepared = expanded(self.prepared, bodies)
+        if prepared is None:
+            return None
+        of_name = {self.prepared.graph.nodes[index].name: why for index, why in self.refused_by_cpu.items()}
+        nodes = enumerate(prepared.graph.nodes)
+        refused = {index: of_name[node.name] for index, node in nodes if node.name in of_name}
+        return replace(
+            self, prepared=prepared, drafts=Drafts(), refused_by_cpu=refused, _by_host=((), ()), _whole=set()
+        )
+
+    def _parted(self, shapes: Shapes) -> Judged:
+        """What every device says; atoms that one refuses were offered to it node by node."""
         judged = self._judge(shapes)
         offered = [offer for offer in offers(judged.graph, judged.answers) if offer.nodes not in self._whole]
         if not offered:

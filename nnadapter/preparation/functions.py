@@ -2,28 +2,49 @@
 
 A function of the model's own is expanded where at least one op of its body has a converter, since no device knows it by
 name. One that ONNX defines is expanded where it has no converter itself and all of its body has, since ONNX Runtime may
-have a kernel for the whole. Bodies that need types to be written down (context-dependent ones) stay whole.
+have a kernel for the whole. Others are expanded where no device takes them whole (`nnadapter/expansions.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 
 import onnx
-import onnx.defs
 
 from nnadapter.converters.registry import lookup, since_version
+from nnadapter.preparation.schema_functions import schema_body
 from partition.onnx_io import node_names, plain_domain
 
 _DEEPEST = 16
 """Functions that call functions, at most; a function that calls itself is not valid ONNX."""
 
+_SAME_SINCE = {
+    "Cast": 13,
+    "CastLike": 15,
+    "Constant": 12,
+    "ConstantOfShape": 9,
+    "Equal": 13,
+    "Flatten": 13,
+    "Identity": 13,
+    "ReduceMax": 18,
+    "ReduceMin": 18,
+    "Reshape": 13,
+    "Shape": 13,
+    "Size": 13,
+    "Squeeze": 13,
+    "Transpose": 13,
+    "Unsqueeze": 13,
+}
+"""Ops of function bodies whose later versions, to opset 28, add only data types, and attributes that change nothing
+unless they are stated, and the first such version."""
+
 Opsets = Mapping[str, int]
+Bodies = Mapping[str, onnx.FunctionProto]
+"""Nodes, by name, and the function that each is."""
 
 
-def expand_functions(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+def expand_functions(model: onnx.ModelProto, wanted: Bodies = {}) -> tuple[onnx.ModelProto, tuple[str, ...]]:  # noqa: B006
     """Return the model with functions expanded, the same object if there is nothing to expand; and origins.
 
     1. Nodes of the graph are looked at, and those that come in their place; sub-graphs are left as they are.
@@ -31,11 +52,15 @@ def expand_functions(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str
     3. Names inside are made unique by the name of the node's first output; nodes are called `node/inner node`.
     4. Weights are copied only where something is expanded.
 
+    Args:
+        model: the model.
+        wanted: nodes to expand although an op of that name can be converted whole.
+
     Returns:
         The model, and for each of its nodes the name of the node of the model as it was.
     """
-    library, names = _Library.of(model), node_names(model)
-    if not any(library.body(node) is not None for node in model.graph.node):
+    library, names = _Library.of(model, wanted), node_names(model)
+    if not any(library.body(node, name) for node, name in zip(model.graph.node, names, strict=True)):
         return model, names
     taken = {name for node in _all_nodes(model.graph.node) for name in (*node.input, *node.output)}
     taken.update(each.name for each in (*model.graph.input, *model.graph.initializer))
@@ -58,16 +83,20 @@ class _Library:
     own: Mapping[tuple[str, str, str], onnx.FunctionProto]
     opsets: dict[str, int]
     """What the model imports, and what expanded bodies added to it."""
+    wanted: Bodies
 
     @classmethod
-    def of(cls, model: onnx.ModelProto) -> _Library:
+    def of(cls, model: onnx.ModelProto, wanted: Bodies) -> _Library:
         return cls(
             {(plain_domain(each.domain), each.name, each.overload): each for each in model.functions},
             {plain_domain(entry.domain): entry.version for entry in model.opset_import},
+            wanted,
         )
 
-    def body(self, node: onnx.NodeProto) -> onnx.FunctionProto | None:
+    def body(self, node: onnx.NodeProto, name: str) -> onnx.FunctionProto | None:
         """The function that the node is replaced by, None if it stays."""
+        if name in self.wanted:
+            return self._usable(self.wanted[name])
         domain = plain_domain(node.domain)
         own = self.own.get((domain, node.op_type, node.overload))
         if own is not None:
@@ -76,8 +105,11 @@ class _Library:
         version = since_version(domain, node.op_type, self.opsets.get(domain, 0))
         if version is None or lookup(domain, node.op_type, version) is not None:
             return None
-        body = _schema_body(node.op_type, version, domain)
-        if body is None or not self._means_the_same(body):
+        body = schema_body(node.op_type, version, domain)
+        return None if body is None else self._usable(body)
+
+    def _usable(self, body: onnx.FunctionProto) -> onnx.FunctionProto | None:
+        if not self._means_the_same(body):
             return None
         return body if all(self._is_convertible(each, _opsets(body)) for each in body.node) else None
 
@@ -85,7 +117,7 @@ class _Library:
         self, node: onnx.NodeProto, name: str, taken: set[str], depth: int = _DEEPEST
     ) -> Iterator[onnx.NodeProto]:
         """The nodes in the place of one, which is called `name`; `taken` are names of values, to which new ones go."""
-        body = self.body(node) if depth else None
+        body = self.body(node, name) if depth else None
         if body is None:
             yield node
             return
@@ -107,18 +139,12 @@ class _Library:
 
     def _same_version(self, node: onnx.NodeProto, stated: Opsets) -> bool:
         domain = plain_domain(node.domain)
-        meant, here = stated.get(domain, 0), self.opsets.get(domain)
-        return here is None or since_version(domain, node.op_type, meant) == since_version(domain, node.op_type, here)
-
-
-@cache
-def _schema_body(op_type: str, version: int, domain: str) -> onnx.FunctionProto | None:
-    schema = onnx.defs.get_schema(op_type, version, domain)
-    if not schema.has_function:  # type: ignore[attr-defined]  # the stubs lack it
-        return None
-    body = onnx.FunctionProto()
-    body.ParseFromString(schema.function_body.SerializeToString())
-    return body
+        if domain not in self.opsets:
+            return True
+        meant = since_version(domain, node.op_type, stated.get(domain, 0))
+        here = since_version(domain, node.op_type, self.opsets[domain])
+        since = _SAME_SINCE.get(node.op_type) if not domain else None
+        return meant == here or bool(since and meant and here and min(meant, here) >= since)
 
 
 def _instance(body: onnx.FunctionProto, node: onnx.NodeProto, name: str, taken: set[str]) -> Iterator[onnx.NodeProto]:

@@ -98,10 +98,12 @@ def prepare(model: onnx.ModelProto) -> Prepared:
         InvalidModelError: the graph contradicts itself.
     """
     check_versions(model)
-    given = prepared = _prepare(*expand_functions(expand_gradients(in_order(model))))
+    given = prepared = prepare_again(*expand_functions(expand_gradients(in_order(model))))
     while conditions := _known_conditions(prepared):
         try:
-            prepared = replace(_prepare(*expand_functions(inline_branches(prepared.model, conditions))), given=given)
+            prepared = replace(
+                prepare_again(*expand_functions(inline_branches(prepared.model, conditions))), given=given
+            )
         except InvalidModelError:
             break  # a contradiction inside of a branch, which nothing sees as long as it stays there
     return prepared
@@ -120,7 +122,16 @@ def _known_conditions(prepared: Prepared) -> dict[int, bool]:
     }
 
 
-def _prepare(model: onnx.ModelProto, origins: Sequence[str]) -> Prepared:
+def prepare_again(model: onnx.ModelProto, origins: Sequence[str]) -> Prepared:
+    """Return a model with what does not depend on input shapes done; nothing of it is rewritten.
+
+    Args:
+        model: the model.
+        origins: for each of its nodes, the name of the model's own node that it stands for.
+
+    Raises:
+        InvalidModelError: the graph contradicts itself.
+    """
     try:
         graph = read_graph(model, origins=[(name,) for name in origins])
     except GraphError as error:

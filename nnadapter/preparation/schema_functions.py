@@ -1,0 +1,78 @@
+"""The functions that ONNX's own schemas define: how an op is written down in other ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import onnx
+import onnx.defs
+
+
+@cache
+def schema_body(op_type: str, version: int, domain: str) -> onnx.FunctionProto | None:
+    """Return the body of an op that is a function whatever its node looks like, None for any other.
+
+    Args:
+        op_type: ONNX's name.
+        version: of the schema.
+        domain: empty for ONNX's own.
+    """
+    schema = onnx.defs.get_schema(op_type, version, domain)
+    if not schema.has_function:  # type: ignore[attr-defined]  # the stubs lack it
+        return None
+    return _read(schema.function_body.SerializeToString())
+
+
+def typed_body(
+    node: onnx.NodeProto, version: int, domain: str, opset: int, types: Sequence[onnx.TypeProto]
+) -> onnx.FunctionProto | None:
+    """Return the body of a node that is a function, also where types or attributes decide how it is written down.
+
+    A CastLike after an input of known type is a Cast there, so that constants of the body can be folded.
+
+    Args:
+        node: the node.
+        version: of its schema.
+        domain: empty for ONNX's own.
+        opset: what the model imports of that domain.
+        types: of the node's inputs, with an empty one for those that are absent.
+
+    Returns:
+        None if the op is no function, or says that this node is none.
+    """
+    schema = onnx.defs.get_schema(node.op_type, version, domain)
+    if schema.has_function:  # type: ignore[attr-defined]
+        plain = schema_body(node.op_type, version, domain)
+        return None if plain is None else _with_casts(plain, types)
+    if not schema.has_context_dependent_function:  # type: ignore[attr-defined]
+        return None
+    stated = sorted(schema.context_dependent_function_opset_versions)  # type: ignore[attr-defined]
+    chosen = max((each for each in stated if each <= opset), default=stated[0])
+    given = [each.SerializeToString() for each in types]
+    try:
+        made = schema.get_context_dependent_function_with_opset_version(  # type: ignore[attr-defined]
+            chosen, node.SerializeToString(), given
+        )
+    except (RuntimeError, ValueError, IndexError):  # onnx's builders of bodies raise what they like
+        return None
+    return _with_casts(_read(made), types) if made else None
+
+
+def _with_casts(body: onnx.FunctionProto, types: Sequence[onnx.TypeProto]) -> onnx.FunctionProto:
+    element = {name: each.tensor_type.elem_type for name, each in zip(body.input, types, strict=False)}
+    made = onnx.FunctionProto()
+    made.CopyFrom(body)
+    for node in made.node:
+        to = element.get(node.input[1]) if node.op_type == "CastLike" else None
+        if to:
+            node.op_type = "Cast"
+            del node.input[1:]
+            node.attribute.append(onnx.helper.make_attribute("to", to))
+    return made
+
+
+def _read(serialised: bytes) -> onnx.FunctionProto:
+    body = onnx.FunctionProto()
+    body.ParseFromString(serialised)
+    return body
