@@ -2,7 +2,7 @@
 
     python docs/make_operators.py
 
-Nothing in the page is written by hand. Which operations of the adapter IR an ONNX op becomes is found by converting
+What the code knows is not written by hand. Which operations of the adapter IR an ONNX op becomes is found by converting
 the operator tests that the package onnx ships.
 """
 
@@ -35,7 +35,7 @@ _SEVERAL_OUTPUTS = frozenset(["Split", "TopK"])
 
 def page() -> str:
     """Return the page."""
-    return "\n".join([*_head(), *_converted(), *_refused(), *_operations()])
+    return "\n".join([*_head(), *_converted(), *_refused(), *_operations(), *_not_a_number()])
 
 
 def _head() -> Iterator[str]:
@@ -50,7 +50,8 @@ def _head() -> Iterator[str]:
     yield f"{ops} ops of ONNX's domains are converted, in {versions} schema versions, from opset {OLDEST_OPSET} on."
     yield "A node of such an op can still be refused: for an attribute value, a data type, a shape that is not known,"
     yield "or an input that is computed where it must be constant. `nnadapter report` says which and why."
-    yield "What is refused runs on the CPU, by ONNX Runtime."
+    yield "What is refused runs on the next device that takes it: at last on the CPU, by ONNX Runtime, or on"
+    yield "`reference`, onnx's evaluator, where ONNX Runtime has no kernel, opset or data type for it."
 
 
 def _converted() -> Iterator[str]:
@@ -109,6 +110,17 @@ def _operations() -> Iterator[str]:
         ranks = str(low) if low == high else f"{low} to {high}"
         dtypes = sorted(row.other_dtypes.get(0, row.dtypes))
         yield f"| {type_} | {ranks} | {', '.join(dtypes)} | {row.limits_in_words} |"
+    yield ""
+
+
+def _not_a_number() -> Iterator[str]:
+    yield "## NaN on fake_npu"
+    yield ""
+    yield "ONNX says nothing of inputs that are not numbers. Where ONNX Runtime has a rule, fake_npu has the same: in"
+    yield "arithmetic, activations, Max and Min, in MaxPool with `Indices`, and in ArgMax and ArgMin, which pass over"
+    yield "NaN unless it comes first. In MaxPool without `Indices`, GlobalMaxPool, ReduceMax, ReduceMin, TopK and"
+    yield "Hardmax, what ONNX Runtime makes of NaN depends on places and on the processor. There fake_npu gives NaN"
+    yield "wherever one is among the elements; TopK and Hardmax take NaN for larger than all else."
     yield ""
 
 

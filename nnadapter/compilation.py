@@ -7,7 +7,7 @@ again, and the fact is kept for the report. Programs that were compiled already 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -243,16 +243,22 @@ def refuse_fallback(analysis: Analysis, targets: Sequence[Target], options: Opti
 
 
 def warn_of_idle(analysis: Analysis, targets: Sequence[Target], options: Options) -> None:
-    """Warn where the policy says so of a named device that took nothing, with the reason."""
+    """Warn where the policy says so of a named device that took nothing, with the reason.
+
+    Nothing fell back where devices before it took the nodes, or it would have taken those that went elsewhere.
+    """
     plan = analysis.plan
     used = {step.device for step in plan.steps}
-    for target in targets:
-        if target.name in HOSTS:
+    if options.fallback != "warn":
+        return
+    for position, target in enumerate(targets):
+        if target.name in HOSTS or target.name in used:
             continue
-        if options.fallback == "warn" and target.name not in used and plan.graph.nodes:
-            because = _idle_because(plan, target.name)
+        left = _left_by(plan, target.name, {later.name for later in targets[position + 1 :]})
+        if left:
             warnings.warn(
-                f"device {target.name!r} took none of the {len(plan.graph.nodes)} nodes; {because}",
+                f"device {target.name!r} took none of the {len(plan.graph.nodes)} nodes; the first was refused because "
+                f"of {_refusal(plan, target.name, left[0])}; see the report for the others",
                 FallbackWarning,
                 stacklevel=2,
             )
@@ -286,11 +292,10 @@ def _delegated(plan: Plan, left: Step) -> dict[Atoms, Unsupported]:
     return {_atoms(plan, step): why for step in plan.steps if step.device not in HOSTS}
 
 
-def _idle_because(plan: Plan, device: str) -> str:
-    refusals = [verdict for verdict in plan.verdicts[device] if isinstance(verdict, Unsupported)]
-    if not refusals:
-        return "devices before it took them all"
-    return f"the first was refused because of {refusals[0]}; see the report for the others"
+def _left_by(plan: Plan, device: str, later: Set[str]) -> list[int]:
+    """Nodes that a device refused and that run on one of `later`."""
+    elsewhere = (node for step in plan.steps if step.device in later for node in step.nodes)
+    return [node for node in elsewhere if not plan.verdicts[device][plan.graph.atom_of[node]]]
 
 
 def _close_unused(plan: Plan, programs: dict[Atoms, Built]) -> None:

@@ -20,7 +20,7 @@ from nnadapter.preparation.prepare import Prepared, Specialised, prepare_again
 from nnadapter.preparation.schema_functions import typed_body
 from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
 from partition.graph import Graph
-from partition.onnx_io import plain_domain
+from partition.onnx_nodes import plain_domain
 from partition.verdict import Reason, Unsupported
 
 _WORTH_A_TRY = frozenset(

@@ -20,7 +20,7 @@ from nnadapter.options import Options, default_devices, options_from
 from nnadapter.providers import devices_of_providers
 from nnadapter.reporting import partition_report
 from nnadapter.reports.facts import PartitionReport, report_of_compiled
-from nnadapter.signature import ModelMetadata, NodeArg, node_arg
+from nnadapter.signature import ModelMetadata, NodeArg, node_arg, read_shapes
 from nnadapter.targets import open_targets
 
 if TYPE_CHECKING:
@@ -168,8 +168,8 @@ class InferenceSession:
         """Make plans ahead of time: for one set of input shapes, or for several."""
         if isinstance(self._engine, HostEngine):
             return
-        for one in [shapes] if isinstance(shapes, Mapping) else shapes:
-            self._engine.prepare({name: tuple(shape) for name, shape in one.items()})
+        for one in read_shapes(shapes):
+            self._engine.prepare(one)
 
     def report(self) -> PartitionReport:
         """What runs where and why: for the shapes of the last run, or for usual sizes if there was none."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -114,7 +115,11 @@ class Signature:
         Raises:
             InvalidInputError: a name is no output.
         """
-        if not names:
+        if names is None:
+            return self.output_names
+        if not isinstance(names, Collection):
+            raise InvalidInputError(f"outputs are {names!r}, expected a list of names, or None for all of them")
+        if len(names) == 0:
             return self.output_names
         for name in names:
             if name not in self.output_names:
@@ -229,3 +234,19 @@ def _check_shape(array: np.ndarray[Any, Any], value: Value) -> None:
 
 def _names(declared: Sequence[int | str | None]) -> str:
     return "" if all(isinstance(dimension, int) for dimension in declared) else " where a name or None is any size"
+
+
+def read_shapes(given: object) -> list[dict[str, tuple[int, ...]]]:
+    """Return what somebody gave as one set of input shapes, or as several.
+
+    Raises:
+        InvalidInputError: it is neither.
+    """
+    several = [given] if isinstance(given, Mapping) else given
+    try:
+        return [{name: tuple(map(index, shape)) for name, shape in one.items()} for one in several]  # type: ignore[attr-defined]
+    except (TypeError, AttributeError):
+        raise InvalidInputError(
+            f"input shapes are {given!r}, expected whole numbers by input, such as {{'x': (1, 3, 224, 224)}}, "
+            "or a list of such"
+        ) from None

@@ -1,6 +1,7 @@
 """Graphs, verdicts, placement, segments and plans: what decides which device runs what.
 
-This package knows no device and no driver. `partition.onnx_io`, which needs onnx, is imported by its own name.
+This package knows no device and no driver. What needs onnx (`partition.onnx_io` and its like) is imported by
+its own name.
 """
 
 from partition.graph import Graph, GraphError, Node, Value

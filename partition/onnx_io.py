@@ -1,30 +1,24 @@
-"""ONNX on both sides of the partitioner: a model becomes a graph, a segment becomes a model.
-
-The only module of this package that imports onnx.
-"""
+"""ONNX on both sides of the partitioner: a model becomes a graph, a segment becomes a model."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
 
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
 from partition.graph import Graph, GraphError, Node, Value
-from partition.verdict import Reason, Unsupported
+from partition.onnx_nodes import FunctionKey, captured_names, key_of, needed_functions, plain_domain
 
 _UNTYPED = "?"
 """Stands for the element type of a container that does not tell it."""
 _OLDEST_IR = 4
 """The first IR version in which an initialiser need not be a graph input."""
-
-_FunctionKey = tuple[str, str, str]
-"""Domain, name and overload of a model-local function."""
 
 
 def node_names(model: ModelProto) -> tuple[str, ...]:
@@ -197,58 +191,6 @@ def _sparse_type(sparse: onnx.SparseTensorProto) -> TypeProto:
     return made
 
 
-def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def captured_names(node: NodeProto) -> dict[str, None]:
-    """Return the names that the node's sub-graphs, at any depth, read from outside, in order of first use."""
-    found: dict[str, None] = {}
-    for graph in _subgraphs(node):
-        inner = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
-        inner.update(sparse.values.name for sparse in graph.sparse_initializer)
-        for part in graph.node:
-            found.update((name, None) for name in (*part.input, *captured_names(part)) if name and name not in inner)
-            inner.update(part.output)
-        found.update((info.name, None) for info in graph.output if info.name not in inner)
-    return found
-
-
-def plain_domain(domain: str) -> str:
-    """The one spelling of ONNX's own domain, which has two."""
-    return "" if domain == "ai.onnx" else domain
-
-
-def _with_nested(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    for node in nodes:
-        yield node
-        for graph in _subgraphs(node):
-            yield from _with_nested(graph.node)
-
-
-def _key(proto: NodeProto | FunctionProto) -> _FunctionKey:
-    name = proto.op_type if isinstance(proto, NodeProto) else proto.name
-    return plain_domain(proto.domain), name, proto.overload
-
-
-def _needed_functions(
-    nodes: Iterable[NodeProto], functions: Mapping[_FunctionKey, FunctionProto]
-) -> dict[_FunctionKey, FunctionProto]:
-    """Those of `functions` that the nodes call, themselves or through other functions."""
-    found: dict[_FunctionKey, FunctionProto] = {}
-    waiting = list(nodes) if functions else []
-    while waiting:
-        for node in _with_nested([waiting.pop()]):
-            key = _key(node)
-            if key in functions and key not in found:
-                found[key] = functions[key]
-                waiting.extend(functions[key].node)
-    return found
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxIndex:
     """A model with its parts by name, so that taking a part out costs no more than the part."""
@@ -259,7 +201,7 @@ class OnnxIndex:
     sparse_initializers: Mapping[str, onnx.SparseTensorProto] = field(repr=False)
     types: Mapping[str, TypeProto] = field(repr=False)
     """The types that the model states, containers with all their depth."""
-    functions: Mapping[_FunctionKey, FunctionProto] = field(repr=False)
+    functions: Mapping[FunctionKey, FunctionProto] = field(repr=False)
     """Model-local functions by domain, name and overload."""
 
     @classmethod
@@ -274,7 +216,7 @@ class OnnxIndex:
             initializers={tensor.name: tensor for tensor in graph.initializer},
             sparse_initializers={sparse.values.name: sparse for sparse in graph.sparse_initializer},
             types=types,
-            functions={_key(function): function for function in model.functions},
+            functions={key_of(function): function for function in model.functions},
         )
 
 
@@ -313,7 +255,7 @@ def extract(
     part.graph.output.extend(_typed(index, graph.value(name)) for name in outputs)
     for name in constants:
         _copy_initializer(index, name, part.graph)
-    part.functions.extend(_needed_functions(part.graph.node, index.functions).values())
+    part.functions.extend(needed_functions(part.graph.node, index.functions).values())
     return part
 
 
@@ -332,65 +274,6 @@ def _typed(index: OnnxIndex, value: Value) -> ValueInfoProto:
     same_container = stated is not None and not tensor and _dtype_of(stated) == value.dtype
     chosen = stated if same_container else _type_of(value) or stated
     return ValueInfoProto(name=value.name, type=chosen)
-
-
-def stamp_down(model: ModelProto, opset_limits: Mapping[str, int], ir_version_limit: int) -> ModelProto | Unsupported:
-    """Return the model with opset imports and IR version lowered to limits, where that changes no node's meaning.
-
-    1. Nothing above a limit: the same object.
-    2. Every node of a domain above its limit, in sub-graphs and in the functions that are called, must have a schema
-       that is no newer than the limit; the copy then imports the limit, and functions that are not called are left out.
-    3. Else the refusal names the first node in the way.
-
-    Args:
-        model: the model.
-        opset_limits: per domain, the newest operator set allowed; domains that are not named are left alone.
-        ir_version_limit: the newest IR version allowed.
-    """
-    limits = {plain_domain(domain): limit for domain, limit in opset_limits.items()}
-    functions = _needed_functions(model.graph.node, {_key(function): function for function in model.functions})
-    scopes = [(model.graph.node, model.opset_import)]
-    scopes.extend((function.node, function.opset_import) for function in functions.values())
-    above = [_above(imports, limits) for _, imports in scopes]
-    if model.ir_version <= ir_version_limit and not any(above):
-        return model
-    for (nodes, _), versions in zip(scopes, above, strict=True):
-        for node in _with_nested(nodes):
-            if plain_domain(node.domain) in versions and _key(node) not in functions:
-                refusal = _newer(node, versions[plain_domain(node.domain)], limits[plain_domain(node.domain)])
-                if refusal is not None:
-                    return refusal
-    return _lowered(model, functions.values(), limits, ir_version_limit)
-
-
-def _above(imports: Iterable[onnx.OperatorSetIdProto], limits: Mapping[str, int]) -> dict[str, int]:
-    versions = {plain_domain(each.domain): int(each.version) for each in imports}
-    return {domain: version for domain, version in versions.items() if version > limits.get(domain, version)}
-
-
-def _newer(node: NodeProto, version: int, limit: int) -> Unsupported | None:
-    named = f"node {node.name!r} ({node.op_type})" if node.name else f"a node of type {node.op_type}"
-    try:
-        since = onnx.defs.get_schema(node.op_type, version, plain_domain(node.domain)).since_version
-    except onnx.defs.SchemaError:
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"{named} is not known in opset {version}, so it stays there")
-    if since <= limit:
-        return None
-    return Unsupported(Reason.UNSUPPORTED_VERSION, f"{named} is of opset {since}; at most {limit} is accepted")
-
-
-def _lowered(
-    model: ModelProto, functions: Iterable[FunctionProto], limits: Mapping[str, int], ir_version_limit: int
-) -> ModelProto:
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    copy.ir_version = min(model.ir_version, ir_version_limit)
-    del copy.functions[:]
-    copy.functions.extend(functions)
-    for imports in (copy.opset_import, *(function.opset_import for function in copy.functions)):
-        for each in imports:
-            each.version = min(each.version, limits.get(plain_domain(each.domain), each.version))
-    return copy
 
 
 def initializer_of(name: str, array: np.ndarray[Any, Any]) -> TensorProto:

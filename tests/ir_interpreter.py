@@ -18,16 +18,6 @@ from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Layout
 from tests import ir_mathematics
 from tests.ir_further_functions import FURTHER_FUNCTIONS
-from tests.ir_image_functions import (
-    average_pool,
-    conv,
-    conv_transpose,
-    depth_to_space,
-    max_pool,
-    resize_linear,
-    resize_nearest,
-    space_to_depth,
-)
 from tests.ir_quantised_functions import quantised_function
 from tests.ir_sequence_functions import SEQUENCE_FUNCTIONS
 
@@ -361,12 +351,8 @@ _FUNCTIONS: Mapping[str, _Function] = {
     "XOR": np.logical_xor,
     "SUM": _sum,
     "WHERE": np.where,
-    "CONV_2D": conv,
-    "CONV_2D_TRANSPOSE": conv_transpose,
     "FULLY_CONNECTED": _fully_connected,
     "MAT_MUL": _mat_mul,
-    "MAX_POOL_2D": max_pool,
-    "AVERAGE_POOL_2D": average_pool,
     "BATCH_NORMALIZATION": _batch_normalization,
     "LAYER_NORMALIZATION": _layer_normalization,
     "INSTANCE_NORMALIZATION": _instance_normalization,
@@ -390,10 +376,6 @@ _FUNCTIONS: Mapping[str, _Function] = {
     "GATHER": lambda x, indices, axis: np.take(x, indices, axis),
     "GATHER_ELEMENTS": _gather_elements,
     "PAD": _pad,
-    "RESIZE_NEAREST": resize_nearest,
-    "RESIZE_LINEAR": resize_linear,
-    "DEPTH_TO_SPACE": depth_to_space,
-    "SPACE_TO_DEPTH": space_to_depth,
     "CUM_SUM": _cum_sum,
     "TOP_K": _top_k,
     **ir_mathematics.FUNCTIONS,

@@ -1,4 +1,4 @@
-"""The functions of `tests.ir_interpreter` over windows of any rank, window by window."""
+"""The functions of `tests.ir_interpreter` over windows of any rank, [N, C, …] in and out."""
 
 from __future__ import annotations
 
@@ -37,34 +37,53 @@ def _inside(place: Sequence[int], sizes: Sequence[int]) -> bool:
     return all(0 <= index < size for index, size in zip(place, sizes, strict=True))
 
 
-def _pool(combine: Callable[..., Any]) -> Callable[..., Any]:
-    """`combine` gets the elements of a window, [N, C, elements], and how many it has with and without padding."""
+def _windows(x: Array, counts: Sequence[int], kernel: Any, strides: Any, dilations: Any) -> Array:
+    """Return `[N, C, counts…, kernel…]` of an input that was padded far enough."""
+    rank = len(counts)
+    for axis, count in enumerate(counts):
+        places = np.arange(count)[:, None] * strides[axis] + np.arange(kernel[axis])[None, :] * dilations[axis]
+        x = np.take(x, places, 2 + 2 * axis)
+    return np.moveaxis(x, range(3, 3 + 2 * rank, 2), range(2 + rank, 2 + 2 * rank))
+
+
+def _padded_windows(x: Array, fill: Any, kernel: Any, strides: Any, pads: Any, dilations: Any, ceil: bool) -> Array:
+    sizes, rank = x.shape[2:], x.ndim - 2
+    counts = _counts(sizes, kernel, strides, pads, dilations, ceil)
+    reach = [
+        (count - 1) * strides[axis] + (kernel[axis] - 1) * dilations[axis] + 1 for axis, count in enumerate(counts)
+    ]
+    room = [(pads[axis], max(pads[axis + rank], reach[axis] - pads[axis] - size)) for axis, size in enumerate(sizes)]
+    return _windows(np.pad(x, ((0, 0), (0, 0), *room), constant_values=fill), counts, kernel, strides, dilations)
+
+
+def _pool(fill: Callable[[Array], Any], combine: Callable[..., Any]) -> Callable[..., Any]:
+    """`combine` gets every window, its elements along the last axis; padding is what `fill` says."""
 
     def pooled(
         x: Array, *, kernel_shape: Any, strides: Any, pads: Any, dilations: Any, ceil_mode: bool, **more: Any
     ) -> Array:
-        sizes, rank = x.shape[2:], x.ndim - 2
-        counts = _counts(sizes, kernel_shape, strides, pads, dilations, ceil_mode)
-        result = np.zeros((*x.shape[:2], *counts), x.dtype)
-        for window in np.ndindex(*counts):
-            places = [place for _, place in _places(window, kernel_shape, strides, pads, dilations)]
-            found = [x[(slice(None), slice(None), *place)] for place in places if _inside(place, sizes)]
-            padded = [
-                all(-pads[axis] <= index < sizes[axis] + pads[axis + rank] for axis, index in enumerate(place))
-                for place in places
-            ]
-            result[(slice(None), slice(None), *window)] = combine(np.stack(found, -1), sum(padded), **more)
-        return result
+        windows = _padded_windows(x, fill(x), kernel_shape, strides, pads, dilations, ceil_mode)
+        return combine(windows.reshape(*windows.shape[: x.ndim], -1), **more)
 
     return pooled
 
 
-def _average(elements: Array, padded: int, count_include_pad: bool) -> Array:
-    return elements.sum(-1) / (padded if count_include_pad else elements.shape[-1])
+def _lowest(x: Array) -> Any:
+    return -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
 
 
-def _norm(elements: Array, padded: int, p: int) -> Array:
-    return (np.abs(elements) ** p).sum(-1) ** (1 / p)
+_sum_pool = _pool(lambda x: 0, lambda elements: elements.sum(-1))
+
+
+def _average_pool(x: Array, *, pads: Any, count_include_pad: bool, **more: Any) -> Array:
+    counted, rank = np.ones((1, 1, *x.shape[2:])), x.ndim - 2
+    total = _sum_pool(x, pads=pads, **more)
+    if not count_include_pad:
+        return total / _sum_pool(counted, pads=pads, **more)
+    # Pads that were given count; what a ceiled result reaches beyond them does not.
+    counted = np.pad(counted, ((0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)), constant_values=1)
+    count = _sum_pool(counted, pads=(0,) * 2 * rank, **more)
+    return total / count[tuple(map(slice, (1, 1, *total.shape[2:])))]
 
 
 def _max_with_indices(
@@ -91,21 +110,26 @@ def _unpool(x: Array, indices: Array, output_shape: Any) -> Array:
     return result
 
 
+def _contracted(parts: Array, filters: Array, group: int, over: int) -> Array:
+    """[N, C, places…, over axes…] times [C', O, over axes…], group by group, as [N, O, places…]."""
+    ends = [range(array.ndim - over, array.ndim) for array in (parts, filters)]
+    products = [
+        np.tensordot(part, some, ([1, *ends[0]], [0, *ends[1]]))
+        for part, some in zip(np.split(parts, group, 1), np.split(filters, group, 0), strict=True)
+    ]
+    return np.concatenate([np.moveaxis(product, -1, 1) for product in products], 1)
+
+
+def _with_bias(result: Array, bias: Array | None) -> Array:
+    return result if bias is None else result + bias.reshape(-1, *[1] * (result.ndim - 2))
+
+
 def _conv(
     x: Array, weights: Array, bias: Array | None = None, *, strides: Any, pads: Any, dilations: Any, group: int
 ) -> Array:
-    kernel, sizes, per_group = weights.shape[2:], x.shape[2:], len(weights) // group
-    counts = _counts(sizes, kernel, strides, pads, dilations, False)
-    result = np.zeros((len(x), len(weights), *counts))
-    for window in np.ndindex(*counts):
-        for tap, place in _places(window, kernel, strides, pads, dilations):
-            if not _inside(place, sizes):
-                continue
-            for output in range(len(weights)):
-                first = output // per_group * weights.shape[1]
-                channels = x[(slice(None), slice(first, first + weights.shape[1]), *place)]
-                result[(slice(None), output, *window)] += channels @ weights[(output, slice(None), *tap)]
-    return result if bias is None else result + bias.reshape(-1, *[1] * len(sizes))
+    windows = _padded_windows(x, 0, weights.shape[2:], strides, pads, dilations, False)
+    by_group = [part.swapaxes(0, 1) for part in np.split(weights, group, 0)]
+    return _with_bias(_contracted(windows, np.concatenate(by_group), group, x.ndim - 2), bias)
 
 
 def _conv_transpose(
@@ -119,26 +143,21 @@ def _conv_transpose(
     group: int,
     output_padding: Any,
 ) -> Array:
-    kernel, rank, per_group = weights.shape[2:], x.ndim - 2, x.shape[1] // group
-    sizes = [
-        strides[axis] * (x.shape[2 + axis] - 1)
-        + (kernel[axis] - 1) * dilations[axis]
-        + 1
-        + output_padding[axis]
-        - pads[axis]
-        - pads[axis + rank]
-        for axis in range(rank)
+    sizes, kernel, rank = x.shape[2:], weights.shape[2:], x.ndim - 2
+    full = [
+        strides[axis] * (size - 1) + (kernel[axis] - 1) * dilations[axis] + 1 + output_padding[axis]
+        for axis, size in enumerate(sizes)
     ]
-    result = np.zeros((len(x), weights.shape[1] * group, *sizes))
-    for window in np.ndindex(*x.shape[2:]):
-        for tap, place in _places(window, kernel, strides, pads, dilations):
-            if not _inside(place, sizes):
-                continue
-            for channel in range(x.shape[1]):
-                first = channel // per_group * weights.shape[1]
-                product = np.outer(x[(slice(None), channel, *window)], weights[(channel, slice(None), *tap)])
-                result[(slice(None), slice(first, first + weights.shape[1]), *place)] += product
-    return result if bias is None else result + bias.reshape(-1, *[1] * rank)
+    result = np.zeros((len(x), weights.shape[1] * group, *full))
+    for tap in np.ndindex(*kernel):
+        starts = [step * dilation for step, dilation in zip(tap, dilations, strict=True)]
+        where = (
+            slice(start, start + stride * (size - 1) + 1, stride)
+            for start, stride, size in zip(starts, strides, sizes, strict=True)
+        )
+        result[(slice(None), slice(None), *where)] += _contracted(x, weights[(..., *tap)], group, 0)
+    inside = (slice(pads[axis], size - pads[axis + rank]) for axis, size in enumerate(full))
+    return _with_bias(result[(slice(None), slice(None), *inside)], bias)
 
 
 def _col_to_im(x: Array, *, image_shape: Any, kernel_shape: Any, strides: Any, pads: Any, dilations: Any) -> Array:
@@ -153,15 +172,16 @@ def _col_to_im(x: Array, *, image_shape: Any, kernel_shape: Any, strides: Any, p
     return result
 
 
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "CONV": _conv,
+    "MAX_POOL": _pool(_lowest, lambda elements: elements.max(-1)),
+    "AVERAGE_POOL": _average_pool,
+    "LP_POOL": _pool(lambda x: 0, lambda elements, p: (np.abs(elements) ** p).sum(-1) ** (1 / p)),
+}
 WINDOW_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "CONV_3D": _conv,
-    "CONV_3D_TRANSPOSE": _conv_transpose,
-    "MAX_POOL_3D": _pool(lambda elements, padded: elements.max(-1)),
-    "AVERAGE_POOL_3D": _pool(_average),
-    "LP_POOL_2D": _pool(_norm),
-    "LP_POOL_3D": _pool(_norm),
-    "MAX_POOL_2D_WITH_INDICES": _max_with_indices,
-    "MAX_POOL_3D_WITH_INDICES": _max_with_indices,
+    **{f"{name}_{rank}D": function for name, function in _FUNCTIONS.items() for rank in (2, 3)},
+    **{f"CONV_{rank}D_TRANSPOSE": _conv_transpose for rank in (2, 3)},
+    **{f"MAX_POOL_{rank}D_WITH_INDICES": _max_with_indices for rank in (2, 3)},
     "MAX_UNPOOL_2D": _unpool,
     "COL_TO_IM": _col_to_im,
 }

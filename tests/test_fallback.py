@@ -144,3 +144,10 @@ def test_a_substitute_is_closed_with_its_plan():
     program = bound.substitute.pool._program
     session.close()
     assert program._give_back is None or not program._give_back.alive
+
+
+@pytest.mark.parametrize("options", [{}, {"only": ["TANH"]}])
+def test_a_device_is_not_warned_of_where_those_before_it_took_everything(options):
+    with nna.InferenceSession(parse(CHAIN), devices=("null", ("trial", options))) as session:
+        session.run(None, {"x": X})
+        assert {step.device for step in session.provenance.steps} == {"null"}

@@ -93,6 +93,9 @@ def test_a_model_newer_than_onnx_runtime_runs():
         assert {step.device for step in session.provenance.steps} == {"cpu", "reference"}
 
 
+TENSORS = ", float[5, 1, 4] x3, float[1, 12, 4] w, float[1, 12, 3] r"
+
+
 @pytest.mark.parametrize(
     ("node", "words"),
     [
@@ -100,10 +103,13 @@ def test_a_model_newer_than_onnx_runtime_runs():
         ("y = other.Thing(x)", "other"),
         ("y = Reshape(x, x)", "Reshape"),
         ("y = Relu<wrong = 3>(x)", "wrong"),
+        ("y = LSTM(x3, w, r)", "hidden_size"),
+        ('y = LSTM<hidden_size = 3, activations = ["Tanh"]>(x3, w, r)', "activation"),
+        ('y = LSTM<hidden_size = 3, activations = ["Tanh", "Erf", "Tanh"]>(x3, w, r)', "Erf"),
     ],
 )
 def test_a_wrong_model_stays_wrong(node, words):
-    text = f'<ir_version: 10, opset_import: ["" : 17, "other" : 1]> bad (float[2] x) => (float[2] y) {{ {node} }}'
+    text = f'<ir_version: 10, opset_import: ["" : 17, "other" : 1]> bad (float[2] x{TENSORS}) => (y) {{ {node} }}'
     with pytest.raises(InvalidModelError, match=words):
         nna.InferenceSession(onnx.parser.parse_model(text), devices="cpu", options=QUIET)
 

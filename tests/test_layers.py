@@ -10,10 +10,10 @@ import pytest
 ROOT = Path(__file__).parent.parent
 RANKS = [
     ("partition.verdict", "partition.dtypes"),
-    ("partition.graph",),
+    ("partition.graph", "partition.onnx_nodes"),
     ("partition.placement", "partition.sequences"),
     ("partition.segments",),
-    ("partition.plan", "partition.onnx_io"),
+    ("partition.plan", "partition.onnx_io", "partition.onnx_versions"),
     ("partition",),
     ("nnadapter.errors",),
     ("nnadapter.closing", "nnadapter.files", "nnadapter.versions"),
@@ -46,6 +46,8 @@ PUBLIC = ("nnadapter",)
 """The package's own __init__, which names things lazily."""
 ONNX = (
     "partition.onnx_io",
+    "partition.onnx_nodes",
+    "partition.onnx_versions",
     "nnadapter.versions",
     "nnadapter.preparation",
     "nnadapter.expansions",
@@ -54,6 +56,7 @@ ONNX = (
     "nnadapter.drivers.culprits",
     "nnadapter.drivers.reference",
     "nnadapter.drivers.reference_operators",
+    "nnadapter.drivers.validity",
     "nnadapter.backend",
 )
 ONNXRUNTIME = (

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from nnadapter.converters.known import Dequantised, Known, passed_on
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.sizes import SizeArray
@@ -71,8 +72,9 @@ class ConversionContext:
         self._builder = ModelBuilder()
         self._operands: dict[str, int] = {}
         self._types: dict[str, OperandType] = {}
-        self._computed: dict[str, Callable[[], Array]] = {}
+        self._computed: dict[str, Known] = {}
         self._computed_operands: dict[str, int] = {}
+        self._computed_names: dict[int, str] = {}
         self._quantised = _NOTHING
         self._node = OnnxNode("", "", "", 0, (), ())
         self._made = 0
@@ -100,7 +102,7 @@ class ConversionContext:
             self._computed.pop(name, None)
         first, _ = mark.builder
         for name in [name for name, operand in self._computed_operands.items() if operand >= first]:
-            del self._computed_operands[name]
+            del self._computed_names[self._computed_operands.pop(name)]
         while len(self._operands) > mark.operands:
             self._operands.popitem()
 
@@ -124,9 +126,11 @@ class ConversionContext:
         return found
 
     def _computed_operand(self, name: str) -> int:
-        if name not in self._computed_operands:
-            self._computed_operands[name] = self._builder.add_constant(f"{name}%constant", self.constant(name))
-        return self._computed_operands[name]
+        found = self._computed_operands.get(name)
+        if found is None:
+            found = self._builder.add_constant(f"{name}%constant", self.constant(name))
+            self._computed_operands[name], self._computed_names[found] = found, name
+        return found
 
     @contextmanager
     def quantised(self, meaning: QuantisedNode) -> Iterator[None]:
@@ -137,12 +141,23 @@ class ConversionContext:
         finally:
             self._quantised = _NOTHING
 
-    def know(self, name: str, contents: Callable[[], Array]) -> None:
+    def know(self, name: str, contents: Callable[[], Array], source: Dequantised | None = None) -> None:
         """Say what an output of the current node, which operations make of constants, contains.
 
         Nodes that are converted later read a constant in its place, so that they may be of the kind that needs one.
+        Operations that only move its elements pass it on.
+
+        Args:
+            name: of the output.
+            contents: called when they are needed.
+            source: what they were dequantised from.
         """
-        self._computed[name] = contents
+        self._computed[name] = Known(contents, source)
+
+    def dequantised(self, name: str) -> Dequantised | None:
+        """The constant of integers that an ONNX value was dequantised from; None for any other."""
+        found = self._computed.get(name)
+        return None if found is None else found.source
 
     def optional_operand(self, name: str) -> int:
         """The operand of an ONNX value, `ABSENT` if the name is empty."""
@@ -178,7 +193,7 @@ class ConversionContext:
         if name in self._sizes:
             return self._sizes[name].plain()
         if name in self._computed:
-            return self._computed[name]()
+            return self._computed[name].contents()
         if not name:
             raise Refusal(Reason.INVALID_NODE, f"{self._node.op_type} lacks a required input")
         raise Refusal(
@@ -219,6 +234,8 @@ class ConversionContext:
         attributes: Mapping[str, AttributeValue] | None = None,
         outputs: Sequence[str] = (),
         quantised: Sequence[QuantisedType | None] = (),
+        *,
+        makes_result: bool = False,
     ) -> tuple[int, ...]:
         """Add an operation that stands for the current node.
 
@@ -228,12 +245,14 @@ class ConversionContext:
             attributes: by name; what is not given takes its default.
             outputs: names of the ONNX values that its outputs are; none for intermediate results.
             quantised: by output, data type and quantisation of those that are quantised.
+            makes_result: what comes behind it, under the names of the node's outputs, only moves its result.
 
         Raises:
             Refusal: the operation does not take such operands or attributes.
         """
-        if outputs and self._quantised.result is not None:
+        if (outputs or makes_result) and self._quantised.result is not None:
             quantised, attributes = (self._quantised.result,), {**(attributes or {}), **self._quantised.attributes}
+            self._quantised = replace(self._quantised, attributes={})  # an activation is applied once
         try:
             made = self._builder.add_operation(
                 type_, inputs, attributes, outputs=outputs, origins=(self._node.name,), quantised=quantised
@@ -243,7 +262,15 @@ class ConversionContext:
         for name, operand in zip(outputs, made, strict=False):
             if name:
                 self._operands[name] = operand
+        if outputs and not quantised:
+            self._pass_on(type_, inputs, attributes or {}, outputs[0])
         return made
+
+    def _pass_on(self, type_: str, inputs: Sequence[int], attributes: Mapping[str, AttributeValue], name: str) -> None:
+        source = self._computed_names.get(inputs[0]) if len(inputs) == 1 else None
+        known = None if source is None else passed_on(type_, attributes, self._computed[source])
+        if known is not None:
+            self._computed[name] = known
 
     def add_constant(self, array: Array, quantisation: Quantisation | None = None) -> int:
         """Add a constant that belongs to the current node."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from nnadapter.converters.casting import cast, reshaped
 from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.known import Dequantised
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.quantisation import as_quantised, parameters
 from nnadapter.converters.refusal import Refusal
@@ -215,9 +216,8 @@ def convert_dequantize_linear(context: ConversionContext, node: OnnxNode) -> Non
         context.add("DEQUANTIZE", (x,), {"to": wanted.value}, node.outputs)
         value = context.value_of(x)
         if value is not None:
-            context.know(
-                node.output(0), partial(derived, _dequantised, value, quantisation=quantisation, dtype=wanted.value)
-            )
+            reals = partial(derived, _dequantised, value, quantisation=quantisation, dtype=wanted.value)
+            context.know(node.output(0), reals, Dequantised(value, quantisation))
         return
     difference = cast(context, context.operand(node.input(0)), DataType.INT32)
     if node.input(2):
@@ -238,7 +238,8 @@ def _dequantised(x: Array, *, quantisation: Quantisation, dtype: str) -> Array:
         shape[quantisation.axis] = -1
     scale, zero_point = (np.array(values).reshape(shape) for values in (quantisation.scale, quantisation.zero_point))
     difference = (x.astype(np.int64) - zero_point).astype(np.float32)
-    reals: Array = (difference * scale.astype(np.float32)).astype(np.dtype(dtype)).reshape(x.shape)
+    with np.errstate(over="ignore"):  # infinity, as on a device
+        reals: Array = (difference * scale.astype(np.float32)).astype(np.dtype(dtype)).reshape(x.shape)
     return reals
 
 

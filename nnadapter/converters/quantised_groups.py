@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import inf, isclose
 
@@ -67,6 +67,7 @@ def convert_quantised_group(
         raise Refusal(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} has no quantised form")
     result = _known(context, target)
     operands = {name: _operand(context, sources[name]) for name in node.inputs if name in sources}
+    operands |= _moved_operands(context, node, operands)
     if node.op_type in _BIASED and node.input(2):
         operands[node.input(2)] = _bias(context, node, operands)
     if node.op_type == "Gemm":
@@ -125,6 +126,13 @@ def _known(context: ConversionContext, node: OnnxNode) -> QuantisedType:
 
 def _operand(context: ConversionContext, source: OnnxNode) -> int:
     return as_quantised(context, source.input(0), _known(context, source).quantisation)
+
+
+def _moved_operands(context: ConversionContext, node: OnnxNode, operands: Collection[str]) -> dict[str, int]:
+    """Constants that were dequantised and then moved, by an Identity say, as integers."""
+    others = [name for name in dict.fromkeys(node.inputs) if name not in operands]
+    known = [(name, context.dequantised(name)) for name in others]
+    return {name: context.add_constant(it.integers, it.quantisation) for name, it in known if it is not None}
 
 
 def _bias(context: ConversionContext, node: OnnxNode, operands: Mapping[str, int]) -> int:

@@ -76,12 +76,13 @@ def _add(context: ConversionContext, node: OnnxNode, further: Mapping[str, Attri
 
 
 def _check_hidden_size(context: ConversionContext, node: OnnxNode) -> None:
+    """ONNX Runtime takes no node without it, though the weights tell it."""
     units = context.dimensions(node.input(2))[-1:]
-    if "hidden_size" in node.attributes and units != (node.integer("hidden_size"),):
+    found = node.integer("hidden_size") if "hidden_size" in node.attributes else "missing"
+    if units != (found,):
         raise Refusal(
             Reason.INVALID_NODE,
-            f"attribute 'hidden_size' of {node.op_type} is {node.integer('hidden_size')}; "
-            f"expected {list(units)}, the last size of R",
+            f"attribute 'hidden_size' of {node.op_type} is {found}; expected {list(units)}, the last size of R",
         )
 
 
@@ -126,7 +127,7 @@ def _activations(node: OnnxNode, directions: int) -> tuple[str, tuple[float, ...
     unknown = [name for name in keys if name not in _FUNCTIONS]
     if len(keys) != wanted or unknown:
         raise Refusal(
-            Reason.UNSUPPORTED_ATTRIBUTE if unknown else Reason.INVALID_NODE,
+            Reason.INVALID_NODE,
             f"attribute 'activations' of {node.op_type} is {list(given)}; expected {wanted} of {sorted(_FUNCTIONS)}",
         )
     alphas, betas = iter(node.numbers("activation_alpha") or ()), iter(node.numbers("activation_beta") or ())

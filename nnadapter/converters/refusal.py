@@ -6,7 +6,7 @@ from partition.verdict import Reason, Unsupported
 
 
 class Refusal(Exception):  # noqa: N818  it is an answer, not an error
-    """Raised inside a converter to refuse its node; `convert_graph` turns it into a verdict and nobody else sees it."""
+    """Raised inside a converter to refuse its node; whoever calls the converter turns it into a verdict."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(detail)

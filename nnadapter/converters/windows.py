@@ -169,7 +169,7 @@ def add_on_picture(
         context.add(type_, inputs, attributes, node.outputs[:outputs])
         return
     (picture,) = context.add("RESHAPE", inputs[:1], {"shape": (*dimensions[:2], 1, *dimensions[2:])})
-    results = context.add(type_, (picture, *inputs[1:]), attributes)
+    results = context.add(type_, (picture, *inputs[1:]), attributes, makes_result=True)
     for result, output in zip(results, node.outputs, strict=False):
         batch, channels, _, length = context.type_of(result).dimensions
         context.add("RESHAPE", (result,), {"shape": (batch, channels, length)}, (output,))

@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 import onnx
 from onnx import checker, shape_inference
 
-from partition.onnx_io import captured_names, value_of
+from nnadapter.drivers.validity import contradiction
+from partition.onnx_io import value_of
+from partition.onnx_nodes import captured_names
 from partition.verdict import Unsupported
 
 Attempt = Callable[[onnx.ModelProto], Unsupported | None]
@@ -85,14 +87,14 @@ class _Parts:
         return part
 
     def is_valid(self, position: int) -> bool:
-        """Whether a node is what its schema says."""
+        """Whether a node is what its schema and its converter say."""
         alone = self.part([position])
         del alone.graph.output[:]
         try:
             checker.check_model(alone, full_check=True)
         except (checker.ValidationError, shape_inference.InferenceError, RuntimeError, ValueError):
             return False
-        return True
+        return contradiction(alone) is None
 
     def _dtype(self, name: str) -> str | None:
         return value_of(self._types[name]).dtype if name in self._types else None

@@ -44,7 +44,7 @@ from nnadapter.errors import (
 )
 from nnadapter.ir.operand import Array
 from nnadapter.versions import check_versions
-from partition.onnx_io import stamp_down
+from partition.onnx_versions import stamp_down
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ raises gets past this file untranslated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from nnadapter.drivers.capability import (
 from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
 from nnadapter.errors import CompilationError, DeviceNotFoundError, ExecutionError
 from nnadapter.ir.operand import Array
+from partition.onnx_nodes import with_nested
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
 if TYPE_CHECKING:
@@ -87,12 +88,9 @@ class ReferenceContext(Context):
         """See `Context.supported`; constants need not be in the model."""
         own = _normalised(model)
         functions = {(function.domain, function.name) for function in own.functions}
-        opsets = {entry.domain: entry.version for entry in own.opset_import}
         types = {value.name: value for value in (*own.graph.input, *own.graph.value_info)}
         return [
-            Unsupported(Reason.UNSUPPORTED_OPERATION, f"opset {opsets.get(node.domain, 1)} has no {node.op_type!r}")
-            if (node.domain, node.op_type) not in functions and _is_unknown(node, opsets)
-            else _verdict(_alone(own, node, types, holds_calls=(node.domain, node.op_type) in functions))
+            _node_verdict(_alone(own, node, types, holds_calls=(node.domain, node.op_type) in functions), functions)
             for node in own.graph.node
         ]
 
@@ -164,8 +162,17 @@ def _verdict(model: onnx.ModelProto) -> Verdict:
     return SUPPORTED
 
 
-def _is_unknown(node: onnx.NodeProto, opsets: Mapping[str, int]) -> bool:
-    return since_version(node.domain, node.op_type, opsets.get(node.domain, 1)) is None
+def _node_verdict(alone: onnx.ModelProto, functions: Container[tuple[str, str]]) -> Verdict:
+    """The verdict for the only node of a model."""
+    from nnadapter.drivers.validity import contradiction
+
+    (node,) = alone.graph.node
+    if (node.domain, node.op_type) in functions:
+        return _verdict(alone)
+    opset = next((entry.version for entry in alone.opset_import if entry.domain == node.domain), 1)
+    if since_version(node.domain, node.op_type, opset) is None:
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"opset {opset} has no {node.op_type!r}")
+    return contradiction(alone) or _verdict(alone)
 
 
 def _alone(
@@ -194,17 +201,9 @@ def _normalised(model: onnx.ModelProto) -> onnx.ModelProto:
     copy.CopyFrom(model)
     for entry in (*copy.opset_import, *(each for function in copy.functions for each in function.opset_import)):
         entry.domain = "" if entry.domain == _OWN_DOMAIN else entry.domain
-    for node in _all_nodes((*copy.graph.node, *(node for function in copy.functions for node in function.node))):
+    for node in with_nested((*copy.graph.node, *(node for function in copy.functions for node in function.node))):
         node.domain = "" if node.domain == _OWN_DOMAIN else node.domain
     return copy
-
-
-def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _all_nodes(graph.node)
 
 
 def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -86,7 +86,7 @@ class ModelBuilder:
         """
         check_arguments(type_, inputs, attributes, outputs=outputs, origins=origins, quantised=quantised)
         schema, inputs = schema_of(type_), tuple(inputs)
-        types = tuple(None if index == ABSENT else self._operand(index, type_).type for index in inputs)
+        types = tuple(None if _is_absent(index) else self._operand(index, type_).type for index in inputs)
         check_inputs(schema, types)
         complete = check_attributes(schema, attributes or {})
         results = result_types(schema, types, complete, quantised)
@@ -152,3 +152,7 @@ class ModelBuilder:
             return outputs[position]
         # People do not begin value names with a per cent sign; should one collide all the same, `_add` says so.
         return f"%{len(self._operands)}"
+
+
+def _is_absent(index: int) -> bool:
+    return is_number(index) and index == ABSENT

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import index as as_integer
+from typing import cast
 
 import numpy as np
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import DataType, Layout, OperandType, Quantisation, QuantisedType
+from nnadapter.ir.operand import DataType, Layout, OperandType, QuantisedType
 from nnadapter.ir.tracing import Traced
+from nnadapter.ir.wellformed import check_quantisation
 
 DTYPES = tuple(map(str, DataType))
 """Names of the data types of models."""
@@ -29,7 +31,7 @@ def checked_type(name: str, type_: OperandType) -> OperandType:
     """
     if not isinstance(type_, OperandType):
         raise InvalidModelError(f"operand {name!r} is {type_!r}, expected an OperandType")
-    if type_.dtype not in DTYPES:
+    if not _is_one_of(DTYPES, type_.dtype):
         raise InvalidModelError(f"operand {name!r} is {type_.dtype!r}, expected one of {', '.join(DTYPES)}")
     try:
         dimensions = tuple(map(_dimension, type_.dimensions))
@@ -39,11 +41,16 @@ def checked_type(name: str, type_: OperandType) -> OperandType:
         ) from None
     if any(isinstance(size, int) and size < 0 for size in dimensions):
         raise InvalidModelError(f"operand {name!r} has dimensions {list(dimensions)}, expected none below 0")
-    if type_.layout not in tuple(Layout):
+    if not _is_one_of(tuple(Layout), type_.layout):
         raise InvalidModelError(f"operand {name!r} has layout {type_.layout!r}, expected one of {', '.join(Layout)}")
-    if not isinstance(type_.quantisation, (Quantisation, type(None))):
-        raise InvalidModelError(f"operand {name!r} has quantisation {type_.quantisation!r}, expected a Quantisation")
+    if type_.quantisation is not None:
+        check_quantisation(f"operand {name!r}", type_.quantisation)
     return replace(type_, dtype=DataType(type_.dtype), dimensions=dimensions, layout=Layout(type_.layout))
+
+
+def _is_one_of(names: tuple[str, ...], given: object) -> bool:
+    """Whether something is one of the names; what is no text, such as an array, may not even compare."""
+    return isinstance(given, str) and given in names
 
 
 def _dimension(size: int) -> int:
@@ -69,11 +76,18 @@ def check_arguments(
     _check_list(type_, "outputs", outputs, str)
     _check_list(type_, "origins", origins, str)
     _check_list(type_, "quantised", quantised, (QuantisedType, type(None)))
+    for position, result in enumerate(cast("Sequence[QuantisedType | None]", quantised)):
+        if result is not None:
+            _check_quantised(f"{type_}: output {position}", result)
+
+
+def _check_quantised(which: str, result: QuantisedType) -> None:
+    if not _is_one_of(DTYPES, result.dtype):
+        raise InvalidModelError(f"{which} is quantised as {result.dtype!r}, expected a data type of integers")
+    check_quantisation(which, result.quantisation)
 
 
 def _check_list(type_: str, name: str, given: object, kind: type | tuple[type, ...]) -> None:
-    if given == ():
-        return
     if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(each, kind) for each in given):
         expected = "names" if kind is str else "QuantisedType, or None,"
         raise InvalidModelError(f"{type_}: {name} is {given!r}, expected a list of {expected}")

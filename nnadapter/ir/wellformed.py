@@ -58,14 +58,26 @@ def _check_operand(index: int, operand: Operand) -> None:
     if not all(map(_is_whole, type_.dimensions)):
         raise InvalidModelError(f"{which} has dimensions {type_.dimensions!r}, expected whole numbers, all known")
     if type_.quantisation is not None:
-        _check_quantisation(which, type_.quantisation)
+        check_quantisation(which, type_.quantisation)
     if operand.value is not None:
         _check_value(which, operand.value)
 
 
-def _check_quantisation(which: str, quantisation: object) -> None:
+def check_quantisation(which: str, quantisation: object) -> None:
+    """Check that a quantisation holds what its fields declare.
+
+    Args:
+        which: how messages call what it belongs to.
+        quantisation: anything.
+
+    Raises:
+        InvalidModelError: it is none, or a field holds something else.
+    """
     if not isinstance(quantisation, Quantisation):
-        raise InvalidModelError(f"{which} is quantised by {quantisation!r}, expected a Quantisation")
+        raise InvalidModelError(f"{which} has quantisation {quantisation!r}, expected a Quantisation")
+    for name, values in (("scale", quantisation.scale), ("zero_point", quantisation.zero_point)):
+        if not isinstance(values, tuple):
+            raise InvalidModelError(f"{which} has the {name} {values!r}, expected a tuple, of one number per tensor")
     for scale in quantisation.scale:
         if not isinstance(scale, Real):
             raise InvalidModelError(f"{which} has a scale that is no number: {scale!r}, expected numbers")

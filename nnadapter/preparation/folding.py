@@ -13,7 +13,7 @@ from onnx import helper
 from nnadapter.drivers.onnxruntime import QUIET, onnxruntime_limits
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, freeze
-from partition.onnx_io import stamp_down
+from partition.onnx_versions import stamp_down
 from partition.verdict import Unsupported
 
 if TYPE_CHECKING:

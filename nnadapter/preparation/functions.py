@@ -14,7 +14,8 @@ import onnx
 
 from nnadapter.converters.registry import lookup, since_version
 from nnadapter.preparation.schema_functions import schema_body
-from partition.onnx_io import node_names, plain_domain
+from partition.onnx_io import node_names
+from partition.onnx_nodes import plain_domain, with_nested
 
 _DEEPEST = 16
 """Functions that call functions, at most; a function that calls itself is not valid ONNX."""
@@ -62,7 +63,7 @@ def expand_functions(model: onnx.ModelProto, wanted: Bodies = {}) -> tuple[onnx.
     library, names = _Library.of(model, wanted), node_names(model)
     if not any(library.body(node, name) for node, name in zip(model.graph.node, names, strict=True)):
         return model, names
-    taken = {name for node in _all_nodes(model.graph.node) for name in (*node.input, *node.output)}
+    taken = {name for node in with_nested(model.graph.node) for name in (*node.input, *node.output)}
     taken.update(each.name for each in (*model.graph.input, *model.graph.initializer))
     parts = [[*library.expanded(node, name, taken)] for node, name in zip(model.graph.node, names, strict=True)]
     expanded = onnx.ModelProto()
@@ -135,7 +136,7 @@ class _Library:
 
     def _means_the_same(self, body: onnx.FunctionProto) -> bool:
         stated = _opsets(body)
-        return all(self._same_version(node, stated) for node in _all_nodes(body.node))
+        return all(self._same_version(node, stated) for node in with_nested(body.node))
 
     def _same_version(self, node: onnx.NodeProto, stated: Opsets) -> bool:
         domain = plain_domain(node.domain)
@@ -213,15 +214,6 @@ class _Call:
 
 def _graphs(attribute: onnx.AttributeProto) -> tuple[onnx.GraphProto, ...]:
     return (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
-
-
-def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Nodes, and those of their sub-graphs."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for graph in _graphs(attribute):
-                yield from _all_nodes(graph.node)
 
 
 def _opsets(body: onnx.FunctionProto) -> dict[str, int]:

@@ -12,9 +12,6 @@ from nnadapter.errors import InvalidModelError, ModelFileError
 if TYPE_CHECKING:
     import onnx
 
-ModelSource = "str | os.PathLike[str] | bytes | onnx.ModelProto"
-"""What a person may give for a model."""
-
 
 def load_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.ModelProto:
     """Return the model that `source` holds, external data included.

@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heappush
 
 import onnx
 
-from partition.onnx_io import captured_names
+from partition.onnx_nodes import captured_names
 
 
 def in_order(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -27,6 +27,7 @@ from nnadapter.converters.registry import read_node, since_version
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, freeze
 from nnadapter.preparation.branches import inline_branches
+from nnadapter.preparation.equations import check_equations
 from nnadapter.preparation.foldable import evaluate_nodes, is_known, may_fold, measure, result_bytes
 from nnadapter.preparation.forward import Forward
 from nnadapter.preparation.functions import expand_functions
@@ -95,7 +96,7 @@ def prepare(model: onnx.ModelProto) -> Prepared:
     another one than was given.
 
     Raises:
-        InvalidModelError: the graph contradicts itself.
+        InvalidModelError: the graph contradicts itself, or an equation of Einsum is none.
     """
     check_versions(model)
     given = prepared = prepare_again(*expand_functions(expand_gradients(in_order(model))))
@@ -132,6 +133,7 @@ def prepare_again(model: onnx.ModelProto, origins: Sequence[str]) -> Prepared:
     Raises:
         InvalidModelError: the graph contradicts itself.
     """
+    check_equations(model)
     try:
         graph = read_graph(model, origins=[(name,) for name in origins])
     except GraphError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -88,6 +88,8 @@ class Execution(Handle):
 
     def set_inputs(self, arrays: Mapping[str, Array] | Sequence[Array]) -> None:
         """Set several inputs: by name, or all of them by position; see `set_input`."""
+        if not isinstance(arrays, Collection):
+            raise InvalidInputError(f"inputs are {arrays!r}, expected arrays by name, or a list of them")
         if not isinstance(arrays, Mapping) and len(arrays) != len(self._inputs):
             raise InvalidInputError(f"got {len(arrays)} inputs, expected {len(self._inputs)} ({_names(self._inputs)})")
         for which, array in arrays.items() if isinstance(arrays, Mapping) else enumerate(arrays):

@@ -162,3 +162,14 @@ def test_a_size_that_varies():
     for sizes in ((5, 6), (9, 4), (7, 7), (5, 6)):
         x = floats(1, 2, *sizes)
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected(model, {"x": x})[0])
+
+
+def test_constants_beyond_the_largest_float_are_infinite_without_a_warning():
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
+        g (float[3] x) => (float[3] y) <float s = {3e38}, int8[3] q = {1, -128, 0}> {
+            w = DequantizeLinear(q, s)
+            y = Add(x, w)
+        }""")
+    x, options = floats(3), nna.Options(fallback="forbid")
+    session = nna.InferenceSession(model.SerializeToString(), devices="fake_npu", options=options)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected(model, {"x": x})[0])

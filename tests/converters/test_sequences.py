@@ -37,7 +37,7 @@ def test_rnn_of_two_directions_and_functions():
         ({"layout": 2}, Reason.INVALID_NODE),
         ({"hidden_size": 4}, Reason.INVALID_NODE),
         ({"activations": ["Sigmoid", "Tanh"]}, Reason.INVALID_NODE),
-        ({"activations": ["Sigmoid", "Tanh", "Erf"]}, Reason.UNSUPPORTED_ATTRIBUTE),
+        ({"activations": ["Sigmoid", "Tanh", "Erf"]}, Reason.INVALID_NODE),
         ({"direction": "sideways"}, Reason.INVALID_NODE),
     ],
 )

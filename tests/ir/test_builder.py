@@ -90,6 +90,13 @@ _QUANTISED = QuantisedType(DataType.INT8, _QUANTISATION)
         ({"origins": [None]}, r"^SOFTMAX: origins is \[None\], expected a list of names$"),
         ({"quantised": (_QUANTISATION,)}, "^SOFTMAX: quantised is .*, expected a list of QuantisedType, or None,"),
         ({"quantised": (3,)}, r"^SOFTMAX: quantised is \(3,\), expected a list of QuantisedType"),
+        (
+            {"quantised": (QuantisedType(3, _QUANTISATION),)},
+            "^SOFTMAX: output 0 is quantised as 3, expected a data type",
+        ),
+        ({"quantised": (QuantisedType(DataType.INT8, 3),)}, "^SOFTMAX: output 0 has quantisation 3, expected a Quan"),
+        ({"outputs": np.ones(2)}, "^SOFTMAX: outputs is array.*, expected a list of names$"),
+        ({"inputs": [np.zeros(2)]}, "^SOFTMAX: operand array.* is none of the 1"),
     ],
 )
 def test_arguments_that_are_none(arguments, message):
@@ -99,6 +106,31 @@ def test_arguments_that_are_none(arguments, message):
     with pytest.raises(InvalidModelError, match=message):
         builder.add_operation(**{"type_": "SOFTMAX", "inputs": [x], "attributes": {"axis": 0}} | arguments)
     assert builder.mark() == mark
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"scale": 1.0, "zero_point": 0}, "has the scale 1.0, expected a tuple"),
+        ({"scale": (1.0,), "zero_point": 0}, "has the zero_point 0, expected a tuple"),
+        ({"scale": ("a",), "zero_point": (0,)}, "has a scale that is no number: 'a'"),
+        ({"scale": (1.0,), "zero_point": (0.5,)}, "has a zero point that is no whole number: 0.5"),
+        ({"scale": (1.0,), "zero_point": (0,), "axis": "C"}, "is quantised along axis 'C', expected a whole number"),
+    ],
+)
+def test_quantisations_that_are_none(fields, message):
+    builder, quantisation = ModelBuilder(), Quantisation(**fields)
+    x = builder.add_input("x", _VECTOR)
+    uses = {
+        "operand 'y' ": lambda: builder.add_input("y", OperandType(DataType.INT8, (3,), quantisation=quantisation)),
+        "operand 'z' ": lambda: builder.add_constant("z", np.ones(3, np.int8), quantisation),
+        "QUANTIZE: output 0 ": lambda: builder.add_operation(
+            "QUANTIZE", (x,), quantised=(QuantisedType(DataType.INT8, quantisation),)
+        ),
+    }
+    for which, use in uses.items():
+        with pytest.raises(InvalidModelError, match=f"^{which}{message}"):
+            use()
 
 
 def test_more_quantised_types_than_results():

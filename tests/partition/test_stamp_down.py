@@ -4,7 +4,7 @@ import onnx.parser
 import pytest
 
 from partition import Reason, Unsupported
-from partition.onnx_io import stamp_down
+from partition.onnx_versions import stamp_down
 from tests.partition.test_extract import run
 
 LIMITS = {"": 26, "ai.onnx.ml": 5}

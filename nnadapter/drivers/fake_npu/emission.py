@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.operations import OPERATIONS
@@ -11,10 +13,14 @@ from nnadapter.ir.model import Model, Operation
 
 
 def emit(model: Model, *, half_precision: bool) -> tuple[NpuGraph, Sequence[Sequence[Instruction]]]:
-    """Return the graph of a model whose operations were all taken, and the instructions of each operation."""
-    emitter = Emitter(model, half_precision=half_precision)
-    instructions = [_lower_operation(emitter, operation) for operation in model.operations]
-    return emitter.finish(), instructions
+    """Return the graph of a model whose operations were all taken, and the instructions of each operation.
+
+    What is computed of constants meanwhile may overflow, as kernels may: the limit is the right result.
+    """
+    with np.errstate(all="ignore"):
+        emitter = Emitter(model, half_precision=half_precision)
+        instructions = [_lower_operation(emitter, operation) for operation in model.operations]
+        return emitter.finish(), instructions
 
 
 def _lower_operation(emitter: Emitter, operation: Operation) -> Sequence[Instruction]:

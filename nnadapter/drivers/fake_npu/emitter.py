@@ -177,6 +177,5 @@ class Emitter:
 
 def _in_cells(value: Array, *, half_precision: bool) -> Array:
     """Floating-point contents in float32, rounded to half precision first where the device computes so."""
-    with np.errstate(over="ignore"):
-        rounded = value.astype(np.float16) if half_precision else value
+    rounded = value.astype(np.float16) if half_precision else value
     return rounded.astype(np.float32)

@@ -38,21 +38,30 @@ def read_equation(text: str, ranks: Sequence[int]) -> Equation:
 
     Source: ONNX Einsum-28.
     """
-    left, arrow, right = text.replace(" ", "").partition("->")
-    parts = [_split(text, term) for term in left.split(",")]
+    parts, result = terms_of(text)
     if len(parts) != len(ranks):
         raise InvalidModelError(f"equation {text!r} has {len(parts)} terms, expected {len(ranks)}, one per input")
     hidden = _hidden(text, parts, ranks)
     axes = tuple(str(axis) for axis in range(hidden or 0))
     terms = tuple(_written_out(part, axes) for part in parts)
-    if arrow:
-        result = _split(text, right)
-        if hidden is not None and len(result) == 1:
-            raise InvalidModelError(f"equation {text!r} has '...' in a term, expected it in the result too")
-    else:
+    if result is None:
         counts = Counter(letter for part in parts for letter in "".join(part))
         result = ("", "".join(sorted(letter for letter, count in counts.items() if count == 1)))
+    elif hidden is not None and len(result) == 1:
+        raise InvalidModelError(f"equation {text!r} has '...' in a term, expected it in the result too")
     return Equation(terms, _checked(text, _written_out(result, axes), terms))
+
+
+def terms_of(text: str) -> tuple[list[tuple[str, ...]], tuple[str, ...] | None]:
+    """Return the letters of every term, and those of the result if it is spelled out.
+
+    Letters are one text, or two where an ellipsis stands between them.
+
+    Raises:
+        InvalidModelError: the text is no equation.
+    """
+    left, arrow, right = text.replace(" ", "").partition("->")
+    return [_split(text, term) for term in left.split(",")], _split(text, right) if arrow else None
 
 
 def _split(text: str, term: str) -> tuple[str, ...]:

@@ -20,10 +20,10 @@ def move(model: Model, inputs: Sequence[Array]) -> Sequence[Array] | None:
 
     Every data type goes through unchanged, so no device could come to another result.
     """
-    if inputs or len(model.operations) != 1 or model.operations[0].type not in _MOVES:
+    if inputs or len(model.operations) != 1 or model.operations[0].type not in MOVES:
         return None
     (operation,) = model.operations
-    result = _MOVES[operation.type](operation.attributes, *(model.operands[index].value for index in operation.inputs))
+    result = MOVES[operation.type](operation.attributes, *(model.operands[index].value for index in operation.inputs))
     return result if isinstance(result, list) else [result]
 
 
@@ -38,7 +38,7 @@ def _slice(attributes: Mapping[str, Any], x: Array) -> Array:
     return x[tuple(where)]
 
 
-_MOVES: Mapping[str, Callable[..., Any]] = MappingProxyType(
+MOVES: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "ASSIGN": lambda attributes, x: x,
         "CONCAT": lambda attributes, *inputs: np.concatenate(inputs, attributes["axis"]),

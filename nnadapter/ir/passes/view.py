@@ -9,8 +9,6 @@ Axes = tuple[int, ...]
 
 FROM_NCHW: Axes = (0, 2, 3, 1)
 """The order of the axes that makes [N, H, W, C] of [N, C, H, W]."""
-TO_NCHW: Axes = (0, 3, 1, 2)
-"""The inverse of `FROM_NCHW`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -44,7 +44,10 @@ def _hardmax_scratch(
 
 
 def _bind_hardmax(call: Call) -> Run:
-    """1 where an element's position is that of the first of the largest, 0 elsewhere."""
+    """1 where an element's position is that of the first of the largest, 0 elsewhere.
+
+    What is not a number is the largest. What ONNX Runtime makes of it depends on how it vectorises.
+    """
     (x,), (out,), (largest,), axis = call.inputs, call.outputs, call.scratch, call.parameters["axis"]
     positions = np.arange(x.shape[axis]).reshape([-1 if place == axis else 1 for place in range(x.ndim)])
     spread = np.expand_dims(largest, axis)

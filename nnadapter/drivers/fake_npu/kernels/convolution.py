@@ -17,8 +17,9 @@ from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import blocks, even_blocks, gemm_rows
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
 from nnadapter.drivers.fake_npu.kernels.matrix import bind_epilogue, bind_rows
+from nnadapter.drivers.fake_npu.kernels.phased_copy import bind_padded_copy, copy_dimensions
 from nnadapter.drivers.fake_npu.kernels.window_matrix import bind_window_matrix
-from nnadapter.drivers.fake_npu.kernels.windows import Window, bind_padded_copy
+from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
 
 _SMALL_COPY_BYTES = 1 << 19
@@ -97,9 +98,9 @@ def _convolution_scratch(
     image, result, depth = inputs[0].dimensions, outputs[0].dimensions, inputs[1].dimensions[1]
     rows = max(_block_rows(block, result) for block in _output_blocks(result, depth * 4))
     needed = [TensorType(inputs[0].dtype, (rows, depth))]
-    if window.needs_copy(image, result, 1):
-        copy = TensorType(inputs[0].dtype, window.copy_dimensions(image, result, 1))
-        needed += [copy] if copy.nbytes <= _SMALL_COPY_BYTES else []
+    padded = copy_dimensions(window, image, result, 1)
+    copy = None if padded is None else TensorType(inputs[0].dtype, padded)
+    needed += [copy] if copy is not None and copy.nbytes <= _SMALL_COPY_BYTES else []
     return tuple(needed)
 
 

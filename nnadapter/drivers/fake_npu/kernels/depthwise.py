@@ -14,7 +14,8 @@ from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
 from nnadapter.drivers.fake_npu.kernels.matrix import bind_epilogue
-from nnadapter.drivers.fake_npu.kernels.windows import Window, bind_padded_copy
+from nnadapter.drivers.fake_npu.kernels.phased_copy import bind_padded_copy, copy_dimensions
+from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
 
 _RUN_ELEMENTS = 1536
@@ -88,8 +89,9 @@ def _depthwise_scratch(
     needed = []
     if phases > 1:
         needed.append(TensorType(inputs[0].dtype, (_depthwise_rows(result), result[2] * result[3])))
-    if window.needs_copy(image, result, phases):
-        needed.append(TensorType(inputs[0].dtype, window.copy_dimensions(image, result, phases)))
+    copy = copy_dimensions(window, image, result, phases)
+    if copy is not None:
+        needed.append(TensorType(inputs[0].dtype, copy))
     return tuple(needed)
 
 

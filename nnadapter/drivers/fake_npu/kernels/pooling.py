@@ -9,7 +9,8 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
-from nnadapter.drivers.fake_npu.kernels.windows import Window, bind_padded_copy
+from nnadapter.drivers.fake_npu.kernels.phased_copy import bind_padded_copy, copy_dimensions
+from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
 
 Combine = Callable[..., object]
@@ -22,11 +23,9 @@ def _pooling_scratch(
     """The result along rows, then the padded copy if there is one."""
     window, image, result = Window.of(parameters), inputs[0].dimensions, outputs[0].dimensions
     dtype, phases = inputs[0].dtype, window.strides[1]
-    lines = (image[0], window.rows(result[1]), *result[2:])
-    needed = [TensorType(dtype, lines)]
-    if window.needs_copy(image, result, phases):
-        needed.append(TensorType(dtype, window.copy_dimensions(image, result, phases)))
-    return tuple(needed)
+    lines = (image[0], window.reach(result[1:3])[0], *result[2:])
+    copy = copy_dimensions(window, image, result, phases)
+    return tuple(TensorType(dtype, dimensions) for dimensions in (lines, copy) if dimensions is not None)
 
 
 def _bind_windows(call: Call, combine: Combine, fill: float) -> Run:
@@ -64,27 +63,20 @@ def _reduce(parts: Sequence[Array], combine: Combine, out: Array) -> None:
 
 
 def _bind_max(call: Call) -> Run:
+    """A window with an element that is not a number has none for its largest, wherever it stands.
+
+    What ONNX Runtime makes of it depends on its place, and on how it vectorises.
+    """
     dtype = call.inputs[0].dtype
     lowest = -np.inf if dtype.kind == "f" else int(np.iinfo(dtype).min)
     return _bind_windows(call, np.maximum, lowest)
 
 
-def _counted(window: Window, axis: int, image: int, result: int, include_pad: bool) -> Array:
-    """How many pixels of each window along one axis count, [result]."""
-    before, after = window.pads[axis], window.pads[axis + 2]
-    first = np.arange(result)[:, None] * window.strides[axis] - before
-    places = first + np.arange(window.kernel_shape[axis]) * window.dilations[axis]
-    low, high = (-before, image + after) if include_pad else (0, image)
-    counts: Array = np.count_nonzero((places >= low) & (places < high), axis=1)
-    return counts
-
-
 def _bind_average(call: Call) -> Run:
     """The sum of each window over the number of pixels that count."""
     (x,), (out,) = call.inputs, call.outputs
-    window, include_pad = Window.of(call.parameters), bool(call.parameters["count_include_pad"])
-    rows, columns = (_counted(window, axis, x.shape[axis + 1], out.shape[axis + 1], include_pad) for axis in (0, 1))
-    share = (1 / np.maximum(rows[:, None] * columns, 1)).astype(out.dtype)[:, :, None]
+    include_pad = bool(call.parameters["count_include_pad"])
+    share = Window.of(call.parameters).shares(x.shape[1:3], out.shape[1:3], include_pad=include_pad)[:, :, None]
     total = _bind_windows(call, np.add, 0)
 
     def run() -> None:

@@ -44,18 +44,30 @@ def _bind_mean(call: Call) -> Run:
     return run
 
 
-def _bind_extreme(find: Callable[..., Array]) -> Callable[[Call], Run]:
-    """The position of the extreme: the first of equals, or the last."""
+def _bind_extreme(find: Callable[..., Array], best: np.ufunc) -> Callable[[Call], Run]:
+    """The position of the extreme: the first of equals, or the last.
+
+    An element that is not a number is passed over, as ONNX Runtime does it; but one at the first place is the extreme,
+    since nothing compares as more.
+
+    Args:
+        find: numpy's function of positions, which finds what is not a number first.
+        best: numpy's function of two values that passes over what is not a number.
+    """
 
     def bind(call: Call) -> Run:
         (x,), (out,) = call.inputs, call.outputs
         axis, last = call.parameters["axis"], call.parameters["select_last_index"]
         result = out.reshape(x.shape[:axis] + x.shape[axis + 1 :])
         size = x.shape[axis]
-        source = np.flip(x, axis) if last else x
+        source, is_real = np.flip(x, axis) if last else x, x.dtype.kind == "f"
 
         def run() -> None:
             find(source, axis=axis, out=result)
+            if is_real and np.isnan(np.take_along_axis(source, np.expand_dims(result, axis), axis)).any():
+                extreme = best.reduce(x, axis=axis, keepdims=True)
+                np.argmax(source == extreme, axis=axis, out=result)
+                np.copyto(result, size - 1 if last else 0, where=np.isnan(x.take(0, axis)))
             if last:
                 np.subtract(size - 1, result, result)
 
@@ -65,7 +77,10 @@ def _bind_extreme(find: Callable[..., Array]) -> Callable[[Call], Run]:
 
 
 def _bind_top_k(call: Call) -> Run:
-    """The k largest or smallest, in order; of equals the one with the lower index comes first."""
+    """The k largest or smallest, in order; of equals the one with the lower index comes first.
+
+    What is not a number is larger than all else. ONNX Runtime gives what its heap happens to hold then.
+    """
     (x,), (values, indices) = call.inputs, call.outputs
     axis, largest = call.parameters["axis"], call.parameters["largest"]
     count, size = values.shape[axis], x.shape[axis]
@@ -84,8 +99,8 @@ def _bind_top_k(call: Call) -> Run:
 
 REDUCTION_KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {
-        "arg_max": Kernel(bind=_bind_extreme(np.argmax)),
-        "arg_min": Kernel(bind=_bind_extreme(np.argmin)),
+        "arg_max": Kernel(bind=_bind_extreme(np.argmax, np.fmax)),
+        "arg_min": Kernel(bind=_bind_extreme(np.argmin, np.fmin)),
         "reduce_max": Kernel(bind=_bind_reduction(np.maximum)),
         "reduce_mean": Kernel(bind=_bind_mean, scratch=_sum_scratch),
         "reduce_min": Kernel(bind=_bind_reduction(np.minimum)),

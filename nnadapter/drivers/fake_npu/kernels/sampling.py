@@ -20,7 +20,7 @@ from nnadapter.drivers.fake_npu.kernels.interpolation import (
     zero_outside,
 )
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
-from nnadapter.drivers.fake_npu.kernels.window_axes import WindowAxes
+from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
 
 
@@ -125,7 +125,7 @@ _Tap = tuple[int, tuple[int, int], list[tuple[Array, Array]], Array | None]
 
 def _taps(call: Call, offset: Array, mask: Array | None) -> Iterator[_Tap]:
     """Everything that is read, tap by tap of image by image."""
-    window, (height, width) = WindowAxes.of(call.parameters), call.outputs[0].shape[2:]
+    window, (height, width) = Window.of(call.parameters), call.outputs[0].shape[2:]
     groups, bends = (
         call.parameters["offset_group"],
         offset.reshape(len(offset), -1, *window.kernel_shape, 2, height, width),
@@ -139,7 +139,7 @@ def _taps(call: Call, offset: Array, mask: Array | None) -> Iterator[_Tap]:
             yield image, (row, column), places, None if masks is None else masks[image, :, row, column]
 
 
-def _places(window: WindowAxes, axis: int, tap: int, count: int) -> Array:
+def _places(window: Window, axis: int, tap: int, count: int) -> Array:
     first = tap * window.dilations[axis] - window.pads[axis]
     return (np.arange(count) * window.strides[axis] + first).astype(np.float32)
 

@@ -12,7 +12,8 @@ import numpy as np
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import blocks
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
-from nnadapter.drivers.fake_npu.kernels.window_axes import WindowAxes, bind_overlap, bind_padding
+from nnadapter.drivers.fake_npu.kernels.window_axes import bind_overlap, bind_padding
+from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
 
 _MATRIX_BYTES = 8 << 20
@@ -28,7 +29,7 @@ def _convolution_scratch(
     inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
 ) -> tuple[TensorType, ...]:
     """The matrix of a block of windows, the products of a block, and the padded copy of a volume if there is one."""
-    window, image, result = WindowAxes.of(parameters), inputs[0].dimensions, outputs[0].dimensions[2:]
+    window, image, result = Window.of(parameters), inputs[0].dimensions, outputs[0].dimensions[2:]
     outputs_per_group, *rest = inputs[1].dimensions
     outputs_per_group //= parameters["group"]
     positions = _slices_at_once(prod(rest), result) * prod(result[1:])
@@ -40,7 +41,7 @@ def _convolution_scratch(
 
 def _bind_convolution(call: Call) -> Run:
     (x, weight, *bias), (out,), (matrix, products, *padded) = call.inputs, call.outputs, call.scratch
-    window, group = WindowAxes.of(call.parameters), call.parameters["group"]
+    window, group = Window.of(call.parameters), call.parameters["group"]
     steps: list[Run] = []
     for image, result in zip(x, out, strict=True):
         volume = image
@@ -56,9 +57,7 @@ def _groups(array: Array, group: int) -> list[Array]:
     return np.split(array, group) if group > 1 else [array]
 
 
-def _products(
-    volume: Array, weight: Array, result: Array, window: WindowAxes, matrix: Array, products: Array
-) -> list[Run]:
+def _products(volume: Array, weight: Array, result: Array, window: Window, matrix: Array, products: Array) -> list[Run]:
     """The steps for one group: windows of a block as columns of a matrix, the filter times it, to where it goes."""
     rows, steps = weight.reshape(len(weight), -1), list[Run]()
     views = window.views(volume, result.shape[1:])
@@ -84,7 +83,7 @@ def _transposed_scratch(
 ) -> tuple[TensorType, ...]:
     """The products of one volume with every tap of one group's filter, and the result before it is cropped."""
     volume, (_, channels, *kernel) = inputs[0].dimensions, inputs[1].dimensions
-    window, result = WindowAxes.of(parameters), outputs[0].dimensions[2:]
+    window, result = Window.of(parameters), outputs[0].dimensions[2:]
     reach = zip(window.reach(volume[2:]), result, window.begins, strict=True)
     full = (max(far, size + begin) for far, size, begin in reach)
     return (
@@ -96,7 +95,7 @@ def _transposed_scratch(
 def _bind_transposed(call: Call) -> Run:
     """Each element of a volume times the filter, added where the products lie in the result."""
     (x, weight, *bias), (out,), (products, full) = call.inputs, call.outputs, call.scratch
-    window, group = WindowAxes.of(call.parameters), call.parameters["group"]
+    window, group = Window.of(call.parameters), call.parameters["group"]
     flat = products.reshape(-1, prod(x.shape[2:]))
     steps: list[Run] = []
     for image, result in zip(x, out, strict=True):
@@ -117,7 +116,7 @@ def _overlap_scratch(
 
 
 def _bind_columns_to_image(call: Call) -> Run:
-    (x,), (out,), (full,), window = call.inputs, call.outputs, call.scratch, WindowAxes.of(call.parameters)
+    (x,), (out,), (full,), window = call.inputs, call.outputs, call.scratch, Window.of(call.parameters)
     sizes = zip(full.shape[1:], window.kernel_shape, window.strides, window.dilations, strict=True)
     positions = [(size - (kernel - 1) * dilation - 1) // stride + 1 for size, kernel, stride, dilation in sizes]
     columns = x.reshape(len(x), out.shape[1], *window.kernel_shape, *positions)

@@ -12,7 +12,8 @@ import numpy as np
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.indices import check_indices
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
-from nnadapter.drivers.fake_npu.kernels.window_axes import WindowAxes, bind_padding
+from nnadapter.drivers.fake_npu.kernels.window_axes import bind_padding
+from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
 
 Combine = Callable[..., object]
@@ -32,14 +33,14 @@ def _scratch(
     inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
 ) -> tuple[TensorType, ...]:
     """The padded copy, then the result of every axis but the last."""
-    window, dtype, result = WindowAxes.of(parameters), inputs[0].dtype, outputs[0].dimensions
+    window, dtype, result = Window.of(parameters), inputs[0].dtype, outputs[0].dimensions
     padded = (*inputs[0].dimensions[:2], *window.reach(result[2:]))
     return tuple(TensorType(dtype, dimensions) for dimensions in (padded, *_stages(padded, result)[:-1]))
 
 
 def _bind_axes(call: Call, combine: Combine) -> list[Run]:
     """Bind `out = ` all elements of each window, combined, out of the padded copy."""
-    (source, *stages), (out, *_), window = call.scratch, call.outputs, WindowAxes.of(call.parameters)
+    (source, *stages), (out, *_), window = call.scratch, call.outputs, Window.of(call.parameters)
     steps: list[Run] = []
     for axis, target in enumerate((*stages, out)):
         count = target.shape[axis + 2]
@@ -59,26 +60,13 @@ def _reduce(parts: Sequence[Array], combine: Combine, out: Array) -> None:
 
 
 def _bind_max(call: Call) -> Run:
-    x, window = call.inputs[0], WindowAxes.of(call.parameters)
+    x, window = call.inputs[0], Window.of(call.parameters)
     return in_sequence([bind_padding(x, call.scratch[0], window.begins, _lowest(x)), *_bind_axes(call, np.maximum)])
 
 
-def _share(window: WindowAxes, image: Sequence[int], result: Sequence[int], include_pad: bool) -> Array:
-    """One over the number of elements of each window that count, in the dimensions of `result`."""
-    counts = np.ones((1,) * len(result), np.int64)
-    for axis, (size, count) in enumerate(zip(image, result, strict=True)):
-        before, after = window.pads[axis], window.pads[axis + len(result)]
-        first = np.arange(count)[:, None] * window.strides[axis] - before
-        places = first + np.arange(window.kernel_shape[axis]) * window.dilations[axis]
-        low, high = (-before, size + after) if include_pad else (0, size)
-        along = np.count_nonzero((places >= low) & (places < high), axis=1)
-        counts = counts * along.reshape((-1,) + (1,) * (len(result) - axis - 1))
-    return (1 / np.maximum(counts, 1)).astype(np.float32)
-
-
 def _bind_average(call: Call) -> Run:
-    (x,), (out,), window = call.inputs, call.outputs, WindowAxes.of(call.parameters)
-    share = _share(window, x.shape[2:], out.shape[2:], bool(call.parameters["count_include_pad"]))
+    (x,), (out,), window = call.inputs, call.outputs, Window.of(call.parameters)
+    share = window.shares(x.shape[2:], out.shape[2:], include_pad=bool(call.parameters["count_include_pad"]))
     padding = bind_padding(x, call.scratch[0], window.begins, 0)
     return in_sequence([padding, *_bind_axes(call, np.add), partial(np.multiply, out, share, out)])
 
@@ -86,7 +74,7 @@ def _bind_average(call: Call) -> Run:
 def _bind_norm(call: Call) -> Run:
     """The p-th root of the sum of absolute values to the power of p."""
     (x,), (out,), padded, p = call.inputs, call.outputs, call.scratch[0], call.parameters["p"]
-    padding = bind_padding(x, padded, WindowAxes.of(call.parameters).begins, 0)
+    padding = bind_padding(x, padded, Window.of(call.parameters).begins, 0)
     before: list[Run] = [partial(np.absolute, padded, padded)]
     after: list[Run] = []
     if p == 2:
@@ -101,14 +89,14 @@ def _indices_scratch(
     inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
 ) -> tuple[TensorType, ...]:
     """The padded copy, and whether an element is larger than all before it."""
-    padded = (*inputs[0].dimensions[:2], *WindowAxes.of(parameters).reach(outputs[0].dimensions[2:]))
+    padded = (*inputs[0].dimensions[:2], *Window.of(parameters).reach(outputs[0].dimensions[2:]))
     return TensorType(inputs[0].dtype, padded), TensorType("bool", outputs[0].dimensions)
 
 
 def _bind_max_with_indices(call: Call) -> Run:
     """Tap after tap; of equal elements the first is kept, padding never: it may equal the smallest elements."""
     (x,), (out, indices), (padded, larger) = call.inputs, call.outputs, call.scratch
-    window = WindowAxes.of(call.parameters)
+    window = Window.of(call.parameters)
     padding = bind_padding(x, padded, window.begins, _lowest(x))
     places = _places(x.shape[2:], padded.shape[2:], window.begins, call.parameters["storage_order"])
     inside = _inside(x.shape[2:], padded.shape[2:], window.begins)

@@ -25,7 +25,8 @@ from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import blocks, even_blocks
 from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
 from nnadapter.drivers.fake_npu.kernels.matrix import bind_epilogue
-from nnadapter.drivers.fake_npu.kernels.windows import Window, bind_padded_copy
+from nnadapter.drivers.fake_npu.kernels.phased_copy import bind_padded_copy
+from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
 
 _FILTER_TRANSFORM = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])

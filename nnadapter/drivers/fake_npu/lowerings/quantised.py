@@ -187,8 +187,7 @@ class _Product:
     def _factors(self) -> Array:
         """Scales of the inputs over that of the result, computed in float32 in this order, as ONNX Runtime does it."""
         x, y, result = (np.array(quantisation_of(type_).scale, np.float32) for type_ in (*self.types[:2], self.result))
-        with np.errstate(all="ignore"):
-            factors: Array = x * y / result
+        factors: Array = x * y / result
         return factors
 
     def _bounds(self) -> tuple[int, int]:
@@ -196,10 +195,7 @@ class _Product:
         limits = integer_range(self.result.dtype)
         bounds = _REAL_BOUNDS[str(self.operation.attributes["fuse_code"])](self.operation)
         quantisation = quantisation_of(self.result)
-        with np.errstate(all="ignore"):
-            moved = (
-                np.rint(np.array(bounds, np.float32) / np.float32(quantisation.scale[0])) + quantisation.zero_point[0]
-            )
+        moved = np.rint(np.array(bounds, np.float32) / np.float32(quantisation.scale[0])) + quantisation.zero_point[0]
         low, high = np.clip(moved, *limits).tolist()
         return int(low), int(high)
 

@@ -47,8 +47,7 @@ def _integers(reals: Array, type_: OperandType) -> Array:
     integers = np.empty(reals.shape, type_.dtype.value)
     convert = to_integers(np.divide, *integer_range(type_.dtype))
     scale, zero_point = (np.array(values, np.float32) for values in (quantisation.scale, quantisation.zero_point))
-    with np.errstate(all="ignore"):
-        convert(reals, integers, scale, zero_point, np.empty_like(reals))
+    convert(reals, integers, scale, zero_point, np.empty_like(reals))
     return integers
 
 
@@ -62,7 +61,6 @@ def _computed(plain: Lower, operation: Operation, reals: Array) -> Array:
     graph = with_scratch(emitter.finish())
     arrays = [np.empty(tensor.type.dimensions, tensor.type.dtype) for tensor in graph.tensors]
     arrays[graph.inputs[0]] = reals
-    with np.errstate(all="ignore"):
-        for instruction in graph.instructions:
-            bind(instruction, arrays)()
+    for instruction in graph.instructions:
+        bind(instruction, arrays)()
     return arrays[graph.outputs[0]]

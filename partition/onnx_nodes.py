@@ -1,0 +1,64 @@
+"""What ONNX nodes hold and refer to: inner graphs, outer values, functions of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from onnx import FunctionProto, GraphProto, NodeProto
+
+FunctionKey = tuple[str, str, str]
+"""Domain, name and overload of a model-local function."""
+
+
+def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def captured_names(node: NodeProto) -> dict[str, None]:
+    """Return the names that the node's sub-graphs, at any depth, read from outside, in order of first use."""
+    found: dict[str, None] = {}
+    for graph in _subgraphs(node):
+        inner = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
+        inner.update(sparse.values.name for sparse in graph.sparse_initializer)
+        for part in graph.node:
+            found.update((name, None) for name in (*part.input, *captured_names(part)) if name and name not in inner)
+            inner.update(part.output)
+        found.update((info.name, None) for info in graph.output if info.name not in inner)
+    return found
+
+
+def plain_domain(domain: str) -> str:
+    """The one spelling of ONNX's own domain, which has two."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def with_nested(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Every node, and those of the graphs that it holds, at any depth."""
+    for node in nodes:
+        yield node
+        for graph in _subgraphs(node):
+            yield from with_nested(graph.node)
+
+
+def key_of(proto: NodeProto | FunctionProto) -> FunctionKey:
+    """What tells a function from others, or which function a node calls if there is one."""
+    name = proto.op_type if isinstance(proto, NodeProto) else proto.name
+    return plain_domain(proto.domain), name, proto.overload
+
+
+def needed_functions(
+    nodes: Iterable[NodeProto], functions: Mapping[FunctionKey, FunctionProto]
+) -> dict[FunctionKey, FunctionProto]:
+    """Return those of `functions` that the nodes call, themselves or through other functions."""
+    found: dict[FunctionKey, FunctionProto] = {}
+    waiting = list(nodes) if functions else []
+    while waiting:
+        for node in with_nested([waiting.pop()]):
+            key = key_of(node)
+            if key in functions and key not in found:
+                found[key] = functions[key]
+                waiting.extend(functions[key].node)
+    return found

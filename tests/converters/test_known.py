@@ -1,0 +1,51 @@
+"""What was dequantised stays known behind nodes that only move elements."""
+
+import numpy as np
+import pytest
+
+from tests.converters.quantised_group import RESULT, Group, bias, compare, picture, weights
+
+X, W, ALONG = picture(1, 4, 7, 6), weights(6, 4, 3, 3), weights(6, 4, 3, 3, axis=0)
+ROWS = picture(5, 30)
+
+
+def products(group):
+    """The operations that add up products and the data types they read, of a graph that computes what it should."""
+    model = group.converted_whole()
+    compare(group, model, optimised=True)
+    found = [each for each in model.operations if each.type in ("CONV_2D", "FULLY_CONNECTED", "MAT_MUL")]
+    return [(each.type, *(model.type_of(operand).dtype.value for operand in each.inputs)) for each in found]
+
+
+@pytest.mark.parametrize("w", [W, ALONG])
+@pytest.mark.parametrize("place", [1, 2])
+def test_what_an_identity_hands_on_is_as_quantised_as_before(w, place):
+    group = Group("Conv", [X, w, bias(X, w)], RESULT, constants=(1, 2)).moved(place, "Identity")
+    assert products(group) == [("CONV_2D", "uint8", "int8", "int32")]
+
+
+def test_a_matrix_that_is_transposed():
+    w = weights(8, 30)
+    group = Group("Gemm", [ROWS, w, bias(ROWS, w)], RESULT, constants=(1, 2)).moved(1, "Transpose", perm=[1, 0])
+    assert products(group) == [("FULLY_CONNECTED", "uint8", "int8", "int32")]
+
+
+def test_a_bias_that_is_flattened():
+    values, *rest = bias(X, W)
+    group = Group("Conv", [X, W, (values.reshape(2, 3), *rest)], RESULT, constants=(1, 2))
+    group.constants["shape"] = np.array([6])
+    group.moved(2, "Reshape", "shape")
+    assert products(group) == [("CONV_2D", "uint8", "int8", "int32")]
+
+
+def test_scales_along_an_axis_are_not_followed_through_what_turns_it():
+    group = Group("Gemm", [ROWS, weights(8, 30, axis=0)], RESULT, constants=(1,)).moved(1, "Transpose", perm=[1, 0])
+    assert products(group) == [("MAT_MUL", "float32", "float32")]
+
+
+def test_a_sum_that_is_computed_is_not_known():
+    w = bias(X, W)
+    group = Group("Conv", [X, W, w], RESULT, constants=(1, 2)).moved(2, "Neg")
+    model = group.converted_whole()
+    (found,) = [each for each in model.operations if each.type == "CONV_2D"]
+    assert model.operands[found.inputs[2]].value is None

@@ -1,0 +1,107 @@
+"""Programs that were serialised and restored."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.errors import DriverError, InputTypeError
+from tests.runtime.small import X, Y, small, trial
+
+
+def test_a_restored_program_computes_the_same(context):
+    compilation = nna.Compilation(context, small())
+    restored = nna.Compilation.restore(context, compilation.serialise())
+    assert [operand.type for operand in restored.inputs] == [operand.type for operand in compilation.inputs]
+    assert restored.verdicts == () and restored.admission.verdict
+    execution = nna.Execution(restored)
+    with pytest.raises(InputTypeError, match="'x' is float64"):
+        execution.set_input("x", X.astype(float))
+    execution.set_inputs([X, Y])
+    np.testing.assert_allclose(execution.compute()[1], X + Y, rtol=1e-6)
+
+
+def test_it_can_be_written_again(context):
+    blob = nna.Compilation(context, small()).serialise()
+    assert nna.Compilation.restore(context, blob).serialise() == blob
+
+
+def test_a_driver_need_not():
+    assert nna.Compilation(trial(), small()).serialise() is None
+
+
+def test_other_bytes_are_refused(context):
+    blob = nna.Compilation(context, small()).serialise()
+    others = [
+        b"",
+        blob[:-1],
+        blob[1:],
+        blob + b"x",
+        blob[:8] + b"\x09" + blob[9:],
+        blob[:60] + b"~" + blob[61:],
+        None,
+    ]
+    for other in others:
+        with pytest.raises(nna.errors.IncompatibleProgramError, match="compile"):
+            nna.Compilation.restore(context, other)
+
+
+def test_another_device_is_refused(context):
+    blob = nna.Compilation(context, small()).serialise()
+    with pytest.raises(nna.errors.IncompatibleProgramError, match="for device 'fake_npu', got a context of 'trial'"):
+        nna.Compilation.restore(trial(), blob)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "float16"}, "computes in float32, got a context with precision 'float16'"),
+        ({"memory_bytes": 64}, r"needs \d+ bytes of device memory, got a context with memory_bytes 64"),
+        ({"switched_off": "Exp"}, "has EXP, got a context with it in switched_off"),
+    ],
+)
+def test_a_context_that_would_not_have_compiled_it_is_refused(context, options, message):
+    blob = nna.Compilation(context, small()).serialise()
+    other = nna.Context(context.device, **options)
+    with pytest.raises(nna.errors.IncompatibleProgramError, match=f"the program {message}"):
+        nna.Compilation.restore(other, blob)
+
+
+def test_a_context_with_the_same_options_is_taken(context):
+    half = nna.Context(context.device, precision="float16", memory_bytes=1000, switched_off="Conv")
+    compilation = nna.Compilation(half, small())
+    results = []
+    for each in (compilation, nna.Compilation.restore(half, compilation.serialise())):
+        execution = nna.Execution(each)
+        execution.set_inputs([X, Y])
+        results.append(execution.compute()[0])
+    np.testing.assert_array_equal(*results)
+    with pytest.raises(nna.errors.IncompatibleProgramError, match="computes in float16"):
+        nna.Compilation.restore(context, compilation.serialise())
+
+
+def test_as_much_memory_as_it_was_admitted_with_is_enough(context):
+    blob = nna.Compilation(context, small()).serialise()
+    admitted = []
+    for memory_bytes in range(0, 400, 8):
+        other = nna.Context(context.device, memory_bytes=memory_bytes)
+        try:
+            nna.Compilation.restore(other, blob)
+        except nna.errors.IncompatibleProgramError:
+            assert not nna.Compilation(other, small()).admission.verdict
+        else:
+            admitted.append(memory_bytes)
+            assert nna.Compilation(other, small()).admission.verdict
+    assert admitted and admitted[0] > 0
+
+
+def test_a_driver_that_fails_is_blamed(context, monkeypatch):
+    compilation = nna.Compilation(context, small())
+    blob = compilation.serialise()
+    monkeypatch.setattr(type(context.driver_context), "restore", lambda *_: 1 / 0)
+    with pytest.raises(nna.errors.IncompatibleProgramError, match="'fake_npu' did not restore .* ZeroDivisionError"):
+        nna.Compilation.restore(context, blob)
+    monkeypatch.setattr(type(compilation.program()), "serialise", lambda *_: 1 / 0)
+    with pytest.raises(DriverError, match="'fake_npu' did not serialise .* ZeroDivisionError"):
+        compilation.serialise()

@@ -1,0 +1,47 @@
+"""Arguments of another kind than what is asked for: one sentence that says so."""
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.errors import InvalidInputError
+from nnadapter.ir import DataType, OperandType
+from tests.models import CHAIN, numbers, parse
+
+
+@pytest.fixture(scope="module")
+def session():
+    with nna.InferenceSession(parse(CHAIN), devices="fake_npu") as session:
+        yield session
+
+
+@pytest.mark.parametrize("shapes", [None, 3, "x", [3], {"x": None}, {"x": 2}, {"x": (1.5, 2)}, [{"x": ("a", 3)}]])
+def test_shapes(session, shapes):
+    with pytest.raises(InvalidInputError, match=r"^input shapes are .*, expected whole numbers by input"):
+        session.prepare(shapes)
+
+
+def test_several_shapes(session):
+    session.prepare([{"x": [2, 3]}, {"x": (np.int64(2), np.int32(3))}])
+
+
+@pytest.mark.parametrize("names", [3, object()])
+def test_outputs(session, names):
+    with pytest.raises(InvalidInputError, match="^outputs are .*, expected a list of names, or None"):
+        session.run(names, {"x": numbers(2, 3)})
+
+
+@pytest.mark.parametrize("names", [None, [], (), np.array(["y"])])
+def test_outputs_in_several_forms(session, names):
+    assert len(session.run(names, {"x": numbers(2, 3)})) == 1
+
+
+@pytest.mark.parametrize("inputs", [None, 3, object()])
+def test_inputs_of_executions(inputs):
+    builder = nna.ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, (2, 3)))
+    model = builder.finish(builder.add_operation("RELU", (x,)))
+    with nna.Device.acquire("fake_npu") as device, nna.Context(device) as context:
+        execution = nna.Execution(nna.Compilation(context, model))
+        with pytest.raises(InvalidInputError, match="^inputs are .*, expected arrays by name, or a list of them"):
+            execution.set_inputs(inputs)
