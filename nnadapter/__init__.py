@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nnadapter.options import Options
     from nnadapter.reporting import partition_report
     from nnadapter.reports.facts import PartitionReport
+    from nnadapter.rules import Ban, Limits, Pin, Rules
     from nnadapter.runtime.compilation import Compilation
     from nnadapter.runtime.context import Context
     from nnadapter.runtime.device import Device
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from nnadapter.session import InferenceSession
 
 _HOMES = {
+    "Ban": "nnadapter.rules",
     "CompareReport": "nnadapter.comparing",
     "Compilation": "nnadapter.runtime.compilation",
     "Context": "nnadapter.runtime.context",
@@ -31,9 +33,12 @@ _HOMES = {
     "DeviceInfo": "nnadapter.drivers.capability",
     "Execution": "nnadapter.runtime.execution",
     "InferenceSession": "nnadapter.session",
+    "Limits": "nnadapter.rules",
     "ModelBuilder": "nnadapter.ir.builder",
     "Options": "nnadapter.options",
     "PartitionReport": "nnadapter.reports.facts",
+    "Pin": "nnadapter.rules",
+    "Rules": "nnadapter.rules",
     "backend": "",
     "compare": "nnadapter.comparing",
     "devices": "nnadapter.defaults",
@@ -46,6 +51,7 @@ _HOMES = {
 """Where each public name lives; empty for modules."""
 
 __all__ = [
+    "Ban",
     "CompareReport",
     "Compilation",
     "Context",
@@ -53,9 +59,12 @@ __all__ = [
     "DeviceInfo",
     "Execution",
     "InferenceSession",
+    "Limits",
     "ModelBuilder",
     "Options",
     "PartitionReport",
+    "Pin",
+    "Rules",
     "backend",
     "compare",
     "devices",

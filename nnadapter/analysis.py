@@ -1,226 +1,36 @@
-"""The first half of the way: prepared model -> verdicts -> placement -> segments that their devices admit.
-
-Nothing is compiled here. The three stages of a verdict meet here: the converter's and the driver's per operation
-(`support`), then the driver's on every final segment. A segment that does not fit a device's memory is cut in two by
-bytes; one that is refused for another reason, or that is a single atom, goes to the next device, and the graph is cut
-again. Every round bans at least one atom from one device, so this ends.
-"""
+"""The first half of the way: prepared model -> verdicts, which `judged` places and cuts."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from nnadapter.conversions import Conversions
 from nnadapter.converters.convert import Conversion
-from nnadapter.drivers.border import ask_admission
-from nnadapter.drivers.interface import Admission
-from nnadapter.drivers.selection import CPU, HOSTS
-from nnadapter.errors import InvalidModelError
 from nnadapter.expansions import bodies_to_try, expanded, worth_expanding
-from nnadapter.ir.model import Model
-from nnadapter.offers import Answers, offers, worth_parting
+from nnadapter.judged import Drafts, Judged
+from nnadapter.offers import offers, worth_parting
+from nnadapter.placing import Placer
 from nnadapter.preparation.functions import Bodies
-from nnadapter.preparation.prepare import Prepared, Shapes, Specialised
-from nnadapter.segments import OnnxParts, Part, part_of
+from nnadapter.preparation.prepare import Prepared, Shapes
+from nnadapter.preparation.structure import Structure, structure_of
+from nnadapter.segments import OnnxParts
 from nnadapter.support import judge
 from nnadapter.targets import Target
-from partition.graph import Graph, GraphError
 from partition.onnx_io import OnnxIndex
-from partition.placement import place_by_priority
-from partition.plan import Plan, Step, make_plan
-from partition.segments import Segment, cut, halve
-from partition.verdict import Reason, Unsupported, Verdict
+from partition.verdict import Unsupported, Verdict
 
 _DEEPEST = 4
 """Functions whose bodies hold functions that no device takes whole, at most."""
 
-Atoms = tuple[str, tuple[int, ...]]
-"""A device and the atoms of one segment on it: what identifies a segment while the graph is cut again and again."""
-
-
-@dataclass(frozen=True, eq=False)
-class Piece:
-    """A segment that its device admitted, in the form that it takes. The CPU's are made when they are compiled."""
-
-    part: Part
-    admission: Admission
-
-    @property
-    def is_ir(self) -> bool:
-        """The model is adapter IR."""
-        return isinstance(self.part.model, Model)
-
-
-@dataclass(frozen=True, eq=False)
-class Analysis:
-    """One model at one set of shapes, placed and cut."""
-
-    specialised: Specialised
-    conversion: Conversion
-    parts: OnnxParts
-    plan: Plan
-    pieces: tuple[Piece | None, ...]
-    """Per step of the plan; None for the CPU."""
-    shapes: Shapes
-
-
-class Drafts:
-    """The draft that was asked for last, which other shapes share as long as no verdict changes."""
-
-    def __init__(self) -> None:
-        self._last: tuple[Sequence[Segment], Plan] | None = None
-
-    def clear(self) -> None:
-        """Forget it."""
-        self._last = None
-
-    def of(self, judged: Judged) -> tuple[Sequence[Segment], Plan]:
-        """See `Judged.draft`."""
-        last = self._last
-        if last is not None and last[1].graph.nodes is judged.graph.nodes and last[1].verdicts == judged.verdicts:
-            return last[0], replace(last[1], graph=judged.graph)
-        self._last = made = judged.draft()
-        return made
-
-
-@dataclass(frozen=True, eq=False)
-class Judged:
-    """A specialised graph with every device's verdicts, before or after some were taken back."""
-
-    specialised: Specialised
-    conversion: Conversion
-    parts: OnnxParts
-    targets: tuple[Target, ...]
-    verdicts: Mapping[str, tuple[Verdict, ...]]
-    shapes: Shapes
-    drafts: Drafts
-    refused_by_cpu: dict[int, Unsupported]
-    """What the CPU took and did not load, by position in the model; other shapes share it."""
-
-    @property
-    def graph(self) -> Graph:
-        """The graph that is cut."""
-        return self.specialised.graph
-
-    @property
-    def answers(self) -> Answers:
-        """The verdicts of each device but the hosts."""
-        return [
-            self.verdicts[target.name]
-            for target in self.targets
-            if target.name not in HOSTS and target.name in self.verdicts
-        ]
-
-    @property
-    def asked(self) -> tuple[Target, ...]:
-        """The devices that gave verdicts: all but a last resort that was not needed."""
-        return tuple(target for target in self.targets if target.name in self.verdicts)
-
-    def complete(self) -> Judged:
-        """The same with the last resort asked as well, if an atom has no device without it."""
-        spare = next((target for target in self.targets if target.is_spare and target not in self.asked), None)
-        if spare is None or all(map(any, zip(*self.verdicts.values(), strict=True))):
-            return self
-        return replace(self, verdicts={**self.verdicts, spare.name: judge(spare, self.conversion, self.parts)})
-
-    def banning(self, bans: Mapping[Atoms, Unsupported]) -> Judged:
-        """The same with verdicts taken back: the atoms of each key are refused by its device, for that reason."""
-        verdicts = {name: list(given) for name, given in self.verdicts.items()}
-        for (device, atoms), refusal in bans.items():
-            for atom in atoms:
-                verdicts[device][atom] = refusal
-        return replace(self, verdicts={name: tuple(given) for name, given in verdicts.items()}).complete()
-
-    def blaming(self, step: Step, refused: Mapping[int, Unsupported]) -> Judged:
-        """The same without the nodes of `step` (positions in it) that the CPU did not load; remembered for others."""
-        nodes = {step.nodes[position]: why for position, why in refused.items()}
-        self.refused_by_cpu.update((self.specialised.positions[node], why) for node, why in nodes.items())
-        return self.banning({(CPU, (self.graph.atom_of[node],)): why for node, why in nodes.items()})
-
-    def settle(self, known: dict[Atoms, Piece] | None = None) -> Analysis:
-        """Place and cut until every segment is admitted by its device.
-
-        Args:
-            known: answers from before, by segment; new ones are added.
-        """
-        judged = self
-        known = {} if known is None else known
-        segments, plan = self.drafts.of(self)
-        while True:
-            for step, segment in zip(plan.steps, segments, strict=True):
-                if step.device != CPU and _key(segment) not in known:
-                    known[_key(segment)] = judged._ask(step)
-            answers = {segment: known[_key(segment)].admission.verdict for segment in segments if segment.device != CPU}
-            refused = {segment: answer for segment, answer in answers.items() if isinstance(answer, Unsupported)}
-            if not refused:
-                pieces = tuple(known.get(_key(segment)) for segment in segments)
-                return Analysis(self.specialised, self.conversion, self.parts, plan, pieces, self.shapes)
-            halved = {segment: judged._halves(segment, refusal) for segment, refusal in refused.items()}
-            bans = {_key(segment): refused[segment] for segment, halves in halved.items() if halves is None}
-            if bans:
-                judged = judged.banning(bans)
-                segments, exact = judged._cut()
-            else:
-                segments = [part for segment in segments for part in halved.get(segment) or (segment,)]
-                exact = False
-            plan = judged._plan(segments, exact)
-
-    def draft(self) -> tuple[Sequence[Segment], Plan]:
-        """The segments and the plan, if no device refuses a segment."""
-        segments, exact = self._cut()
-        return segments, self._plan(segments, exact)
-
-    def _cut(self) -> tuple[Sequence[Segment], bool]:
-        found = cut(self.graph, self._placement(), host=CPU)
-        return found.segments, found.exact
-
-    def _placement(self) -> tuple[str, ...]:
-        try:
-            return place_by_priority(self.graph, [target.name for target in self.asked], self.verdicts)
-        except GraphError as error:
-            raise InvalidModelError(self._homeless()) from error
-
-    def _homeless(self) -> str:
-        """Why the first node that no device takes is taken by none."""
-        refusals = zip(*self.verdicts.values(), strict=True)
-        atom = next(atom for atom, given in enumerate(refusals) if not any(given))
-        node = self.graph.nodes[self.graph.atoms[atom][0]]
-        last = self.verdicts[CPU][atom]
-        return (
-            f"node {node.name!r} ({node.op_type}) is taken by no device, not even by the CPU: {last}; "
-            "give session options with the library that has the operator, or export without it"
-        )
-
-    def _plan(self, segments: Sequence[Segment], exact: bool) -> Plan:
-        names = [target.name for target in self.asked]
-        return make_plan(self.graph, names, self.verdicts, self._placement(), segments, exact=exact)
-
-    def _ask(self, step: Step) -> Piece:
-        target = next(target for target in self.targets if target.name == step.device)
-        part = part_of(target.capability.form, step, self.conversion, self.parts)
-        return Piece(part, ask_admission(target.context, part.model))
-
-    def _halves(self, segment: Segment, refusal: Unsupported) -> tuple[Segment, Segment] | None:
-        if refusal.reason is not Reason.MEMORY_LIMIT:
-            return None
-        return halve(segment, {atom: self._bytes(atom) for atom in segment.atoms})
-
-    def _bytes(self, atom: int) -> int:
-        """Bytes that an atom keeps on a device: its weights and what it makes."""
-        graph, constants = self.graph, self.specialised.constants
-        nodes = [graph.nodes[node] for node in graph.atoms[atom]]
-        weights = {name: constants[name].nbytes for node in nodes for name in node.reads if name in constants}
-        return sum(weights.values()) + sum(graph.value(name).nbytes or 0 for node in nodes for name in node.outputs)
-
 
 @dataclass(eq=False)
 class Analyser:
-    """Analyses one prepared model for one set of devices."""
+    """Analyses one prepared model for one session's devices."""
 
     prepared: Prepared
-    targets: tuple[Target, ...]
+    placer: Placer
     index: OnnxIndex = field(init=False)
     conversions: Conversions = field(init=False)
     drafts: Drafts = field(default_factory=Drafts)
@@ -231,6 +41,7 @@ class Analyser:
     """Atoms, by their nodes' names, that were offered node by node in vain."""
     _functions: set[str] = field(default_factory=set)
     """Nodes whose bodies were offered."""
+    _structure_of: tuple[Prepared | None, Structure | None] = (None, None)
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
@@ -256,7 +67,14 @@ class Analyser:
                     break
                 self._functions.update(bodies)
                 judged = self._expanded(bodies, judged)
-            return judged
+            return judged.ruled()
+
+    def _structure(self) -> Structure:
+        known, structure = self._structure_of
+        if structure is None or known is not self.prepared:
+            structure = structure_of(self.prepared.graph, self.prepared.nodes, self.prepared.constants)
+            self._structure_of = self.prepared, structure
+        return structure
 
     def _expanded(self, bodies: Bodies, before: Judged) -> Judged:
         """What is said of the model with these nodes expanded, where that is worth it; `before` if it is for none."""
@@ -301,10 +119,22 @@ class Analyser:
     def _judge(self, shapes: Shapes) -> Judged:
         specialised, conversion = self.conversions.of(shapes)
         parts = OnnxParts(specialised, self.index)
-        asked = [target for target in self.targets if not target.is_spare]
+        targets = self.placer.targets
+        asked = [target for target in targets if not target.is_spare]
         verdicts = {target.name: self._verdicts(target, conversion, parts) for target in asked}
-        refused = self.refused_by_cpu
-        return Judged(specialised, conversion, parts, self.targets, verdicts, shapes, self.drafts, refused).complete()
+        judged = Judged(
+            specialised,
+            conversion,
+            parts,
+            targets,
+            verdicts,
+            shapes,
+            self.drafts,
+            self.refused_by_cpu,
+            self.placer,
+            self._structure,
+        )
+        return judged.complete()
 
     def _verdicts(self, target: Target, conversion: Conversion, parts: OnnxParts) -> tuple[Verdict, ...]:
         """What a device says. The CPU judges operators by their names: the same for all shapes with the same nodes."""
@@ -324,7 +154,3 @@ class Analyser:
             next((why for why in of_nodes if why is not None), verdict)
             for of_nodes, verdict in zip(refused, verdicts, strict=True)
         )
-
-
-def _key(segment: Segment) -> Atoms:
-    return segment.device, segment.atoms

@@ -99,7 +99,7 @@ def with_atoms(
     fused = run_passes(_numbered(conversion, apart), FUSIONS)
     node_of = {operation: node for node, made in enumerate(conversion.operations) for operation in made}
     groups = [tuple(sorted({node_of[int(origin)] for origin in each.origins})) for each in fused.operations]
-    atoms = _atoms(len(specialised.nodes), [*groups, *conversion.groups])
+    atoms = joined(len(specialised.nodes), [*groups, *conversion.groups])
     if len(atoms) == len(specialised.nodes):
         return specialised, conversion
     try:
@@ -126,8 +126,8 @@ def _numbered(conversion: Conversion, apart: Collection[str]) -> Model:
     return Model(model.operands, operations, model.inputs, tuple(dict.fromkeys((*model.outputs, *kept))))
 
 
-def _atoms(nodes: int, groups: Iterable[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """Nodes that have a group in common together, in an order in which they can run."""
+def joined(nodes: int, groups: Iterable[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    """Nodes that have a group in common together, each set ascending, in the order of their last nodes."""
     leader = list(range(nodes))
 
     def find(node: int) -> int:

@@ -6,6 +6,7 @@ again, and the fact is kept for the report. Programs that were compiled already 
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.analysis import Analysis, Atoms, Judged, Piece
 from nnadapter.closing import close_all
 from nnadapter.drivers.border import OutputCheck, checked_program, describe
 from nnadapter.drivers.capability import Threading
@@ -29,12 +29,25 @@ from nnadapter.errors import (
     NotDelegatedError,
 )
 from nnadapter.executor import BoundStep, CompiledPlan, ExecutionPool, Substitute, called
+from nnadapter.judged import Analysis, Atoms, Judged, Piece
 from nnadapter.options import Options
 from nnadapter.segments import Part
 from nnadapter.targets import Target
 from partition.graph import Graph
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """A placement that was weighed by running it."""
+
+    name: str
+    """What found it."""
+    predicted: float | None
+    """Seconds; None for one that was remembered."""
+    measured: float
+    """Seconds: the median of its runs here."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +58,12 @@ class Compiled:
     plan: CompiledPlan
     notes: tuple[str, ...]
     """What did not go as promised, for the report."""
+    compile_seconds: Mapping[int, float]
+    """Per segment, what compiling it took."""
+    timed: tuple[Timed, ...] = ()
+    """What it was chosen from by measurement, fastest first; empty where it was not."""
+    chosen: str = ""
+    """How it was measured, in words."""
 
     @property
     def memory_bytes(self) -> int:
@@ -62,6 +81,8 @@ class Built:
 
     program: Program
     inputs: tuple[str, ...]
+    seconds: float
+    """What compiling took."""
 
 
 @dataclass(eq=False)
@@ -96,7 +117,8 @@ class Compiler:
             if not failed:
                 _close_unused(analysis.plan, programs)
                 warn_of_last_resort(analysis, self.targets, self.options)
-                return Compiled(analysis, self._bind(analysis, programs), tuple(notes))
+                taken = {step.segment: programs[_atoms(analysis.plan, step)].seconds for step in analysis.plan.steps}
+                return Compiled(analysis, self._bind(analysis, programs), tuple(notes), taken)
             for step, error in failed:
                 if step.device == CPU and _blamed(error):
                     judged = judged.blaming(step, _blamed(error))
@@ -136,7 +158,9 @@ class Compiler:
             return self._built(step.device, analysis.parts.part(step))
 
     def _built(self, device: str, part: Part) -> Built:
-        return Built(checked_program(self._target(device).context.compile(part.model)), part.inputs)
+        started = time.perf_counter()
+        program = checked_program(self._target(device).context.compile(part.model))
+        return Built(program, part.inputs, time.perf_counter() - started)
 
     def _compile_failed(self, analysis: Analysis, step: Step, error: Exception) -> str:
         nodes = [analysis.plan.graph.nodes[node].name for node in step.nodes]

@@ -7,6 +7,8 @@
     │   ├── InputTypeError       a feed of the wrong data type
     │   └── MissingInputError    a feed that is not there
     ├── InvalidOptionError       the caller: an option, a rule or a device's option that does not exist or does not fit
+    │   ├── RulesError           rules that cannot be read, contradict each other, or cannot be kept
+    │   └── PlanFileError        a plan file that cannot be read or written
     ├── DeviceNotFoundError      the caller: a device nobody offers
     ├── DeviceUnavailableError   the machine: the device is known and cannot be used here
     ├── NotDelegatedError        the policy: fallback is forbidden and something would have to fall back
@@ -16,6 +18,7 @@
     │       └── DeviceLostError  the device is gone; nothing on it can be used again
     ├── PassError                the pass: it changed what a model computes, or broke its form
     ├── IncompatibleProgramError a serialised program is damaged, or of another version, device or options
+    ├── StoredFileError          a file that is kept between sessions is damaged, or of another version
     ├── OutOfMemoryError         the device: no room
     ├── CancelledError           the caller: it asked to stop
     └── ClosedError              the caller: the session was closed before
@@ -69,6 +72,30 @@ class MissingInputError(InvalidInputError):
 
 class InvalidOptionError(NNAdapterError):
     """The caller is at fault: an option does not exist or its value does not fit."""
+
+
+class RulesError(InvalidOptionError):
+    """The rules are at fault: they cannot be read, contradict each other, or ask for what cannot be."""
+
+    def __init__(self, message: str, *, source: str = "", line: int | None = None) -> None:
+        super().__init__(message)
+        self.source = source
+        """The file that they come from, or what stands for it."""
+        self.line = line
+        """Where in it, counted from 1."""
+
+
+class PlanFileError(InvalidOptionError):
+    """The plan file is at fault: it cannot be read, is of another version, or contradicts itself."""
+
+    def __init__(self, message: str, *, path: str = "", line: int | None = None, entry: int | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+        """The file."""
+        self.line = line
+        """Where in it, counted from 1."""
+        self.entry = entry
+        """Which of its entries, counted from 1."""
 
 
 class DeviceNotFoundError(NNAdapterError):
@@ -140,6 +167,15 @@ class PassError(NNAdapterError):
 
 class IncompatibleProgramError(NNAdapterError):
     """A serialised program is damaged, or from another version, for another device, or for options that do not fit."""
+
+
+class StoredFileError(NNAdapterError):
+    """A file that is kept between sessions (a calibration) is damaged, of another version, or cannot be written."""
+
+    def __init__(self, message: str, *, file: object = None) -> None:
+        super().__init__(message)
+        self.file = None if file is None else str(file)
+        """The file in question."""
 
 
 class OutOfMemoryError(NNAdapterError):

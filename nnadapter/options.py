@@ -9,8 +9,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from nnadapter.errors import InvalidOptionError
+from nnadapter.rules.values import Rules
 
-POLICIES = ("priority",)
+POLICIES = ("priority", "latency", "measured")
+_NO_RULES = Rules()
 FALLBACKS = ("warn", "allow", "forbid")
 
 
@@ -19,10 +21,15 @@ class Options:
     """How a session decides. Raises InvalidOptionError for a value that does not fit."""
 
     policy: str = "priority"
-    """How nodes are placed: `priority`, the first device in the person's order that takes the node."""
+    """How nodes are placed: `priority`, the first device in the person's order that takes the node; `latency`, the
+    cheapest placement found, by calibrated or simulated costs; `measured`, the fastest of some, timed here."""
     fallback: str = "warn"
     """When something a device should have done goes to the CPU instead: `warn`, `allow` silently (it is in the
     report all the same), or `forbid` (a typed error)."""
+    rules: str | os.PathLike[str] | Rules = _NO_RULES
+    """Pins, bans and limits: a TOML file, its text, or `Rules`."""
+    plan: str | os.PathLike[str] | None = None
+    """A file made by `nnadapter report --save-plan`: where nodes go, as long as their device takes them."""
     max_plans: int = 64
     """How many sets of input shapes keep their compiled plan; the one used longest ago goes first."""
     max_plan_bytes: int = 1 << 30

@@ -10,7 +10,11 @@ from nnadapter.compilation import Compiled, Compiler
 from nnadapter.drivers.onnxruntime import run_options
 from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError
 from nnadapter.executor import Provenance
+from nnadapter.feeds import feed_for
+from nnadapter.judged import Judged
+from nnadapter.measuring import Measurer
 from nnadapter.options import Options
+from nnadapter.placing import Placer
 from nnadapter.plans import PlanCache, PlanCounts
 from nnadapter.preparation.prepare import prepare
 from nnadapter.preparation.sizes import check_shape, default_shapes
@@ -35,16 +39,22 @@ class PlannedEngine:
         self._prepared = prepare(model)
         # Positions are those of the model that was given; where preparation changed it, they are found again.
         refused = dict(refused_by_cpu or {}) if self._prepared.model is model else {}
-        self._analyser = Analyser(self._prepared, targets, refused_by_cpu=refused)
+        self._placer = Placer(options, targets)
+        self._analyser = Analyser(self._prepared, self._placer, refused_by_cpu=refused)
         self._compiler = Compiler(targets, options)
         self._plans: PlanCache[Compiled] = PlanCache(options.max_plans, options.max_plan_bytes)
         self._defaults = self._prepared.defaults
         self._inputs = self._prepared.graph.inputs
         self.signature: Signature = read_signature(model, self._inputs, frozenset(self._defaults))
         self.targets = targets
+        self._measurer = Measurer(model, self._compiler) if options.policy == "measured" else None
         shapes = self._declared_shapes()
-        if shapes is not None:
+        if shapes is None:
+            return
+        if self._measurer is None:
             self.prepare(shapes)
+        else:  # the first run has the person's own input; what contradicts itself is known now
+            self._judge(shapes).settle()
 
     @property
     def counts(self) -> PlanCounts:
@@ -60,7 +70,7 @@ class PlannedEngine:
         if self._defaults:
             values = {**self._defaults, **values}
         shapes = tuple([getattr(values[name], "shape", None) for name in self._inputs])
-        lease, compiled = self._plans.take(shapes, lambda: self._make(dict(zip(self._inputs, shapes, strict=True))))
+        lease, compiled = self._plans.take(shapes, lambda: self._make(shapes, values))
         try:
             if options is None:
                 return compiled.plan.run(values, wanted, _never)
@@ -84,7 +94,7 @@ class PlannedEngine:
         for name, known in complete.items():
             if known is None and self.signature.by_name[name].shape is not None:
                 raise InvalidInputError(f"the model leaves the shape of input {name!r} open; give it", name=name)
-        lease, compiled = self._plans.take(tuple(complete.values()), lambda: self._make(complete))
+        lease, compiled = self._plans.take(tuple(complete.values()), lambda: self._make(tuple(complete.values())))
         self._plans.give(lease)
         return compiled
 
@@ -97,17 +107,39 @@ class PlannedEngine:
         self._plans.close([target.context for target in self.targets])
         self._analyser.clear()
 
-    def _make(self, shapes: Mapping[str, tuple[int, ...] | None]) -> Compiled:
-        known = {name: shape for name, shape in shapes.items() if shape is not None}
+    def _make(self, shapes: Sequence[tuple[int, ...] | None], feed: Mapping[str, Any] | None = None) -> Compiled:
+        """The plan for these shapes of the inputs; with a feed of that shape, if there is one."""
+        known = {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
         try:
-            return self._compiler.compile(self._analyser.judge(known))
+            return self._compiled(self._analyser.judge(known), feed)
         except (CompilationError, InvalidModelError):
             # ONNX Runtime loads what contradicts itself inside of an `If`, as long as it stays there.
             if self._prepared.given is None:
                 raise
-            self._prepared = self._prepared.given
-            self._analyser = Analyser(self._prepared, self.targets)
-            return self._compiler.compile(self._analyser.judge(known))
+            self._without_branches()
+            return self._compiled(self._analyser.judge(known), feed)
+
+    def _judge(self, shapes: Shapes) -> Judged:
+        try:
+            return self._analyser.judge(shapes)
+        except InvalidModelError:
+            if self._prepared.given is None:
+                raise
+            self._without_branches()
+            return self._analyser.judge(shapes)
+
+    def _without_branches(self) -> None:
+        assert self._prepared.given is not None, "there is a model with its branches"
+        self._prepared = self._prepared.given
+        self._analyser = Analyser(self._prepared, self._placer)
+
+    def _compiled(self, judged: Judged, feed: Mapping[str, Any] | None) -> Compiled:
+        if self._measurer is None:
+            return self._compiler.compile(judged)
+        if feed is not None:
+            return self._measurer.choose(judged, feed, made_up=False)
+        made_up = {**self._defaults, **feed_for(self._prepared, judged.shapes)}
+        return self._measurer.choose(judged, made_up, made_up=True)
 
     def _declared_shapes(self) -> Shapes | None:
         """The shapes of all inputs if the model fixes them."""

@@ -19,7 +19,8 @@ from nnadapter.host import HostEngine
 from nnadapter.options import Options, default_devices, options_from
 from nnadapter.providers import devices_of_providers
 from nnadapter.reporting import partition_report
-from nnadapter.reports.facts import PartitionReport, report_of_compiled
+from nnadapter.reports.building import report_of_compiled
+from nnadapter.reports.facts import PartitionReport
 from nnadapter.signature import ModelMetadata, NodeArg, node_arg, read_shapes
 from nnadapter.targets import open_targets
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nnadapter.closing import close_all
 from nnadapter.drivers.border import open_context
-from nnadapter.drivers.capability import Capability
+from nnadapter.drivers.capability import Capability, OptionValues
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.selection import CPU, REFERENCE, DeviceRequest, Selected, check_options, select
 
@@ -26,6 +26,8 @@ class Target:
     context: Context
     named: bool
     """The person named it."""
+    options: OptionValues = field(default_factory=dict)
+    """Of the context: every option, defaults filled in."""
 
     @property
     def is_cpu(self) -> bool:
@@ -72,4 +74,4 @@ def _open(selected: Selected, session_options: onnxruntime.SessionOptions | None
         from nnadapter.drivers.onnxruntime import CpuContext
 
         context = CpuContext(session_options)
-    return Target(selected.name, device.capability, context, selected.named)
+    return Target(selected.name, device.capability, context, selected.named, selected.options)

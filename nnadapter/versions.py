@@ -1,13 +1,24 @@
-"""Whether the installed onnx knows the versions that a model says it is written in."""
+"""Versions: our own, and whether the installed onnx knows those that a model says it is written in."""
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from nnadapter.errors import InvalidModelError
 
 if TYPE_CHECKING:
     import onnx
+
+
+@cache
+def own_version() -> str:
+    """The version of nnadapter; empty where it was not installed as a package."""
+    try:
+        return version("nnadapter")
+    except PackageNotFoundError:
+        return ""
 
 
 def check_versions(model: onnx.ModelProto) -> None:

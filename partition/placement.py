@@ -31,11 +31,16 @@ def place_by_priority(
                 f"device {device!r} gave {given} verdicts for {len(graph.atoms)} atoms; every atom needs one"
             )
     placed = [next((device for device in devices if verdicts[device][atom]), None) for atom in range(len(graph.atoms))]
-    _refuse_homeless(graph, devices, [atom for atom, device in enumerate(placed) if device is None])
+    refuse_homeless(graph, devices, [atom for atom, device in enumerate(placed) if device is None])
     return tuple(device for device in placed if device is not None)
 
 
-def _refuse_homeless(graph: Graph, devices: Sequence[str], atoms: Sequence[int]) -> None:
+def refuse_homeless(graph: Graph, devices: Sequence[str], atoms: Sequence[int]) -> None:
+    """Do nothing if there are no atoms that none of `devices` takes.
+
+    Raises:
+        GraphError: there are; the message names the nodes of some of them.
+    """
     if not atoms:
         return
     nodes = [graph.nodes[node] for atom in atoms for node in graph.atoms[atom]]

@@ -82,7 +82,10 @@ def make_plan(
     """
     check_order(graph, segments)
     parts = [_nodes(graph, segment) for segment in segments]
-    home = {node: position for position, nodes in enumerate(parts) for node in nodes}
+    home = [0] * len(graph.nodes)
+    for position, nodes in enumerate(parts):
+        for node in nodes:
+            home[node] = position
     kept = frozenset(graph.outputs)
     last = {name: max(home[node] for node in readers) for name, readers in graph.consumers.items()}
     _refuse_unknown(graph)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -73,19 +73,41 @@ def _better_start(
     graph: Graph, placement: Sequence[str], labels: Sequence[str], host: str | None
 ) -> tuple[Segment, ...]:
     free = host if host in labels else next(iter(labels), None)
-    candidates = [_by_levels(graph, placement, first) for first in labels]
-    return min(candidates, key=lambda found: (len(found), sum(part.device != free for part in found)), default=())
+    starts = [(first, _levels(graph, placement, first)) for first in labels]
+    if not starts:
+        return ()
+    _, levels = min(starts, key=lambda start: _counts(start[1], start[0] == free))
+    return _by_levels(placement, levels)
 
 
-def _by_levels(graph: Graph, placement: Sequence[str], first: str) -> tuple[Segment, ...]:
+def _levels(graph: Graph, placement: Sequence[str], first: str) -> list[int]:
+    other = [label != first for label in placement]  # a level is odd if, and only if, its label is the other one
     levels: list[int] = []
-    parts: dict[int, list[int]] = {}
-    for atom, (label, predecessors) in enumerate(zip(placement, graph.atom_predecessors, strict=True)):
-        own = int(label != first)
-        level = max((levels[before] + (placement[before] != label) for before in predecessors), default=own)
-        levels.append(max(own, level))
-        parts.setdefault(levels[atom], []).append(atom)
-    return tuple(Segment(placement[atoms[0]], tuple(atoms)) for _, atoms in sorted(parts.items()))
+    for own, predecessors in zip(other, graph.atom_predecessors, strict=True):
+        level = int(own)
+        for before in predecessors:
+            earlier = levels[before]
+            earlier += (earlier ^ own) & 1
+            if earlier > level:
+                level = earlier
+        levels.append(level)
+    return levels
+
+
+def _counts(levels: Sequence[int], even_free: bool) -> tuple[int, int]:
+    """How many segments there are, and how many of them count; only the lowest level may be empty."""
+    deepest, lowest = max(levels), min(levels)
+    even, odd = deepest // 2 + 1 - (lowest > 0), (deepest + 1) // 2
+    return even + odd, odd if even_free else even
+
+
+def _by_levels(placement: Sequence[str], levels: Sequence[int]) -> tuple[Segment, ...]:
+    order = sorted(range(len(levels)), key=levels.__getitem__)
+    ends = [at for at in range(1, len(order)) if levels[order[at]] != levels[order[at - 1]]]
+    return tuple(
+        Segment(placement[order[start]], tuple(order[start:end]))
+        for start, end in zip([0, *ends], [*ends, len(order)], strict=True)
+    )
 
 
 def check_order(graph: Graph, segments: Sequence[Segment]) -> None:
@@ -97,28 +119,29 @@ def check_order(graph: Graph, segments: Sequence[Segment]) -> None:
     Raises:
         GraphError: this does not hold; the message names a node.
     """
-    home = dict(_homes(graph, segments))
-    for atom, predecessors in enumerate(graph.atom_predecessors):
-        if atom not in home:
+    home = _homes(graph, segments)
+    for atom, (own, predecessors) in enumerate(zip(home, graph.atom_predecessors, strict=True)):
+        if own < 0:
             raise GraphError(f"{_name(graph, atom)} is in no segment")
         for before in predecessors:
-            if home.get(before, -1) > home[atom]:
+            if home[before] > own:
                 raise GraphError(
-                    f"{_name(graph, atom)} in segment {home[atom]} reads from {_name(graph, before)}, "
+                    f"{_name(graph, atom)} in segment {own} reads from {_name(graph, before)}, "
                     f"which runs later, in segment {home[before]}"
                 )
 
 
-def _homes(graph: Graph, segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:
-    seen = [False] * len(graph.atoms)
+def _homes(graph: Graph, segments: Sequence[Segment]) -> list[int]:
+    """The segment of every atom, -1 where it has none."""
+    home = [-1] * len(graph.atoms)
     for position, segment in enumerate(segments):
         for atom in segment.atoms:
-            if not 0 <= atom < len(seen):
-                raise GraphError(f"segment {position} names atom {atom}; the graph has {len(seen)} atoms")
-            if seen[atom]:
+            if not 0 <= atom < len(home):
+                raise GraphError(f"segment {position} names atom {atom}; the graph has {len(home)} atoms")
+            if home[atom] >= 0:
                 raise GraphError(f"{_name(graph, atom)} is in two segments, the second being {position}")
-            seen[atom] = True
-            yield atom, position
+            home[atom] = position
+    return home
 
 
 def _name(graph: Graph, atom: int) -> str:

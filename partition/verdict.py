@@ -40,6 +40,8 @@ class Reason(StrEnum):
     """The node contradicts its own schema or its shapes."""
     SWITCHED_OFF = "switched_off"
     """The person switched the op off on this device."""
+    RULE = "rule"
+    """A rule or a limit of the person forbids it: a ban, a pin to another device, or a segment not worth it."""
     MEMORY_LIMIT = "memory_limit"
     """The segment does not fit the device's memory."""
     SEGMENT_LIMIT = "segment_limit"

@@ -19,6 +19,7 @@ def trial_drivers(tmp_path_factory):
         "trial",
         {
             "trial": "tests.trial_driver:TrialDriver",
+            "metered": "tests.metered_driver:MeteredDriver",
             "old": "tests.trial_driver:OldDriver",
             "abstract": "tests.trial_driver:AbstractDriver",
             "notadriver": "tests.trial_driver:NotADriver",

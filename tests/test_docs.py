@@ -19,6 +19,8 @@ from nnadapter.drivers import registry
 from nnadapter.ir import DataType
 from nnadapter.ir.passes import PASSES
 from nnadapter.ir.protobuf.descriptor import DESCRIPTOR
+from nnadapter.plan_files.reading import read_plan
+from nnadapter.rules import read_rules
 from tests import test_layers
 
 ROOT = Path(__file__).parent.parent
@@ -158,11 +160,21 @@ def test_the_driver_of_the_page_is_split_where_it_has_no_room(tiny_npu):
         assert [segment.device for segment in session.report().segments] == [tiny_npu] * 2
 
 
+def test_the_profile_of_the_page_is_right():
+    from nnadapter.drivers.profile import flaw
+
+    (block,) = blocks(page("write-a-driver.md").split("## How fast it is")[1].split("\n## ")[0], "python")
+    made = {}
+    exec(block, made)
+    assert flaw(made["PROFILE"]) == ""
+
+
 def test_the_passes_of_the_page_work():
     from nnadapter.ir import DataType, ModelBuilder, OperandType
 
+    passes = blocks(page("write-a-driver.md").split("## Passes")[1], "python")
     prepare, rewrite = (types.SimpleNamespace() for _ in range(2))
-    for names, code in zip((prepare, rewrite), blocks(page("write-a-driver.md"), "python")[2:], strict=True):
+    for names, code in zip((prepare, rewrite), passes, strict=True):
         exec(code, vars(names))
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (2, 3)))
@@ -200,3 +212,14 @@ def test_the_fields_of_the_model_format_are_those_of_the_proto():
         assert rows == [(field.name, str(field.number)) for field in message.field], message.name
     (words,) = re.findall(r"^\| `data_type` .*$", sections["Operand"], re.MULTILINE)
     assert re.findall(r"`(\w+)`", words)[1:] == list(DataType)
+
+
+def test_the_rules_of_the_page_are_the_same_in_both_forms():
+    names = {}
+    exec(blocks(page("rules.md"), "python")[0], names)
+    assert read_rules(blocks(page("rules.md"), "toml")[0]) == names["rules"]
+
+
+def test_the_plan_of_the_page_is_one(tmp_path):
+    (tmp_path / "plan.json").write_text(blocks(page("rules.md"), "json")[0])
+    assert [entry.device for entry in read_plan(tmp_path / "plan.json").entries] == ["fake_npu", "cpu"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from nnadapter.drivers.selection import DeviceRequest
-from nnadapter.options import FALLBACKS, default_devices
+from nnadapter.options import FALLBACKS, POLICIES, Options, default_devices
 
 Shapes = Mapping[str, tuple[int, ...]]
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -21,6 +23,19 @@ def takes_model(command: Decorated) -> Decorated:
     for decorator in reversed(_DECORATORS):
         command = decorator(command)
     return command
+
+
+def takes_placing(command: Decorated) -> Decorated:
+    """Add --policy, --rules and --plan: `policy`, `rules` and `plan`, which `placing` turns into options."""
+    for decorator in reversed(_PLACING_DECORATORS):
+        command = decorator(command)
+    return command
+
+
+def placing(policy: str, rules: str | None, plan: str | None, fallback: str) -> Options:
+    """Return a session's options from what the command line says."""
+    options = Options(policy=policy, fallback=fallback, plan=plan)
+    return options if rules is None else replace(options, rules=Path(rules))
 
 
 def requests(devices: tuple[str, ...], options: Mapping[str, Mapping[str, str]]) -> list[DeviceRequest]:
@@ -60,7 +75,10 @@ def _shapes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     return found
 
 
-def _options(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Mapping[str, Mapping[str, str]]:
+def device_options(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> Mapping[str, Mapping[str, str]]:
+    """Callback of --option: device -> option -> text."""
     found: dict[str, dict[str, str]] = {}
     for value in values:
         target, separator, given = value.partition("=")
@@ -97,7 +115,7 @@ _DECORATORS = (
         "Default: NNADAPTER_DEVICES, else cpu.",
     ),
     click.option(
-        "--option", "options", multiple=True, metavar="DEVICE.NAME=VALUE", callback=_options,
+        "--option", "options", multiple=True, metavar="DEVICE.NAME=VALUE", callback=device_options,
         help="An option of a device; the devices' options are listed below.",
     ),
     click.option(
@@ -109,5 +127,20 @@ _DECORATORS = (
     click.option(
         "--fallback", type=click.Choice(FALLBACKS), default="warn", show_default=True,
         help="When something that a device should do is left to the CPU: a note, nothing, or an error (exit code 1).",
+    ),
+)  # fmt: skip
+
+_PLACING_DECORATORS = (
+    click.option(
+        "--policy", type=click.Choice(POLICIES), default="priority", show_default=True,
+        help="How nodes are placed: by the order of devices, by what calibrated or simulated costs predict, or by "
+        "timing some placements here (once per model, devices and shapes).",
+    ),
+    click.option(
+        "--rules", metavar="FILE", help="A TOML file of pins, bans and limits: what must run where, and what must not."
+    ),
+    click.option(
+        "--plan", metavar="FILE",
+        help="Place nodes as this plan says, made by --save-plan; what no longer binds is said, and placed as without.",
     ),
 )  # fmt: skip

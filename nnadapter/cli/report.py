@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
 
 import click
 
 import nnadapter
-from nnadapter.cli.command import ModelCommand
-from nnadapter.cli.parameters import Shapes, requests, takes_model
+from nnadapter.cli.command import NO, ModelCommand
+from nnadapter.cli.gate_options import takes_gates
+from nnadapter.cli.parameters import Shapes, placing, requests, takes_model, takes_placing
 from nnadapter.cli.writing import write_file
+from nnadapter.reports.difference import Difference, compare_reports
+from nnadapter.reports.facts import PartitionReport
+from nnadapter.reports.gates import Gates, broken_gates
+from nnadapter.reports.plain import to_lines
+from nnadapter.reports.reading import read_report
+
+PLAIN = ("dot", "model-explorer")
+"""Formats that have no place for a comparison."""
 
 
 @click.command(cls=ModelCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @takes_model
+@takes_placing
+@click.option("--save-plan", metavar="FILE", help="Write the device of every node to FILE, for --plan.")
+@takes_gates
 @click.option(
-    "--format", "form", type=click.Choice(("text", "json")), default="text", show_default=True, help="Of the report."
+    "--format",
+    "form",
+    type=click.Choice(("text", "json", "md", "html", "dot", "model-explorer")),
+    default="text",
+    show_default=True,
+    help="Of the report: html is one page that needs nothing else, dot is for Graphviz, model-explorer is custom node "
+    "data for Google's Model Explorer.",
 )
+@click.option("--diff", "old", metavar="OLD.json", help="Say what changed since this report, written as json.")
 @click.option("-o", "--output", metavar="FILE", help="Write the report to FILE instead of stdout.")
 def report(
     model: str,
@@ -24,21 +44,69 @@ def report(
     options: Mapping[str, Mapping[str, str]],
     shapes: Shapes,
     fallback: str,
+    policy: str,
+    rules: str | None,
+    plan: str | None,
+    save_plan: str | None,
+    min_coverage: float | None,
+    max_segments: int | None,
+    max_latency: float | None,
     form: str,
+    old: str | None,
     output: str | None,
 ) -> None:
     """Say which part of MODEL would run on which device, and why not elsewhere. Nothing is compiled or run.
 
-    With --fallback forbid, the exit code is 1 if something is left for a CPU that is not named.
+    The exit code is 1 if a limit is broken, or if --fallback forbid finds something left for a CPU that is not named.
     """
+    if old is not None and form in PLAIN:
+        raise click.BadParameter(
+            f"format {form} shows no differences; take text, json, md or html", param_hint="--diff"
+        )
+    before = read_report(old) if old is not None else None
     found = nnadapter.partition_report(
         model,
         devices=requests(devices, options),
         input_shapes=shapes,
-        options=nnadapter.Options(fallback=fallback),
+        options=placing(policy, rules, plan, fallback),
+        save_plan=save_plan,
     )
-    text = found.to_json() if form == "json" else str(found)
+    gates = Gates(min_coverage=min_coverage, max_segments=max_segments, max_latency_seconds=max_latency)
+    broken = broken_gates(found, gates)
+    difference = compare_reports(before, found) if before is not None else None
+    _write(_FORMS[form](found, difference, PurePath(model).name).rstrip("\n"), output)
+    for line in broken:
+        click.echo(f"Error: {line}", err=True)
+    if broken:
+        raise click.exceptions.Exit(NO)
+
+
+def _write(text: str, output: str | None) -> None:
     if output is None:
         click.echo(text)
     else:
         write_file(output, lambda file: file.write(f"{text}\n".encode()))
+
+
+def _text(found: PartitionReport, difference: Difference | None, title: str) -> str:
+    return f"{found}" if difference is None else f"{found}\n\n{difference}"
+
+
+def _json(found: PartitionReport, difference: Difference | None, title: str) -> str:
+    if difference is None:
+        return found.to_json()
+    return to_lines({**found.to_dict(), "difference": difference.to_dict()})
+
+
+def _markdown(found: PartitionReport, difference: Difference | None, title: str) -> str:
+    return found.to_markdown() if difference is None else f"{difference.to_markdown()}\n{found.to_markdown()}"
+
+
+_FORMS: Mapping[str, Callable[[PartitionReport, Difference | None, str], str]] = {
+    "text": _text,
+    "json": _json,
+    "md": _markdown,
+    "html": lambda found, difference, title: found.to_html(title, difference),
+    "dot": lambda found, difference, title: found.to_dot(),
+    "model-explorer": lambda found, difference, title: found.to_model_explorer(),
+}

@@ -13,7 +13,7 @@ import nnadapter
 from nnadapter.cli.command import ModelCommand
 from nnadapter.cli.inputs import Feed, feed_of
 from nnadapter.cli.outputs import describe_output, save_outputs
-from nnadapter.cli.parameters import Shapes, inputs, requests, takes_model
+from nnadapter.cli.parameters import Shapes, inputs, placing, requests, takes_model, takes_placing
 from nnadapter.cli.progress import progress
 from nnadapter.cli.run_text import RunFacts, Times, to_text
 from nnadapter.cli.writing import to_json
@@ -31,6 +31,7 @@ class _Ran:
 
 @click.command(cls=ModelCommand)
 @takes_model
+@takes_placing
 @click.option(
     "--input", "sources", multiple=True, metavar="NAME=FILE|random", callback=inputs,
     help="Contents of an input: FILE.npy, a picture, or random, which is the default (always the same numbers).",
@@ -53,6 +54,9 @@ def run(
     options: Mapping[str, Mapping[str, str]],
     shapes: Shapes,
     fallback: str,
+    policy: str,
+    rules: str | None,
+    plan: str | None,
     sources: Mapping[str, str],
     repeat: int,
     save: str | None,
@@ -67,7 +71,7 @@ def run(
     chosen = requests(devices, options)
     with progress("preparing inputs"):
         feed = feed_of(model, shapes, sources)
-    ran = _run(model, chosen, nnadapter.Options(fallback=fallback), feed, repeat)
+    ran = _run(model, chosen, placing(policy, rules, plan, fallback), feed, repeat)
     saved = save_outputs(save, ran.outputs) if save is not None else []
     facts = RunFacts(
         model=model,

@@ -21,6 +21,7 @@ from nnadapter.drivers.interface import (
     Program,
     SegmentModel,
 )
+from nnadapter.drivers.profile import Profile
 from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "OperationSupport",
     "Option",
     "OptionValues",
+    "Profile",
     "Program",
     "Reason",
     "SegmentModel",

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.drivers.capability import Capability
 from nnadapter.drivers.interface import Admission, Context, Device, Execution, Program, SegmentModel
+from nnadapter.drivers.profile import Profile, flaw
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import Selected
 from nnadapter.errors import CompilationError, DeviceUnavailableError, ExecutionError, NNAdapterError
@@ -75,6 +77,19 @@ def ask_admission(context: Context, model: SegmentModel) -> Admission:
     except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
         detail = f"the driver failed when asked for the segment: {type(error).__name__}: {error}"
     return Admission(verdict=Unsupported(Reason.DRIVER_ERROR, detail))
+
+
+def ask_profile(context: Context, capability: Capability) -> Profile | Unsupported | None:
+    """Return how fast a device says it is, or why that cannot be used; None if it says nothing."""
+    try:
+        said = context.profile()
+    except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
+        return Unsupported(Reason.DRIVER_ERROR, f"the driver failed when asked for its profile: {describe(error)}")
+    found = capability.profile if said is None else said
+    wrong = "" if found is None else flaw(found)
+    return (
+        Unsupported(Reason.DRIVER_ERROR, f"the device's profile is wrong: {wrong}; ask its vendor") if wrong else found
+    )
 
 
 def checked_program(program: object) -> Program:

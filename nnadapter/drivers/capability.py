@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from nnadapter.drivers.profile import Profile
 from nnadapter.ir.operand import DataType
 
 
@@ -51,6 +52,8 @@ class Option:
     """For strings: what it may be."""
     minimum: int | float | None = None
     """For numbers: the smallest value."""
+    affects_speed: bool = True
+    """Whether what the device takes may take longer or shorter with it: a calibration holds for one value of it."""
 
 
 OptionValue = bool | int | float | str | tuple[str, ...]
@@ -89,6 +92,8 @@ class Capability:
     """What it takes, operation by operation; empty where only asking tells."""
     limits: str = ""
     """What holds for every operation, in words."""
+    profile: Profile | None = None
+    """How fast it is; None if it does not say. `Context.profile` takes precedence, where options change it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

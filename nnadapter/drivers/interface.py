@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nnadapter.drivers.capability import Capability, DeviceInfo, OptionValues
+from nnadapter.drivers.profile import Profile
 from nnadapter.errors import IncompatibleProgramError
 from nnadapter.ir.operand import Array
 from partition.verdict import SUPPORTED, Verdict
@@ -107,6 +108,10 @@ class Context(ABC):
     def admit(self, model: SegmentModel) -> Admission:
         """Say whether the final segment, as a whole, will compile: memory, size and count limits."""
         return Admission()
+
+    def profile(self) -> Profile | None:
+        """How fast the device is under the context's options; None for what the capability says."""
+        return None
 
     @abstractmethod
     def compile(self, model: SegmentModel) -> Program:

@@ -32,6 +32,7 @@ from nnadapter.drivers.capability import (
 )
 from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
 from nnadapter.drivers.onnxruntime_values import run_of
+from nnadapter.drivers.profile import Profile
 from nnadapter.errors import (
     CancelledError,
     CompilationError,
@@ -62,7 +63,17 @@ _OLDEST_JUDGED_OPSET = 7
 """ONNX Runtime has its own ways with models older than that, which are not second-guessed."""
 _KNOWN_OPSET = 23
 """Every ONNX Runtime that this package runs with knows this opset; what is newer is asked for."""
-_CAPABILITY = Capability(form=ModelForm.ONNX, threading=Threading.REENTRANT)
+_PROFILE = Profile(
+    peak_flops=64e9,
+    bandwidth=16e9,
+    launch_seconds=0.0,
+    transfer_seconds=0.0,
+    transfer_bandwidth=16e9,
+    operation_seconds=1e-6,
+    host_memory=True,
+)
+"""An assumption that two cores of the last ten years keep; `nnadapter calibrate cpu` measures this machine."""
+_CAPABILITY = Capability(form=ModelForm.ONNX, threading=Threading.REENTRANT, profile=_PROFILE)
 
 
 @cache

@@ -26,6 +26,7 @@ from nnadapter.drivers.capability import (
     Threading,
 )
 from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
+from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, DeviceNotFoundError, ExecutionError
 from nnadapter.ir.operand import Array
 from partition.onnx_nodes import with_nested
@@ -34,7 +35,17 @@ from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 if TYPE_CHECKING:
     import onnx
 
-_CAPABILITY = Capability(form=ModelForm.ONNX, threading=Threading.EXCLUSIVE)
+_PROFILE = Profile(
+    peak_flops=5e8,
+    bandwidth=5e8,
+    launch_seconds=0.0,
+    transfer_seconds=0.0,
+    transfer_bandwidth=8e9,
+    operation_seconds=1e-4,
+    host_memory=True,
+)
+"""An assumption: one thread of Python, with numpy where the evaluator uses it."""
+_CAPABILITY = Capability(form=ModelForm.ONNX, threading=Threading.EXCLUSIVE, profile=_PROFILE)
 _OWN_DOMAIN = "ai.onnx"
 """The long spelling of ONNX's own domain, which the evaluator does not know."""
 

@@ -85,6 +85,19 @@ def devices() -> tuple[DeviceInfo, ...]:
     return tuple(row for name in sources() for row in _rows(name))
 
 
+def device_info(name: str) -> DeviceInfo:
+    """Return the row of the device called `name` (`driver` or `driver:id`), without loading other drivers.
+
+    Raises:
+        DeviceNotFoundError: no driver of that name.
+    """
+    driver_name = name.partition(":")[0]
+    if driver_name not in sources():
+        raise DeviceNotFoundError(_unknown(driver_name))
+    rows = _rows(driver_name)
+    return next((row for row in rows if row.name.removesuffix(":0") == name), rows[0])
+
+
 def open_device(name: str) -> Device:
     """Return the opened device called `name` (`driver` or `driver:id`); it is opened once per process.
 

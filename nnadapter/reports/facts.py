@@ -6,30 +6,27 @@ the run, or is used by nobody.
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from nnadapter.analysis import Analysis, Piece
-from nnadapter.drivers.interface import NO_OPERATION
-from nnadapter.drivers.selection import CPU, HOSTS
-from nnadapter.executor import called
 from nnadapter.plans import PlanCounts
+from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RuleFacts, WeightFacts
+from nnadapter.reports.dot import to_dot
+from nnadapter.reports.html import to_html
+from nnadapter.reports.markdown import to_markdown
+from nnadapter.reports.model_explorer import to_model_explorer
+from nnadapter.reports.plain import plain, to_lines
 from nnadapter.reports.text import to_text
-from partition.graph import Graph
-from partition.plan import Plan, Step
-from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
-    from nnadapter.compilation import Compiled
-    from nnadapter.executor import BoundStep
+    from nnadapter.reports.difference import Difference
 
 SCHEMA_VERSION = 1
-"""Of the JSON form; it grows when something that programs read changes its meaning or goes."""
+"""Of the JSON form; it grows when something that programs read changes its meaning or goes.
+
+New keys do not raise it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +70,8 @@ class NodeFacts:
     """Of every device that did not take it, in the order of preference."""
     bodies: tuple[BodyFacts, ...] = ()
     """The graphs that it runs."""
+    predicted_seconds: float | None = None
+    """Its cost on its device, where costs are known; what is fused is shared out by FLOPs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +95,22 @@ class SegmentFacts:
     outputs: tuple[TensorFacts, ...]
     flops: int
     weight_bytes: int
-    facts: Mapping[str, int | float | str]
-    """What the device said of it."""
+    facts: Mapping[str, int | float | str | None]
+    """What the device said of it; None stands for a number that is not finite."""
     seconds: float | None = None
     """Duration of the last run, if there was one."""
     failures: tuple[str, ...] = ()
     """Why it ran elsewhere, if it did."""
+    predicted_seconds: float | None = None
+    """Predicted duration of a run, with `transfer_seconds` and `launch_seconds`."""
+    transfer_seconds: float | None = None
+    """Predicted, for its inputs and outputs."""
+    launch_seconds: float | None = None
+    """Predicted, for starting it."""
+    benefit_seconds: float | None = None
+    """Predicted saving against running its nodes on the CPU; below 0 it costs."""
+    compile_seconds: float | None = None
+    """What compiling it took, where it was compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +142,14 @@ class PartitionReport:
     """What did not go as promised."""
     plans: PlanCounts | None = None
     """How the plans of the session were used; None for a report that compiled nothing."""
+    weights: WeightFacts = field(default_factory=WeightFacts)
+    cost: CostFacts | None = None
+    """None where no costs are known."""
+    cost_note: str = ""
+    """Why none are known, and what to do about it."""
+    rules: tuple[RuleFacts, ...] = ()
+    """In the order in which they were given."""
+    plan_file: PlanFileFacts | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data: what JSON knows, and no number that is not finite.
@@ -144,19 +161,52 @@ class PartitionReport:
         - `coverage`: `nodes`, `flops`, `bytes`, each from 0 to 1, on other devices than `cpu` and `reference`.
         - `segments`, in the order they run: `index`, `device`, `nodes` (names), `inputs` and `outputs` (each `name`,
           `dtype`, `shape`, `nbytes`), `flops`, `weight_bytes`, `facts` (what the device says of it), `seconds` (of the
-          last run, else null), `failures`.
+          last run, else null), `failures`, and in seconds, null where not known: `predicted_seconds` (transfers and
+          launch included), `transfer_seconds`, `launch_seconds`, `benefit_seconds` (saved against running its nodes on
+          the CPU), `compile_seconds`.
         - `nodes`, the model's own in its order: `name`, `op_type`, `domain`, `state` (`runs`, `folded`, `unused`),
           `device`, `segment` (an `index`, else null), `runs_as`, `flops` (null where unknown), `nbytes`, `refusals`
-          (each `device`, `reason`, `detail`), `bodies` (of control flow: each `name`, `op_types` with their numbers).
+          (each `device`, `reason`, `detail`), `bodies` (of control flow: each `name`, `op_types` with their numbers),
+          `predicted_seconds` (null where not known).
         - `switches`: from one device to another; `exact`: no plan with fewer segments exists.
         - `notes`; `plans` of a session: `kept`, `made`, `used_again`, `dropped`, `memory_bytes` (of
           those kept, beside shared weights, as far as devices say so), else null.
+        - `weights`: bytes of constants, `devices` (name -> bytes; what two segments of a device share counts once) and
+          `total` (what two devices share counts once).
+        - `cost`, null where none is known: `seconds`, `bound_seconds`, `bound_kind`, `gap`, `sources` (device ->
+          `measured`, `calibrated`, `simulated`, `modelled` or `assumed`), `candidates` (each `name`, `seconds`,
+          `measured_seconds`), `all_cpu_seconds`, `note`; `cost_note`: why none is known, else empty.
+        - `rules`: each `text`, `source`, `line`, `nodes` (how many it binds), `note`.
+        - `plan_file`, null without one: `path`, `bound` (nodes), `lost` (entries: each `name`, `device`, `why`).
+
+        Keys may be added without a new `schema_version`.
         """
-        return {"schema_version": SCHEMA_VERSION, **_plain(self)}
+        return {"schema_version": SCHEMA_VERSION, **plain(self)}
 
     def to_json(self) -> str:
         """`to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+        return to_lines(self.to_dict())
+
+    def to_markdown(self) -> str:
+        """The report as Markdown fit for a comment: a short summary, details folded."""
+        return to_markdown(self)
+
+    def to_html(self, title: str = "", difference: Difference | None = None) -> str:
+        """The report as one HTML page that needs no network and no other file.
+
+        Args:
+            title: what the page is about, such as the model's file name.
+            difference: what `compare_reports` found against an older report; the page shows both.
+        """
+        return to_html(self, title, difference)
+
+    def to_dot(self) -> str:
+        """The segments and the tensors between them as a graph for Graphviz."""
+        return to_dot(self)
+
+    def to_model_explorer(self) -> str:
+        """The devices of nodes as JSON text: custom node data for Google's Model Explorer."""
+        return to_model_explorer(self)
 
     def __str__(self) -> str:
         """The report as text."""
@@ -170,181 +220,3 @@ class PartitionReport:
                 found.setdefault((refusal.device, node.op_type, refusal.reason), []).append(node)
         ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
         return {key: tuple(nodes) for key, nodes in ordered}
-
-
-@dataclass(frozen=True, eq=False)
-class Observed:
-    """What is known of a compiled plan and not of an analysis."""
-
-    seconds: Mapping[int, float] = field(default_factory=dict)
-    failures: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    plans: PlanCounts | None = None
-
-
-def report_of(analysis: Analysis, policy: str, observed: Observed | None = None) -> PartitionReport:
-    """Return the report of an analysed model."""
-    observed = observed or Observed()
-    nodes = _node_facts(analysis)
-    segments = tuple(
-        _segment_facts(analysis, step, observed, piece)
-        for step, piece in zip(analysis.plan.steps, analysis.pieces, strict=True)
-    )
-    return PartitionReport(
-        devices=analysis.plan.devices,
-        policy=policy,
-        input_shapes=dict(analysis.shapes),
-        coverage=_coverage([node for node in nodes if node.state == "runs"]),
-        segments=segments,
-        nodes=nodes,
-        switches=analysis.plan.switches,
-        exact=analysis.plan.exact,
-        notes=observed.notes,
-        plans=observed.plans,
-    )
-
-
-def report_of_compiled(compiled: Compiled, policy: str, plans: PlanCounts) -> PartitionReport:
-    """Return the report of a compiled plan, with what its last run took and what failed."""
-    steps = compiled.plan.steps
-    observed = Observed(
-        seconds={bound.step.segment: bound.seconds for bound in steps if bound.seconds},
-        failures={bound.step.segment: tuple(bound.failures) for bound in steps if bound.failures},
-        notes=(*compiled.notes, *(_fell_back(compiled, bound) for bound in steps if bound.failures)),
-        plans=plans,
-    )
-    return report_of(compiled.analysis, policy, observed)
-
-
-def _fell_back(compiled: Compiled, bound: BoundStep) -> str:
-    step, graph = bound.step, compiled.analysis.plan.graph
-    names = ", ".join(repr(graph.nodes[node].name) for node in step.nodes[:3])
-    more = f" and {len(step.nodes) - 3} more" if len(step.nodes) > 3 else ""
-    instead = called(bound.substitute.device if bound.substitute is not None else CPU)
-    return (
-        f"device {step.device!r} failed while it ran segment {step.segment} ({names}{more}): "
-        f"{'; '.join(bound.failures)}; it ran on {instead}, whose time is shown"
-    )
-
-
-def _node_facts(analysis: Analysis) -> tuple[NodeFacts, ...]:
-    specialised = analysis.specialised
-    running = {position: node for node, position in reversed([*enumerate(specialised.positions)])}
-    folded = frozenset(specialised.folded)
-    step_of = {node: step for step in analysis.plan.steps for node in step.nodes}
-    runs_as = _runs_as(analysis)
-    return tuple(
-        _running(analysis, running[position], step_of[running[position]], runs_as)
-        if position in running
-        else NodeFacts(
-            name=node.name,
-            op_type=node.op_type,
-            domain=node.domain,
-            state="folded" if node.name in folded else "unused",
-        )
-        for position, node in enumerate(specialised.own.nodes)
-    )
-
-
-def _running(analysis: Analysis, index: int, step: Step, runs_as: Mapping[int, str]) -> NodeFacts:
-    plan = analysis.plan
-    node = plan.graph.nodes[index]
-    return NodeFacts(
-        name=node.name,
-        op_type=node.op_type,
-        domain=node.domain,
-        state="runs",
-        device=step.device,
-        segment=step.segment,
-        runs_as=runs_as.get(index, ""),
-        flops=analysis.conversion.flops[index],
-        nbytes=sum(plan.graph.value(name).nbytes or 0 for name in {*node.reads, *filter(None, node.outputs)}),
-        refusals=tuple(_refusals(plan, index)),
-        bodies=tuple(BodyFacts(name=name, op_types=types) for name, types in analysis.specialised.nodes[index].bodies),
-    )
-
-
-def _refusals(plan: Plan, index: int) -> Iterator[Refusal]:
-    atom = plan.graph.atom_of[index]
-    for name in plan.devices:
-        verdict = plan.verdicts[name][atom]
-        if isinstance(verdict, Unsupported):
-            yield Refusal(device=name, reason=verdict.reason.value, detail=verdict.detail)
-
-
-def _runs_as(analysis: Analysis) -> dict[int, str]:
-    """What the devices say each node runs as, in the words of the operations it became."""
-    found: dict[int, str] = {}
-    for step, piece in zip(analysis.plan.steps, analysis.pieces, strict=True):
-        if piece is None or not piece.admission.runs_as:
-            continue
-        if piece.is_ir:
-            operations = sorted((part, node) for node in step.nodes for part in analysis.conversion.operations[node])
-            owners = [analysis.plan.graph.atoms[analysis.plan.graph.atom_of[node]] for _, node in operations]
-        else:
-            owners = [(node,) for node in step.nodes]
-        words: dict[int, dict[str, None]] = {}
-        for nodes, text in zip(owners, piece.admission.runs_as, strict=False):
-            for node in nodes:
-                words.setdefault(node, {})[text] = None
-        found.update((node, ", ".join(_telling(texts))) for node, texts in words.items())
-    return found
-
-
-def _telling(texts: Collection[str]) -> Collection[str]:
-    """What says something, if anything does."""
-    return [text for text in texts if text != NO_OPERATION] or texts
-
-
-def _segment_facts(analysis: Analysis, step: Step, observed: Observed, piece: Piece | None) -> SegmentFacts:
-    graph = analysis.plan.graph
-    return SegmentFacts(
-        index=step.segment,
-        device=step.device,
-        nodes=tuple(graph.nodes[node].name for node in step.nodes),
-        inputs=tuple(_tensor(graph, name) for name in step.inputs),
-        outputs=tuple(_tensor(graph, name) for name in step.outputs),
-        flops=sum(analysis.conversion.flops[node] or 0 for node in step.nodes),
-        weight_bytes=sum(graph.value(name).nbytes or 0 for name in step.constants),
-        facts=_told(piece),
-        seconds=observed.seconds.get(step.segment),
-        failures=observed.failures.get(step.segment, ()),
-    )
-
-
-def _told(piece: Piece | None) -> dict[str, int | float | str]:
-    """What the device said of a segment; what is neither number nor text is turned into text."""
-    told = piece.admission.facts if piece is not None else {}
-    return {str(name): value if isinstance(value, (int, float, str)) else str(value) for name, value in told.items()}
-
-
-def _tensor(graph: Graph, name: str) -> TensorFacts:
-    value = graph.value(name)
-    return TensorFacts(name=name, dtype=value.dtype, shape=value.shape, nbytes=value.nbytes)
-
-
-def _coverage(running: Sequence[NodeFacts]) -> Coverage:
-    away = [node for node in running if node.device not in HOSTS]
-    nodes = _share(len(away), len(running), 0.0)
-    return Coverage(
-        nodes=nodes,
-        flops=_share(sum(node.flops or 0 for node in away), sum(node.flops or 0 for node in running), nodes),
-        bytes=_share(sum(node.nbytes for node in away), sum(node.nbytes for node in running), nodes),
-    )
-
-
-def _share(part: int, whole: int, otherwise: float) -> float:
-    return part / whole if whole else otherwise
-
-
-def _plain(value: Any) -> Any:
-    """Frozen facts as what JSON knows."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    # What drivers say of a segment may be numpy's numbers, and need not be finite.
-    number = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(number, float) and not math.isfinite(number) else number

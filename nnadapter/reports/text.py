@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.drivers.selection import HOSTS
+from nnadapter.reports.cost_text import cost_lines, plan_file_lines, rule_lines
 from nnadapter.reports.op_types import op_type_lines
-from nnadapter.reports.units import count, quantity
+from nnadapter.reports.refused import refused_groups
+from nnadapter.reports.units import count, duration, quantity
+from nnadapter.reports.wrapping import wrapped
 
 if TYPE_CHECKING:
     from nnadapter.reports.facts import NodeFacts, PartitionReport, SegmentFacts, TensorFacts
 
-_WIDTH = 100
 _SHOWN_SEGMENTS = 20
 _SHOWN_REFUSALS = 20
 _KEPT = "\u00a0"
@@ -25,10 +26,12 @@ def to_text(report: PartitionReport) -> str:
     """Return the report as lines of text.
 
     1. Summary: devices, inputs, how the nodes end, coverage, segments.
-    2. Segments, with what they compute, hold and exchange.
-    3. What was refused, by device, op type and reason, each with an example.
-    4. Op types, with where their nodes run.
-    5. Notes: what did not go as promised.
+    2. Cost, where costs are known, with what it rests on and what else was weighed.
+    3. Segments, with what they compute, hold and exchange, predicted time beside measured.
+    4. What was refused, by device, op type and reason, each with an example and what those nodes cost elsewhere.
+    5. Op types, with where their nodes run.
+    6. Rules with what they bind, and the plan file with what of it does not bind any more.
+    7. Notes: what did not go as promised.
     """
     return "\n".join(line for part in _PARTS for line in part(report))
 
@@ -38,7 +41,7 @@ def _summary(report: PartitionReport) -> Iterator[str]:
     running, folded, unused = (states.count(state) for state in ("runs", "folded", "unused"))
     shapes = ", ".join(f"{name}{list(shape)}" for name, shape in report.input_shapes.items())
     yield f"devices    {', '.join(report.devices)} (policy {report.policy})"
-    yield from _wrapped(shapes or "none", "inputs     ")
+    yield from wrapped(shapes or "none", "inputs     ")
     yield f"nodes      {len(states)}: {running} run, {folded} folded before the run, {unused} unused"
     yield from _groups(report)
     unknown = sum(node.state == "runs" and node.flops is None for node in report.nodes)
@@ -55,6 +58,9 @@ def _summary(report: PartitionReport) -> Iterator[str]:
         f"segments   {len(report.segments)} ({accelerated} off the CPU, {fewest}), "
         f"{count(report.switches, 'switch', 'switches')} between devices"
     )
+    if report.weights.total:
+        held = ", ".join(f"{name} {quantity(size, 'B')}" for name, size in report.weights.devices.items() if size)
+        yield from wrapped(f"{quantity(report.weights.total, 'B')} ({held}; shared ones once)", "weights    ")
     if report.plans is not None:
         held = quantity(report.plans.memory_bytes, "B")
         yield (
@@ -75,39 +81,42 @@ def _groups(report: PartitionReport) -> Iterator[str]:
             (_, largest), members = max(groups.items(), key=lambda item: len(item[1]))
             fused = f"fused into {len(groups)}, most of them ({len(members)}) into {largest}"
             text = fused if len(members) > 1 else "none fused"
-            yield from _wrapped(f"{device}: {count(len(said), 'node')}, {text}", " " * 11)
+            yield from wrapped(f"{device}: {count(len(said), 'node')}, {text}", " " * 11)
 
 
 def _segments(report: PartitionReport) -> Iterator[str]:
     if not report.segments:
         return
     yield ""
-    yield f"{'segment':<8}{'device':<14}{'nodes':>6}{'FLOPs':>13}{'weights':>11}{'in':>11}{'out':>11}{'last run':>11}"
+    priced = any(segment.predicted_seconds is not None for segment in report.segments)
+    head = f"{'segment':<8}{'device':<14}{'nodes':>6}{'FLOPs':>13}{'weights':>11}{'in':>11}{'out':>11}"
+    yield head + (f"{'predicted':>11}" if priced else "") + f"{'last run':>11}"
     for segment in report.segments[:_SHOWN_SEGMENTS]:
-        yield from _segment(segment)
+        yield from _segment(segment, priced)
     if len(report.segments) > _SHOWN_SEGMENTS:
         yield f"... and {len(report.segments) - _SHOWN_SEGMENTS} more; the JSON form has them all"
 
 
-def _segment(segment: SegmentFacts) -> Iterator[str]:
-    seconds = "-" if segment.seconds is None else f"{segment.seconds * 1e3:.2f} ms"
-    sizes = (quantity(segment.weight_bytes, "B"), _bytes(segment.inputs), _bytes(segment.outputs), seconds)
+def _segment(segment: SegmentFacts, priced: bool) -> Iterator[str]:
+    times = (segment.predicted_seconds, segment.seconds) if priced else (segment.seconds,)
+    sizes = [quantity(segment.weight_bytes, "B"), _bytes(segment.inputs), _bytes(segment.outputs)]
+    sizes.extend("-" if time is None else duration(time) for time in times)
     yield (
         f"{segment.index:<8}{segment.device:<14}{len(segment.nodes):>6}{quantity(segment.flops, 'FLOP'):>13}"
         + "".join(f"{size:>11}" for size in sizes)
     )
     if segment.facts:
         facts = ", ".join(_fact(name, value).replace(" ", _KEPT) for name, value in segment.facts.items())
-        yield from (line.replace(_KEPT, " ") for line in _wrapped(facts, " " * 8))
+        yield from (line.replace(_KEPT, " ") for line in wrapped(facts, " " * 8))
 
 
-def _fact(name: str, value: float | str) -> str:
+def _fact(name: str, value: float | str | None) -> str:
     words = name.replace("_", " ")
-    if name.endswith("_bytes") and not isinstance(value, str):
+    if name.endswith("_bytes") and isinstance(value, (int, float)):
         return f"{words.removesuffix(' bytes')} {quantity(value, 'B')}"
-    if name.endswith("_percent") and not isinstance(value, str):
+    if name.endswith("_percent") and isinstance(value, (int, float)):
         return f"{words.removesuffix(' percent')} {value:.1f}%"
-    return f"{words} {value}"
+    return f"{words} {'not finite' if value is None else value}"
 
 
 def _bytes(tensors: tuple[TensorFacts, ...]) -> str:
@@ -116,19 +125,17 @@ def _bytes(tensors: tuple[TensorFacts, ...]) -> str:
 
 
 def _refusals(report: PartitionReport) -> Iterator[str]:
-    refusals = report.refusals()
-    if not refusals:
+    groups = refused_groups(report)
+    if not groups:
         return
     yield ""
     yield "refused"
-    for (device, op_type, reason), nodes in list(refusals.items())[:_SHOWN_REFUSALS]:
-        detail = next(
-            refusal.detail for refusal in nodes[0].refusals if (refusal.device, refusal.reason) == (device, reason)
-        )
-        yield f"  {device}: {op_type} x{len(nodes)}  {reason}"
-        yield from _wrapped(f"{'as ' if len(nodes) > 1 else ''}{nodes[0].name}: {detail}", " " * 6)
-    if len(refusals) > _SHOWN_REFUSALS:
-        yield f"  ... and {len(refusals) - _SHOWN_REFUSALS} more; the JSON form has them all"
+    for group in groups[:_SHOWN_REFUSALS]:
+        cost = "" if group.seconds is None else f"  {duration(group.seconds)} where they run"
+        yield f"  {group.device}: {group.op_type} x{group.nodes}  {group.reason}{cost}"
+        yield from wrapped(f"{'as ' if group.nodes > 1 else ''}{group.example}: {group.detail}", " " * 6)
+    if len(groups) > _SHOWN_REFUSALS:
+        yield f"  ... and {len(groups) - _SHOWN_REFUSALS} more; the JSON form has them all"
 
 
 def _op_types(report: PartitionReport) -> Iterator[str]:
@@ -141,15 +148,7 @@ def _notes(report: PartitionReport) -> Iterator[str]:
         yield ""
         yield "notes"
         for note in report.notes:
-            yield from _wrapped(note, "  ")
+            yield from wrapped(note, "  ")
 
 
-def _wrapped(text: str, head: str) -> list[str]:
-    """`text` behind `head`, on as many lines as it takes; names are never cut."""
-    indent = " " * len(head)
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
-
-
-_PARTS = (_summary, _segments, _refusals, _op_types, _notes)
+_PARTS = (_summary, cost_lines, _segments, _refusals, _op_types, rule_lines, plan_file_lines, _notes)

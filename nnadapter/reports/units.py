@@ -16,6 +16,16 @@ def quantity(number: float, unit: str) -> str:
     return f"{number:.0f} {unit}" if index == 0 else f"{number:.1f} {prefixes[index]}{unit}"
 
 
+def duration(seconds: float) -> str:
+    """A time with the unit that suits it: `820 ns`, `45.0 µs`, `3.20 ms`, `1.50 s`."""
+    size = abs(seconds)
+    if size >= 1:
+        return f"{seconds:.2f} s"
+    if size >= 1e-3:
+        return f"{seconds * 1e3:.2f} ms"
+    return f"{seconds * 1e6:.1f} µs" if size >= 1e-6 or not size else f"{seconds * 1e9:.0f} ns"
+
+
 def count(number: int, one: str, many: str = "") -> str:
     """A number of things: `1 node`, `2 nodes`."""
     return f"{number} {one if number == 1 else many or one + 's'}"

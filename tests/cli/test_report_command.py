@@ -85,6 +85,62 @@ def test_help_lists_options_of_devices(call):
 
 
 @pytest.mark.parametrize(
+    ("form", "beginning"),
+    [
+        ("md", "### 80.0% of nodes off the CPU, 3 segments"),
+        ("html", "<!doctype html>"),
+        ("dot", "digraph plan {"),
+        ("model-explorer", '{\n  "name": "device"'),
+    ],
+)
+def test_formats(call, form, beginning):
+    out = call(f"report sandwich.onnx -d fake_npu --option fake_npu.switched_off=Sin --format {form}").stdout
+    assert out.startswith(beginning) and out.endswith("\n") and not out.endswith("\n\n")
+    assert form != "html" or "<title>sandwich.onnx · partition report</title>" in out
+
+
+@pytest.mark.parametrize(
+    ("gates", "exit_code", "said"),
+    [
+        ("--min-coverage 0.8 --max-segments 3", 0, ""),
+        ("--min-coverage 80%", 0, ""),
+        ("--min-coverage 80.1%", 1, "Error: coverage is 80.00% of nodes, at least 80.10% is asked for\n"),
+        ("--max-segments 2", 1, "Error: the plan has 3 segments, at most 2 are allowed\n"),
+    ],
+)
+def test_gates(call, gates, exit_code, said):
+    result = call(f"report sandwich.onnx -d fake_npu --option fake_npu.switched_off=Sin {gates}", exit_code)
+    assert result.stderr == said and result.stdout.startswith("devices")
+
+
+def test_every_broken_gate_has_its_line(call):
+    gates = "--min-coverage 1 --max-segments 1"
+    result = call(f"report sandwich.onnx -d fake_npu --option fake_npu.switched_off=Sin {gates}", 1)
+    assert [line.split()[1] for line in result.stderr.splitlines()] == ["coverage", "the"]
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ("text", "  fake_npu -> cpu: 1\n"),
+        ("json", '"before": "fake_npu"'),
+        ("md", "### 1 node moved"),
+        ("html", '"before":"fake_npu"'),
+    ],
+)
+def test_differences(call, form, said):
+    call("report sandwich.onnx -d fake_npu --format json -o old.json")
+    arguments = f"-d fake_npu --option fake_npu.switched_off=Sin --diff old.json --format {form}"
+    assert said in call(f"report sandwich.onnx {arguments}").stdout
+
+
+def test_a_report_with_differences_can_be_compared_again(call):
+    call("report sandwich.onnx -d fake_npu --format json -o old.json")
+    call("report sandwich.onnx -d fake_npu --format json --diff old.json -o new.json")
+    assert "no node moved" in call("report sandwich.onnx -d fake_npu --diff new.json").stdout
+
+
+@pytest.mark.parametrize(
     ("arguments", "text"),
     [
         ("-d fake_np", "did you mean 'fake_npu'"),
@@ -105,7 +161,17 @@ def test_help_lists_options_of_devices(call):
         ("--shape x=", "write NAME=1,3,224,224"),
         ("--shape x=2,3 --shape x=2,3", "given twice"),
         ("--shape x=9999999,9999999", "more elements than any memory"),
-        ("--format html", "not one of"),
+        ("--format pdf", "not one of"),
+        ("--min-coverage 95", "write 0.95 or 95%"),
+        ("--min-coverage most", "write 0.95 or 95%"),
+        ("--min-coverage nan", "write 0.95 or 95%"),
+        ("--max-segments -1", "not in the range"),
+        ("--max-latency 0", "write milliseconds"),
+        ("--max-latency fast", "write milliseconds"),
+        ("-d fake_npu --max-latency 5", "not known for fake_npu"),
+        ("--diff missing.json", "cannot be read"),
+        ("--diff chain.onnx", "no whole JSON"),
+        ("--diff chain.onnx --format dot", "shows no differences"),
         ("--fallback never", "not one of"),
     ],
 )

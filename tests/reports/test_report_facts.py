@@ -11,10 +11,12 @@ import nnadapter as nna
 from tests.models import CHAIN, SANDWICH, numbers, parse
 
 KEYS = {
-    "": "schema_version devices policy input_shapes coverage segments nodes switches exact notes plans",
+    "": "schema_version devices policy input_shapes coverage segments nodes switches exact notes plans "
+    "weights cost cost_note rules plan_file",
     "coverage": "nodes flops bytes",
-    "segments": "index device nodes inputs outputs flops weight_bytes facts seconds failures",
-    "nodes": "name op_type domain state device segment runs_as flops nbytes refusals bodies",
+    "segments": "index device nodes inputs outputs flops weight_bytes facts seconds failures "
+    "predicted_seconds transfer_seconds launch_seconds benefit_seconds compile_seconds",
+    "nodes": "name op_type domain state device segment runs_as flops nbytes refusals bodies predicted_seconds",
 }
 
 

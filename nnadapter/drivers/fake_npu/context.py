@@ -8,6 +8,7 @@ from threading import Lock
 from weakref import WeakKeyDictionary
 
 from nnadapter.drivers.fake_npu.arena import Arenas
+from nnadapter.drivers.fake_npu.clock import simulated_seconds
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.lowering import Lowered, lower
 from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
@@ -20,6 +21,7 @@ from nnadapter.drivers.fake_npu.scratch import with_scratch
 from nnadapter.drivers.fake_npu.verdicts import Verdicts, types_needed
 from nnadapter.drivers.interface import Admission, Context, Program
 from nnadapter.drivers.invalid_models import invalid_models_told
+from nnadapter.drivers.profile import Profile
 from nnadapter.ir.model import Model
 from nnadapter.ir.verify import verify
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
@@ -75,8 +77,13 @@ class FakeNpuContext(Context):
                 "arena_lower_bound_bytes": memory.arena_lower_bound_bytes,
                 "arena_over_bound_percent": memory.arena_over_bound_percent,
                 "instructions": len(prepared.graph.instructions),
+                **self._simulated(prepared.graph),
             },
         )
+
+    def profile(self) -> Profile | None:
+        """See `Context.profile`: none with the real clock, which measures the host's own processor."""
+        return self._options.profile
 
     def compile(self, model: Model) -> Program:
         """See `Context.compile`."""
@@ -121,6 +128,10 @@ class FakeNpuContext(Context):
             memory_bytes=prepared.weight_bytes + prepared.memory.arena_bytes + _border_bytes(model),
             operations=tuple(sorted({type_ for operation in model.operations for type_ in types_needed(operation)})),
         )
+
+    def _simulated(self, graph: NpuGraph) -> dict[str, float]:
+        profile = self._options.profile
+        return {} if profile is None else {"simulated_us": round(1e6 * simulated_seconds(graph, profile), 3)}
 
     def _room_for(self, weights: int, arena: int, border: int) -> Verdict:
         available, needed = self._options.memory_bytes, weights + arena + border

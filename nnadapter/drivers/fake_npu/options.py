@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import isfinite
 from pathlib import Path
 
 from nnadapter.drivers.capability import Option, OptionValues
+from nnadapter.drivers.fake_npu.clock import simulated_profile
 from nnadapter.drivers.fake_npu.operations import OPERATIONS
+from nnadapter.drivers.profile import Profile
 from nnadapter.errors import InvalidOptionError
 
 DEFAULT_MEMORY_BYTES = 4 << 30
@@ -19,12 +22,14 @@ OPTIONS = (
         name="switched_off",
         default=(),
         help="Operations to refuse: adapter IR types (RESIZE_LINEAR) or ONNX op types (Resize is both; Gemm, Flatten).",
+        affects_speed=False,
     ),
     Option(
         name="memory_bytes",
         default=DEFAULT_MEMORY_BYTES,
         minimum=0,
         help="Bytes of device memory for weights, the arena, inputs and outputs of one segment.",
+        affects_speed=False,
     ),
     Option(
         name="precision",
@@ -42,16 +47,53 @@ OPTIONS = (
         name="dump_passes",
         default="",
         help="A folder that gets every model as text, before the passes and after each of them; slower.",
+        affects_speed=False,
     ),
     Option(
         name="check_passes",
         default=False,
         help="Run every model before and after each pass with random numbers, and compare; much slower.",
+        affects_speed=False,
+    ),
+    Option(
+        name="clock",
+        default="real",
+        choices=("real", "simulated"),
+        help="With simulated, the device's time is that of the hardware it stands for, in costs and in reports.",
+    ),
+    Option(
+        name="peak_gflops",
+        default=1000.0,
+        minimum=0.001,
+        help="Of the simulated hardware: 1e9 floating-point operations per second, twice as many with float16.",
+        affects_speed=False,
+    ),
+    Option(
+        name="bandwidth_gbs",
+        default=30.0,
+        minimum=0.001,
+        help="Of the simulated hardware: 1e9 bytes per second of its own memory.",
+        affects_speed=False,
+    ),
+    Option(
+        name="launch_us",
+        default=100.0,
+        minimum=0.0,
+        help="Of the simulated hardware: microseconds to start a segment.",
+        affects_speed=False,
+    ),
+    Option(
+        name="transfer_gbs",
+        default=5.0,
+        minimum=0.001,
+        help="Of the simulated hardware: 1e9 bytes per second between host and device.",
+        affects_speed=False,
     ),
 )
 """The table that the host validates against."""
 
 
+_LIMITS = ("peak_gflops", "bandwidth_gbs", "launch_us", "transfer_gbs")
 _ONNX_NAMES = {
     "CausalConvWithState": "CAUSAL_CONV",
     "Dropout": "ASSIGN",
@@ -79,6 +121,8 @@ class FakeNpuOptions:
     threads: int
     dump_passes: str
     check_passes: bool
+    profile: Profile | None
+    """Of the simulated hardware; None with the real clock."""
 
 
 def read_options(values: OptionValues) -> FakeNpuOptions:
@@ -86,7 +130,7 @@ def read_options(values: OptionValues) -> FakeNpuOptions:
 
     Raises:
         InvalidOptionError: `switched_off` names an operation that the device does not have, or the folder of
-            `dump_passes` cannot be made.
+            `dump_passes` cannot be made, or a limit of the simulated hardware is not finite.
     """
     names, memory_bytes, threads = values["switched_off"], values["memory_bytes"], values["threads"]
     assert isinstance(names, tuple), "the host validates options against the table"
@@ -97,7 +141,18 @@ def read_options(values: OptionValues) -> FakeNpuOptions:
         threads=int(threads),  # type: ignore[arg-type]
         dump_passes=_folder(str(values["dump_passes"])),
         check_passes=bool(values["check_passes"]),
+        profile=_simulated(values),
     )
+
+
+def _simulated(values: OptionValues) -> Profile | None:
+    if values["clock"] != "simulated":
+        return None
+    limits = {name: float(values[name]) for name in _LIMITS}  # type: ignore[arg-type]
+    wrong = next((name for name, limit in limits.items() if not isfinite(limit)), None)
+    if wrong is not None:
+        raise InvalidOptionError(f"option {wrong!r} of device 'fake_npu' is {limits[wrong]}, expected a finite number")
+    return simulated_profile(**limits, half_precision=values["precision"] == "float16")
 
 
 def _folder(name: str) -> str:

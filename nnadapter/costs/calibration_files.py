@@ -1,0 +1,169 @@
+"""Calibrations as files: one per device and set of options, kept for one version of its driver."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from nnadapter.caching import cache_folder
+from nnadapter.costs.calibration import Calibration
+from nnadapter.costs.classes import OperationClass
+from nnadapter.costs.roofline import Line
+from nnadapter.costs.stored import Entry, read_entry, write_entry
+from nnadapter.drivers.capability import Option, OptionValue, OptionValues
+from nnadapter.drivers.interface import INTERFACE_VERSION
+from nnadapter.drivers.registry import device_info
+
+FORMAT_VERSION = 1
+"""Raised whenever a calibration's file changes its meaning; other versions are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What there is for a device."""
+
+    calibration: Calibration | None
+    note: str = ""
+    """Why there is none although one was kept."""
+
+
+def find_calibration(device: str, table: Sequence[Option], options: OptionValues) -> Found:
+    """Return the calibration of a device under its options, if it was made with this version of its driver.
+
+    Args:
+        device: its name.
+        table: the options that it has.
+        options: every one of them.
+
+    Raises:
+        StoredFileError: there is a file, and it is damaged or of another format.
+    """
+    try:
+        kept = read_calibration(calibration_file(device, speed_options(table, options)))
+    except FileNotFoundError:
+        return Found(None)
+    made, now = (kept.driver_version, kept.interface_version), (driver_version(device), INTERFACE_VERSION)
+    if made == now and kept.device == device:
+        return Found(kept)
+    return Found(
+        None,
+        f"the calibration of device {device!r} was made with version {kept.driver_version or 'unknown'} of its driver "
+        f"and interface {_dotted(made[1])}, now {now[0] or 'unknown'} and {_dotted(now[1])}, and is not used; "
+        f"run `nnadapter calibrate {device}`",
+    )
+
+
+def load_calibration(device: str, table: Sequence[Option], options: OptionValues) -> Calibration | None:
+    """The calibration that `find_calibration` finds, without its note."""
+    return find_calibration(device, table, options).calibration
+
+
+def keep_calibration(calibration: Calibration) -> Path:
+    """Write a calibration where `find_calibration` looks for it, in one piece, and return its file.
+
+    Raises:
+        StoredFileError: it cannot be written.
+    """
+    file = calibration_file(calibration.device, calibration.options)
+    write_entry(file, contents_of(calibration))
+    return file
+
+
+def contents_of(calibration: Calibration) -> dict[str, object]:
+    """What stands in a calibration's file."""
+    return {"format_version": FORMAT_VERSION, **calibration.to_dict()}
+
+
+def calibration_file(device: str, options: Mapping[str, OptionValue]) -> Path:
+    """Where the calibration of a device under those options that affect its speed is kept."""
+    digest = sha256(json.dumps({name: _plain(options[name]) for name in sorted(options)}).encode()).hexdigest()[:16]
+    name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in device)
+    return cache_folder() / "calibrations" / f"{name}-{sha256(device.encode()).hexdigest()[:8]}-{digest}.json"
+
+
+def speed_options(table: Sequence[Option], options: OptionValues) -> dict[str, OptionValue]:
+    """The options that change how long something takes."""
+    return {option.name: options[option.name] for option in table if option.affects_speed}
+
+
+def driver_version(device: str) -> str:
+    """The version of a device's driver: what it says, else the distribution that it came with."""
+    info = device_info(device)
+    return info.version or info.distribution
+
+
+def read_calibration(file: Path) -> Calibration:
+    """Return the calibration in a file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        StoredFileError: it is truncated, of another format, or has an entry of the wrong kind, negative or not finite.
+    """
+    whole = read_entry(file, "the calibration", "delete it, or run `nnadapter calibrate` for its device again")
+    version = whole.mapping().get("format_version")
+    if version is None:
+        whole.refuse("it says no format_version, so it is no calibration")
+    version.equal(FORMAT_VERSION)
+    entries = whole.members({"format_version", *_FIELDS})
+    lines = entries["lines"].mapping()
+    measured = {_class_of(lines[name], name): lines[name].members(_LINE) for name in lines}
+    left_out = entries["left_out"].mapping()
+    return Calibration(
+        device=entries["device"].text(),
+        driver_version=entries["driver_version"].text(),
+        interface_version=_version(entries["interface_version"]),
+        options={name: _option(entry) for name, entry in entries["options"].mapping().items()},
+        launch_seconds=entries["launch_seconds"].seconds(),
+        transfer_seconds=entries["transfer_seconds"].seconds(),
+        transfer_seconds_per_byte=entries["transfer_seconds_per_byte"].seconds(),
+        lines={each: Line(**{name: row[name].seconds() for name in _LINE[:3]}) for each, row in measured.items()},
+        errors={each: row["error"].seconds() for each, row in measured.items()},
+        left_out={_class_of(entry, name): entry.text() for name, entry in left_out.items()},
+    )
+
+
+_LINE = ("seconds", "seconds_per_flop", "seconds_per_byte", "error")
+_FIELDS = (
+    "device",
+    "driver_version",
+    "interface_version",
+    "options",
+    "launch_seconds",
+    "transfer_seconds",
+    "transfer_seconds_per_byte",
+    "lines",
+    "left_out",
+)
+
+
+def _class_of(entry: Entry, name: str) -> OperationClass:
+    try:
+        return OperationClass(name)
+    except ValueError:
+        entry.refuse(f"there is no class of operations called {name!r}; known: {', '.join(OperationClass)}")
+
+
+def _version(entry: Entry) -> tuple[int, int]:
+    numbers = [each.whole() for each in entry.items()]
+    if len(numbers) != 2:
+        entry.refuse(f"it has {len(numbers)} numbers, expected major and minor")
+    return numbers[0], numbers[1]
+
+
+def _option(entry: Entry) -> OptionValue:
+    if isinstance(entry.value, list):
+        return tuple(each.text() for each in entry.items())
+    if not isinstance(entry.value, (bool, int, float, str)):
+        entry.refuse("it is no value of an option, expected a truth value, a number, a string or a list of strings")
+    return entry.value
+
+
+def _plain(value: OptionValue) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))

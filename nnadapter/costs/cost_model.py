@@ -1,0 +1,130 @@
+"""The cost model: what every atom costs on every device, and what every value costs at its border."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnadapter.atoms import joined
+from nnadapter.converters.convert import Conversion
+from nnadapter.costs.boundary import Crossing
+from nnadapter.costs.device_costs import DeviceCosts, Source
+from nnadapter.costs.fusion import Fusion, Merged
+from nnadapter.costs.roofline import Numbers
+from nnadapter.costs.work import UNKNOWN_DIMENSION, GraphWork
+from nnadapter.drivers.selection import CPU
+from partition.pricing import Prices
+from partition.verdict import Verdict
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CostTable:
+    """Seconds, as `partition` prices plans with them; see docs/partitioning.md."""
+
+    devices: tuple[str, ...]
+    """Labels, one per row."""
+    host: str
+    """The label whose memory holds the model's inputs and outputs."""
+    run: Numbers
+    """[devices, atoms]: of an atom; infinite where the device does not take it."""
+    into: Numbers
+    """[devices, values]: to bring a value to a segment; infinite where it may not cross."""
+    out: Numbers
+    """[devices, values]: to take it from a segment."""
+    launch: Numbers
+    """[devices]: per segment."""
+    values: tuple[str, ...]
+    """Names of the columns: every value that a node makes or reads, constants left out."""
+    sources: Mapping[str, Source]
+    """Where each device's numbers come from."""
+    notes: tuple[str, ...]
+    """What a person should know of the numbers, a sentence each."""
+
+    @property
+    def prices(self) -> Prices:
+        """As placement takes them."""
+        return Prices(self.devices, self.host, self.run, self.into, self.out, self.launch, self.values)
+
+
+def cost_table(
+    graph: Merged,
+    conversion: Conversion,
+    verdicts: Mapping[str, Sequence[Verdict]],
+    costs: Mapping[str, DeviceCosts],
+    fusions: Mapping[str, Fusion] | None = None,
+    *,
+    host: str = CPU,
+) -> CostTable:
+    """Return what `graph` costs on the devices. Linear in the graph; 100,000 nodes take less than a second.
+
+    What a device fuses is priced as one: FLOPs are added up, and bytes counted where they cross the border of what is
+    fused. What it makes nothing of costs nothing. Where it does not say, an atom is one thing.
+
+    Args:
+        graph: from `merged`.
+        conversion: of the graph, for FLOPs and classes.
+        verdicts: per device, in the person's order, on every atom of `graph.graph`.
+        costs: per device.
+        fusions: per device that says what it fuses.
+        host: the device in whose memory values lie between segments.
+    """
+    devices, fusions = tuple(verdicts), fusions or {}
+    work = GraphWork(graph.before, conversion)
+    constants = graph.before.constants
+    kept = np.array([name not in constants for name in work.names], dtype=bool)
+    values = tuple(name for name in work.names if name not in constants)
+    crossing = Crossing.of(graph.before, values, work.nbytes[kept])
+    borders = np.array([_border(crossing, costs[name], is_host=name == host) for name in devices])
+    return CostTable(
+        devices=devices,
+        host=host,
+        run=np.array([_run(work, graph, verdicts[name], costs[name], fusions.get(name)) for name in devices]),
+        into=borders,
+        out=borders.copy(),
+        launch=np.array([costs[name].profile.launch_seconds for name in devices]),
+        values=values,
+        sources={name: costs[name].source for name in devices},
+        notes=(*_notes(work, devices, costs), *(fusion.note for fusion in fusions.values() if fusion.note)),
+    )
+
+
+def _border(crossing: Crossing, costs: DeviceCosts, *, is_host: bool) -> Numbers:
+    return np.zeros_like(crossing.nbytes) if is_host else crossing.seconds(costs.profile)
+
+
+def _run(
+    work: GraphWork, graph: Merged, verdicts: Sequence[Verdict], costs: DeviceCosts, fusion: Fusion | None
+) -> NDArray[np.float64]:
+    """Seconds of every atom on one device."""
+    nodes = len(graph.before.nodes)
+    atom_of = np.asarray(graph.graph.atom_of, dtype=np.int64)
+    own = [atom for atom in graph.before.atoms if len(atom) > 1]
+    # Groups that could not be atoms are cut by placement, so that they do not run as one.
+    fused = [group for group in (fusion.groups if fusion else ()) if np.all(atom_of[list(group)] == atom_of[group[0]])]
+    units = joined(nodes, [*own, *fused])
+    unit_of = np.zeros(nodes, dtype=np.int64)
+    unit_of[np.fromiter((node for unit in units for node in unit), np.int64, nodes)] = np.repeat(
+        np.arange(len(units)), [len(unit) for unit in units]
+    )
+    seconds = costs.seconds(work.of(unit_of, len(units)), work.dtypes)
+    if fusion is not None and fusion.free:
+        seconds[unit_of[sorted(fusion.free)]] = 0.0
+    first = np.fromiter((unit[0] for unit in units), np.int64, len(units))
+    found = np.bincount(atom_of[first], seconds, len(graph.graph.atoms))
+    return np.where([bool(verdict) for verdict in verdicts], found, np.inf)
+
+
+def _notes(work: GraphWork, devices: Sequence[str], costs: Mapping[str, DeviceCosts]) -> Iterator[str]:
+    for name in devices:
+        yield from costs[name].notes
+    if work.unknown:
+        yield (
+            f"{work.unknown} values have a size that is not known before the run; every such dimension is priced as "
+            f"{UNKNOWN_DIMENSION:,}"
+        )
+    uncounted = sum(flops is None for flops in work.conversion.flops)
+    if uncounted:
+        yield f"{uncounted} nodes have no formula for their FLOPs and are priced by their bytes alone"

@@ -1,0 +1,121 @@
+"""What one device costs, and where the numbers come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import numpy as np
+
+from nnadapter.costs.calibration import Calibration
+from nnadapter.costs.calibration_files import find_calibration
+from nnadapter.costs.classes import CLASSES, OperationClass
+from nnadapter.costs.roofline import Line, Numbers, roofline
+from nnadapter.costs.work import Work
+from nnadapter.drivers.border import ask_profile
+from nnadapter.drivers.capability import Capability, OptionValues
+from nnadapter.drivers.interface import Context
+from nnadapter.drivers.profile import Profile
+from partition.verdict import Unsupported
+
+
+class Source(StrEnum):
+    """Where costs come from, best first. Every report says it."""
+
+    MEASURED = "measured"
+    """This plan was run and timed here."""
+    CALIBRATED = "calibrated"
+    """From a calibration of this device and driver version."""
+    SIMULATED = "simulated"
+    """The device says that its clock is simulated."""
+    MODELLED = "modelled"
+    """From the limits that the device declares."""
+    ASSUMED = "assumed"
+    """The device declares none."""
+
+
+ASSUMED = Profile(
+    peak_flops=1e10,
+    bandwidth=4e9,
+    launch_seconds=1e-3,
+    transfer_seconds=20e-6,
+    transfer_bandwidth=1e9,
+    operation_seconds=5e-6,
+)
+"""Of a device that says nothing: slower than the CPU's assumption, so that nothing goes there on a guess."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceCosts:
+    """What one device costs."""
+
+    source: Source
+    profile: Profile
+    """Limits; of a calibrated device, launch, transfers, and what stands for classes that were not measured."""
+    lines: Mapping[OperationClass, Line] = field(default_factory=dict)
+    """Measured, by class; the roofline of the profile for all others."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of these numbers, a sentence each."""
+
+    def seconds(self, work: Work, dtypes: tuple[str, ...]) -> Numbers:
+        """Return the seconds of each unit of `work`, whose data types are positions in `dtypes`."""
+        peaks = np.array([self.profile.peak_of_dtype.get(dtype, self.profile.peak_flops) for dtype in dtypes])
+        found = roofline(self.profile, work.flops, work.nbytes, peaks[work.dtypes])
+        for position, each in enumerate(CLASSES):
+            line, members = self.lines.get(each), work.classes == position
+            if line is not None and members.any():
+                found[members] = line.of(work.flops[members], work.nbytes[members])
+        return found
+
+
+def device_costs(name: str, capability: Capability, context: Context, options: OptionValues) -> DeviceCosts:
+    """Return what a device costs: by its simulated clock, a calibration, its declared limits, or assumption.
+
+    Args:
+        name: the device's.
+        capability: the device's.
+        context: opened with `options`.
+        options: every option, defaults filled in.
+
+    Raises:
+        StoredFileError: there is a calibration, and its file cannot be used.
+    """
+    said = ask_profile(context, capability)
+    profile, notes = (None, (f"device {name!r}: {said.detail}",)) if isinstance(said, Unsupported) else (said, ())
+    if profile is not None and profile.simulated:
+        return DeviceCosts(source=Source.SIMULATED, profile=profile)
+    found = find_calibration(name, capability.options, options)
+    notes = (*notes, *filter(None, (found.note,)))
+    if found.calibration is not None:
+        return calibrated(found.calibration, profile, notes)
+    if profile is not None:
+        return DeviceCosts(source=Source.MODELLED, profile=profile, notes=notes)
+    note = (
+        f"costs of device {name!r} are assumed: it declares no limits; run `nnadapter calibrate {name}` to measure it"
+    )
+    return DeviceCosts(source=Source.ASSUMED, profile=ASSUMED, notes=(*notes, note))
+
+
+def calibrated(calibration: Calibration, declared: Profile | None = None, notes: tuple[str, ...] = ()) -> DeviceCosts:
+    """Return the costs that a calibration measured; what crosses the border how stays as the device declares it."""
+    lines = calibration.lines
+    per_flop = max((line.seconds_per_flop for line in lines.values()), default=0.0)
+    per_byte = max((line.seconds_per_byte for line in lines.values()), default=0.0)
+    profile = replace(
+        declared or ASSUMED,
+        peak_flops=1 / per_flop if per_flop else ASSUMED.peak_flops,
+        bandwidth=1 / per_byte if per_byte else ASSUMED.bandwidth,
+        peak_of_dtype={},
+        launch_seconds=calibration.launch_seconds,
+        transfer_seconds=calibration.transfer_seconds,
+        transfer_bandwidth=1 / calibration.transfer_seconds_per_byte
+        if calibration.transfer_seconds_per_byte
+        else _UNMEASURABLE_BANDWIDTH,
+        operation_seconds=min((line.seconds for line in lines.values()), default=0.0),
+    )
+    return DeviceCosts(source=Source.CALIBRATED, profile=profile, lines=lines, notes=notes)
+
+
+_UNMEASURABLE_BANDWIDTH = 1e15
+"""Bytes per second where more bytes took no longer."""

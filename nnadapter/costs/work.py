@@ -1,0 +1,176 @@
+"""How much work a graph is: FLOPs, bytes, class and data type of what runs as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnadapter.converters.convert import Conversion
+from nnadapter.costs.classes import CLASSES, OperationClass, class_of
+from nnadapter.costs.roofline import Numbers
+from partition.graph import Graph, Value
+
+Indices = NDArray[np.int64]
+
+UNKNOWN_DIMENSION = 1024
+"""What a dimension counts as that is not known before the run."""
+_UNKNOWN_ITEM_BYTES = 4
+_RANK = {each: rank for rank, each in enumerate(CLASSES)}
+_PICKING = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
+"""ONNX ops that read no more of their first input than they make."""
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """Work of units: nodes that run as one. Arrays of [units]."""
+
+    flops: Numbers
+    nbytes: Numbers
+    """Read from other units and from constants, and made for others; 0 where nothing moves."""
+    classes: Indices
+    """Positions in `CLASSES`."""
+    dtypes: Indices
+    """Positions in `GraphWork.dtypes`, of the first input of the unit's main operation."""
+
+
+@dataclass(frozen=True, eq=False)
+class GraphWork:
+    """What is known of the nodes and values of a graph, derived once."""
+
+    graph: Graph
+    conversion: Conversion
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Every value that a node reads or makes, in order of first use; constants too."""
+        nodes = self.graph.nodes
+        return tuple(
+            dict.fromkeys(name for node in nodes for name in (*node.inputs, *node.captured, *node.outputs) if name)
+        )
+
+    @cached_property
+    def column(self) -> dict[str, int]:
+        """The position of each value in `names`."""
+        return {name: position for position, name in enumerate(self.names)}
+
+    @cached_property
+    def nbytes(self) -> Numbers:
+        """Bytes of each value."""
+        values = self.graph.values
+        return np.array([_nbytes(values.get(name)) for name in self.names], dtype=np.float64)
+
+    @cached_property
+    def unknown(self) -> int:
+        """How many values have a size that is assumed."""
+        values = self.graph.values
+        return sum(1 for name in self.names if _is_unknown(values.get(name)))
+
+    @cached_property
+    def flops(self) -> Numbers:
+        """FLOPs of each node, 0 where no formula is known."""
+        return np.array([flops or 0 for flops in self.conversion.flops], dtype=np.float64)
+
+    @cached_property
+    def dtypes(self) -> tuple[str, ...]:
+        """Data types of first inputs; what is not known is empty."""
+        return tuple(dict.fromkeys(("", *self._first_dtypes)))
+
+    @cached_property
+    def _first_dtypes(self) -> list[str]:
+        values = self.graph.values
+        firsts = (values.get(node.inputs[0]) if node.inputs else None for node in self.graph.nodes)
+        return ["" if value is None else value.dtype or "" for value in firsts]
+
+    @cached_property
+    def _kinds(self) -> tuple[Indices, Indices]:
+        """Class and data type of each node."""
+        model, place = self.conversion.model, {dtype: position for position, dtype in enumerate(self.dtypes)}
+        other = _RANK[OperationClass.OTHER]
+        classes = [
+            min((_RANK[class_of(model, model.operations[each])] for each in operations), default=other)
+            for operations in self.conversion.operations
+        ]
+        dtypes = [place[dtype] for dtype in self._first_dtypes]
+        return np.array(classes, dtype=np.int64), np.array(dtypes, dtype=np.int64)
+
+    @cached_property
+    def _reads(self) -> tuple[Indices, Indices, Numbers]:
+        """Node, value and bytes of every reading."""
+        column, nbytes = self.column, self.nbytes
+        rows = [(index, column[name]) for index, node in enumerate(self.graph.nodes) for name in node.reads]
+        picked = {
+            (index, column[node.inputs[0]]): nbytes[column[node.outputs[0]]]
+            for index, node in enumerate(self.graph.nodes)
+            if node.op_type in _PICKING and node.inputs and node.inputs[0] and node.outputs[0]
+        }
+        pairs = np.array(rows, dtype=np.int64).reshape(-1, 2)
+        read = nbytes[pairs[:, 1]]
+        for position, row in enumerate(rows if picked else ()):
+            if row in picked:
+                read[position] = min(read[position], picked[row])
+        return pairs[:, 0], pairs[:, 1], read
+
+    @cached_property
+    def _makers(self) -> Indices:
+        """Per value, the node that makes it, or -1."""
+        producer = self.graph.producer
+        return np.array([producer.get(name, -1) for name in self.names], dtype=np.int64)
+
+    def of(self, unit_of: Sequence[int] | Indices, units: int) -> Work:
+        """Return the work of units.
+
+        Args:
+            unit_of: the unit of every node.
+            units: how many there are.
+        """
+        unit = np.asarray(unit_of, dtype=np.int64)
+        classes, dtypes = self._kinds
+        main = _mains(unit, units, self.flops, classes)
+        found = classes[main]
+        nbytes = np.where(found == _RANK[OperationClass.VIEW], 0.0, self._border(unit, units))
+        flops = np.bincount(unit, self.flops, units).astype(np.float64)
+        return Work(flops, nbytes, found, dtypes[main])
+
+    def _border(self, unit: Indices, units: int) -> Numbers:
+        """Bytes that each unit reads from elsewhere and makes for elsewhere, every value once."""
+        reader, value, read = self._reads
+        maker = np.where(self._makers >= 0, unit[self._makers], -1)
+        outside = unit[reader] != maker[value]
+        pairs = unit[reader[outside]] * len(self.names) + value[outside]
+        _, first = np.unique(pairs, return_index=True)
+        taken = np.bincount(unit[reader[outside]][first], read[outside][first], units)
+        wanted = np.ones(len(self.names), dtype=bool)
+        wanted[value] = False
+        wanted[value[outside]] = True
+        wanted[[self.column[name] for name in self.graph.outputs if name in self.column]] = True
+        wanted &= maker >= 0
+        made = np.bincount(maker[wanted], self.nbytes[wanted], units)
+        return (taken + made).astype(np.float64)
+
+
+def _mains(unit: Indices, units: int, flops: Numbers, classes: Indices) -> Indices:
+    """The node of each unit that says what it is: most FLOPs, then the first class."""
+    order = np.lexsort((classes, -flops, unit))
+    main = np.zeros(units, dtype=np.int64)
+    main[unit[order[::-1]]] = order[::-1]
+    return main
+
+
+def _is_unknown(value: Value | None) -> bool:
+    if value is None or value.shape is None:
+        return True
+    return any(size is None or isinstance(size, str) for size in value.shape)
+
+
+def _nbytes(value: Value | None) -> float:
+    if value is None:
+        return UNKNOWN_DIMENSION * _UNKNOWN_ITEM_BYTES
+    size = 1
+    for dimension in (None,) if value.shape is None else value.shape:
+        size *= UNKNOWN_DIMENSION if dimension is None or isinstance(dimension, str) else dimension
+    return ceil(size * value.itemsize) if value.itemsize or value.dtype else size * _UNKNOWN_ITEM_BYTES

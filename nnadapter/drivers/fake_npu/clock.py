@@ -1,0 +1,154 @@
+"""The simulated clock: how long a lowered segment would take on the hardware that this device stands for.
+
+One instruction after the other, each a roofline: the longer of its arithmetic and its traffic with the device's memory.
+A segment is launched, and every input and output is transferred. Nothing overlaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph, TensorType
+from nnadapter.drivers.fake_npu.operations import HELD
+from nnadapter.drivers.profile import Profile
+
+Types = Sequence[TensorType]
+_TRANSFER_SECONDS = 10e-6
+_OPERATION_SECONDS = 1e-6
+_HALF_PRECISION_GAIN = 2.0
+
+
+def simulated_profile(
+    *, peak_gflops: float, bandwidth_gbs: float, launch_us: float, transfer_gbs: float, half_precision: bool
+) -> Profile:
+    """Return the limits of the simulated hardware: what an accelerator behind a slow bus is like.
+
+    Args:
+        peak_gflops: 1e9 floating-point operations per second, in float32; float16 is twice as fast.
+        bandwidth_gbs: 1e9 bytes per second of its own memory.
+        launch_us: microseconds per segment.
+        transfer_gbs: 1e9 bytes per second between host and device.
+        half_precision: the device computes in float16.
+    """
+    return Profile(
+        peak_flops=peak_gflops * 1e9 * (_HALF_PRECISION_GAIN if half_precision else 1.0),
+        bandwidth=bandwidth_gbs * 1e9,
+        launch_seconds=launch_us * 1e-6,
+        transfer_seconds=_TRANSFER_SECONDS,
+        transfer_bandwidth=transfer_gbs * 1e9,
+        operation_seconds=_OPERATION_SECONDS,
+        boundary_dtypes=frozenset(dtype.value for dtype in HELD),
+        channels_last=True,
+        simulated=True,
+    )
+
+
+def simulated_seconds(graph: NpuGraph, profile: Profile) -> float:
+    """Return the seconds of one run of a lowered segment, launch and transfers included."""
+    border = [graph.tensors[tensor].type.nbytes for tensor in (*graph.inputs, *graph.outputs)]
+    transfers = len(border) * profile.transfer_seconds + sum(border) / profile.transfer_bandwidth
+    return profile.launch_seconds + transfers + sum(_seconds(graph, each, profile) for each in graph.instructions)
+
+
+def _seconds(graph: NpuGraph, instruction: Instruction, profile: Profile) -> float:
+    inputs, outputs = (
+        [graph.tensors[tensor].type for tensor in group] for group in (instruction.inputs, instruction.outputs)
+    )
+    arithmetic = instruction_flops(instruction, inputs, outputs) / profile.peak_flops
+    return profile.operation_seconds + max(arithmetic, _traffic(instruction, inputs, outputs) / profile.bandwidth)
+
+
+def instruction_flops(instruction: Instruction, inputs: Types, outputs: Types) -> float:
+    """Floating-point operations of one instruction, a multiply-add being two, as its kernel computes.
+
+    What is no product counts one for each element of the largest tensor: its traffic takes longer than that.
+    """
+    formula = _PRODUCTS.get(instruction.kernel)
+    if formula is not None:
+        return 2.0 * formula(inputs, outputs)
+    return float(max((type_.size for type_ in (*inputs, *outputs)), default=0))
+
+
+def _traffic(instruction: Instruction, inputs: Types, outputs: Types) -> int:
+    """Bytes read and written. What only picks from its first input reads no more than it writes."""
+    written = sum(type_.nbytes for type_ in outputs)
+    first = inputs[0].nbytes if inputs else 0
+    read = min(first, written) if instruction.kernel in _PICKS else first
+    others = inputs[1:]
+    if instruction.kernel == _REPEATED:
+        taps = TensorType(others[0].dtype, (others[0].dimensions[0], outputs[0].dimensions[-1]))
+        others = (taps, *others[1:])
+    return written + read + sum(type_.nbytes for type_ in others)
+
+
+_PICKS = frozenset({"gather", "gather_elements", "gather_nd", "slice", "reverse_sequence"})
+
+
+_REPEATED = "depthwise_convolution"
+"""Its filter is packed as [kH * kW, repeat * C], for the host's caches."""
+
+
+def _by_taps(inputs: Types, outputs: Types) -> float:
+    return float(outputs[0].size * inputs[1].dimensions[0])
+
+
+def _by_filter(inputs: Types, outputs: Types) -> float:
+    """Every element of the output meets the part of the filter that makes its channel; channels are the last axis."""
+    return outputs[0].size * inputs[1].size / outputs[0].dimensions[-1]
+
+
+def _by_tiles(inputs: Types, outputs: Types) -> float:
+    """16 products by channel for each tile of 2 by 2 pixels, whose filter is packed as [16, C, O]."""
+    return _by_filter(inputs, outputs) / 4
+
+
+def _spread_by_filter(inputs: Types, outputs: Types) -> float:
+    return inputs[0].size * inputs[1].size / inputs[0].dimensions[-1]
+
+
+def _by_volume_filter(inputs: Types, outputs: Types) -> float:
+    """As `_by_filter`; channels are the second axis."""
+    return outputs[0].size * inputs[1].size / outputs[0].dimensions[1]
+
+
+def _spread_by_volume_filter(inputs: Types, outputs: Types) -> float:
+    return inputs[0].size * inputs[1].size / inputs[0].dimensions[1]
+
+
+def _by_inner_axis(inputs: Types, outputs: Types) -> float:
+    return float(outputs[0].size * inputs[0].dimensions[-1])
+
+
+def _by_einsum(inputs: Types, outputs: Types) -> float:
+    """Exact for [M, K] by [K, N]: the root of (M K) (K N) (M N)."""
+    largest = max(type_.size for type_ in inputs)
+    return float(max(largest, (outputs[0].size * inputs[0].size * inputs[-1].size) ** 0.5))
+
+
+def _by_keys(inputs: Types, outputs: Types) -> float:
+    """Queries by keys, and what comes out by values: [.., L, D] by [.., S, D] twice."""
+    return 2.0 * inputs[0].size * inputs[1].dimensions[-2]
+
+
+def _by_steps(inputs: Types, outputs: Types) -> float:
+    """The weights of gates and of the state, for each step of each sequence: x is [T, B, I]."""
+    steps = inputs[0].size / inputs[0].dimensions[-1]
+    return steps * (inputs[1].size + inputs[2].size)
+
+
+_PRODUCTS: Mapping[str, Callable[[Types, Types], float]] = MappingProxyType(
+    {
+        **dict.fromkeys(("convolution", "pointwise_convolution", "scoring_convolution", "fully_connected"), _by_filter),
+        _REPEATED: _by_taps,
+        "winograd_convolution": _by_tiles,
+        "transposed_convolution": _spread_by_filter,
+        "volume_convolution": _by_volume_filter,
+        "transposed_volume_convolution": _spread_by_volume_filter,
+        "matmul": _by_inner_axis,
+        "einsum": _by_einsum,
+        "attention": _by_keys,
+        **dict.fromkeys(("lstm", "gru", "rnn"), _by_steps),
+    }
+)
+"""Kernel -> multiply-adds, from the types of its inputs and outputs."""

@@ -1,0 +1,191 @@
+"""Policy `measured`: candidates compiled, timed here with real input, and the fastest kept.
+
+What was measured is remembered by the model's contents, devices with versions and options, input shapes, rules and our
+own version, so that it is paid for once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.closing import close_all
+from nnadapter.compilation import Compiled, Compiler, Timed
+from nnadapter.costs.calibration_files import driver_version
+from nnadapter.costs.remembered import MeasuredChoice, MeasuredDevice, choice_key, recall, remember
+from nnadapter.errors import CompilationError, StoredFileError
+from nnadapter.judged import Judged
+from nnadapter.versions import own_version
+from partition.latency import Candidate
+
+if TYPE_CHECKING:
+    import onnx
+
+EARLIER = "measured in an earlier session"
+"""How a remembered choice came about."""
+_MOST = 6
+"""Candidates that are compiled and timed, baselines included."""
+_SECONDS = 0.3
+"""For which each is run, about."""
+_ROUNDS = (5, 100)
+"""Fewest and most rounds, each of them one run of every candidate."""
+
+
+class Memory:
+    """What was measured of one model, here and in earlier sessions."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._model = model
+
+    def recall(self, judged: Judged) -> tuple[Recalled | None, str]:
+        """Return what was chosen for these verdicts and shapes, and a note: why a file that is there is not used."""
+        known, note = recall(self._key(judged))
+        if known is None:
+            return None, note
+        graph = judged.graph
+        names = [graph.nodes[nodes[0]].name for nodes in graph.atoms]
+        seconds = sorted(known.seconds.items(), key=lambda each: each[1])
+        return Recalled(
+            judged=judged.placed_as([known.placement.get(name, "") for name in names]),
+            timed=tuple(Timed(name=name, predicted=None, measured=each) for name, each in seconds),
+        ), note
+
+    def keep(self, judged: Judged, chosen: Candidate, timed: Sequence[Timed]) -> str:
+        """Keep a choice for the next time; return why that failed, empty where it did not."""
+        graph = judged.graph
+        placement = {node.name: chosen.placement[atom] for node, atom in zip(graph.nodes, graph.atom_of, strict=True)}
+        seconds = {each.name: each.measured for each in timed}
+        choice = MeasuredChoice(candidate=chosen.name, placement=placement, seconds=seconds)
+        try:
+            remember(self._key(judged), choice)
+        except StoredFileError as error:
+            return str(error)
+        return ""
+
+    def _key(self, judged: Judged) -> str:
+        devices = [
+            MeasuredDevice(name=target.name, version=driver_version(target.name), options=target.options)
+            for target in judged.targets
+        ]
+        placer = judged.placer
+        return choice_key(self._digest, devices, judged.shapes, own_version(), f"{placer.rules!r} {placer.plan!r}")
+
+    @cached_property
+    def _digest(self) -> str:
+        """Of the model's contents; weights one by one, as a model of 2 GiB cannot be written as one."""
+        found = sha256()
+        graph = self._model.graph
+        for part in (graph.node, graph.input, graph.output, graph.initializer, graph.sparse_initializer):
+            for each in part:
+                found.update(each.SerializeToString(deterministic=True))
+        for each in (*self._model.opset_import, *self._model.functions):
+            found.update(each.SerializeToString(deterministic=True))
+        return found.hexdigest()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Recalled:
+    """What was chosen earlier."""
+
+    judged: Judged
+    """Placed as it was then."""
+    timed: tuple[Timed, ...]
+    """Fastest first."""
+
+
+class Measurer:
+    """Chooses by measurement for one model and session."""
+
+    def __init__(self, model: onnx.ModelProto, compiler: Compiler) -> None:
+        self._memory, self._compiler = Memory(model), compiler
+
+    def choose(self, judged: Judged, feed: Mapping[str, Any], *, made_up: bool) -> Compiled:
+        """Return the fastest candidate for these shapes, remembered or measured now.
+
+        Args:
+            judged: the verdicts.
+            feed: input name -> array, to run the candidates with.
+            made_up: the feed is random, not the person's own.
+
+        Raises:
+            NotDelegatedError: fallback is forbidden and would be needed.
+            CompilationError: no candidate compiles.
+        """
+        known, note = self._memory.recall(judged)
+        if known is not None:
+            return replace(self._compiler.compile(known.judged), timed=known.timed, chosen=EARLIER)
+        chosen, compiled, timed = self._measured(judged, feed)
+        how = "measured here with random input" if made_up else "measured here with the input of the first run"
+        notes = (how, note, self._memory.keep(judged, chosen, timed))
+        return replace(compiled, timed=timed, chosen="; ".join(filter(None, notes)))
+
+    def _measured(self, judged: Judged, feed: Mapping[str, Any]) -> tuple[Candidate, Compiled, tuple[Timed, ...]]:
+        trials: list[tuple[Candidate, Compiled]] = []
+        try:
+            self._compile(judged, trials)
+            seconds = _timings([_runner(compiled, feed) for _, compiled in trials])
+        except BaseException:
+            close_all(compiled for _, compiled in trials)
+            raise
+        order = sorted(range(len(trials)), key=lambda number: seconds[number])
+        timed = tuple(
+            Timed(name=trials[number][0].name, predicted=trials[number][0].cost, measured=seconds[number])
+            for number in order
+        )
+        close_all(trials[number][1] for number in order[1:])
+        return *trials[order[0]], timed
+
+    def _compile(self, judged: Judged, trials: list[tuple[Candidate, Compiled]]) -> None:
+        """Add every candidate that compiles to `trials`; raise where none does."""
+        failure: CompilationError | None = None
+        for candidate in self._candidates(judged):
+            try:
+                trials.append((candidate, self._compiler.compile(judged.placed_as(candidate.placement))))
+            except CompilationError as error:
+                failure = error
+        if failure is not None and not trials:
+            raise failure
+
+    def _candidates(self, judged: Judged) -> list[Candidate]:
+        """Baselines and the cheapest, those that need a device that nobody named only if there is no other way."""
+        found = judged.placement.candidates()
+        if self._compiler.options.fallback == "forbid":
+            named = {target.name for target in self._compiler.targets if target.named}
+            found = tuple(each for each in found if named.issuperset(each.placement)) or found
+        baselines = [each for each in found if each.name.startswith(_BASELINES)]
+        others = [each for each in found if each not in baselines]
+        return [*baselines, *others][:_MOST]
+
+
+_BASELINES = ("all on ", "everything supported")
+
+
+def _runner(compiled: Compiled, feed: Mapping[str, Any]) -> Callable[[], object]:
+    names = tuple(compiled.analysis.plan.graph.outputs)
+    return lambda: compiled.plan.run(feed, names, _never)
+
+
+def _never() -> bool:
+    return False
+
+
+def _timings(runs: Sequence[Callable[[], object]]) -> list[float]:
+    """The median seconds of each, all run in turn, so that a change of the machine's load meets all of them."""
+    started = time.perf_counter()
+    for run in runs:
+        run()
+    once = time.perf_counter() - started
+    fewest, most = _ROUNDS
+    rounds = int(min(most, max(fewest, _SECONDS * len(runs) / max(once, 1e-9))))
+    seconds: list[list[float]] = [[] for _ in runs]
+    for _ in range(rounds):
+        for run, taken in zip(runs, seconds, strict=True):
+            before = time.perf_counter()
+            run()
+            taken.append(time.perf_counter() - before)
+    return [median(taken) for taken in seconds]

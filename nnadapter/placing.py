@@ -1,0 +1,137 @@
+"""Which device gets each atom: by the session's policy, and by what a person says in rules and a plan file.
+
+Rules take verdicts back before anything is placed. A plan file keeps an atom on its device as long as the device takes
+it; what it says of other atoms is left to the policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+
+from nnadapter.converters.convert import Conversion
+from nnadapter.costs.cost_model import CostTable, cost_table
+from nnadapter.costs.device_costs import DeviceCosts, Source, device_costs
+from nnadapter.costs.fusion import Merged, fused_groups, merged
+from nnadapter.drivers.capability import ModelForm
+from nnadapter.drivers.selection import HOSTS
+from nnadapter.errors import InvalidOptionError
+from nnadapter.options import Options
+from nnadapter.plan_files.reading import read_plan
+from nnadapter.plan_files.values import PlanFile
+from nnadapter.rules.reading import read_rules
+from nnadapter.rules.values import Rules
+from nnadapter.targets import Target
+from partition.graph import Graph
+from partition.latency import Candidate, Placed, place_by_latency
+from partition.placement import place_by_priority
+from partition.verdict import Verdict
+
+Verdicts = Mapping[str, Sequence[Verdict]]
+Kept = Mapping[int, str]
+"""Atom -> the device that it stays on as long as that takes it."""
+NONE: Kept = MappingProxyType({})
+
+_TRUSTED = frozenset((Source.CALIBRATED, Source.SIMULATED))
+"""Where the costs of a named device have to come from for policy `latency`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """A device for every atom."""
+
+    labels: tuple[str, ...]
+    placed: Placed | None = None
+    """What is known of it, where costs decided. Its atoms are those of `graph`."""
+    table: CostTable | None = None
+    """The costs that decided."""
+    graph: Merged | None = None
+    """The graph that was placed: what devices fuse is one atom."""
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The placements that were priced, cheapest first, of the atoms that `labels` are of."""
+        if self.placed is None or self.graph is None:
+            return ()
+        return tuple(replace(each, placement=self.graph.spread(each.placement)) for each in self.placed.candidates)
+
+
+@dataclass(frozen=True, eq=False)
+class Placer:
+    """Places for one session. Reads rules and checks the policy when it is made.
+
+    Raises:
+        RulesError: the rules contradict themselves, or their file cannot be read.
+        PlanFileError: the plan file cannot be read.
+        InvalidOptionError: policy `latency`, and nothing is known of what a named device costs.
+        StoredFileError: a calibration cannot be used.
+    """
+
+    options: Options
+    targets: tuple[Target, ...]
+    rules: Rules = field(init=False)
+    plan: PlanFile | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read the rules and the plan; check that the policy has what it needs."""
+        object.__setattr__(self, "rules", read_rules(self.options.rules))
+        object.__setattr__(self, "plan", None if self.options.plan is None else read_plan(self.options.plan))
+        if self.options.policy == "latency":
+            for target in self.targets:
+                if target.name not in HOSTS and self.costs[target.name].source not in _TRUSTED:
+                    raise InvalidOptionError(_untrusted(target.name, self.costs[target.name].source))
+
+    @cached_property
+    def costs(self) -> Mapping[str, DeviceCosts]:
+        """What every device costs."""
+        return {
+            target.name: device_costs(target.name, target.capability, target.context, target.options)
+            for target in self.targets
+        }
+
+    def place(self, graph: Graph, conversion: Conversion, verdicts: Verdicts, kept: Kept = NONE) -> Placement:
+        """Return a device for every atom, by the policy; `kept` goes before it.
+
+        Raises:
+            GraphError: no device takes some atom.
+        """
+        kept = {atom: device for atom, device in kept.items() if verdicts.get(device, {atom: None})[atom]}
+        if self.options.policy == "priority":
+            labels = list(place_by_priority(graph, tuple(verdicts), verdicts))
+            for atom, device in kept.items():
+                labels[atom] = device
+            return Placement(tuple(labels))
+        return self.place_by_costs(graph, conversion, verdicts, kept)
+
+    def place_by_costs(self, graph: Graph, conversion: Conversion, verdicts: Verdicts, kept: Kept = NONE) -> Placement:
+        """Return the cheapest placement found, and others that were priced; see `partition.latency`."""
+        fusions = {
+            target.name: fused_groups(graph, conversion, target.context, verdicts[target.name])
+            for target in self.targets
+            if target.name in verdicts and target.name not in HOSTS and target.capability.form is ModelForm.IR
+        }
+        whole = merged(graph, fusions.values())
+        table = cost_table(whole, conversion, whole.verdicts(verdicts), self.costs, fusions)
+        prices = table.prices
+        place = {atom: number for number, part in enumerate(whole.parts) for atom in part}
+        for atom, device in kept.items():
+            others = [row for row, name in enumerate(prices.devices) if name != device]
+            if np.isfinite(prices.run[prices.devices.index(device), place[atom]]):
+                prices.run[others, place[atom]] = np.inf
+        placed = place_by_latency(whole.graph, prices)
+        return Placement(whole.spread(placed.placement), placed, table, whole)
+
+    @property
+    def weighs(self) -> bool:
+        """Costs decide."""
+        return self.options.policy != "priority"
+
+
+def _untrusted(device: str, source: Source) -> str:
+    return (
+        f"policy 'latency' needs measured costs of device {device!r}, and they are {source.value}; run "
+        f"`nnadapter calibrate {device}`, or choose policy 'measured'"
+    )

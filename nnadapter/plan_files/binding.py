@@ -1,0 +1,216 @@
+"""Which node of a model an entry of a plan means, after the model was edited."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from nnadapter.plan_files.values import LostEntry, PlanEntry, PlanFile
+from nnadapter.preparation.prepare import Specialised
+from nnadapter.preparation.structure import Structure
+from partition.graph import Node
+from partition.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """A plan, as far as it binds."""
+
+    placement: Mapping[int, str]
+    """Atom -> device; atoms that the plan says nothing of, or nothing that still holds, are left out."""
+    lost: tuple[LostEntry, ...]
+    """In the order of the plan."""
+    unplanned: tuple[str, ...]
+    """Names of nodes that no entry means."""
+
+
+def plan_entries(specialised: Specialised, structure: Structure, placement: Sequence[str]) -> tuple[PlanEntry, ...]:
+    """Return an entry for every node that runs.
+
+    Args:
+        specialised: the model for one set of shapes.
+        structure: of the model's own nodes (`Prepared.graph`, `Prepared.nodes`).
+        placement: the device of every atom.
+    """
+    graph = specialised.graph
+    here = _here(specialised, structure)
+    return tuple(
+        PlanEntry(
+            name=each.node.name,
+            op_type=_op_type(each.node),
+            output=each.output,
+            alone=each.alone,
+            wired=each.wired,
+            device=placement[graph.atom_of[index]],
+        )
+        for index, each in enumerate(here)
+    )
+
+
+def bind_plan(
+    plan: PlanFile,
+    specialised: Specialised,
+    structure: Structure,
+    devices: Sequence[str],
+    verdicts: Mapping[str, Sequence[Verdict]],
+) -> Bound:
+    """Return what the plan says of this model, and which entries no longer bind.
+
+    An entry means the node that is the first to be found, each node being meant by one entry at most:
+
+    1. of the same name, hash and wiring; of the same output, hash and wiring;
+    2. of the same name and hash, then of the same output and hash, where something before it was edited;
+    3. of a hash with wiring that no other entry and no other node that is left has, where it was renamed.
+
+    A name that is no more than op type and position does not count as one: it goes to another node with every edit.
+    Nodes of an atom that entries put on different devices are all lost, as one device runs them all.
+
+    Args:
+        plan: what was read.
+        specialised: the model for one set of shapes.
+        structure: of the model's own nodes.
+        devices: the session's devices.
+        verdicts: per device, its verdict on every atom.
+    """
+    here = _here(specialised, structure)
+    meant = _matched(plan.entries, here)
+    atom_of, found = specialised.graph.atom_of, _Found(specialised, here, devices, verdicts)
+    wanted: dict[int, dict[str, str]] = {}
+    for entry, node in zip(plan.entries, meant, strict=True):
+        if node is not None:
+            wanted.setdefault(atom_of[node], {}).setdefault(entry.device, entry.name)
+    whys = [found.why_lost(entry, node, wanted) for entry, node in zip(plan.entries, meant, strict=True)]
+    kept = [
+        (atom_of[node], entry.device)
+        for entry, node, why in zip(plan.entries, meant, whys, strict=True)
+        if node is not None and not why
+    ]
+    known = set(meant)
+    return Bound(
+        placement=dict(kept),
+        lost=tuple(
+            LostEntry(name=entry.name, device=entry.device, why=why)
+            for entry, why in zip(plan.entries, whys, strict=True)
+            if why
+        ),
+        unplanned=tuple(each.node.name for index, each in enumerate(here) if index not in known),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """A node of the model as entries are compared with it."""
+
+    node: Node
+    output: str
+    alone: str
+    wired: str
+
+    @property
+    def name(self) -> str:
+        """See `PlanEntry.name`."""
+        return self.node.name
+
+    @property
+    def op_type(self) -> str:
+        """See `PlanEntry.op_type`."""
+        return _op_type(self.node)
+
+
+def _here(specialised: Specialised, structure: Structure) -> list[_Here]:
+    return [
+        _Here(node, next(filter(None, node.outputs), ""), structure.alone[position], structure.wired[position])
+        for node, position in zip(specialised.graph.nodes, specialised.positions, strict=True)
+    ]
+
+
+def _op_type(node: Node) -> str:
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+
+
+_Side = PlanEntry | _Here
+_POSITION = re.compile(r"_\d+(_\d+)?")
+
+
+def _own_name(side: _Side) -> str:
+    """The name, if it is more than op type and position."""
+    op_type = side.op_type.rpartition("::")[2]
+    numbered = side.name.startswith(op_type) and _POSITION.fullmatch(side.name, len(op_type))
+    return "" if numbered else side.name
+
+
+_STEPS: tuple[Callable[[_Side], Sequence[str]], ...] = (
+    lambda side: (_own_name(side), side.alone, side.wired),
+    lambda side: (side.output, side.alone, side.wired),
+    lambda side: (_own_name(side), side.alone),
+    lambda side: (side.output, side.alone),
+    lambda side: (side.wired,),
+)
+"""What an entry and the node that it means have in common, the surest first. An empty part matches nothing."""
+
+
+def _matched(entries: Sequence[PlanEntry], here: Sequence[_Here]) -> list[int | None]:
+    """For every entry, the position of the node that it means."""
+    meant: list[int | None] = [None] * len(entries)
+    left = dict.fromkeys(range(len(here)))
+    for step in _STEPS:
+        open_entries = [number for number, node in enumerate(meant) if node is None]
+        nodes = _unique((step(here[node]), node) for node in left)
+        for key, number in _unique((step(entries[number]), number) for number in open_entries).items():
+            if key in nodes:
+                meant[number] = nodes[key]
+                del left[nodes[key]]
+    return meant
+
+
+def _unique(pairs: Iterator[tuple[Sequence[str], int]]) -> dict[Hashable, int]:
+    """Keys that come once and have no empty part."""
+    listed = [(tuple(key), index) for key, index in pairs]
+    counts = Counter(key for key, _ in listed)
+    return {key: index for key, index in listed if counts[key] == 1 and all(key)}
+
+
+class _Found:
+    """Says why entries are lost."""
+
+    def __init__(
+        self,
+        specialised: Specialised,
+        here: Sequence[_Here],
+        devices: Sequence[str],
+        verdicts: Mapping[str, Sequence[Verdict]],
+    ) -> None:
+        self._atom_of = specialised.graph.atom_of
+        self._devices = devices
+        self._verdicts = verdicts
+        self._by_name = {each.name: each for each in here}
+        self._gone = {
+            **dict.fromkeys(specialised.folded, "is folded"),
+            **dict.fromkeys(specialised.unused, "is unused"),
+        }
+
+    def why_lost(self, entry: PlanEntry, node: int | None, wanted: Mapping[int, Mapping[str, str]]) -> str:
+        """Why an entry does not bind; empty if it does."""
+        if node is None:
+            return self._why_not_found(entry)
+        atom = self._atom_of[node]
+        others = [name for device, name in wanted[atom].items() if device != entry.device]
+        if others:
+            other = next(device for device in wanted[atom] if device != entry.device)
+            return f"it is placed as one with {others[0]!r} now, which the plan has on {other!r}"
+        if entry.device not in self._devices:
+            return f"device {entry.device!r} is none of the devices {', '.join(self._devices)}"
+        verdict = self._verdicts[entry.device][atom]
+        return "" if verdict else f"{entry.device!r} refuses it now: {verdict}"
+
+    def _why_not_found(self, entry: PlanEntry) -> str:
+        same = self._by_name.get(entry.name)
+        if same is None:
+            return f"the node {self._gone[entry.name]} now" if entry.name in self._gone else "the node is gone"
+        if same.op_type != entry.op_type:
+            return f"the node is {same.op_type} now and was {entry.op_type}"
+        if same.alone != entry.alone:
+            return "the node has other attributes, constants or inputs now"
+        return "the node cannot be told from others like it"

@@ -1,0 +1,49 @@
+"""A plan as a JSON file, one node per line, so that people can compare two with the tools they have."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from nnadapter.errors import PlanFileError
+from nnadapter.files import replace_file
+from nnadapter.plan_files.values import FORMAT, FORMAT_VERSION, PlanEntry, PlanFile
+
+
+def write_plan(path: str | os.PathLike[str], plan: PlanFile) -> None:
+    """Write `plan` to a file that is complete or not there.
+
+    Raises:
+        PlanFileError: the file cannot be written; what stood there stays.
+    """
+    target = Path(path)
+    contents = plan_text(plan).encode()
+    try:
+        replace_file(target.resolve(), lambda file: file.write(contents))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise PlanFileError(
+            f"plan file {str(target)!r} cannot be written: {why}; give another path", path=str(target)
+        ) from error
+
+
+def plan_text(plan: PlanFile) -> str:
+    """Return the contents of the file."""
+    head = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "model": plan.model,
+        "devices": dict(plan.devices),
+        "policy": plan.policy,
+        "input_shapes": {name: list(shape) for name, shape in plan.input_shapes.items()},
+    }
+    lines = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
+    nodes = ",\n".join(f"    {text}" for text in _entries(plan.entries))
+    return "\n".join(["{", *lines, '  "nodes": [', *([nodes] if nodes else []), "  ]", "}", ""])
+
+
+def _entries(entries: tuple[PlanEntry, ...]) -> Iterator[str]:
+    for entry in entries:
+        yield json.dumps({name: getattr(entry, name) for name in PlanEntry.__dataclass_fields__})

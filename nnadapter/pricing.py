@@ -1,0 +1,124 @@
+"""What a plan costs, segment by segment, by what is known of its devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnadapter.converters.convert import Conversion
+from nnadapter.costs.cost_model import CostTable, cost_table
+from nnadapter.costs.device_costs import DeviceCosts, Source
+from nnadapter.costs.fusion import Fusion, Merged, fusion_of, merged
+from nnadapter.drivers.selection import CPU
+from partition.graph import Graph
+from partition.plan import Plan
+from partition.pricing import Prices, SegmentPrice, price, price_segments
+from partition.segments import Segment
+
+Costs = Mapping[str, DeviceCosts]
+"""Per device of a session."""
+RunsAs = Sequence[str]
+"""What a device says each operation of a segment runs as; empty if it does not say."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PlanPrice:
+    """A plan's predicted costs, in seconds."""
+
+    table: CostTable
+    graph: Merged
+    """What is fused on the plan's devices, joined."""
+    segments: tuple[SegmentPrice, ...]
+    """Per step of the plan."""
+    benefits: tuple[float | None, ...]
+    """Per step, what is saved against its atoms on the CPU, borders aside; None on the CPU, where nothing is known of
+    the device, and where the CPU refuses one."""
+    on_cpu: float | None
+    """Everything on the CPU; None where it refuses something."""
+
+    @property
+    def seconds(self) -> float:
+        """The whole plan."""
+        return sum(segment.total for segment in self.segments)
+
+    def of_nodes(self, plan: Plan, flops: Sequence[int | None]) -> dict[int, float]:
+        """Seconds of every node on its device; what is fused is shared out by FLOPs, evenly where there are none."""
+        row = {device: number for number, device in enumerate(self.table.devices)}
+        found: dict[int, float] = {}
+        for atom, part in enumerate(self.graph.parts):
+            nodes = self.graph.graph.atoms[atom]
+            seconds = float(self.table.prices.run[row[plan.placement[part[0]]], atom])
+            work = [flops[node] or 0 for node in nodes]
+            shares = [each / sum(work) for each in work] if sum(work) else [1 / len(nodes)] * len(nodes)
+            found.update((node, seconds * share) for node, share in zip(nodes, shares, strict=True))
+        return found
+
+
+def costs_of(plan: Plan, conversion: Conversion, runs_as: Sequence[RunsAs], costs: Costs) -> tuple[CostTable, Merged]:
+    """Return what the atoms of a plan cost on each device, and its graph with what its devices fuse as atoms.
+
+    Args:
+        plan: the plan.
+        conversion: of its graph.
+        runs_as: per step, from the device's admission; empty for devices that take ONNX.
+        costs: per device of the plan.
+    """
+    fusions = _fusions(plan, conversion, runs_as)
+    graph = merged(plan.graph, fusions.values())
+    return cost_table(graph, conversion, graph.verdicts(plan.verdicts), costs, fusions), graph
+
+
+def price_plan(plan: Plan, table: CostTable, graph: Merged) -> PlanPrice:
+    """Return what a plan costs, every merged atom of which lies in one segment.
+
+    Args:
+        plan: the plan.
+        table: costs of the atoms of `graph`.
+        graph: the plan's, with what devices fuse as atoms.
+    """
+    prices = table.prices
+    home = {plan.graph.atom_of[node]: step.segment for step in plan.steps for node in step.nodes}
+    held: list[list[int]] = [[] for _ in plan.steps]
+    for atom, part in enumerate(graph.parts):
+        held[home[part[0]]].append(atom)
+    labels = [plan.placement[part[0]] for part in graph.parts]
+    parts = [Segment(step.device, tuple(atoms)) for step, atoms in zip(plan.steps, held, strict=True)]
+    segments = price_segments(graph.graph, prices, labels, parts)
+    return PlanPrice(
+        table=table,
+        graph=graph,
+        segments=segments,
+        benefits=tuple(_benefit(table, each, part) for each, part in zip(segments, parts, strict=True)),
+        on_cpu=_on_cpu(graph.graph, prices),
+    )
+
+
+def holds_together(plan: Plan, graph: Merged) -> bool:
+    """Whether every atom of `graph` lies in one segment of the plan."""
+    home = {plan.graph.atom_of[node]: step.segment for step in plan.steps for node in step.nodes}
+    return all(len({home[atom] for atom in part}) == 1 for part in graph.parts)
+
+
+def _fusions(plan: Plan, conversion: Conversion, runs_as: Sequence[RunsAs]) -> dict[str, Fusion]:
+    found: dict[str, Fusion] = {}
+    for step, texts in zip(plan.steps, runs_as, strict=True):
+        if texts:
+            operations = sorted(part for node in step.nodes for part in conversion.operations[node])
+            here = fusion_of(plan.graph, conversion, operations, texts)
+            so_far = found.get(step.device, Fusion())
+            found[step.device] = Fusion((*so_far.groups, *here.groups), so_far.free | here.free)
+    return found
+
+
+def _benefit(table: CostTable, segment: SegmentPrice, part: Segment) -> float | None:
+    if segment.device == CPU or table.sources[segment.device] is Source.ASSUMED:
+        return None
+    there = float(table.prices.run[table.devices.index(CPU), list(part.atoms)].sum())
+    return there - segment.total if np.isfinite(there) else None
+
+
+def _on_cpu(graph: Graph, prices: Prices) -> float | None:
+    seconds = price(graph, prices, (CPU,) * len(graph.atoms))
+    return seconds if np.isfinite(seconds) else None

@@ -1,0 +1,153 @@
+"""What changed between two reports, node by node by name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from nnadapter.reports.difference_text import difference_markdown, difference_text
+from nnadapter.reports.facts import NodeFacts, PartitionReport
+from nnadapter.reports.reading import report_from
+
+Place = str
+"""A device, or `folded` or `unused`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedNode:
+    """A node that both reports have, in another place."""
+
+    name: str
+    op_type: str
+    before: Place
+    after: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalChange:
+    """A device's refusals of an op type for one reason, whose number changed."""
+
+    device: str
+    op_type: str
+    reason: str
+    before: int
+    """Nodes; 0 where the refusal is new."""
+    after: int
+    """Nodes; 0 where the refusal vanished."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A number of both reports."""
+
+    name: str
+    before: float | None
+    """None where the report does not know it."""
+    after: float | None
+    unit: str
+    """`share` from 0 to 1, `B`, `s`, or empty for a count."""
+    better: int
+    """1 where more is better, -1 where less is, 0 where neither is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Two reports, and what differs."""
+
+    old: PartitionReport
+    new: PartitionReport
+    figures: tuple[Figure, ...]
+    """Coverage, segments, switches, weights and cost, changed or not."""
+    moved: tuple[MovedNode, ...]
+    appeared: tuple[str, ...]
+    """Names of nodes that only the new report has, in its order."""
+    vanished: tuple[str, ...]
+    """Names of nodes that only the old report has, in its order."""
+    refusals: tuple[RefusalChange, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data: `figures`, `moved`, `appeared`, `vanished`, `refusals`, without the reports themselves."""
+        return {
+            "figures": [asdict(figure) for figure in self.figures],
+            "moved": [asdict(node) for node in self.moved],
+            "appeared": list(self.appeared),
+            "vanished": list(self.vanished),
+            "refusals": [asdict(change) for change in self.refusals],
+        }
+
+    def to_markdown(self) -> str:
+        """As Markdown fit for a comment."""
+        return difference_markdown(self)
+
+    def __str__(self) -> str:
+        """As text."""
+        return difference_text(self)
+
+
+def compare_reports(old: PartitionReport | Mapping[str, Any], new: PartitionReport | Mapping[str, Any]) -> Difference:
+    """Return what changed from `old` to `new`, each a report or its `to_dict`.
+
+    Nodes are the same if they have the same name; the second node of a name is the second one of that name.
+
+    Raises:
+        InvalidOptionError: a mapping is no report of this schema version.
+    """
+    before, after = (item if isinstance(item, PartitionReport) else report_from(item) for item in (old, new))
+    was, now = _by_name(before.nodes), _by_name(after.nodes)
+    return Difference(
+        old=before,
+        new=after,
+        figures=_figures(before, after),
+        moved=tuple(
+            MovedNode(name=node.name, op_type=node.op_type, before=_place(was[key]), after=_place(node))
+            for key, node in now.items()
+            if key in was and _place(was[key]) != _place(node)
+        ),
+        appeared=tuple(node.name for key, node in now.items() if key not in was),
+        vanished=tuple(node.name for key, node in was.items() if key not in now),
+        refusals=_refusals(before, after),
+    )
+
+
+def _by_name(nodes: Iterable[NodeFacts]) -> dict[tuple[str, int], NodeFacts]:
+    seen: Counter[str] = Counter()
+    found = {}
+    for node in nodes:
+        found[node.name, seen[node.name]] = node
+        seen[node.name] += 1
+    return found
+
+
+def _place(node: NodeFacts) -> Place:
+    return node.device or node.state
+
+
+def _refusals(before: PartitionReport, after: PartitionReport) -> tuple[RefusalChange, ...]:
+    was, now = before.refusals(), after.refusals()
+    changes = [
+        RefusalChange(device=device, op_type=op_type, reason=reason, before=old, after=new)
+        for device, op_type, reason in dict.fromkeys([*now, *was])
+        if (old := len(was.get((device, op_type, reason), ()))) != (new := len(now.get((device, op_type, reason), ())))
+    ]
+    return tuple(sorted(changes, key=lambda change: -abs(change.after - change.before)))
+
+
+def _figures(before: PartitionReport, after: PartitionReport) -> tuple[Figure, ...]:
+    def seconds(report: PartitionReport) -> float | None:
+        return report.cost.seconds if report.cost is not None else None
+
+    rows: tuple[tuple[str, float | None, float | None, str, int], ...] = (
+        ("nodes off the CPU", before.coverage.nodes, after.coverage.nodes, "share", 1),
+        ("FLOPs off the CPU", before.coverage.flops, after.coverage.flops, "share", 1),
+        ("bytes off the CPU", before.coverage.bytes, after.coverage.bytes, "share", 1),
+        ("nodes", len(before.nodes), len(after.nodes), "", 0),
+        ("segments", len(before.segments), len(after.segments), "", -1),
+        ("switches", before.switches, after.switches, "", -1),
+        ("weights", before.weights.total, after.weights.total, "B", 0),
+        ("predicted cost", seconds(before), seconds(after), "s", -1),
+    )
+    return tuple(
+        Figure(name=name, before=old, after=new, unit=unit, better=better) for name, old, new, unit, better in rows
+    )

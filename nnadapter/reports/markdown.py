@@ -1,0 +1,132 @@
+"""The report as Markdown, short enough for a comment on a change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from nnadapter.drivers.selection import HOSTS
+from nnadapter.reports.cost_text import cost_sentence, cpu_words, rule_words, sources_words
+from nnadapter.reports.markdown_cells import code, folded, table
+from nnadapter.reports.refused import RefusedGroup, refused_groups
+from nnadapter.reports.units import count, duration, quantity
+
+if TYPE_CHECKING:
+    from nnadapter.reports.facts import PartitionReport, SegmentFacts, TensorFacts
+
+_SHOWN = 30
+"""Rows of a table; a comment holds some 60,000 characters."""
+_SHOWN_REASONS = 5
+
+
+def to_markdown(report: PartitionReport) -> str:
+    """Return a heading, a table of key figures, the reasons most often given, and details that are folded.
+
+    What comes from the model or a driver stands in code spans, where it means nothing.
+    """
+    parts = (_summary, _reasons, _segments, _refused, _op_types, _rules, _plan_file, _notes)
+    return "\n\n".join(block for part in parts for block in part(report)) + "\n"
+
+
+def _summary(report: PartitionReport) -> Iterator[str]:
+    cover = report.coverage
+    yield f"### {cover.nodes:.1%} of nodes off the CPU, {count(len(report.segments), 'segment')}"
+    states = Counter(node.state for node in report.nodes)
+    away = sum(segment.device not in HOSTS for segment in report.segments)
+    rows = [
+        ("devices", f"{', '.join(code(name) for name in report.devices)}, policy {report.policy}"),
+        ("inputs", ", ".join(code(f"{name}{list(shape)}") for name, shape in report.input_shapes.items()) or "none"),
+        ("nodes", f"{states.total()}: {states['runs']} run, {states['folded']} folded, {states['unused']} unused"),
+        ("coverage", f"{cover.nodes:.1%} of nodes, {cover.flops:.1%} of FLOPs, {cover.bytes:.1%} of bytes"),
+        ("segments", f"{len(report.segments)}, {away} off the CPU, {count(report.switches, 'switch', 'switches')}"),
+        ("weights", quantity(report.weights.total, "B")),
+    ]
+    if report.cost is not None:
+        rows.append(("cost", f"{cost_sentence(report.cost)} ({sources_words(report.cost)})"))
+    yield table(("", ""), rows)
+    words = cpu_words(report, report.cost) if report.cost is not None else ""
+    if words:
+        yield f"**{words}**"
+
+
+def _reasons(report: PartitionReport) -> Iterator[str]:
+    groups = refused_groups(report)
+    if groups:
+        rows = [_reason(group) for group in groups[:_SHOWN_REASONS]]
+        yield table(("refused", "by", "nodes", "reason", "cost elsewhere"), rows)
+
+
+def _reason(group: RefusedGroup) -> tuple[str, ...]:
+    return code(group.op_type), code(group.device), str(group.nodes), code(group.reason), group.cost or "–"
+
+
+def _segments(report: PartitionReport) -> Iterator[str]:
+    if report.segments:
+        heads = ("segment", "device", "nodes", "FLOPs", "weights", "in", "out", "predicted", "measured")
+        rows = [_segment(segment) for segment in report.segments[:_SHOWN]]
+        yield folded(count(len(report.segments), "segment"), table(heads, rows, len(report.segments)))
+
+
+def _segment(segment: SegmentFacts) -> tuple[str, ...]:
+    times = (segment.predicted_seconds, segment.seconds)
+    return (
+        str(segment.index),
+        code(segment.device),
+        str(len(segment.nodes)),
+        quantity(segment.flops, "FLOP"),
+        quantity(segment.weight_bytes, "B"),
+        _bytes(segment.inputs),
+        _bytes(segment.outputs),
+        *("–" if seconds is None else duration(seconds) for seconds in times),
+    )
+
+
+def _bytes(tensors: tuple[TensorFacts, ...]) -> str:
+    known = [tensor.nbytes for tensor in tensors if tensor.nbytes is not None]
+    return quantity(sum(known), "B") if len(known) == len(tensors) else "?"
+
+
+def _refused(report: PartitionReport) -> Iterator[str]:
+    groups = refused_groups(report)
+    if groups:
+        rows = [(*_reason(group), code(group.example), code(group.detail)) for group in groups[:_SHOWN]]
+        heads = ("op type", "by", "nodes", "reason", "cost elsewhere", "such as", "detail")
+        yield folded("what was refused, and why", table(heads, rows, len(groups)))
+
+
+def _op_types(report: PartitionReport) -> Iterator[str]:
+    where: dict[str, Counter[str]] = {}
+    for node in report.nodes:
+        where.setdefault(node.op_type, Counter())[node.device or node.state] += 1
+    ordered = sorted(where.items(), key=lambda item: (-item[1].total(), item[0]))
+    columns = [*report.devices, *(end for end in ("folded", "unused") if any(row[end] for row in where.values()))]
+    rows = [
+        (code(name), str(row.total()), *(str(row[column] or "–") for column in columns))
+        for name, row in ordered[:_SHOWN]
+    ]
+    heads = ("op type", "nodes", *(code(column) for column in columns))
+    yield folded(count(len(where), "op type"), table(heads, rows, len(where)))
+
+
+def _rules(report: PartitionReport) -> Iterator[str]:
+    if report.rules:
+        rows = [(code(rule.text), code(rule_words(rule))) for rule in report.rules[:_SHOWN]]
+        idle = sum(not rule.nodes for rule in report.rules)
+        said = f", {idle} of them binding nothing" if idle else ""
+        yield folded(f"{count(len(report.rules), 'rule')}{said}", table(("rule", ""), rows, len(report.rules)))
+
+
+def _plan_file(report: PartitionReport) -> Iterator[str]:
+    plan = report.plan_file
+    if plan is None:
+        return
+    yield f"Plan file {code(plan.path)}: {count(plan.bound, 'node')} placed, {len(plan.lost)} entries lost."
+    if plan.lost:
+        rows = [(code(entry.name), code(entry.device), code(entry.why)) for entry in plan.lost[:_SHOWN]]
+        yield folded("entries lost", table(("node", "device", "why"), rows, len(plan.lost)))
+
+
+def _notes(report: PartitionReport) -> Iterator[str]:
+    if report.notes:
+        yield "\n".join(f"- {code(note)}" for note in report.notes[:_SHOWN])

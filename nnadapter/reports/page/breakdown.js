@@ -1,0 +1,89 @@
+// What was refused and what that costs, and where the nodes of each op type run.
+
+const SHORT = 10;
+
+/** Groups of refused nodes by device, op type and reason, those that cost most first. */
+function refusedGroups() {
+  const groups = new Map();
+  for (let row = 0; row < nodeCount; row += 1) {
+    for (const index of columns.refused[row]) {
+      const [device, reason, detail] = data.refusals[index];
+      const op = data.ops[columns.op[row]];
+      const key = JSON.stringify([device, op, reason]);
+      if (!groups.has(key)) groups.set(key, { device, reason, detail, op, nodes: 0, flops: 0, seconds: 0, example: columns.name[row] });
+      const group = groups.get(key);
+      group.nodes += 1;
+      group.flops += columns.flops[row] || 0;
+      const seconds = columns.seconds[row];
+      group.seconds = seconds === null || group.seconds === null ? null : group.seconds + seconds;
+    }
+  }
+  return [...groups.values()];
+}
+
+function refused(show) {
+  const groups = refusedGroups();
+  const timed = groups.length > 0 && groups.every((group) => group.seconds !== null);
+  const cost = (group) => (timed ? group.seconds : group.flops);
+  groups.sort((a, b) => cost(b) - cost(a) || b.nodes - a.nodes);
+  const most = Math.max(...groups.map(cost), 0) || 1;
+  const row = (group) => {
+    const fill = width(make("i"), cost(group) / most);
+    fill.style.background = "var(--edge)";
+    return [
+      make("span", null, make("button", { class: "link", type: "button", onclick: () => show(`op:${group.op} reason:${group.reason}`) }, group.op), make("span", { class: "kept" }, ` ×${group.nodes.toLocaleString("en")}`), make("br"), make("span", { class: "detail kept" }, `by ${group.device}`)),
+      make("span", null, make("span", { class: "reason" }, group.reason), make("br"), make("span", { class: "detail" }, `${group.example}: ${group.detail}`)),
+      make("span", null, timed ? timeText(group.seconds) : flopsText(group.flops), make("div", { class: "bar", "aria-hidden": "true" }, fill)),
+    ];
+  };
+  find("refused").append(
+    make("h2", { id: "refused-title" }, "What was refused"),
+    make("p", { class: "muted" }, groups.length
+      ? `And what those nodes cost where they run instead, in ${timed ? "predicted time" : "FLOPs: times are not known"}.`
+      : "Nothing: every device took what came before it."),
+    groups.length ? longTable(["op type", "reason", "cost"], ["", "", "number"], groups, row) : "",
+  );
+}
+
+/** A plain table that shows the first rows, and the rest on request. */
+function longTable(heads, kinds, items, row) {
+  const box = make("div");
+  const draw = (number) => {
+    const left = items.length - number;
+    box.replaceChildren(plainTable(heads, kinds, items.slice(0, number).map(row)));
+    if (left > 0) box.append(make("button", { class: "quiet", type: "button", onclick: () => draw(items.length) }, `Show ${left} more`));
+  };
+  draw(items.length <= SHORT + 2 ? items.length : SHORT);
+  return box;
+}
+
+function opTypes(show) {
+  const found = new Map();
+  for (let row = 0; row < nodeCount; row += 1) {
+    const op = columns.op[row];
+    if (!found.has(op)) found.set(op, { op, nodes: 0, flops: 0, where: new Array(placeNames.length).fill(0) });
+    const entry = found.get(op);
+    entry.nodes += 1;
+    entry.flops += columns.flops[row] || 0;
+    entry.where[columns.place[row]] += 1;
+  }
+  const whole = sum([...found.values()].map((entry) => entry.flops));
+  const items = [...found.values()].sort((a, b) => b.flops - a.flops || b.nodes - a.nodes);
+  const row = (entry) => {
+    const words = entry.where.map((nodes, place) => (nodes ? `${placeNames[place]} ${nodes}` : "")).filter(Boolean).join(", ");
+    const bar = make("div", { class: "bar", "aria-hidden": "true" }, entry.where.map((nodes, place) => {
+      const fill = width(make("i"), nodes / entry.nodes);
+      fill.style.background = `var(${colourOf(place)})`;
+      return fill;
+    }));
+    return [
+      make("button", { class: "link", type: "button", onclick: () => show(`op:${data.ops[entry.op]}`) }, data.ops[entry.op]),
+      entry.nodes.toLocaleString("en"), make("div", { class: "spread" }, bar, make("span", { class: "detail" }, words)),
+      whole && entry.flops ? shareText(entry.flops / whole) : "–",
+    ];
+  };
+  find("ops").append(
+    make("h2", { id: "ops-title" }, "Where op types run"), make("p", { class: "muted" }, "Those with most FLOPs first."),
+    longTable(["op type", "nodes", "where", "FLOPs"], ["", "number", "", "number"], items, row),
+  );
+}

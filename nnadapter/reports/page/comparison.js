@@ -1,0 +1,70 @@
+// Before and after, where the report was compared with an older one.
+
+function figureText(value, unit) {
+  if (value === null) return "–";
+  if (unit === "share") return shareText(value);
+  if (unit === "s") return timeText(value);
+  return unit === "B" ? bytesText(value) : value.toLocaleString("en");
+}
+
+function verdict({ before, after, better: direction }) {
+  if (before === after) return make("span", { class: "muted" }, "same");
+  if (before === null || after === null || !direction) return "changed";
+  const good = (after - before) * direction > 0;
+  return make("span", { class: good ? "better" : "worse" }, good ? "▲ better" : "▼ worse");
+}
+
+function comparison() {
+  const { difference } = data;
+  if (!difference) return;
+  const section = find("compared");
+  section.hidden = false;
+  const figures = (rows) => make("div", { class: "narrow" }, rows);
+  section.append(
+    make("h2", { id: "compared-title" }, "Before and after"),
+    figures(plainTable(["", "before", "after", ""], ["", "number", "number", ""], difference.figures.map((figure) => [
+      figure.name, figureText(figure.before, figure.unit), figureText(figure.after, figure.unit), verdict(figure),
+    ]))),
+    moved(difference.moved), alone("new", difference.appeared), alone("gone", difference.vanished), changed(difference.refusals),
+    make("h3", null, "The plan before"), before(),
+  );
+}
+
+function before() {
+  const panel = make("div");
+  const lanes = new Lanes(data.before, {
+    label: "The plan before",
+    onSelect: (index) => panel.replaceChildren(segmentPanel(data.before, index, { select: (other) => lanes.select(other) })),
+  });
+  return make("div", null, lanes.element, panel);
+}
+
+function moved(nodes) {
+  if (!nodes.length) return make("p", { class: "muted" }, "No node moved.");
+  const place = (title, key) => ({ title, value: (node) => node[key], content: (node) => chipNamed(node[key]) });
+  const table = new Table({
+    label: "Nodes that moved", kind: "moved",
+    columns: [
+      { title: "Node", value: (node) => node.name, content: (node) => make("span", { class: "mono" }, node.name) },
+      { title: "Op type", class: "wide", value: (node) => node.op_type }, place("Before", "before"), place("After", "after"),
+    ],
+  });
+  table.show(nodes);
+  return make("div", null, make("h3", null, `${countText(nodes.length, "node")} moved`), table.element);
+}
+
+function alone(word, names) {
+  if (!names.length) return "";
+  const list = names.slice(0, 200).map((name) => make("li", { class: "mono" }, name));
+  const more = names.length > 200 ? make("li", { class: "muted" }, `and ${names.length - 200} more`) : null;
+  return make("details", { class: "folds" }, make("summary", null, `${countText(names.length, "node")} ${word}`), make("ul", null, list, more));
+}
+
+function changed(refusals) {
+  if (!refusals.length) return "";
+  const word = (change) => (!change.before ? "new" : !change.after ? "gone" : "changed");
+  return make("div", null, make("h3", null, "Refusals that changed"), longTable(
+    ["op type", "by", "reason", "before", "after", ""], ["", "", "", "number", "number", ""], refusals,
+    (change) => [change.op_type, change.device, make("span", { class: "reason" }, change.reason), String(change.before), String(change.after), word(change)],
+  ));
+}

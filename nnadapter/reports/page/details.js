@@ -1,0 +1,80 @@
+// What is known of one segment and of one node.
+
+/** The panel of a segment: figures, what the device says, tensors in and out with where they come from and go to. */
+function segmentPanel(plan, index, { select, showNodes }) {
+  const segment = plan.segments[index];
+  const parts = [["transfers", segment.transfer], ["launch", segment.launch]]
+    .filter(([, seconds]) => typeof seconds === "number").map(([word, seconds]) => `${timeText(seconds)} ${word}`);
+  const predicted = timeText(segment.predicted) + (parts.length ? `, of it ${parts.join(" and ")}` : "");
+  const nodes = countText(segment.count, "node");
+  return make(
+    "div", { class: "panel" }, make("h3", null, `Segment ${index} on ${plan.devices[segment.device]}`),
+    segment.failures ? make("p", { class: "callout" }, segment.failures.join("; ")) : null,
+    make("div", { class: "columns" }, make(
+      "dl", null, pair("nodes", showNodes ? make("button", { class: "link", type: "button", onclick: () => showNodes(index) }, `show its ${nodes}`) : nodes),
+      pair("FLOPs", flopsText(segment.flops)), pair("weights", bytesText(segment.weights)),
+      pair("predicted", segment.predicted === undefined ? "" : predicted), pair("last run", timeText(segment.seconds)),
+      pair("saved against the CPU", timeText(segment.benefit)), pair("compiling", timeText(segment.compile)),
+    ), toldBy(plan.devices[segment.device], segment.facts)),
+    make(
+      "div", { class: "columns" }, tensorList(plan, "Reads", segment.in, (name) => makers(plan, name), "from", select),
+      tensorList(plan, "Makes", segment.out, (name) => plan.readers.get(name) || [], "to", select),
+    ),
+  );
+}
+
+/** What the device says of a segment in its own words. */
+function toldBy(device, facts) {
+  if (!facts) return null;
+  const pairs = Object.entries(facts).map(([name, value]) => pair(name.replace(/_(bytes|percent)$/, "").replaceAll("_", " "), factText(name, value)));
+  return make("dl", { "aria-label": `what ${device} says` }, make("dt", { class: "says" }, `${device} says`), pairs);
+}
+
+function makers(plan, name) {
+  const index = plan.maker.get(name);
+  return index === undefined ? [] : [index];
+}
+
+function factText(name, value) {
+  if (value === null) return "not finite";
+  if (typeof value === "number" && name.endsWith("_bytes")) return bytesText(value);
+  if (typeof value === "number" && name.endsWith("_percent")) return `${value.toFixed(1)} %`;
+  return String(value);
+}
+
+function tensorList(plan, title, tensors, ends, word, select) {
+  const rows = tensors.slice(0, 500).map((index) => {
+    const [name, dtype, shape, size] = plan.tensors[index];
+    const segments = ends(name).slice(0, 6).map((end) => [
+      " ", make("button", { class: "link", type: "button", onclick: () => select(end) }, `segment ${end}`),
+    ]);
+    const outside = word === "from" ? " the model's input" : " the model's outputs";
+    return make(
+      "li", null,
+      make("span", null, make("span", { class: "mono" }, name), make("br"), make("span", { class: "muted" }, `${dtype} ${shape} ${word}`, segments.length ? segments : outside)),
+      make("span", { class: "amount" }, bytesText(size)),
+    );
+  });
+  const more = tensors.length - rows.length;
+  return make(
+    "div", null, make("h3", null, `${title}: ${countText(tensors.length, "tensor")}, ${bytesText(bytesOf(plan, tensors))}`),
+    make("ul", { class: "tensors" }, rows, more > 0 ? make("li", { class: "muted" }, `and ${more} more`) : null),
+  );
+}
+
+/** The panel of a node: all that the report says of it. */
+function nodePanel(row, selectSegment) {
+  const refused = columns.refused[row].map((index) => data.refusals[index]);
+  const segment = columns.segment[row];
+  return make(
+    "div", { class: "panel" }, make("h3", { class: "mono" }, columns.name[row]),
+    make(
+      "dl", null, pair("op type", data.ops[columns.op[row]]), pair("where", chip(columns.place[row])),
+      pair("segment", segment < 0 ? "" : make("button", { class: "link", type: "button", onclick: () => selectSegment(segment) }, `segment ${segment}`)),
+      pair("runs as", data.texts[columns.runs[row]]), pair("FLOPs", flopsText(columns.flops[row])),
+      pair("bytes read and made", bytesText(columns.bytes[row])), pair("predicted", timeText(columns.seconds[row])),
+      (data.bodies[row] || []).map((body) => pair("body", body)),
+      refused.map(([device, reason, detail]) => pair(`refused by ${device}`, make("span", null, make("span", { class: "reason" }, reason), " ", detail))),
+    ),
+  );
+}

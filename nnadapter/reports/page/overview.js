@@ -1,0 +1,93 @@
+// The key figures, what did not go as promised, and what the plan's price rests on.
+
+function tile(title, value, small, bar) {
+  return make("div", { class: "tile" }, make("dt", null, title), make("dd", null, value, small ? make("span", { class: "small" }, small) : null, bar || null));
+}
+
+function shareBar(share) {
+  const fill = width(make("i"), share);
+  fill.style.background = "var(--accent)";
+  return make("div", { class: "bar", "aria-hidden": "true" }, fill);
+}
+
+function overview() {
+  const { coverage, segments, cost } = data;
+  const away = segments.filter((segment) => !data.hosts[segment.device]).length;
+  const states = (name) => columns.place.reduce((total, place) => total + (placeNames[place] === name && place >= data.devices.length ? 1 : 0), 0);
+  const [folded, unused] = [states("folded"), states("unused")];
+  const ends = [folded && `${folded} folded`, unused && `${unused} unused`].filter(Boolean).join(", ");
+  const weights = Object.entries(data.weights.devices).filter(([, size]) => size).map(([name, size]) => `${name} ${bytesText(size)}`).join(", ");
+  const tiles = [
+    tile("Nodes off the CPU", shareText(coverage.nodes), `of ${countText(nodeCount - folded - unused, "node")} that run${ends ? `; ${ends}` : ""}`, shareBar(coverage.nodes)),
+    tile("FLOPs off the CPU", shareText(coverage.flops), `of ${flopsText(sum(columns.flops))}`, shareBar(coverage.flops)),
+    tile("Bytes off the CPU", shareText(coverage.bytes), `of ${bytesText(sum(columns.bytes))} read and made`, shareBar(coverage.bytes)),
+    tile("Segments", segments.length.toLocaleString("en"), `${away.toLocaleString("en")} off the CPU; ${data.exact ? "the fewest possible" : "not proved the fewest"}`),
+    tile("Switches", data.switches.toLocaleString("en"), "from one device to another"),
+    tile("Weights", bytesText(data.weights.total), weights),
+  ];
+  if (cost) tiles.push(tile("Predicted", timeText(cost.seconds), costWords(cost)));
+  const timed = segments.filter((segment) => segment.seconds !== undefined);
+  if (timed.length) tiles.push(tile("Last run", timeText(sum(timed.map((segment) => segment.seconds))), `${countText(timed.length, "segment")} timed`));
+  find("summary").append(make("dl", { class: "tiles" }, tiles), callout("The CPU alone is better", better(cost)) || "", callout("Notes", data.notes) || "");
+}
+
+function costWords(cost) {
+  if (cost.bound_seconds === null) return sourceWords(cost);
+  return `at least ${timeText(cost.bound_seconds)} for any placement${cost.gap === null ? "" : `, gap ${shareText(cost.gap)}`}`;
+}
+
+const sourceWords = (cost) => Object.entries(cost.sources).map(([name, source]) => `${name}: ${source}`).join(", ");
+
+function better(cost) {
+  if (!cost || !cost.cpu_is_better) return [];
+  return [`All on the CPU is predicted to take ${timeText(cost.all_cpu_seconds)}, this plan ${timeText(cost.seconds)}.`];
+}
+
+function callout(title, lines) {
+  if (!lines.length) return null;
+  const body = lines.length === 1 ? make("p", null, lines[0]) : make("ul", null, lines.map((line) => make("li", null, line)));
+  return make("div", { class: "callout", role: "note" }, make("strong", null, title), body);
+}
+
+/** A plain table; rows are lists of cells, and a cell that begins with `number:` in `kinds` stands on the right. */
+function plainTable(heads, kinds, rows) {
+  const cell = (tag, content, index) => make(tag, { class: kinds[index], scope: tag === "th" ? "col" : null }, content);
+  return make(
+    "div", { class: "wrapped" },
+    make("table", null, make("thead", null, make("tr", null, heads.map((head, index) => cell("th", head, index)))),
+      make("tbody", null, rows.map((row) => make("tr", null, row.map((content, index) => cell("td", content, index)))))),
+  );
+}
+
+/** Costs, rules and the plan file, where there are any. */
+function costs() {
+  const { cost, rules, plan_file: plan } = data;
+  if (!cost && !rules.length && !plan) return;
+  const section = find("costs");
+  section.hidden = false;
+  section.append(make("h2", { id: "costs-title" }, "Costs and rules"), cost ? priced(cost) : "", rules.length ? ruled(rules) : "", plan ? bound(plan) : "");
+}
+
+function priced(cost) {
+  const plans = [["this plan", cost.seconds, null], ...cost.candidates.map((one) => [one.name, one.seconds, one.measured_seconds])];
+  if (cost.all_cpu_seconds !== null && !cost.candidates.length) plans.push(["all on the CPU", cost.all_cpu_seconds, null]);
+  return make(
+    "div", null, make("p", { class: "muted" }, `Costs of ${sourceWords(cost) || "unknown origin"}.`, cost.bound_kind ? ` The bound: ${cost.bound_kind}.` : "", cost.note ? ` ${cost.note}` : ""),
+    plainTable(["weighed", "predicted", "measured"], ["", "number", "number"], plans.map(([name, predicted, measured]) => [name, timeText(predicted), timeText(measured)])),
+  );
+}
+
+function ruled(rules) {
+  const where = (rule) => [rule.source, rule.line === null ? "" : `line ${rule.line}`].filter(Boolean).join(" ");
+  const binds = (rule) => (rule.nodes ? countText(rule.nodes, "node") : make("span", { class: "worse" }, "binds nothing"));
+  return make("div", null, make("h3", null, "Rules"), plainTable(
+    ["rule", "binds", "from", "note"], ["", "", "", ""], rules.map((rule) => [make("code", null, rule.text), binds(rule), where(rule), rule.note]),
+  ));
+}
+
+function bound(plan) {
+  return make(
+    "div", null, make("h3", null, "Plan file"), make("p", null, make("code", null, plan.path), `: ${countText(plan.bound, "node")} placed, ${countText(plan.lost.length, "entry", "entries")} lost.`),
+    plan.lost.length ? plainTable(["node", "device", "why it is lost"], ["", "", ""], plan.lost.map((entry) => [make("code", null, entry.name), entry.device, entry.why])) : null,
+  );
+}

@@ -1,0 +1,58 @@
+// Where segments stand on the axis: they run one after another, so each begins where the one before it ends.
+
+const WIDTHS = [
+  { key: "predicted", title: "predicted time", of: (segment) => segment.predicted },
+  { key: "seconds", title: "measured time", of: (segment) => segment.seconds },
+  { key: "flops", title: "FLOPs", of: (segment) => segment.flops },
+  { key: "equal", title: "equal widths", of: () => 1 },
+];
+
+/** The measures that every segment has, of both plans where there are two: they are looked at side by side. */
+function knownWidths() {
+  const known = (plan, of) => {
+    const values = plan.segments.map(of);
+    return values.every((value) => typeof value === "number" && value >= 0) && sum(values) > 0;
+  };
+  return WIDTHS.filter(({ of }) => [data, data.before].filter(Boolean).every((plan) => known(plan, of)));
+}
+
+/** Ends of the segments from 0 to 1: `starts` has one entry more than there are segments. */
+function scale(plan, measure) {
+  const values = plan.segments.map(measure.of);
+  // Each has at least a sliver, or the short ones could not be seen or pointed at.
+  const sliver = measure.key === "equal" ? 0 : (sum(values) / Math.max(1, values.length)) * 0.25;
+  const starts = new Float64Array(values.length + 1);
+  values.forEach((value, index) => {
+    starts[index + 1] = starts[index] + value + sliver;
+  });
+  const whole = starts[values.length] || 1;
+  return starts.map((start) => start / whole);
+}
+
+/** The segment at a place of the axis. */
+function segmentAt(starts, place) {
+  let [low, high] = [0, starts.length - 2];
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (starts[middle] <= place) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
+/** What passes between every two segments, merged: {from, to, bytes, count}. */
+function edgesOf(plan) {
+  const found = new Map();
+  plan.segments.forEach((segment, to) => {
+    for (const tensor of segment.in) {
+      const from = plan.maker.get(plan.tensors[tensor][0]);
+      if (from === undefined) continue;
+      const key = from * plan.segments.length + to;
+      if (!found.has(key)) found.set(key, { from, to, bytes: 0, count: 0 });
+      const edge = found.get(key);
+      edge.bytes += plan.tensors[tensor][3] || 0;
+      edge.count += 1;
+    }
+  });
+  return [...found.values()];
+}

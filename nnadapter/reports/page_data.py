@@ -1,0 +1,131 @@
+"""The facts of a report as the HTML page reads them: columns instead of objects, every long text once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.drivers.selection import HOSTS
+from nnadapter.reports.plain import plain
+
+if TYPE_CHECKING:
+    from nnadapter.reports.difference import Difference
+    from nnadapter.reports.facts import NodeFacts, PartitionReport, SegmentFacts, TensorFacts
+
+_STATES = ("folded", "unused")
+
+
+class _Interned:
+    """Texts or rows in order of first use, and the position of each."""
+
+    def __init__(self) -> None:
+        self._positions: dict[Any, int] = {}
+
+    def position(self, item: Any) -> int:
+        return self._positions.setdefault(item, len(self._positions))
+
+    def items(self) -> list[Any]:
+        return list(self._positions)
+
+
+def page_data(report: PartitionReport, title: str, difference: Difference | None) -> dict[str, Any]:
+    """Return what the page shows, as plain data.
+
+    `nodes` are columns of equal length. `place` counts in `places`: the devices, then `folded` and `unused`; `op`,
+    `runs` and `refused` count in `ops`, `texts` and `refusals`, and tensors in `tensors`.
+    """
+    return {
+        **_plan(report),
+        "title": title,
+        "policy": report.policy,
+        "inputs": [[name, list(shape)] for name, shape in report.input_shapes.items()],
+        "coverage": plain(report.coverage),
+        "switches": report.switches,
+        "exact": report.exact,
+        "notes": list(report.notes),
+        "weights": plain(report.weights),
+        "cost": None if report.cost is None else {**plain(report.cost), "cpu_is_better": report.cost.cpu_is_better},
+        "rules": [plain(rule) for rule in report.rules],
+        "plan_file": None if report.plan_file is None else plain(report.plan_file),
+        **_nodes(report),
+        "difference": None if difference is None else difference.to_dict(),
+        "before": None if difference is None else _plan(difference.old),
+    }
+
+
+def _plan(report: PartitionReport) -> dict[str, Any]:
+    """Devices, segments and what passes between them."""
+    tensors = _Interned()
+    return {
+        "devices": list(report.devices),
+        "hosts": [name in HOSTS for name in report.devices],
+        "segments": [_segment(segment, report.devices.index(segment.device), tensors) for segment in report.segments],
+        "tensors": tensors.items(),
+    }
+
+
+def _segment(segment: SegmentFacts, device: int, tensors: _Interned) -> dict[str, Any]:
+    def crossing(found: Iterable[TensorFacts]) -> list[int]:
+        return [tensors.position((item.name, item.dtype or "", _shape(item.shape), item.nbytes)) for item in found]
+
+    told = {
+        "seconds": segment.seconds,
+        "predicted": segment.predicted_seconds,
+        "transfer": segment.transfer_seconds,
+        "launch": segment.launch_seconds,
+        "benefit": segment.benefit_seconds,
+        "compile": segment.compile_seconds,
+        "facts": dict(segment.facts),
+        "failures": list(segment.failures),
+    }
+    return {
+        "device": device,
+        "count": len(segment.nodes),
+        "flops": segment.flops,
+        "weights": segment.weight_bytes,
+        "in": crossing(segment.inputs),
+        "out": crossing(segment.outputs),
+        **{key: value for key, value in told.items() if value not in (None, {}, [])},
+    }
+
+
+def _shape(shape: tuple[int | str | None, ...] | None) -> str:
+    return "unknown" if shape is None else f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
+
+
+def _nodes(report: PartitionReport) -> dict[str, Any]:
+    places = {name: index for index, name in enumerate((*report.devices, *_STATES))}
+    ops, texts, refusals = _Interned(), _Interned(), _Interned()
+    nodes = report.nodes
+    columns = {
+        "name": [node.name for node in nodes],
+        "op": [ops.position(_op(node)) for node in nodes],
+        "place": [places[node.device or node.state] for node in nodes],
+        "segment": [-1 if node.segment is None else node.segment for node in nodes],
+        "flops": [node.flops for node in nodes],
+        "bytes": [node.nbytes for node in nodes],
+        "seconds": [node.predicted_seconds for node in nodes],
+        "runs": [texts.position(node.runs_as) for node in nodes],
+        "refused": [
+            [refusals.position((item.device, item.reason, item.detail)) for item in node.refusals] for node in nodes
+        ],
+    }
+    return {
+        "places": list(places),
+        "nodes": columns,
+        "bodies": {index: _bodies(node) for index, node in enumerate(nodes) if node.bodies},
+        "ops": ops.items(),
+        "texts": texts.items(),
+        "refusals": refusals.items(),
+    }
+
+
+def _op(node: NodeFacts) -> str:
+    return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+
+
+def _bodies(node: NodeFacts) -> list[str]:
+    return [
+        f"{body.name}: {', '.join(f'{op_type} x{number}' for op_type, number in body.op_types.items())}"
+        for body in node.bodies
+    ]

@@ -1,0 +1,139 @@
+"""Two devices: placements worth pricing, from cuts that know more and more of launches, and a lower bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from partition.batches import Rows
+from partition.cuts import TwoWay, two_way
+from partition.graph import Graph
+from partition.paths import along_paths, costliest_path, everywhere
+from partition.penalties import penalised, placement_costs
+from partition.pricing import Prices
+from partition.returns import charges
+from partition.search import improve
+from partition.topology import Seconds, Topology, topology_of
+
+_SHARES = (0.25, 0.5, 1.0)
+"""Parts of a launch that are added to every value that crosses."""
+_ROUNDS = 16
+"""Cuts along paths at most, and as many that know what returns."""
+_CUT_WORK = 300_000
+"""Atoms that cuts of one kind may touch; three cuts are allowed in any case."""
+_SEARCH_WORK = 12_000_000
+"""Atoms that the search may touch."""
+_STARTS = 3
+"""Placements that the search starts from at most."""
+_TIGHT = 1 + 1e-9
+"""How much a bound may rise and still count as the same one."""
+
+Named = tuple[str, Rows]
+"""What found a placement, and for every atom the row of its device."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """What placement on some devices found out."""
+
+    placements: tuple[Named, ...]
+    bound: float
+    """Seconds: no placement costs less."""
+
+
+def place_on_two(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> Found | None:
+    """Return placements on two devices and a lower bound of every placement's cost; None if there is no placement.
+
+    1. One cut without launches; some with a part of a launch added to every value that crosses.
+    2. Cuts along paths (`partition.paths`), each with the costliest path of the one before it as one more path.
+    3. The same, charged with what values cost that come back to their device (`partition.returns`).
+    4. The cheapest three of all these placements and `starts`, improved by search with true prices.
+
+    The bound. A placement on one device alone has one segment and its price is known. Any other one has a segment on
+    both devices at least, and none costs less than the cut without launches; so it costs at least that cut and a launch
+    on both. And every placement costs at least what a cut along paths says. So no placement costs less than the least
+    of: everything on one device, and on the other, and the larger of the plain cut with two launches and of all cuts
+    along paths.
+
+    Args:
+        graph: the graph; it has an atom.
+        prices: of two devices, columns in the order of the graph's topology.
+        starts: further placements to begin with.
+    """
+    topology = topology_of(graph)
+    plain = two_way(topology, prices, (0, 1))
+    if plain is None:
+        return None
+    cuts: list[Named] = [("cut without launches", _rows(plain))]
+    for share in _SHARES if prices.launch.any() else ():
+        found = two_way(topology, prices, (0, 1), surcharge=everywhere(prices.launch * share, topology.atoms))
+        cuts += [] if found is None else [(f"cut with {share:g} launches per crossing", _rows(found))]
+    paths = list(_along_paths(graph, topology, prices, plain)) if prices.launch.any() else []
+    cuts += [(f"cut along {at} paths", _rows(found)) for at, found in enumerate(paths, 1)]
+    soft = penalised(graph, prices)
+    cuts += _with_returns(graph, soft, plain)
+    alone = [(f"all on {name}", np.full(topology.atoms, row, np.int8)) for row, name in enumerate(prices.devices)]
+    named = (*starts, *cuts, *alone)
+    costs = placement_costs(graph, soft, [rows for _, rows in named])
+    mixed = max(plain.bound + float(prices.launch.sum()), *(found.bound for found in paths), 0.0)
+    searched = _searched(graph, soft, named, costs)
+    return Found((*named, *searched), min(mixed, float(costs[-2:].min())))
+
+
+def _rows(found: TwoWay) -> Rows:
+    return found.second.astype(np.int8)
+
+
+def _along_paths(graph: Graph, topology: Topology, prices: Prices, plain: TwoWay) -> Iterator[TwoWay]:
+    """Cuts along more and more paths, until the bound no longer rises."""
+    found, bound, still = plain, 0.0, 0
+    paths = []
+    for _ in range(_rounds(topology)):
+        paths.append(costliest_path(graph, found.second.astype(np.int64), prices.launch))
+        surcharge = along_paths(paths, prices.launch, topology.atoms)
+        following = two_way(topology, prices, (0, 1), surcharge=surcharge)
+        if following is None or still > 2:
+            return
+        found = following
+        still = still + 1 if found.bound <= bound * _TIGHT else 0
+        bound = max(bound, found.bound)
+        yield found
+
+
+def _with_returns(graph: Graph, prices: Prices, plain: TwoWay) -> Iterator[Named]:
+    """Cuts along more and more paths that pay on average what returning values cost the placements so far."""
+    topology = topology_of(graph)
+    rows, total = _rows(plain), np.zeros((2, topology.atoms))
+    paths = []
+    for at in range(1, _rounds(topology) + 1):
+        wide = rows.astype(np.int64)
+        charged = charges(graph, prices, wide)
+        if at == 1 and not charged.any():
+            return
+        total += charged
+        paths.append(costliest_path(graph, wide, prices.launch))
+        surcharge = along_paths(paths, prices.launch, topology.atoms)
+        surcharge = replace(surcharge, atom=surcharge.atom + total / at)
+        found = two_way(topology, prices, (0, 1), surcharge=surcharge)
+        if found is None:
+            return
+        rows = _rows(found)
+        yield f"cut {at} with returns", rows
+
+
+def _rounds(topology: Topology) -> int:
+    return min(_ROUNDS, max(3, _CUT_WORK // topology.atoms))
+
+
+def _searched(graph: Graph, prices: Prices, named: tuple[Named, ...], costs: Seconds) -> Iterator[Named]:
+    movable = np.flatnonzero(np.isfinite(prices.run).all(axis=0))
+    work, seen = _SEARCH_WORK, set[bytes]()
+    for at in np.argsort(costs, kind="stable").tolist():
+        name, rows = named[at]
+        if rows.tobytes() in seen or len(seen) == _STARTS or not np.isfinite(costs[at]):
+            continue
+        seen.add(rows.tobytes())
+        better, work = improve(graph, prices, rows, movable, work)
+        yield f"search from {name}", better

@@ -1,0 +1,235 @@
+"""The HTML report in a real browser: what it shows, that it asks for nothing, and that names stay names."""
+
+from __future__ import annotations
+
+import pytest
+
+from nnadapter.reports.difference import compare_reports
+from tests.reports.made import HOSTILE, made_report, priced
+
+pytestmark = pytest.mark.browser
+
+ROWS = "#nodes .body .row"
+NAMES = f"{ROWS} .cell:first-child"
+KEYS = {"right": "\ue014", "left": "\ue012", "down": "\ue015", "enter": "\ue007", "end": "\ue010"}
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (400, "light")])
+def test_it_opens_without_a_complaint_or_a_request(show, width, scheme):
+    old = made_report(30, every=2)
+    new = priced(made_report(30))
+    page = show(new, difference=compare_reports(old, new), width=width, scheme=scheme)
+    page.picture(f"{width}-{scheme}")
+    assert page.complaints() == [] and page.requests() == []
+    assert page.run("document.documentElement.scrollWidth") <= width
+    light = sum(map(int, page.run("getComputedStyle(document.body).backgroundColor.match(/\\d+/g)")))
+    assert (light > 600) == (scheme == "light")
+
+
+def test_the_policy_of_the_page_forbids_what_it_does_not_need(show):
+    page = show(made_report())
+    page.run("(document.body.append(Object.assign(new Image(), {src: 'https://example.invalid/x.png'})), 1)")
+    page.run("(document.body.append(Object.assign(document.createElement('script'), {text: 'window.broken = 1'})), 1)")
+    page.settle()
+    assert page.run("window.broken") is None
+    assert any("Content Security Policy" in text for text in page.complaints())
+
+
+def test_search_narrows_the_table(show):
+    page = show(made_report(60))
+    assert page.one("#found").text == "60 of 60 nodes"
+    page.search("node/5")
+    assert page.one("#found").text == "11 of 60 nodes"
+    assert all(name.startswith("node/5") for name in page.texts(NAMES))
+    page.search("op:op2 device:cpu")
+    expected = [f"node/{index}" for index in range(60) if index % 7 == 2 and index % 3 == 2]
+    assert page.texts(NAMES) == expected
+    page.search("nothing like it")
+    assert page.one("#nodes .empty").is_displayed()
+
+
+def test_sorting(show):
+    page = show(made_report(20))
+    head = page.all("#nodes [role=columnheader]")[0]
+    for order, first in (("ascending", "node/0"), ("descending", "node/19")):
+        head.find_element("css selector", "button").click()
+        page.settle()
+        assert head.get_attribute("aria-sort") == order
+        assert page.texts(NAMES)[0] == first
+
+
+def test_a_row_tells_why(show):
+    page = show(made_report(9))
+    page.one("#nodes .body").send_keys(KEYS["down"] * 3 + KEYS["enter"])
+    page.settle()
+    panel = page.one("#nodes .panel").text
+    assert "node/2" in panel and "refused by npu" in panel and "node/2 is int64" in panel
+
+
+def test_the_lanes_show_every_segment(show):
+    report = made_report(12)
+    page = show(report)
+    view = page.one("#plan .lane-view")
+    for index in range(len(report.segments)):
+        view.send_keys(KEYS["right"])
+        page.settle()
+        assert f"Segment {index} on {report.segments[index].device}" in page.one("#segment h3").text
+    assert page.texts("#segment .tensors .mono") == ["t7", "t8"]
+    # What is drawn has the colours of both devices.
+    drawn = page.run(
+        """(() => {
+            const canvas = document.querySelector("#plan canvas");
+            const points = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+            const seen = new Set();
+            for (let at = 0; at < points.length; at += 4) seen.add([...points.slice(at, at + 3)].join());
+            return [...seen];
+        })()"""
+    )
+    assert {"156,199,240", "207,213,221"} <= set(drawn)
+
+
+def test_pointing_at_a_segment_tells_of_it_and_a_click_keeps_it(show):
+    from selenium.webdriver import ActionChains
+
+    page = show(made_report(4))
+    canvas = page.one("#plan canvas")
+    width = canvas.size["width"]
+    ActionChains(page.browser).move_to_element_with_offset(
+        canvas, 40 - width // 2, 30 - canvas.size["height"] // 2
+    ).perform()
+    page.settle()
+    assert "segment 0 on npu: 2 nodes" in page.one("#tip").text
+    ActionChains(page.browser).click().perform()
+    page.settle()
+    assert page.one("#segment h3").text == "Segment 0 on npu"
+    page.one("#segment dl button").click()
+    page.settle()
+    assert page.one("#search").get_attribute("value") == "segment:0" and page.one("#found").text == "2 of 4 nodes"
+
+
+def test_zooming_keeps_the_chart_in_its_frame(show):
+    page = show(made_report(300))
+    view = page.one("#plan .lane-view")
+    view.send_keys("+++++")
+    page.settle()
+    assert page.run("arguments[0].scrollWidth > 4 * arguments[0].clientWidth", view)
+    view.send_keys(KEYS["end"])
+    page.settle()
+    assert page.run("arguments[0].scrollLeft > 0", view)
+    view.send_keys("0")
+    page.settle()
+    assert page.run("arguments[0].scrollWidth <= arguments[0].clientWidth", view)
+
+
+def test_hostile_names_are_text(show):
+    page = show(made_report(names=HOSTILE, every=1), title=HOSTILE[0])
+    assert page.complaints() == [] and page.requests() == []
+    assert page.run("document.querySelectorAll('img, b, iframe').length") == 0
+    assert page.texts(NAMES) == list(HOSTILE)
+    assert page.run("document.title") == f"{HOSTILE[0]} · partition report"
+    for index in range(len(HOSTILE)):
+        page.all(ROWS)[index].click()
+        assert page.texts("#nodes .panel h3") == [HOSTILE[index]]
+
+
+def test_twenty_thousand_nodes(show):
+    page = show(made_report(20_000, every=2))
+    assert page.one("#found").text == "20,000 of 20,000 nodes"
+    assert len(page.all(ROWS)) < 60
+    for share in (0.5, 1):
+        page.run("arguments[0].scrollTop = arguments[0].scrollHeight * arguments[1]", page.one("#nodes .body"), share)
+        page.settle()
+    assert page.texts(NAMES)[-1] == "node/19999"
+    page.search("node/1234")
+    assert page.one("#found").text == "11 of 20,000 nodes"
+    page.one("#plan .lane-view").send_keys("+" * 12 + KEYS["end"])
+    page.settle()
+    assert page.one("#segment h3").text == "Segment 19999 on cpu"
+    page.picture("20000")
+    assert page.complaints() == []
+
+
+def test_refusals_and_op_types_lead_to_their_nodes(show):
+    page = show(made_report(21))
+    assert "FLOPs: times are not known" in page.one("#refused").text
+    page.one("#refused button.link").click()
+    page.settle()
+    assert page.texts(f"{ROWS} .cell:nth-child(3)") and set(page.texts(f"{ROWS} .cell:nth-child(3)")) == {"cpu"}
+    page.all("#ops button.link")[0].click()
+    page.settle()
+    assert len(set(page.texts(f"{ROWS} .cell:nth-child(2)"))) == 1
+
+
+def test_costs_rules_and_plan_file(show):
+    page = show(priced(made_report(12)))
+    text = page.one("main").text
+    for words in (
+        "The CPU alone is better", "gap 25.0%", "simulated", "binds nothing", "rules.toml line 7",
+        "no node has this name", "everything supported", "in predicted time",
+    ):  # fmt: skip
+        assert words in text, words
+
+
+def test_before_and_after(show):
+    old, new = made_report(30, every=2), made_report(30)
+    page = show(new, difference=compare_reports(old, new))
+    page.picture("compared")
+    text = page.one("#compared").text
+    assert "better" in text and "nodes moved" in text
+    assert len(page.all(".lane-view")) == 2
+    page.one("#compared .lane-view").send_keys(KEYS["end"])
+    page.settle()
+    assert f"Segment {len(old.segments) - 1} on cpu" in page.one("#compared .panel h3").text
+
+
+def test_the_theme_can_be_chosen(show):
+    page = show(made_report())
+    grounds = []
+    for _ in range(3):
+        grounds.append(page.run("getComputedStyle(document.body).backgroundColor"))
+        page.one("#theme").click()
+    assert grounds[0] == grounds[1] != grounds[2]
+
+
+def test_everything_can_be_reached_and_has_a_name(show):
+    page = show(priced(made_report(12)))
+    nameless = page.run(
+        """[...document.querySelectorAll("button, input, select, [role=grid], [role=application]")].filter((one) =>
+            !(one.textContent.trim() || one.getAttribute("aria-label") || one.labels?.length)).length"""
+    )
+    assert nameless == 0
+    assert page.run("[...document.querySelectorAll('section')].every((one) => one.hidden || one.innerText.trim())")
+
+
+def contrast(first, second):
+    def light(colour):
+        parts = [part / 255 for part in colour]
+        linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    high, low = sorted((light(first), light(second)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_contrast(show, scheme):
+    """WCAG 2.2, 1.4.3: at least 4.5 to 1."""
+    page = show(made_report(), scheme=scheme)
+
+    def colour(name):
+        script = """(() => {
+            const probe = document.createElement("i");
+            probe.style.color = `var(${arguments[0]})`;
+            document.body.append(probe);
+            const found = getComputedStyle(probe).color.match(/\\d+/g).slice(0, 3).map(Number);
+            probe.remove();
+            return found;
+        }).apply(null, arguments)"""
+        return page.run(script, name)
+
+    grounds = [colour(name) for name in ("--card", "--soft", "--ground")]
+    for name in ("--text", "--muted", "--accent", "--good", "--bad"):
+        for ground in grounds:
+            assert contrast(colour(name), ground) >= 4.5, (name, ground)
+    for name in (*(f"--device-{index}" for index in range(8)), "--host"):
+        assert contrast(colour("--on-device"), colour(name)) >= 4.5, name

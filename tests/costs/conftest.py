@@ -1,0 +1,14 @@
+"""What is kept between sessions lies in a folder of the test's own; the metered device starts anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import metered_driver
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(metered_driver, "STATE", {"now": 0.0, "version": "1.0", "profile": None})
+    return tmp_path / "cache"

@@ -1,0 +1,113 @@
+"""Calibration of a device whose time is known to the nanosecond."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nnadapter.costs.calibrating import ROUNDS, calibrate
+from nnadapter.costs.classes import OperationClass
+from nnadapter.costs.fitting import fit
+from nnadapter.drivers import Profile
+from nnadapter.errors import InvalidOptionError, NotDelegatedError
+from tests import metered_driver
+from tests.metered_driver import BYTE, COSTS, LAUNCH, OTHERS, TENSOR
+
+OF_CLASS = {"elementwise": OTHERS, "convolution": COSTS["CONV_2D"], "matrix": COSTS["MAT_MUL"],
+            "function": COSTS["TANH"], "normalisation": COSTS["SOFTMAX"], "reduction": COSTS["REDUCE_MAX"],
+            "movement": COSTS["SPLIT"]}  # fmt: skip
+
+
+def measure(**options):
+    return calibrate("metered", options, clock=metered_driver.now, budget_seconds=1e9)
+
+
+@pytest.mark.parametrize("disturbed", [False, True])
+def test_the_lines_are_found_again(disturbed):
+    found = measure(disturbed=disturbed)
+    assert found.launch_seconds == pytest.approx(LAUNCH, rel=0.03)
+    assert found.transfer_seconds == pytest.approx(TENSOR, rel=0.03)
+    assert found.transfer_seconds_per_byte == pytest.approx(BYTE, rel=0.03, abs=0)
+    for name, (once, per_flop, per_byte) in OF_CLASS.items():
+        line = found.lines[OperationClass(name)]
+        assert line.seconds == pytest.approx(once, rel=0.05, abs=0), name
+        assert line.seconds_per_flop == pytest.approx(per_flop, rel=0.05, abs=0), name
+        assert line.seconds_per_byte == pytest.approx(per_byte, rel=0.05, abs=0), name
+        assert found.errors[OperationClass(name)] < 0.01
+    # of a depthwise convolution FLOPs and bytes go together, so that FLOPs stand for both
+    depthwise = found.lines[OperationClass.DEPTHWISE]
+    assert depthwise.seconds_per_flop > COSTS["CONV_2D"][1] and depthwise.seconds_per_byte == 0
+    assert not found.left_out
+
+
+def test_what_a_device_refuses_or_fails_at_is_left_out_and_said():
+    found = measure(off="CONV_2D", breaks_on="SOFTMAX")
+    left = {each.value: why for each, why in found.left_out.items()}
+    assert left.keys() == {"convolution", "depthwise", "normalisation"} and found.left_out.keys().isdisjoint(
+        found.lines
+    )
+    assert (
+        left["convolution"] == "switched_off: off today" and "RuntimeError: out of registers" in left["normalisation"]
+    )
+    assert "normalisation  not measured: it failed: RuntimeError: out of registers" in str(found)
+
+
+def test_a_class_is_measured_without_the_one_it_leans_on():
+    found = measure(off="ADD,MUL")
+    assert OperationClass.ELEMENTWISE in found.left_out
+    assert (found.launch_seconds, found.transfer_seconds) == (pytest.approx(LAUNCH + 2 * TENSOR, rel=0.1), 0.0)
+
+
+def test_a_device_that_takes_nothing_is_an_answer():
+    everything = "ADD,SUB,MUL,TANH,SPLIT,REDUCE_MAX,SOFTMAX,MAT_MUL,CONV_2D"
+    with pytest.raises(NotDelegatedError, match=r"'metered' can run none .*switched_off: off today"):
+        measure(off=everything)
+
+
+def test_a_simulated_clock_is_not_calibrated():
+    with pytest.raises(InvalidOptionError, match="without the simulated clock"):
+        calibrate("fake_npu", {"clock": "simulated"})
+
+
+def test_rounds_end_with_the_budget_and_are_told():
+    told = []
+    calibrate("metered", clock=metered_driver.now, budget_seconds=0.0, advance=lambda: told.append(1))
+    assert len(told) == 3
+    told.clear()
+    calibrate("metered", clock=metered_driver.now, budget_seconds=1e9, advance=lambda: told.append(1))
+    assert len(told) == ROUNDS
+
+
+def test_programs_that_take_too_long_are_left_out(monkeypatch):
+    monkeypatch.setitem(COSTS, "CONV_2D", (1.0, 0.0, 0.0))
+    why = measure().left_out[OperationClass.CONVOLUTION]
+    assert why == "one run takes longer than 0.5 seconds"
+
+
+@pytest.mark.parametrize("device", ["cpu", "null"])
+def test_real_devices_are_measured_by_the_real_clock(device):
+    found = calibrate(device, budget_seconds=0.0)
+    assert not found.left_out
+    assert all(line.seconds + line.seconds_per_flop + line.seconds_per_byte >= 0 for line in found.lines.values())
+
+
+def test_a_device_keeps_what_it_declares_of_the_border():
+    from nnadapter.costs.device_costs import calibrated
+
+    declared = Profile(
+        peak_flops=1.0, bandwidth=1.0, launch_seconds=1.0, transfer_seconds=1.0, transfer_bandwidth=1.0,
+        boundary_dtypes=frozenset({"float32"}), channels_last=True, peak_of_dtype={"int8": 5.0},
+    )  # fmt: skip
+    costs = calibrated(measure(), declared)
+    assert costs.profile.launch_seconds == pytest.approx(LAUNCH, rel=0.03)
+    assert 1 / costs.profile.transfer_bandwidth == pytest.approx(BYTE, rel=0.03, abs=0)
+    assert costs.profile.boundary_dtypes == declared.boundary_dtypes and costs.profile.channels_last
+    assert costs.profile.peak_of_dtype == {}
+
+
+def test_coefficients_are_never_negative():
+    rows = np.array([[1.0, size] for size in (1, 2, 4, 8)])
+    found = fit(rows, [8.0, 4.0, 2.0, 1.0])
+    assert (found >= 0).all()
+    np.testing.assert_allclose(fit(rows, 3.0 + 2.0 * rows[:, 1]), [3.0, 2.0])
+    assert not fit(rows, [0.0] * 4).any()

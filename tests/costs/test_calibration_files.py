@@ -1,0 +1,149 @@
+"""Files of calibrations: kept, found again, and refused with one sentence where they are damaged."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nnadapter.costs.calibrating import calibrate
+from nnadapter.costs.calibration_files import (
+    find_calibration,
+    keep_calibration,
+    load_calibration,
+    read_calibration,
+)
+from nnadapter.costs.device_costs import device_costs
+from nnadapter.drivers import Profile
+from nnadapter.drivers.border import open_context
+from nnadapter.drivers.selection import select_one
+from nnadapter.errors import StoredFileError
+from tests import metered_driver
+
+
+@pytest.fixture
+def measured():
+    return calibrate("metered", clock=metered_driver.now)
+
+
+def costs_of(**options):
+    selected = select_one("metered", options)
+    device, context = open_context(selected)
+    return device_costs("metered", device.capability, context, selected.options)
+
+
+def table():
+    selected = select_one("metered", {})
+    return open_context(selected)[0].capability.options, selected.options
+
+
+def test_what_is_kept_is_found(measured, cache):
+    assert load_calibration("metered", *table()) is None
+    file = keep_calibration(measured)
+    assert file.parent == cache / "calibrations" and [*file.parent.iterdir()] == [file]
+    assert load_calibration("metered", *table()) == measured
+    assert costs_of().source == "calibrated" and costs_of().lines == measured.lines
+    assert costs_of(off="ADD").source == "calibrated", "what is refused does not change how long the rest takes"
+    assert costs_of(turbo=True).source == "assumed"
+
+
+def test_another_version_is_not_used_and_said(measured, monkeypatch):
+    keep_calibration(measured)
+    monkeypatch.setitem(metered_driver.STATE, "version", "2.0")
+    found = find_calibration("metered", *table())
+    assert found.calibration is None
+    assert "made with version 1.0 of its driver and interface 1.0, now 2.0 and 1.0, and is not used" in found.note
+    assert costs_of().source == "assumed" and found.note in costs_of().notes
+
+
+def test_a_profile_is_used_where_there_is_no_calibration(monkeypatch):
+    profile = Profile(peak_flops=1.0, bandwidth=1.0, launch_seconds=0, transfer_seconds=0, transfer_bandwidth=1.0)
+    monkeypatch.setitem(metered_driver.STATE, "profile", profile)
+    costs = costs_of()
+    assert (costs.source, costs.profile, costs.notes) == ("modelled", profile, ())
+
+
+@pytest.mark.parametrize(("how", "why"), [("wrong", "peak_flops is -1.0, expected"), ("raises", "no such register")])
+def test_a_wrong_profile_is_refused_with_a_sentence(how, why):
+    costs = costs_of(profile=how)
+    assert costs.source == "assumed" and why in costs.notes[0] and costs.notes[0].startswith("device 'metered': ")
+
+
+def test_a_file_that_ends_early_is_one_clear_error(measured):
+    file = keep_calibration(measured)
+    whole = file.read_bytes()
+    for end in range(len(whole) - 1):
+        file.write_bytes(whole[:end])
+        with pytest.raises(StoredFileError, match=r"line \d+, column \d+: .*; delete it, or run") as caught:
+            find_calibration("metered", *table())
+        assert str(file) in str(caught.value) and caught.value.file == str(file)
+    file.write_bytes(whole[:-1])  # without the last line's end it is whole
+    assert read_calibration(file) == measured
+
+
+def put(data, path, value):
+    *outer, last = path.split(".")
+    for name in outer:
+        data = data[name]
+    if value is KeyError:
+        del data[last]
+    else:
+        data[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "why"),
+    [
+        ("format_version", 2, "entry 'format_version': it is 2, expected 1"),
+        ("format_version", True, "entry 'format_version': it is True, expected 1"),
+        ("format_version", KeyError, "says no format_version"),
+        ("launch_seconds", -1e-9, "entry 'launch_seconds': it is -1e-09, expected a finite number"),
+        ("launch_seconds", "1", "entry 'launch_seconds': it is '1', expected a finite number"),
+        ("launch_seconds", True, "entry 'launch_seconds': it is True"),
+        ("launch_seconds", float("nan"), "NaN is no number"),
+        ("launch_seconds", float("inf"), "Infinity is no number"),
+        ("transfer_seconds", None, "entry 'transfer_seconds': it is None"),
+        ("lines", [], "entry 'lines': it is a list, expected an object"),
+        ("lines.matrix", {}, "entry 'lines.matrix': it lacks error, seconds"),
+        ("lines.matrix.seconds", [1], "entry 'lines.matrix.seconds': it is a list"),
+        ("lines.matrix.speed", 1, "entry 'lines.matrix': it lacks nothing and has unknown speed"),
+        ("lines.juggling", {}, "no class of operations called 'juggling'"),
+        ("left_out", {"other": 3}, "entry 'left_out.other': it is 3, expected a string"),
+        ("device", 1, "entry 'device': it is 1, expected a string"),
+        ("interface_version", [1], "it has 1 numbers, expected major and minor"),
+        ("interface_version", [1, -1], "entry 'interface_version.1': it is -1"),
+        ("options", {"turbo": None}, "entry 'options.turbo': it is no value of an option"),
+        ("extra", 1, "has unknown extra"),
+        ("device", KeyError, "it lacks device"),
+    ],
+)
+def test_entries_of_the_wrong_kind_are_named(measured, path, value, why):
+    file = keep_calibration(measured)
+    data = json.loads(file.read_text())
+    put(data, path, value)
+    file.write_text(json.dumps(data))
+    with pytest.raises(StoredFileError) as caught:
+        read_calibration(file)
+    assert why in str(caught.value) and "calibrate" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("contents", "why"),
+    [
+        (b"[]", "it is a list, expected an object"),
+        (b"\xff\xfe", "it is no text at byte 0"),
+        (b'{"a": 1, "a": 2}', "'a' stands twice in one object"),
+        (b"[" * 100_000, "no JSON"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, contents, why):
+    (tmp_path / "c.json").write_bytes(contents)
+    with pytest.raises(StoredFileError, match=why):
+        read_calibration(tmp_path / "c.json")
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_error(measured, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(StoredFileError, match="cannot be written.*NNADAPTER_CACHE_DIR"):
+        keep_calibration(measured)

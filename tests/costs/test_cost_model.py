@@ -1,0 +1,180 @@
+"""The cost model against counts by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nnadapter.costs import DeviceCosts, Source, weight_bytes
+from nnadapter.costs.boundary import CONVERSION_BANDWIDTH
+from nnadapter.costs.work import UNKNOWN_DIMENSION
+from nnadapter.drivers import Profile
+from tests.costs.judging import priced
+from tests.models import HEAD, parse
+from tests.test_atoms import GELU
+
+PROFILE = Profile(peak_flops=1e6, bandwidth=1e3, launch_seconds=3.0, transfer_seconds=0.25, transfer_bandwidth=1e3)
+"""Slow enough for every byte and every operation to show."""
+PLAIN = DeviceCosts(source=Source.MODELLED, profile=PROFILE)
+SIMULATED = ("fake_npu", {"clock": "simulated"})
+
+BLOCK = f"""{HEAD} block (float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] z)
+<float[4, 3, 3, 3] w = {{{", ".join(["0.5"] * 108)}}}, float[4] b = {{1, 2, 3, 4}},
+ float[4] scale = {{1, 1, 1, 2}}, float[4] mean = {{0, 0, 0, 1}}, float[4] variance = {{1, 1, 1, 4}}> {{
+    c = Conv <pads = [1, 1, 1, 1]> (x, w, b)
+    n = BatchNormalization (c, scale, b, mean, variance)
+    y = Relu (n)
+    z = Softmax <axis = 1> (y)
+}}"""
+IMAGE = 4 * 8 * 8
+"""Elements of c, n, y and z."""
+
+
+def rooted(flops, nbytes):
+    return max(flops / 1e6, nbytes / 1e3)
+
+
+def test_what_is_fused_is_priced_by_its_own_border():
+    found = priced(parse(BLOCK), "fake_npu", costs={"fake_npu": PLAIN, "cpu": PLAIN})
+    assert [len(atom) for atom in found.merged.graph.atoms] == [3, 1]
+    # x, the filter, one bias, four vectors of statistics (one of them that bias again), and y
+    nbytes = 4 * (3 * 8 * 8 + 108 + 4 + 3 * 4 + IMAGE)
+    flops = sum(found.judged.conversion.flops[node] for node in range(3))
+    assert found.run("fake_npu", "Conv", "Relu") == pytest.approx(rooted(flops, nbytes))
+    convolution = 4 * (3 * 8 * 8 + 108 + 4 + IMAGE)
+    normalisation = 4 * (IMAGE + 4 * 4 + IMAGE)
+    apart = [rooted(found.judged.conversion.flops[0], convolution), rooted(4 * IMAGE, normalisation)]
+    apart.append(rooted(IMAGE, 8 * IMAGE))
+    assert found.run("cpu", "Conv", "Relu") == pytest.approx(sum(apart), rel=1e-3)
+    assert found.run("cpu", "Softmax") == found.run("fake_npu", "Softmax")
+
+
+def test_a_spelled_out_gelu_is_one_thing():
+    found = priced(parse(GELU), "fake_npu", {"x": (5, 6)}, {"fake_npu": PLAIN, "cpu": PLAIN})
+    for device in ("fake_npu", "cpu"):
+        constants = 3 * 4
+        assert found.run(device, "Erf") == pytest.approx(rooted(0, 2 * 4 * 30 + constants))
+
+
+QUANTISED = """<ir_version: 10, opset_import: ["" : 20]> q (int8[1, 4] x) => (int8[1, 4] y)
+<float s = {0.5}, int8 zero = {0}, int8[4, 4] qw = {1,0,0,0, 0,1,0,0, 0,0,1,0, 0,0,0,1}> {
+    a = DequantizeLinear (x, s, zero)
+    b = DequantizeLinear (qw, s, zero)
+    c = MatMul (a, b)
+    y = QuantizeLinear (c, s, zero)
+}"""
+
+
+def test_a_quantised_group_moves_bytes_not_floats():
+    found = priced(parse(QUANTISED), "fake_npu", costs={"fake_npu": PLAIN, "cpu": PLAIN})
+    assert [len(atom) for atom in found.merged.graph.atoms] == [4]
+    scale_and_zero = 4 + 1
+    assert found.run("fake_npu", "MatMul") == pytest.approx(rooted(0, 4 + 16 + 4 + scale_and_zero))
+
+
+def test_views_and_what_a_device_makes_nothing_of_cost_nothing():
+    model = parse(f"""{HEAD} v (float[2, 6] x) => (float[3, 4] y) <int64[2] to = {{3, 4}}> {{
+        a = Relu(x)
+        b = Reshape(a, to)
+        y = Neg(b)
+    }}""")
+    slow = DeviceCosts(source=Source.MODELLED, profile=Profile(**{**_fields(PROFILE), "operation_seconds": 5.0}))
+    found = priced(model, "fake_npu", costs={"fake_npu": slow, "cpu": slow})
+    assert found.run("fake_npu", "Reshape") == 0.0
+    assert found.run("cpu", "Reshape") == 5.0
+
+
+def _fields(profile):
+    return {name: getattr(profile, name) for name in type(profile).__dataclass_fields__}
+
+
+def test_who_only_picks_does_not_read_the_whole_table():
+    model = parse(f"""{HEAD} g (int64[2] i) => (float[2, 4] y)
+        <float[100, 4] table = {{{", ".join(["1"] * 400)}}}> {{ y = Gather(table, i) }}""")
+    found = priced(model, "fake_npu", costs={"fake_npu": PLAIN})
+    assert found.run("fake_npu", "Gather") == pytest.approx(rooted(0, 16 + 32 + 32))
+
+
+def test_refused_atoms_are_infinite_and_the_host_crosses_for_nothing():
+    model = parse(BLOCK)
+    found = priced(model, ("fake_npu", {"switched_off": "Softmax"}))
+    assert found.run("fake_npu", "Softmax") == np.inf
+    assert found.run("cpu", "Softmax") < np.inf
+    row = found.table.devices.index("cpu")
+    assert not found.table.into[row].any() and not found.table.out[row].any() and found.table.launch[row] == 0
+    assert found.table.values == ("x", "c", "n", "y", "z")
+
+
+BORDER = f"""{HEAD} b (float[2, 6] x, int64[2, 6] i, bool[2, 6] k, float[1, 2, 3, 4] p, string[6] s)
+=> (float[2, 6] y, int64[2, 6] j, bool[2, 6] l, float[1, 2, 3, 4] q, string[6] t, int64[2, n] d, float[2, 6] f) {{
+    y = Neg(x)
+    j = Identity(i)
+    l = Not(k)
+    q = Neg(p)
+    t = Identity(s)
+    d = NonZero(x)
+    several = SequenceConstruct(x, x)
+    f = SequenceAt(several, zero)
+}}"""
+
+
+@pytest.fixture(scope="module")
+def border():
+    text = BORDER.replace("{\n    y =", "{\n    zero = Constant <value_int = 0> ()\n    y =")
+    profile = Profile(**{**_fields(PROFILE), "boundary_dtypes": frozenset({"float32", "bool"}), "channels_last": True})
+    costs = DeviceCosts(source=Source.MODELLED, profile=profile)
+    return priced(parse(text), "fake_npu", costs={"fake_npu": costs})
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds"),
+    [
+        ("x", 0.25 + 48 / 1e3),
+        ("i", 0.25 + 96 / 1e3 + 2 * 96 / CONVERSION_BANDWIDTH),
+        ("k", 0.25 + 12 / 1e3),
+        ("p", 0.25 + 96 / 1e3 + 2 * 96 / 1e3),
+        ("s", np.inf),
+        ("several", np.inf),
+        ("d", 0.25 + 2 * UNKNOWN_DIMENSION * 8 / 1e3 + 4 * UNKNOWN_DIMENSION * 8 / CONVERSION_BANDWIDTH),
+    ],
+)
+def test_what_crosses_is_priced_or_forbidden(border, name, seconds):
+    assert border.crossing("fake_npu", name) == pytest.approx(seconds)
+    assert border.crossing("cpu", name) == 0.0
+
+
+def test_assumptions_are_said(border):
+    assert any(f"priced as {UNKNOWN_DIMENSION:,}" in note for note in border.table.notes)
+    assert any("no formula for their FLOPs" in note for note in border.table.notes)
+
+
+def test_sources_are_said():
+    found = priced(parse(BLOCK), [SIMULATED, "null", "cpu"])
+    assert found.table.sources == {"fake_npu": "simulated", "null": "assumed", "cpu": "modelled"}
+    assert any("'null' are assumed" in note and "nnadapter calibrate null" in note for note in found.table.notes)
+
+
+def test_weights_that_two_segments_share_count_once():
+    ones = ", ".join(["1"] * 16)
+    model = parse(f"""{HEAD} w (float[1, 4] x) => (float[1, 4] y)
+    <float[4, 4] w = {{{ones}}}, float[4] b = {{1, 2, 3, 4}}> {{
+        a = MatMul(x, w)
+        c = Sin(a)
+        d = Add(c, b)
+        y = MatMul(d, w)
+    }}""")
+    found = priced(model, ("fake_npu", {"switched_off": "Sin"}))
+    weights = weight_bytes(found.judged.settle().plan)
+    assert weights.per_segment == (64, 0, 80)
+    assert weights.per_device == {"fake_npu": 80, "cpu": 0}
+    assert weights.total == 80
+
+
+def test_the_simulated_clock_is_about_what_is_predicted():
+    found = priced(parse(BLOCK), SIMULATED)
+    analysis = found.judged.settle()
+    (step,), (piece,) = analysis.plan.steps, analysis.pieces
+    table, row = found.table, found.table.devices.index("fake_npu")
+    border = sum(found.crossing("fake_npu", name) for name in (*step.inputs, *step.outputs))
+    predicted = table.run[row].sum() + table.launch[row] + border
+    assert 1e6 * predicted == pytest.approx(piece.admission.facts["simulated_us"], rel=0.1)

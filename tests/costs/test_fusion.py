@@ -1,0 +1,112 @@
+"""What a device fuses as atoms; brute force says which could run one after the other."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nnadapter.costs import Fusion, cost_table, merged
+from nnadapter.costs.fusion import fusion_of
+from nnadapter.drivers.interface import NO_OPERATION
+from partition.graph import Graph, Node
+from partition.verdict import SUPPORTED, Reason, Unsupported
+from tests.costs.judging import priced
+from tests.models import CHAIN, parse
+
+
+def graph_of(edges, nodes):
+    reads = {node: [f"v{a}" for a, b in edges if b == node] for node in range(nodes)}
+    made = tuple(Node(f"n{node}", "Sum", "", tuple(reads[node]) or ("x",), (f"v{node}",)) for node in range(nodes))
+    return Graph(made, {}, frozenset(), ("x",), tuple(f"v{node}" for node in range(nodes)))
+
+
+@st.composite
+def cases(draw):
+    nodes = draw(st.integers(2, 8))
+    pairs = list(combinations(range(nodes), 2))
+    edges = draw(st.lists(st.sampled_from(pairs), unique=True))
+    colours = draw(st.lists(st.integers(0, 3), min_size=nodes, max_size=nodes))
+    groups = [tuple(node for node in range(nodes) if colours[node] == colour) for colour in range(1, 4)]
+    return graph_of(edges, nodes), tuple(group for group in groups if len(group) > 1)
+
+
+def runnable(graph, atoms):
+    """Whether the atoms have no circle, by taking away what waits for nothing."""
+    left = {atom: set(atom) for atom in atoms}
+    while left:
+        waiting = {node for atom in left for node in atom}
+        made = {name for node in waiting for name in graph.nodes[node].outputs}
+        free = [
+            atom
+            for atom in left
+            if not any(
+                name in made and graph.producer[name] not in atom for node in atom for name in graph.nodes[node].reads
+            )
+        ]
+        if not free:
+            return False
+        for atom in free:
+            del left[atom]
+    return True
+
+
+@given(cases())
+def test_groups_are_atoms_unless_they_make_a_circle(case):
+    graph, groups = case
+    found = merged(graph, [Fusion(groups)])
+    singles = [(node,) for node in range(len(graph.nodes)) if not any(node in group for group in groups)]
+    if runnable(graph, [*groups, *singles]):
+        assert {atom for atom in found.graph.atoms if len(atom) > 1} == set(groups)
+    kept = [atom for atom in found.graph.atoms if len(atom) > 1]
+    assert set(kept) <= set(groups)
+    assert all(tuple(sorted(part)) == atom for part, atom in zip(found.parts, found.graph.atoms, strict=True))
+    for group in groups:  # what runs by itself is never taken apart for another group's sake
+        alone = [(node,) for node in range(len(graph.nodes)) if node not in group]
+        if not runnable(graph, [group, *alone]):
+            assert group not in kept
+
+
+def test_a_circle_is_left_and_the_rest_kept():
+    graph = graph_of([(0, 1), (1, 2), (3, 4)], 5)
+    assert merged(graph, [Fusion(((0, 2),)), Fusion(((3, 4),))]).graph.atoms == ((0,), (3, 4), (1,), (2,))
+
+
+def test_groups_of_two_devices_that_overlap_are_one():
+    graph = graph_of([(0, 1), (1, 2)], 3)
+    assert merged(graph, [Fusion(((0, 1),)), Fusion(((1, 2),))]).graph.atoms == ((0, 1, 2),)
+
+
+def test_verdicts_and_placements_are_carried_over():
+    graph = graph_of([(0, 1), (1, 2)], 3)
+    found = merged(graph, [Fusion(((1, 2),))])
+    no = Unsupported(Reason.SWITCHED_OFF, "off")
+    assert found.verdicts({"a": [SUPPORTED, no, SUPPORTED]}) == {"a": (SUPPORTED, no)}
+    assert found.spread(["cpu", "a"]) == ("cpu", "a", "a")
+    same = merged(graph, [])
+    assert same.graph is graph and same.parts == ((0,), (1,), (2,))
+
+
+def test_texts_say_what_runs_as_one():
+    judged = priced(parse(CHAIN), "null").judged
+    texts = ["one", NO_OPERATION, "two", "one"]
+    assert fusion_of(judged.graph, judged.conversion, range(4), texts) == Fusion(((0, 3),), frozenset({1}))
+    assert fusion_of(judged.graph, judged.conversion, range(4), texts[:3]) == Fusion()
+
+
+def test_a_device_is_not_asked_about_very_large_graphs(monkeypatch):
+    monkeypatch.setattr("nnadapter.costs.fusion.MOST_OPERATIONS", 3)
+    found = priced(parse(CHAIN), "fake_npu")
+    assert found.fusions["fake_npu"].groups == ()
+    assert any("not asked what it fuses of 4 operations" in note for note in found.table.notes)
+
+
+def test_a_group_that_could_not_be_an_atom_is_priced_apart():
+    found = priced(parse(CHAIN), "null")
+    circle = {"null": Fusion(((0, 2),))}  # node 1 stands between
+    graph = merged(found.judged.graph, circle.values())
+    assert len(graph.graph.atoms) == 4
+    table = cost_table(graph, found.judged.conversion, found.judged.verdicts, found.costs, circle)
+    np.testing.assert_array_equal(table.run, found.table.run)

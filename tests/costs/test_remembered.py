@@ -1,0 +1,75 @@
+"""Measured choices, remembered."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from nnadapter.costs.remembered import MeasuredChoice, MeasuredDevice, choice_key, recall, remember
+
+CHOICE = MeasuredChoice(
+    candidate="everything supported",
+    placement={"a": "fake_npu", "b": "cpu", "c": "fake_npu"},
+    seconds={"everything supported": 0.5, "all on the cpu": 0.75},
+)
+NPU = MeasuredDevice(name="fake_npu", version="1.0", options={"threads": 0, "switched_off": ("Erf",)})
+CPU = MeasuredDevice(name="cpu", version="1.20", options={})
+KEY = choice_key("0123", [NPU, CPU], {"x": (1, 3)}, "0.1")
+
+
+def test_what_is_remembered_is_recalled(cache):
+    assert recall(KEY) == (None, "")
+    file = remember(KEY, CHOICE)
+    assert recall(KEY) == (CHOICE, "") and [*(cache / "measured").iterdir()] == [file]
+
+
+def test_whatever_counts_changes_the_key():
+    other = MeasuredDevice(name="fake_npu", version="1.1", options=NPU.options)
+    keys = {
+        KEY,
+        choice_key("0124", [NPU, CPU], {"x": (1, 3)}, "0.1"),
+        choice_key("0123", [CPU, NPU], {"x": (1, 3)}, "0.1"),
+        choice_key("0123", [other, CPU], {"x": (1, 3)}, "0.1"),
+        choice_key("0123", [NPU, CPU], {"x": (1, 4)}, "0.1"),
+        choice_key("0123", [NPU, CPU], {"x": (1, 3)}, "0.2"),
+    }
+    assert len(keys) == 6
+    assert choice_key("0", [NPU], {"a": (1,), "b": (2,)}, "1") == choice_key("0", [NPU], {"b": (2,), "a": (1,)}, "1")
+
+
+def test_a_file_that_ends_early_is_as_if_absent_and_said():
+    file = remember(KEY, CHOICE)
+    whole = file.read_bytes()
+    for end in range(len(whole) - 1):
+        file.write_bytes(whole[:end])
+        found, note = recall(KEY)
+        assert found is None and str(file) in note and note.endswith("it counts as not measured")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('"a": 0', '"a": 7', "'placement.a': it is 7, expected a position in the list of 2 devices"),
+        ('"a": 0', '"a": -1', "it is -1, expected a whole number"),
+        ('"format_version": 1', '"format_version": 0', "expected 1"),
+        (KEY, KEY[::-1], "entry 'key'"),
+        ("0.5", "-0.5", "seconds.everything supported"),
+    ],
+)
+def test_wrong_entries_are_said(old, new, why):
+    file = remember(KEY, CHOICE)
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+    assert recall(KEY)[0] is None and why in recall(KEY)[1]
+
+
+def test_sessions_at_once_leave_one_whole_file(cache):
+    choices = [
+        MeasuredChoice(candidate=str(each), placement={"n": "cpu"}, seconds={str(each): float(each)})
+        for each in range(20)
+    ]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda choice: remember(KEY, choice), choices))
+    assert recall(KEY)[0] in choices and len([*(cache / "measured").iterdir()]) == 1

@@ -1,0 +1,96 @@
+"""The simulated clock, by hand and against the schema table's FLOPs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers.fake_npu.clock import instruction_flops, simulated_profile, simulated_seconds
+from nnadapter.drivers.fake_npu.lowering import lower
+from nnadapter.drivers.fake_npu.scratch import with_scratch
+from nnadapter.drivers.profile import flaw
+from nnadapter.errors import InvalidOptionError
+from nnadapter.ir.operations import schema_of
+from tests.ir.passes.program import Program, random
+from tests.models import CHAIN, parse
+
+LIMITS = {"peak_gflops": 1.0, "bandwidth_gbs": 1.0, "launch_us": 100.0, "transfer_gbs": 1.0}
+
+
+def products(model):
+    """FLOPs of the lowered instructions that are products, by the clock."""
+    graph = with_scratch(lower(model, half_precision=False).graph)
+    found = 0.0
+    for each in graph.instructions:
+        types = [[graph.tensors[index].type for index in group] for group in (each.inputs, each.outputs)]
+        if each.kernel not in ("transpose", "copy"):
+            found += instruction_flops(each, *types)
+    return found
+
+
+def declared(model):
+    return sum(
+        schema_of(each.type).flops(
+            [model.type_of(index) for index in each.inputs],
+            [model.operands[index].type for index in each.outputs],
+            each.attributes,
+        )
+        for each in model.operations
+    )
+
+
+@pytest.mark.parametrize(
+    ("type_", "x", "weight", "attributes"),
+    [
+        ("CONV_2D", (1, 6, 9, 7), (8, 6, 1, 1), {}),
+        ("CONV_2D", (2, 6, 9, 7), (8, 6, 5, 3), {"strides": (2, 1), "pads": (1, 1, 1, 1)}),
+        ("CONV_2D", (1, 6, 9, 7), (6, 3, 3, 3), {"group": 2, "strides": (2, 2)}),
+        ("CONV_2D", (1, 32, 9, 7), (32, 1, 3, 3), {"group": 32}),
+        ("CONV_2D_TRANSPOSE", (1, 6, 5, 4), (6, 8, 3, 3), {}),
+        ("CONV_3D", (1, 4, 5, 6, 7), (6, 4, 3, 3, 3), {}),
+        ("CONV_3D_TRANSPOSE", (1, 4, 5, 6, 7), (4, 6, 3, 3, 3), {}),
+        ("MAT_MUL", (3, 4, 5), (5, 6), {}),
+    ],
+)
+def test_products_count_what_the_schema_says(type_, x, weight, attributes):
+    program = Program(x=x)
+    model = program.finish(program(type_, program.x, random(1, *weight), **attributes))
+    assert products(model) == pytest.approx(declared(model), rel=0.02)
+
+
+def test_transformed_tiles_count_their_own_products():
+    program = Program(x=(1, 64, 56, 56))
+    model = program.finish(program("CONV_2D", program.x, random(1, 64, 64, 3, 3), pads=(1, 1, 1, 1)))
+    assert products(model) == pytest.approx(declared(model) * 16 / 36, rel=0.02)
+
+
+def test_seconds_by_hand():
+    program = Program(x=(4, 8))
+    model = program.finish(program("NEG", program.x))
+    graph = lower(model, half_precision=False).graph
+    nbytes = 4 * 32
+    expected = 100e-6 + 2 * 10e-6 + 2 * nbytes / 1e9 + 1e-6 + 2 * nbytes / 1e9
+    profile = simulated_profile(**LIMITS, half_precision=False)
+    assert simulated_seconds(graph, profile) == pytest.approx(expected)
+    assert not flaw(profile) and profile.simulated
+    assert simulated_profile(**LIMITS, half_precision=True).peak_flops == 2 * profile.peak_flops
+
+
+@pytest.mark.parametrize("clock", ["real", "simulated"])
+def test_reports_have_simulated_time_beside_real_time_if_asked(clock):
+    x = np.ones((2, 3), np.float32)
+    with nna.InferenceSession(parse(CHAIN), devices=("fake_npu", {"clock": clock})) as session:
+        session.run(None, {"x": x})
+        (segment,) = session.report().segments
+    assert segment.seconds is not None
+    assert ("simulated_us" in segment.facts) is (clock == "simulated")
+    if clock == "simulated":
+        assert 120.0 < segment.facts["simulated_us"] < 130.0  # launch, two tensors, and some instructions of 1 us
+
+
+def test_limits_are_finite():
+    with pytest.raises(InvalidOptionError, match="'peak_gflops' of device 'fake_npu' is nan"):
+        nna.InferenceSession(parse(CHAIN), devices=("fake_npu", {"clock": "simulated", "peak_gflops": "nan"}))
+    with pytest.raises(InvalidOptionError, match="is at least 0.001"):
+        nna.InferenceSession(parse(CHAIN), devices=("fake_npu", {"bandwidth_gbs": 0}))

@@ -1,0 +1,122 @@
+"""A driver whose time is known: a clock that only computing moves, by launch, tensors and operations."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nnadapter.drivers import (
+    SUPPORTED,
+    Capability,
+    Context,
+    Device,
+    DeviceInfo,
+    Driver,
+    Execution,
+    ModelForm,
+    Option,
+    Profile,
+    Program,
+    Reason,
+    Unsupported,
+)
+from nnadapter.ir.operations import SCHEMAS
+
+LAUNCH, TENSOR, BYTE = 80e-6, 7e-6, 1 / 2e9
+"""Seconds of a segment, of a tensor that crosses, of a byte of it."""
+COSTS = {
+    "MAT_MUL": (3e-6, 1 / 5e11, 1 / 8e10),
+    "CONV_2D": (5e-6, 1 / 9e11, 1 / 6e10),
+    "SOFTMAX": (9e-6, 0.0, 1 / 1e10),
+    "TANH": (4e-6, 0.0, 1 / 2e10),
+    "REDUCE_MAX": (2e-6, 0.0, 1 / 3e10),
+    "SPLIT": (1e-6, 0.0, 1 / 5e10),
+    "CONCAT": (1e-6, 0.0, 1 / 5e10),
+}
+"""Operation -> seconds of one, of a FLOP, of a byte read or made."""
+OTHERS = (2e-6, 0.0, 1 / 4e10)
+STATE = {"now": 0.0, "version": "1.0", "profile": None}
+
+
+def now() -> float:
+    return STATE["now"]
+
+
+def seconds_of(model) -> float:
+    border = [model.operands[each].type.nbytes for each in (*model.inputs, *model.outputs)]
+    total = LAUNCH + TENSOR * len(border) + BYTE * sum(border)
+    for operation in model.operations:
+        inputs = [model.operands[each].type for each in operation.inputs if each >= 0]
+        outputs = [model.operands[each].type for each in operation.outputs]
+        flops = SCHEMAS[operation.type].flops(inputs, outputs, operation.attributes)
+        once, per_flop, per_byte = COSTS.get(operation.type, OTHERS)
+        total += once + per_flop * flops + per_byte * sum(each.nbytes for each in (*inputs, *outputs))
+    return total
+
+
+class MeteredExecution(Execution):
+    def __init__(self, model, disturbed):
+        self.model, self.disturbed, self.runs = model, disturbed, 0
+
+    def compute(self, inputs):
+        self.runs += 1
+        slower = 30.0 if self.disturbed and self.runs % 4 == 0 else 1.0
+        STATE["now"] += seconds_of(self.model) * slower
+        types = [self.model.operands[each].type for each in self.model.outputs]
+        return [np.zeros(each.dimensions, each.dtype.array_type) for each in types]
+
+
+class MeteredProgram(Program):
+    def __init__(self, model, disturbed):
+        self.model, self.disturbed = model, disturbed
+
+    def create_execution(self):
+        return MeteredExecution(self.model, self.disturbed)
+
+
+class MeteredContext(Context):
+    def __init__(self, options):
+        self.options = options
+
+    def supported(self, model):
+        refused = Unsupported(Reason.SWITCHED_OFF, "off today")
+        return [refused if each.type in self.options["off"] else SUPPORTED for each in model.operations]
+
+    def compile(self, model):
+        if any(operation.type in self.options["breaks_on"] for operation in model.operations):
+            raise RuntimeError("out of registers")
+        return MeteredProgram(model, self.options["disturbed"])
+
+    def profile(self):
+        if self.options["profile"] == "raises":
+            raise OSError("no such register")
+        if self.options["profile"] == "wrong":
+            return Profile(
+                peak_flops=-1.0, bandwidth=1e9, launch_seconds=0.0, transfer_seconds=0.0, transfer_bandwidth=1e9
+            )
+        return STATE["profile"]
+
+
+class MeteredDevice(Device):
+    @property
+    def capability(self):
+        return Capability(
+            form=ModelForm.IR,
+            options=(
+                Option(name="off", default=(), help="Operations to refuse.", affects_speed=False),
+                Option(name="breaks_on", default=(), help="Operations that do not compile.", affects_speed=False),
+                Option(name="disturbed", default=False, help="Every fourth run is slow.", affects_speed=False),
+                Option(name="profile", default="", help="How to ask for limits.", affects_speed=False),
+                Option(name="turbo", default=False, help="Another speed."),
+            ),
+        )
+
+    def create_context(self, options):
+        return MeteredContext(options)
+
+
+class MeteredDriver(Driver):
+    def open(self, device_id):
+        return MeteredDevice()
+
+    def devices(self):
+        return (DeviceInfo(name="metered", version=STATE["version"]),)

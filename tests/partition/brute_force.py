@@ -1,0 +1,38 @@
+"""Answers by trying everything: the fewest segments and the cheapest placement."""
+
+from itertools import product
+
+import numpy as np
+
+from partition.pricing import price
+
+
+def fewest_segments(graph, placement, only=None):
+    """The fewest label-pure parts that run one after the other, over all orders of the atoms.
+
+    A part ends where the next atom has another label. States are the sets of atoms that ran and the last label; sets
+    are the bits of a number. Of each state only the fewest parts matter, so every set is left once.
+
+    Args:
+        only: count parts of this label and no others.
+    """
+    before = [sum(1 << atom for atom in predecessors) for predecessors in graph.atom_predecessors]
+    layer = {(0, None): 0}
+    for _ in placement:
+        following = {}
+        for (done, label), parts in layer.items():
+            for atom, needed in enumerate(before):
+                if done >> atom & 1 or needed & ~done:
+                    continue
+                state = (done | 1 << atom, placement[atom])
+                count = parts + (placement[atom] != label and only in (None, placement[atom]))
+                following[state] = min(count, following.get(state, count))
+        layer = following
+    return min(layer.values(), default=0)
+
+
+def cheapest_cost(graph, prices):
+    """The cost of the cheapest placement, each priced by itself."""
+    options = [np.flatnonzero(column).tolist() for column in np.isfinite(prices.run).T]
+    labels = prices.devices
+    return min(price(graph, prices, [labels[row] for row in rows]) for rows in product(*options))

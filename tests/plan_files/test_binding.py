@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from onnx import helper
+
+from nnadapter.atoms import with_atoms
+from nnadapter.conversions import converted
+from nnadapter.plan_files.binding import bind_plan, plan_entries
+from nnadapter.preparation.prepare import prepare, specialise
+from nnadapter.preparation.structure import structure_of
+from partition import SUPPORTED, Reason, Unsupported
+from tests.models import HEAD, parse
+from tests.plan_files.models import DEVICES, Known, edited, model_of, models
+
+NO = Unsupported(Reason.UNSUPPORTED_DTYPE, "there is no float16")
+
+
+@given(models(), st.data())
+def test_the_same_model_gets_the_same_placement(nodes, data):
+    known = Known(model_of(nodes))
+    placement = [data.draw(st.sampled_from(DEVICES)) for _ in nodes]
+    bound = known.bind(known.plan(placement))
+    assert [bound.placement[atom] for atom in range(len(nodes))] == placement
+    assert bound.lost == bound.unplanned == ()
+
+
+@given(models(), st.data())
+def test_what_was_not_touched_binds_after_edits(nodes, data):
+    after = data.draw(edited(nodes))
+    assume(after)
+    known, changed = Known(model_of(nodes)), Known(model_of(after))
+    placement = [data.draw(st.sampled_from(DEVICES)) for _ in nodes]
+    bound = changed.bind(known.plan(placement))
+    device_of = dict(zip(known.outputs, placement, strict=True))
+    for atom, output in enumerate(changed.outputs):
+        if output in device_of:
+            assert bound.placement[atom] == device_of[output]
+    gone = [name for name, output in zip(known.names, known.outputs, strict=True) if output not in changed.outputs]
+    assert {entry.name for entry in bound.lost} <= set(gone)
+    assert len(bound.placement) + len(bound.lost) == len(nodes)
+
+
+@given(models(), st.randoms(use_true_random=False))
+def test_renamed_nodes_and_values_bind_where_they_are_unique(nodes, random):
+    names = {f"v{index}": f"w{index}" for index in range(len(nodes))}
+    renamed = [
+        helper.make_node(node.op_type, [names.get(name, name) for name in node.input], [names[node.output[0]]], "")
+        for node in nodes
+    ]
+    known, changed = Known(model_of(nodes)), Known(model_of(renamed))
+    placement = [random.choice(DEVICES) for _ in nodes]
+    bound = changed.bind(known.plan(placement))
+    wired = known.structure.wired
+    unique = [atom for atom in range(len(nodes)) if wired.count(wired[atom]) == 1]
+    assert dict(bound.placement) == {atom: placement[atom] for atom in unique}
+    assert len(bound.lost) == len(bound.unplanned) == len(nodes) - len(unique)
+
+
+NODES = [
+    helper.make_node("Relu", ["x"], ["p"], "first"),
+    helper.make_node("LeakyRelu", ["p"], ["q"], "second", alpha=0.5),
+    helper.make_node("Exp", ["q"], ["r"], "third"),
+]
+PLAN = Known(model_of(NODES)).plan(["a", "b", "cpu"])
+
+
+def lost(nodes=NODES, devices=DEVICES, **refused):
+    bound = Known(model_of(nodes)).bind(PLAN, devices, **refused)
+    return {entry.name: (entry.device, entry.why) for entry in bound.lost}
+
+
+def test_why_entries_are_lost():
+    assert lost() == {}
+    assert lost(NODES[:2]) == {"third": ("cpu", "the node is gone")}
+    assert lost(devices=("a", "cpu")) == {"second": ("b", "device 'b' is none of the devices a, cpu")}
+    assert lost(a={0: NO}) == {"first": ("a", "'a' refuses it now: unsupported_dtype: there is no float16")}
+    other = helper.make_node("LeakyRelu", ["p"], ["q"], "second", alpha=0.25)
+    assert lost([NODES[0], other, NODES[2]]) == {
+        "second": ("b", "the node has other attributes, constants or inputs now")
+    }
+    other = helper.make_node("Sin", ["p"], ["q"], "second")
+    assert lost([NODES[0], other, NODES[2]]) == {"second": ("b", "the node is Sin now and was LeakyRelu")}
+
+
+def test_a_node_that_is_folded_now_is_said():
+    text = f"{HEAD} m (float[2] x, float[2] z) => (float[2] y) {{ [n] a = Neg(z)  [s] y = Add(x, a) }}"
+    fixed = parse(text.replace(", float[2] z) => (float[2] y)", ") => (float[2] y) <float[2] z = {1, 2}>"))
+    before, after = prepare(parse(text)), prepare(fixed)
+    shapes = {"x": (2,), "z": (2,)}
+    entries = plan_entries(specialise(before, shapes), structure_of(before.graph, before.nodes), ["a", "a"])
+    plan = PLAN.__class__(model="m", devices={"a": "1"}, policy="priority", entries=entries)
+    hashes = structure_of(after.graph, after.nodes, after.constants)
+    bound = bind_plan(plan, specialise(after, {"x": (2,)}), hashes, ["a"], {"a": [SUPPORTED]})
+    assert [(entry.name, entry.why) for entry in bound.lost] == [("n", "the node is folded now")]
+    assert bound.placement == {0: "a"}
+
+
+def test_a_name_that_is_a_position_is_no_name():
+    nodes = [helper.make_node("Relu", ["x"], ["p"]), helper.make_node("Relu", ["p"], ["q"])]
+    plan = Known(model_of(nodes)).plan(["a", "b"])
+    assert [entry.name for entry in plan.entries] == ["Relu_0", "Relu_1"]
+    bound = Known(model_of([helper.make_node("Relu", ["x"], ["new"]), *nodes])).bind(plan)
+    assert bound.placement == {1: "a", 2: "b"} and bound.unplanned == ("Relu_0",)
+
+
+GELU = f"""{HEAD} g (float[2, 6] x) => (float[2, 6] y) {{
+    root = Constant <value_float = 1.4142135> ()
+    one = Constant <value_float = 1.0> ()
+    half = Constant <value_float = 0.5> ()
+    [d] scaled = Div (x, root)
+    [e] bent = Erf (scaled)
+    [f] raised = Add (bent, one)
+    [g] product = Mul (x, raised)
+    [h] y = Mul (product, half)
+}}"""
+
+
+def test_nodes_that_are_placed_as_one():
+    prepared = prepare(parse(GELU))
+    apart = specialise(prepared, {})
+    hashes = structure_of(prepared.graph, prepared.nodes, prepared.constants)
+    fused, _ = with_atoms(apart, converted(apart))
+    assert fused.graph.atoms == ((0, 1, 2, 3, 4),)
+    verdicts = dict.fromkeys(DEVICES, (SUPPORTED,))
+
+    def bind(placement):
+        plan = PLAN.__class__(
+            model="", devices=dict.fromkeys(DEVICES, "1"), policy="", entries=plan_entries(apart, hashes, placement)
+        )
+        return bind_plan(plan, fused, hashes, DEVICES, verdicts)
+
+    assert bind(["a"] * 5).placement == {0: "a"}
+    bound = bind(["a", "a", "a", "a", "b"])
+    assert bound.placement == {} and len(bound.lost) == 5
+    assert bound.lost[0].why == "it is placed as one with 'h' now, which the plan has on 'b'"
+    assert [entry.device for entry in plan_entries(fused, hashes, ["b"])] == ["b"] * 5

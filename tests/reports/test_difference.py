@@ -1,0 +1,169 @@
+"""What changed between two reports, against a count by hand; and reports read back strictly."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nnadapter as nna
+from nnadapter.errors import InvalidOptionError
+from nnadapter.reports.difference import compare_reports
+from nnadapter.reports.gates import Gates, broken_gates
+from nnadapter.reports.reading import read_report, report_from
+from tests.models import CHAIN, SANDWICH, numbers, parse
+from tests.reports.made import made_report, priced
+
+
+def real(**options):
+    return nna.partition_report(parse(SANDWICH), [("fake_npu", options)], {"x": (2, 4)})
+
+
+def test_a_node_that_moved():
+    found = compare_reports(real(), real(switched_off="Sin"))
+    (moved,) = found.moved
+    assert (moved.op_type, moved.before, moved.after) == ("Sin", "fake_npu", "cpu")
+    (change,) = found.refusals
+    assert (change.op_type, change.reason, change.before, change.after) == ("Sin", "switched_off", 0, 1)
+    figures = {figure.name: (figure.before, figure.after) for figure in found.figures}
+    assert figures["segments"] == (1, 3) and figures["nodes off the CPU"] == (1, 0.8)
+
+
+def test_nothing_changed():
+    found = compare_reports(real(), real())
+    assert not (found.moved or found.appeared or found.vanished or found.refusals)
+    assert "no node moved" in str(found) and found.to_markdown().startswith("### Nothing changed\n")
+
+
+@given(
+    before=st.lists(st.sampled_from("abcde"), min_size=1, max_size=8),
+    after=st.lists(st.sampled_from("abcde"), min_size=1, max_size=8),
+)
+def test_nodes_are_matched_by_name_and_turn(before, after):
+    old, new = made_report(names=before), made_report(names=after, every=2)
+    found = compare_reports(old, new)
+    assert Counter(found.appeared) == Counter(after) - Counter(before)
+    assert Counter(found.vanished) == Counter(before) - Counter(after)
+    places = [
+        {name: [node.device for node in report.nodes if node.name == name] for name in "abcde"} for report in (old, new)
+    ]
+    expected = sum(was != now for name in "abcde" for was, now in zip(places[0][name], places[1][name], strict=False))
+    assert len(found.moved) == expected
+
+
+def test_text_and_markdown_say_the_same():
+    found = compare_reports(made_report(60, every=2), priced(made_report(60)))
+    for text in (str(found), found.to_markdown()):
+        assert "nodes moved" in text and "better" in text and "4.00 ms" in text
+    assert "npu -> cpu: 10" in str(found) and "cpu -> npu: 20" in str(found)
+    assert "... and 10 more" in str(found)
+
+
+def test_mappings_do_as_well():
+    old, new = real(), real(switched_off="Sin")
+    assert compare_reports(old.to_dict(), new.to_dict()).to_dict() == compare_reports(old, new).to_dict()
+
+
+@pytest.mark.parametrize("report", [real(), priced(made_report()), made_report(1)], ids=["real", "priced", "small"])
+def test_reports_come_back(report, tmp_path):
+    (tmp_path / "old.json").write_text(report.to_json(), encoding="utf-8")
+    assert read_report(tmp_path / "old.json") == report
+
+
+def test_a_report_of_a_session_comes_back():
+    with nna.InferenceSession(parse(CHAIN), devices="fake_npu") as session:
+        session.run(None, {"x": numbers(2, 3)})
+        report = session.report()
+    assert report_from(json.loads(report.to_json())) == report
+
+
+def test_keys_that_came_later_and_keys_unknown():
+    data = real().to_dict()
+    for key in ("cost", "rules", "plan_file", "weights"):
+        del data[key]
+    data["colour"] = "green"
+    for node in data["nodes"]:
+        del node["predicted_seconds"]
+    assert report_from(data).nodes == real().nodes
+
+
+def damaged(change):
+    data = json.loads(priced(made_report()).to_json())
+    change(data)
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (real().to_json()[:-200], "no whole JSON"),
+        ("", "no whole JSON"),
+        ("\udcff".encode("utf-8", "surrogateescape"), "no whole JSON"),
+        ('{"schema_version": NaN}', "no whole JSON"),
+        ("[" * 100_000, "no whole JSON"),
+        ("[]", "it is no report"),
+        ('{"nodes": []}', "it has no schema_version"),
+        (damaged(lambda data: data.update(schema_version=2)), "its schema version is 2, this version"),
+        (damaged(lambda data: data.pop("nodes")), "report lacks 'nodes'"),
+        (damaged(lambda data: data["nodes"][3].update(name=7)), "report.nodes[3].name is a whole number, not a string"),
+        (damaged(lambda data: data["nodes"][0].update(flops=True)), "is true or false, not a whole number or null"),
+        (damaged(lambda data: data["coverage"].update(nodes="all")), "report.coverage.nodes is a string"),
+        (damaged(lambda data: data.update(segments={})), "report.segments is an object, not a list"),
+        (damaged(lambda data: data["cost"].pop("seconds")), "report.cost lacks 'seconds'"),
+        (damaged(lambda data: data["nodes"][0].update(device="gpu")), "node 'node/0' is on a device"),
+        (damaged(lambda data: data["nodes"][0].update(segment=99)), "node 'node/0' is on a device or in a segment"),
+        (damaged(lambda data: data["segments"].pop(0)), "not numbered from 0 on"),
+        (damaged(lambda data: data["segments"][0].update(device="gpu")), "which is no device of it"),
+    ],
+)
+def test_what_is_no_report_is_one_clear_error(tmp_path, text, said):
+    path = tmp_path / "old.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InvalidOptionError) as raised:
+        read_report(path)
+    assert said in str(raised.value) and "old.json" in str(raised.value) and len(str(raised.value)) < 400
+
+
+def test_gates():
+    report = priced(made_report(12))
+    assert broken_gates(report, Gates()) == ()
+    assert broken_gates(report, Gates(min_coverage=8 / 12, max_segments=8, max_latency_seconds=0.004)) == ()
+    broken = broken_gates(report, Gates(min_coverage=0.7, max_segments=7, max_latency_seconds=0.0039))
+    assert [line.split(" is ")[0].split(" has ")[0] for line in broken] == [
+        "coverage",
+        "the plan",
+        "the predicted cost",
+    ]
+
+
+def test_a_limit_of_latency_needs_costs():
+    with pytest.raises(InvalidOptionError, match="not known"):
+        broken_gates(made_report(), Gates(max_latency_seconds=1))
+
+
+def test_weights_shared_by_segments_count_once():
+    shared = """<ir_version: 10, opset_import: ["" : 17]> shared (float[2, 3] x) => (float[2, 3] y)
+        <float[3] w = {1, 2, 3}> {
+        a = Add(x, w)
+        b = Sin(a)
+        c = Mul(b, w)
+        d = Sin(c)
+        y = Sub(d, w)
+    }"""
+    report = nna.partition_report(parse(shared), [("fake_npu", {"switched_off": "Sin"})])
+    assert [segment.weight_bytes for segment in report.segments] == [12, 0, 12, 0, 12]
+    assert report.weights.total == 12 and report.weights.devices == {"fake_npu": 12, "cpu": 0}
+    report = nna.partition_report(parse(shared), [("fake_npu", {"switched_off": "Mul"})])
+    assert report.weights.devices == {"fake_npu": 12, "cpu": 12} and report.weights.total == 12
+
+
+def test_facts_that_are_not_finite_come_back_as_unknown():
+    report = made_report(1)
+    facts = {"utilisation": float("nan"), "cycles": 7}
+    changed = dataclasses.replace(report, segments=(dataclasses.replace(report.segments[0], facts=facts),))
+    assert report_from(changed.to_dict()).segments[0].facts == {"utilisation": None, "cycles": 7}
+    assert "utilisation not finite" in str(report_from(changed.to_dict()))

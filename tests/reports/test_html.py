@@ -1,0 +1,102 @@
+"""The HTML page without a browser: its policy, its data, and that nothing breaks out of them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from importlib import resources
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nnadapter.reports import html
+from nnadapter.reports.difference import compare_reports
+from tests.reports.made import HOSTILE, made_report, priced
+
+
+class Elements(HTMLParser):
+    """Tags with attributes, and the contents of scripts and styles."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.raw, self.title = [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        if self.tags and self.tags[-1][0] in ("script", "style") and self.cdata_elem:
+            self.raw.append((self.tags[-1][0], self.tags[-1][1].get("type"), data))
+        elif self.tags and self.tags[-1][0] == "title" and not self.title:
+            self.title = data
+
+
+def embedded(page):
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def test_nothing_is_fetched_and_only_what_is_inside_may_run():
+    page = priced(made_report()).to_html("m")
+    found = Elements(page)
+    assert not [tag for tag, attributes in found.tags if {"src", "srcset", "action"} & attributes.keys()]
+    assert [attributes["href"] for _, attributes in found.tags if "href" in attributes] == ["#nodes"]
+    assert not re.search(r"https?://|@import|url\(", page)
+    (policy,) = [attributes["content"] for _, attributes in found.tags if "http-equiv" in attributes]
+    for tag, kind, text in found.raw:
+        if kind is None:
+            digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+            assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none';") and "unsafe" not in policy
+    assert not [attributes for _, attributes in found.tags if any(name.startswith("on") for name in attributes)]
+
+
+@given(
+    names=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1, max_size=5),
+    title=st.text(st.characters(exclude_categories=["Cs"])),
+)
+def test_names_come_back_and_add_no_element(names, title):
+    page = made_report(names=names).to_html(title)
+    assert embedded(page)["nodes"]["name"] == names
+    plain = Elements(made_report(1).to_html("m"))
+    assert [tag for tag, _ in Elements(page).tags] == [tag for tag, _ in plain.tags]
+
+
+def test_hostile_names():
+    page = made_report(names=HOSTILE).to_html(HOSTILE[0])
+    assert page.count("</script>") == 2 and 'onerror=\\"' in page and "<img" not in page
+    assert embedded(page)["title"] == HOSTILE[0]
+
+
+def test_the_data_is_the_reports():
+    report = priced(made_report(30))
+    data = embedded(report.to_html())
+    columns = data["nodes"]
+    for index, node in enumerate(report.nodes):
+        assert data["places"][columns["place"][index]] == node.device
+        assert data["ops"][columns["op"][index]] == node.op_type
+        assert columns["segment"][index] == node.segment
+        refusals = [data["refusals"][at] for at in columns["refused"][index]]
+        assert refusals == [[item.device, item.reason, item.detail] for item in node.refusals]
+    for segment, shown in zip(report.segments, data["segments"], strict=True):
+        assert [data["tensors"][at][0] for at in shown["in"]] == [tensor.name for tensor in segment.inputs]
+        assert (shown["predicted"], shown["count"]) == (segment.predicted_seconds, len(segment.nodes))
+
+
+def test_a_comparison_brings_both_plans():
+    old, new = made_report(30, every=2), made_report(30)
+    data = embedded(new.to_html("m", compare_reports(old, new)))
+    assert len(data["before"]["segments"]) == len(old.segments) != len(data["segments"])
+    assert len(data["difference"]["moved"]) == 15
+
+
+def test_twenty_thousand_nodes_stay_small():
+    assert len(made_report(20_000).to_html()) < 4_000_000
+
+
+def test_every_script_is_in_the_page_and_in_the_package():
+    files = {file.name for file in resources.files("nnadapter.reports").joinpath("page").iterdir()}
+    assert files == {*html._SCRIPTS, "page.css", "page.html"}

@@ -1,0 +1,130 @@
+"""Markdown, DOT and Model Explorer: complete, and safe for any name."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from nnadapter.reports.crossings import crossings
+from nnadapter.reports.markdown_cells import code, table
+from nnadapter.reports.units import duration
+from tests.reports.made import HOSTILE, made_report, priced
+
+STRING = r'"(?:[^"\\\n]|\\["\\n])*"'
+STATEMENT = re.compile(rf"  (?:\w+=\w+;|\w+(?: -> \w+)? \[\w+=(?:{STRING}|\w+)(?:, \w+=(?:{STRING}|\w+))*\];)")
+
+
+def hostile():
+    return made_report(names=HOSTILE, every=1)
+
+
+@pytest.mark.parametrize(
+    "report", [made_report(40), hostile(), priced(made_report(9))], ids=["long", "hostile", "priced"]
+)
+def test_dot_keeps_to_the_grammar(report):
+    first, *statements, last = report.to_dot().split("\n")
+    assert (first, last) == ("digraph plan {", "}")
+    assert [line for line in statements if not STATEMENT.fullmatch(line)] == []
+    if shutil.which("dot"):
+        subprocess.run(["dot", "-Tplain"], input=report.to_dot().encode(), check=True, capture_output=True)
+
+
+def test_dot_has_every_segment_and_every_crossing():
+    report = made_report(40)
+    text = report.to_dot()
+    assert len(re.findall(r"^  s\d+ \[", text, re.MULTILINE)) == len(report.segments)
+    assert len(re.findall(r" -> ", text)) == len(report.segments) + 1
+    assert "inputs -> s0" in text and f"s{len(report.segments) - 1} -> outputs" in text
+
+
+def test_crossings_join_makers_and_readers():
+    report = made_report(4)
+    assert {ends: [tensor.name for tensor in found] for ends, found in crossings(report).items()} == {
+        (None, 0): ["t0"],
+        (0, 1): ["t1"],
+        (1, 2): ["t2"],
+        (2, None): ["t3"],
+    }
+
+
+def test_model_explorer_has_a_device_per_node():
+    report = made_report(6)
+    data = json.loads(report.to_model_explorer())
+    assert {name: entry["value"] for name, entry in data["results"].items()} == {
+        node.name: node.device for node in report.nodes
+    }
+    assert all(re.fullmatch(r"#[0-9a-f]{6}", entry["bgColor"]) for entry in data["results"].values())
+
+
+def rendered_cells(row):
+    """Cells of a table's row as GitHub reads them: bars split first, then code spans are looked for."""
+    return [cell.replace("\\|", "|").strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "``two``", "`", "a | b", "@someone", "\\|"])
+def test_names_in_markdown_are_code(name):
+    (cell,) = rendered_cells(table(("head",), [(code(name),)]).splitlines()[-1])
+    fence = re.match("`+", cell)[0]
+    inner = cell[len(fence) : -len(fence)]
+    assert cell.endswith(fence) and fence not in re.findall("`+", inner)
+    assert "\n" not in cell and "\u2028" not in cell
+
+
+def test_markdown_is_short_and_folds_details():
+    text = made_report(20_000, every=2).to_markdown()
+    assert len(text) < 30_000
+    assert text.count("<details>") == text.count("</details>") == 3
+    assert "... and 19970 more; the JSON form has them all" in text
+
+
+def test_markdown_says_what_costs_and_rules_say():
+    text = priced(made_report()).to_markdown()
+    for words in (
+        "the CPU alone is better",
+        "gap 25.0%",
+        "npu: simulated",
+        "1 of them binding nothing",
+        "entries lost",
+    ):
+        assert words in text, words
+
+
+def test_text_says_what_costs_and_rules_say():
+    lines = str(priced(made_report())).splitlines()
+    text = "\n".join(lines)
+    assert "cut), gap 25.0%" in " ".join(text.split())
+    for words in (
+        "cost       4.00 ms predicted, at least 3.20 ms for any placement (the value of the",
+        "costs of npu: simulated, cpu: modelled",
+        "the CPU alone is better: 3.00 ms predicted, 1.00 ms less",
+        "everything supported                           4.00 ms     5.00 ms",
+        "binds nothing (rules.toml line 7); no node is called so",
+        "plan file  plan.json: 11 nodes placed, 1 entry lost",
+        "gone on npu: no node has this name",
+        "333.3 µs where they run",
+    ):
+        assert words in text, words
+    assert max(map(len, lines)) <= 100
+
+
+def test_predicted_time_stands_beside_measured():
+    lines = str(priced(made_report(4))).splitlines()
+    head = next(line for line in lines if line.startswith("segment "))
+    assert head.split()[-3:] == ["predicted", "last", "run"]
+    assert lines[lines.index(head) + 1].split()[-4:] == ["2.00", "ms", "4.00", "ms"]
+
+
+def test_the_cpu_is_not_better_where_it_is_not():
+    assert "CPU alone" not in str(priced(made_report(), all_cpu=0.005))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(2, "2.00 s"), (0.0125, "12.50 ms"), (4.2e-5, "42.0 µs"), (3e-8, "30 ns"), (0, "0.0 µs"), (-0.002, "-2.00 ms")],
+)
+def test_durations(seconds, expected):
+    assert duration(seconds) == expected

@@ -1,0 +1,66 @@
+"""docs/reports.md says what the code does."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import click
+import pytest
+
+from nnadapter.cli.report import report
+from nnadapter.plan_files.values import LostEntry
+from nnadapter.plans import PlanCounts
+from nnadapter.reports import cost_facts, facts
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
+ROWS = {
+    "coverage": facts.Coverage,
+    "segments": facts.SegmentFacts,
+    "segments.inputs": facts.TensorFacts,
+    "nodes": facts.NodeFacts,
+    "nodes.refusals": facts.Refusal,
+    "nodes.bodies": facts.BodyFacts,
+    "plans": PlanCounts,
+    "weights": cost_facts.WeightFacts,
+    "cost": cost_facts.CostFacts,
+    "cost.candidates": cost_facts.CandidateFacts,
+    "rules": cost_facts.RuleFacts,
+    "plan_file": cost_facts.PlanFileFacts,
+    "plan_file.lost": LostEntry,
+}
+
+
+def listed(row):
+    keys = PAGE.split("## The keys of the JSON form")[1]
+    (cell,) = re.findall(rf"^\| {row}(?:, [^|]*)? \| ([^|:]*)", keys, re.MULTILINE)
+    return re.findall(r"`(\w+)`", cell)
+
+
+@pytest.mark.parametrize(("row", "kind"), ROWS.items(), ids=ROWS)
+def test_keys_of_a_part(row, kind):
+    assert listed(f"`{row}`") == [entry.name for entry in fields(kind)]
+
+
+def test_keys_of_the_report():
+    assert listed("report") == ["schema_version", *(entry.name for entry in fields(facts.PartitionReport))]
+
+
+def test_formats_are_those_of_the_command():
+    (option,) = [parameter for parameter in report.params if parameter.name == "form"]
+    assert isinstance(option.type, click.Choice)
+    section = PAGE.split("## Formats")[1].split("###")[0]
+    assert re.findall(r"^\| `(\w[\w-]*)`", section, re.MULTILINE) == list(option.type.choices)
+
+
+def test_gates_are_those_of_the_command():
+    section = PAGE.split("## Gates")[1].split("##")[0]
+    flags = {flag for parameter in report.params for flag in parameter.opts}
+    gates = re.findall(r"^\| `(--[\w-]+)", section, re.MULTILINE)
+    assert len(gates) == 3 and set(gates) <= flags
+
+
+def test_the_picture_is_small():
+    picture = Path(__file__).parents[2] / "docs" / "pictures" / "report.png"
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size < 200_000

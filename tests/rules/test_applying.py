@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nnadapter as nna
+from nnadapter.errors import RulesError
+from nnadapter.preparation.prepare import prepare, specialise
+from nnadapter.rules import apply_rules, read_rules
+from partition import SUPPORTED, Reason, Unsupported
+from tests.models import HEAD, parse
+from tests.partition.small_graphs import edges, graph_of
+
+NO = Unsupported(Reason.UNSUPPORTED_OPERATION, "there is no kernel")
+DEVICES = ("a", "b", "cpu")
+
+
+def applied(rules, verdicts, atoms=((0,), (1,), (2,), (3,)), devices=DEVICES):
+    """The rules on a chain of four nodes n0 to n3; verdicts as texts: `y` is a yes."""
+    graph = graph_of([[], [0], [1], [2]], atoms=atoms)
+    given_verdicts = {
+        device: tuple(SUPPORTED if letter == "y" else NO for letter in letters) for device, letters in verdicts.items()
+    }
+    return apply_rules(rules, graph, graph, range(4), devices, given_verdicts)
+
+
+def letters(result):
+    return {device: "".join("y" if verdict else "." for verdict in of) for device, of in result.verdicts.items()}
+
+
+def pin(device, name, line=None):
+    return nna.Pin(device=device, name=name, line=line)
+
+
+def ban(device, name, line=None):
+    return nna.Ban(device=device, name=name, line=line)
+
+
+ALL = {"a": "yyyy", "b": "yyny", "cpu": "yyyy"}
+
+
+def test_bans_and_pins():
+    rules = nna.Rules(pins=(pin("b", "n1", 3),), bans=(ban("a", "n[23]", 7),), source="r.toml")
+    result = applied(rules, ALL)
+    assert letters(result) == {"a": "y...", "b": "yy.y", "cpu": "y.yy"}
+    assert str(result.verdicts["a"][3]) == "rule: ban in r.toml line 7"
+    assert str(result.verdicts["cpu"][1]) == "rule: pinned to 'b' by pin in r.toml line 3"
+    assert result.verdicts["b"][2] is NO
+    assert [(effect.rule, effect.source, effect.nodes, effect.note) for effect in result.effects] == [
+        ("pin to 'b' of name 'n1'", "pin in r.toml line 3", 1, ""),
+        ("ban from 'a' of name 'n[23]'", "ban in r.toml line 7", 2, ""),
+    ]
+
+
+def test_a_device_that_is_asked_later_is_restricted_as_well():
+    result = applied(nna.Rules(pins=(pin("a", "n0"),), bans=(ban("reference", "n1"),)), ALL)
+    late = result.restricted("reference", (SUPPORTED, SUPPORTED, SUPPORTED, NO))
+    assert [bool(verdict) for verdict in late] == [False, False, True, False] and late[3] is NO
+    assert result.effects[1].nodes == 0 and "'reference' is none of the devices a, b, cpu" in result.effects[1].note
+
+
+def test_a_pin_that_breaks_later():
+    result = applied(nna.Rules(pins=(pin("a", "n0", 4),), source="r.toml"), ALL)
+    graph = graph_of([[], [0], [1], [2]])
+    assert result.broken_pin(graph, 1, NO) is None
+    assert "pin in r.toml line 4 pins node 'n0' to 'a', which refuses it: unsupported" in str(
+        result.broken_pin(graph, 0, NO)
+    )
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        (
+            [pin("a", "n0"), pin("b", "n?")],
+            "node 'n0' is pinned to two devices: to 'a' by pin 1 in Rules and to 'b' by",
+        ),
+        ([pin("a", "n1"), pin("b", "n2")], "nodes 'n1' and 'n2', which are placed as one, are pinned to two devices"),
+        ([pin("b", "n1")], "pin 1 in Rules pins node 'n1' to 'b', which refuses it: unsupported_operation: there is"),
+        ([pin("null", "n1")], "pins node 'n1' to 'null', which is none of the devices a, b, cpu"),
+        ([pin("a", "n0"), ban("a", "n?")], "contradict each other: node 'n0' is pinned to 'a' and banned from it"),
+        ([pin("a", "n1"), ban("a", "n2")], "node 'n1' is pinned to 'a' and banned from it"),
+        ([ban("cpu", "n3"), ban("a", "n3")], r"leaves no device to node 'n3': it is banned from 'cpu', .*'b': unsup"),
+    ],
+)
+def test_what_cannot_be_kept(rules, said):
+    pins = tuple(rule for rule in rules if isinstance(rule, nna.Pin))
+    bans = tuple(rule for rule in rules if isinstance(rule, nna.Ban))
+    with pytest.raises(RulesError, match=said) as caught:
+        applied(nna.Rules(pins=pins, bans=bans), {"a": "yyy", "b": "yn.", "cpu": "yyy"}, ((0,), (1, 2), (3,)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_rule_that_means_a_part_of_what_is_placed_as_one_applies_to_all_of_it():
+    result = applied(nna.Rules(bans=(ban("a", "n1"),)), {"a": "yyy", "b": "yyy", "cpu": "yyy"}, ((0,), (1, 2), (3,)))
+    assert letters(result)["a"] == "y.y"
+    assert result.effects[0].nodes == 1
+    assert result.effects[0].note == "it applies to 'n2' too, placed as one with these"
+
+
+FOLDED = f"""{HEAD} folded (float[2, 3] x) => (float[2, 3] y) {{
+    [one] c = Constant <value_float = 1.0> ()
+    [two] d = Neg(c)
+    [three] a = Add(x, d)
+    [four] y = Neg(a)
+}}"""
+
+
+def test_what_is_folded_is_said():
+    specialised = specialise(prepare(parse(FOLDED)), {"x": (2, 3)})
+    rules = nna.Rules(
+        pins=(nna.Pin(device="cpu", op_type="Neg"), nna.Pin(device="cpu", name="t[w]o")),
+        bans=(nna.Ban(device="null", name="four"), nna.Ban(device="cpu", op_type="Erf")),
+    )
+    graph, positions = specialised.graph, specialised.positions
+    result = apply_rules(rules, specialised.own, graph, positions, ("cpu",), {"cpu": (SUPPORTED,) * 2})
+    assert [effect.nodes for effect in result.effects] == [1, 0, 0, 0]
+    assert [effect.note for effect in result.effects] == [
+        "1 more are folded before the run or nobody uses them",
+        "it binds only nodes that are folded before the run or that nobody uses (1)",
+        "'null' is none of the devices cpu",
+        "the model has no op type 'Erf'; known: Add, Constant, Neg",
+    ]
+
+
+names = st.sampled_from(["n0", "n1", "n2", "n3", "n4", "n[012]", "n*", "m"])
+devices = st.sampled_from(DEVICES)
+
+
+@given(
+    edges(6),
+    st.lists(st.tuples(devices, names), max_size=3),
+    st.lists(st.tuples(devices, names), max_size=3),
+    st.data(),
+)
+def test_laws(predecessors, pins, bans, data):
+    graph = graph_of(predecessors)
+    count = len(graph.nodes)
+    answers = st.lists(st.sampled_from([SUPPORTED, SUPPORTED, NO]), min_size=count, max_size=count)
+    before = {device: tuple(data.draw(answers)) for device in DEVICES}
+    try:
+        rules = nna.Rules(pins=[pin(*each) for each in pins], bans=[ban(*each) for each in bans])
+        result = apply_rules(rules, graph, graph, range(count), DEVICES, before)
+    except RulesError:
+        return
+    after = result.verdicts
+    for device in DEVICES:  # nothing that was refused is taken, and what was refused keeps its reason
+        assert all(new is old for new, old in zip(after[device], before[device], strict=True) if not old)
+        assert all(new is SUPPORTED or new.reason is Reason.RULE for new in after[device] if new not in (NO,))
+    for rule in rules.pins:  # a pin holds
+        for index, node in enumerate(graph.nodes):
+            if rule.name in (node.name, "n*") or (rule.name == "n[012]" and index < 3):
+                assert [device for device in DEVICES if after[device][index]] == [rule.device]
+    for index in range(count):  # nothing that had a home loses it
+        assert any(after[device][index] for device in DEVICES) == any(before[device][index] for device in DEVICES)
+    assert len(result.effects) == len(pins) + len(bans)
+
+
+def test_every_rule_of_a_file_has_an_effect_in_its_order():
+    text = '[[ban]]\ndevice = "null"\nname = "q"\n[[pin]]\ndevice = "cpu"\nname = "n0"\n'
+    result = applied(read_rules(text), {"cpu": "yyyy"}, devices=("cpu",))
+    assert [effect.source for effect in result.effects] == [
+        "pin in the rules' text line 4",
+        "ban in the rules' text line 1",
+    ]
+    assert [effect.nodes for effect in result.effects] == [1, 0]

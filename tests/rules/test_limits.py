@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nnadapter as nna
+from nnadapter.errors import RulesError
+from nnadapter.rules import Candidate, segments_to_drop
+from partition import SUPPORTED, Reason, Segment, Unsupported
+
+NO = Unsupported(Reason.UNSUPPORTED_OPERATION, "there is no kernel")
+PINNED = Unsupported(Reason.RULE, "pinned to 'a' by pin in r.toml line 3")
+
+
+def candidates(*parts, benefits=None, flops=None):
+    """One segment per (device, atoms), in order."""
+    return [
+        Candidate(
+            segment=Segment(device, tuple(atoms)),
+            nodes=len(atoms),
+            benefit=None if benefits is None else benefits[index],
+            flops=None if flops is None else flops[index],
+        )
+        for index, (device, atoms) in enumerate(parts)
+    ]
+
+
+def yes(count=8, **refused):
+    """Everyone takes everything but what is refused: device -> {atom: why}."""
+    return {
+        device: tuple(refused.get(device, {}).get(atom, SUPPORTED) for atom in range(count))
+        for device in ("a", "b", "cpu")
+    }
+
+
+def limits(**given):
+    return nna.Rules(limits=nna.Limits(line=9, **given), source="r.toml")
+
+
+TURNS = candidates(
+    ("a", [0]), ("cpu", [1]), ("a", [2, 3]), ("cpu", [4]), ("a", [5, 6, 7]),
+    benefits=[3e-3, 0, 1e-3, 0, 2e-3], flops=[10, None, 30, None, 20],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given_limits", "expected"),
+    [
+        ({}, []),
+        ({"max_segments": 3}, []),
+        ({"max_segments": 2}, [2]),
+        ({"max_segments": 1}, [2]),
+        ({"min_nodes": 2}, [0]),
+        ({"min_nodes": 3}, [0, 2]),
+        ({"min_flops": 20}, [0]),
+        ({"min_benefit_ms": 2}, [2]),
+        ({"min_benefit_ms": 2.5, "min_nodes": 2}, [0, 2, 4]),
+        ({"whole_graph": True}, [0, 2, 4]),
+    ],
+)
+def test_what_is_given_up(given_limits, expected):
+    found = segments_to_drop(limits(**given_limits), TURNS, yes())
+    assert sorted(found.segments) == expected
+    assert all(why.reason is Reason.RULE and "in r.toml line 9" in why.detail for why in found.segments.values())
+    assert sum(effect.nodes for effect in found.effects) == sum(TURNS[at].nodes for at in expected)
+
+
+def test_without_costs_flops_decide_and_it_is_said():
+    parts = candidates(("a", [0, 1]), ("cpu", [2]), ("a", [3]), flops=[10, None, 30])
+    found = segments_to_drop(limits(max_segments=1), parts, yes())
+    assert list(found.segments) == [0]
+    assert "by FLOPs, since costs are not known" in found.effects[0].note
+
+
+def test_a_minimum_of_benefit_needs_costs():
+    with pytest.raises(
+        RulesError, match=r"min_benefit_ms in r.toml line 9 needs costs, and those of 'a' .* calibrate a"
+    ):
+        segments_to_drop(limits(min_benefit_ms=1), candidates(("a", [0])), yes())
+
+
+def test_what_no_other_device_takes_stays_and_it_is_said():
+    parts = candidates(("a", [0]), ("cpu", [1]), ("a", [2, 3]))
+    kept = yes(b={0: NO}, cpu={0: NO})
+    found = segments_to_drop(limits(min_nodes=2), parts, kept)
+    assert not found.segments
+    assert found.effects[0].note == "1 segment below it, no other device taking all of it"
+    assert list(segments_to_drop(limits(max_segments=1), parts, kept).segments) == [2]
+
+
+@pytest.mark.parametrize("given_limits", [{"max_segments": 1}, {"whole_graph": True}])
+def test_hard_limits_and_pins_that_contradict_each_other(given_limits):
+    kept = yes(b=dict.fromkeys((0, 2), PINNED), cpu=dict.fromkeys((0, 2), PINNED))
+    with pytest.raises(
+        RulesError, match=r"cannot be kept: .* stay there, .*rule: pinned to 'a' by pin in r.toml line 3"
+    ):
+        segments_to_drop(limits(**given_limits), candidates(("a", [0]), ("cpu", [1]), ("a", [2])), kept)
+
+
+def test_a_device_that_takes_everything_gets_it():
+    parts = candidates(("a", [0, 1, 2]), ("b", [3]))
+    assert list(segments_to_drop(limits(whole_graph=True), parts, yes(a={3: NO})).segments) == [0]
+    assert list(segments_to_drop(limits(whole_graph=True), parts, yes()).segments) == [1]
+    assert not segments_to_drop(limits(whole_graph=True), candidates(("b", [0, 1, 2, 3])), yes()).segments
+
+
+def turns(placement):
+    """A chain cut into runs of one device."""
+    parts = []
+    for atom, device in enumerate(placement):
+        if parts and parts[-1][0] == device:
+            parts[-1][1].append(atom)
+        else:
+            parts.append((device, [atom]))
+    return parts
+
+
+small = st.none() | st.integers(1, 3)
+
+
+@given(st.lists(st.sampled_from(["a", "b", "cpu"]), min_size=1, max_size=8), small, small, st.booleans(), st.data())
+def test_rounds_end_and_every_limit_is_kept(placement, most, least, whole, data):
+    rules = limits(max_segments=most, min_nodes=least, whole_graph=whole)
+    verdicts = {
+        device: [
+            SUPPORTED if device == "cpu" or device == placed or data.draw(st.booleans()) else NO for placed in placement
+        ]
+        for device in ("a", "b", "cpu")
+    }
+    for _ in range(2 * len(placement) + 1):
+        parts = candidates(*turns(placement), flops=[1.0] * len(placement))
+        found = segments_to_drop(rules, parts, verdicts)
+        if not found.segments:
+            break
+        for at, why in found.segments.items():
+            for atom in parts[at].segment.atoms:
+                verdicts[parts[at].segment.device][atom] = why
+        placement = [next(device for device in verdicts if verdicts[device][atom]) for atom in range(len(placement))]
+    assert not found.segments
+    away = [part for part in parts if part.segment.device != "cpu"]
+    assert most is None or len(away) <= most
+    assert least is None or all(part.nodes >= least for part in away)
+    assert not whole or not away or len(parts) == 1

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nnadapter as nna
+from nnadapter.rules.selecting import Selector
+from partition import Graph, Node
+from tests.partition.small_graphs import edges, graph_of
+
+NODES = (
+    Node("/a/erf", "Erf", "", ("x",), ("a",), origins=("/a",)),
+    Node("/a/add", "Add", "", ("a", "x"), ("b",), origins=("/a",)),
+    Node("/b[0]", "Erf", "com.acme", ("b",), ("c",)),
+    Node("/c/erf", "Neg", "", ("c",), ("d",)),
+    Node("/If", "If", "", ("p",), ("e",), captured=("b",)),
+)
+GRAPH = Graph(NODES, {}, frozenset(("p",)), ("x",), ("d", "e"))
+
+
+def chosen(**selectors):
+    rule = nna.Pin(device="cpu", **selectors)
+    return [NODES[position].name for position in sorted(Selector(GRAPH).select(rule))]
+
+
+@pytest.mark.parametrize(
+    ("selectors", "expected"),
+    [
+        ({"op_type": "Erf"}, ["/a/erf", "/b[0]"]),
+        ({"op_type": "ai.onnx::Erf"}, ["/a/erf"]),
+        ({"op_type": "com.acme::Erf"}, ["/b[0]"]),
+        ({"name": "/a/*"}, ["/a/erf", "/a/add"]),
+        ({"name": "/a"}, ["/a/erf", "/a/add"]),
+        ({"name": "*erf"}, ["/a/erf", "/c/erf"]),
+        ({"name": "/?/erf"}, ["/a/erf", "/c/erf"]),
+        ({"name": "/[bc]*"}, ["/b[0]", "/c/erf"]),
+        ({"name": "/b[0]"}, ["/b[0]"]),
+        ({"name": "*erf", "op_type": "Erf"}, ["/a/erf"]),
+        ({"from_": "x", "to": "b"}, ["/a/erf", "/a/add"]),
+        ({"from_": "a", "to": "d"}, ["/a/add", "/b[0]", "/c/erf"]),
+        ({"from_": "a", "to": ["e", "c"]}, ["/a/add", "/b[0]", "/If"]),
+        ({"from_": ["p", "c"], "to": ["d", "e"]}, ["/c/erf", "/If"]),
+        ({"from_": "x", "to": "c", "op_type": "Erf", "name": "/a/*"}, ["/a/erf"]),
+        ({"from_": "d", "to": "a"}, []),
+        ({"from_": "x", "to": "x"}, []),
+    ],
+)
+def test_selectors(selectors, expected):
+    assert chosen(**selectors) == expected
+
+
+@pytest.mark.parametrize(
+    ("selectors", "said"),
+    [
+        ({"op_type": "Erff"}, "the model has no op type 'Erff'; did you mean 'Erf'?"),
+        ({"op_type": "org::Erf"}, "the model has no op type 'org::Erf'; known: none"),
+        ({"name": "/d/*"}, "no node's name matches '/d/*'"),
+        ({"from_": "x", "to": "q"}, "the model has no tensor 'q'"),
+        ({"from_": "d", "to": "a"}, "no path leads from one end of the region to the other"),
+        ({"op_type": "Neg", "name": "/a/*"}, "no node matches everything that the rule gives"),
+    ],
+)
+def test_why_nothing_is_selected(selectors, said):
+    assert chosen(**selectors) == []
+    assert Selector(GRAPH).why_nothing(nna.Ban(device="cpu", **selectors)) == said
+
+
+def on_paths(graph, first, last):
+    """The nodes of every path, walked one by one."""
+    found = set()
+
+    def walk(trail):
+        if f"v{trail[-1]}" in last:
+            found.update(trail)
+        for reader in graph.consumers.get(f"v{trail[-1]}", ()):
+            walk((*trail, reader))
+
+    for name in first:
+        for reader in graph.consumers.get(name, ()):
+            walk((reader,))
+    return found
+
+
+@given(edges(8), st.data())
+def test_regions_are_the_nodes_of_all_paths(predecessors, data):
+    graph = graph_of(predecessors)
+    tensors = st.lists(st.sampled_from(["x", *graph.producer]), min_size=1, max_size=3)
+    first, last = data.draw(tensors), data.draw(tensors)
+    rule = nna.Pin(device="cpu", from_=first, to=last)
+    assert Selector(graph).select(rule) == on_paths(graph, first, last)
+
+
+@given(st.lists(st.text("ab/[]*?.", min_size=1, max_size=4), max_size=5, unique=True), st.text("ab/[]*?", min_size=1))
+def test_patterns_are_those_of_the_shell_but_for_a_node_of_that_very_name(names, pattern):
+    nodes = tuple(Node(name, "Neg", "", (), (f"v{index}",)) for index, name in enumerate(names))
+    graph = Graph(nodes, {}, frozenset(), (), ())
+    expected = [pattern] if pattern in names else [name for name in names if fnmatchcase(name, pattern)]
+    found = Selector(graph).select(nna.Pin(device="cpu", name=pattern))
+    assert sorted(names[position] for position in found) == sorted(expected)

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+
+import nnadapter as nna
+from nnadapter.errors import InvalidOptionError, RulesError
+
+
+def test_the_python_form():
+    rules = nna.Rules(pins=(nna.Pin(device="cpu", op_type="Erf"),), limits=nna.Limits(max_segments=4))
+    assert rules.pins[0].device == "cpu" and rules.bans == () and rules.limits.max_segments == 4
+    assert rules == nna.Rules(pins=[nna.Pin(device="cpu:0", op_type="Erf", line=7)], limits=nna.Limits(max_segments=4))
+    assert str(rules.pins[0]) == "pin to 'cpu' of op_type 'Erf'"
+    assert rules.place(rules.pins[0]) == "pin 1 in Rules"
+
+
+def test_one_tensor_and_a_list_of_one_are_the_same():
+    assert nna.Ban(device="a", from_="x", to=["y"]) == nna.Ban(device="a", from_=["x"], to="y")
+
+
+@pytest.mark.parametrize(
+    ("op_type", "expected"),
+    [("Erf", (None, "Erf")), ("ai.onnx::Erf", ("", "Erf")), ("com.acme::Erf", ("com.acme", "Erf"))],
+)
+def test_domains(op_type, expected):
+    assert nna.Pin(device="cpu", op_type=op_type).domain_and_op_type == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"device": "cpu"}, "selects no node; give op_type, name, or from and to"),
+        ({"device": "", "name": "a"}, "'device' is empty"),
+        ({"device": 3, "name": "a"}, "'device' is a text, got 3"),
+        ({"device": "cpu", "name": ""}, "'name' is empty"),
+        ({"device": "cpu", "op_type": ["Erf"]}, r"'op_type' is a text, got \['Erf'\]"),
+        ({"device": "cpu", "op_type": "::Erf"}, "lacks a part"),
+        ({"device": "cpu", "op_type": "a::"}, "lacks a part"),
+        ({"device": "cpu", "from_": "x"}, "'from' is given without 'to'"),
+        ({"device": "cpu", "to": "x"}, "'to' is given without 'from'"),
+        ({"device": "cpu", "from_": [], "to": "x"}, "'from' holds no name"),
+        ({"device": "cpu", "from_": "x", "to": ["y", ""]}, "'to' holds no name or an empty one"),
+        ({"device": "cpu", "from_": "x", "to": 3}, "'to' is the name of a tensor or a list of names, got 3"),
+    ],
+)
+@pytest.mark.parametrize("kind", [nna.Pin, nna.Ban])
+def test_wrong_rules(kind, given, said):
+    with pytest.raises(RulesError, match=said):
+        kind(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"max_segments": 0}, "'max_segments' is a whole number of at least 1, got 0"),
+        ({"max_segments": True}, "got True"),
+        ({"max_segments": 2.0}, "whole number"),
+        ({"min_nodes": -1}, "at least 0"),
+        ({"min_benefit_ms": float("nan")}, "a number of at least 0, got nan"),
+        ({"min_benefit_ms": float("inf")}, "got inf"),
+        ({"min_flops": "1"}, "got '1'"),
+        ({"whole_graph": 1}, "true or false, got 1"),
+    ],
+)
+def test_wrong_limits(given, said):
+    with pytest.raises(InvalidOptionError, match=said):
+        nna.Limits(**given)
+
+
+@pytest.mark.parametrize(
+    "given", [{"pins": "cpu"}, {"pins": (nna.Ban(device="cpu", name="a"),)}, {"bans": (3,)}, {"limits": {}}]
+)
+def test_wrong_types(given):
+    with pytest.raises(RulesError, match="of Rules are"):
+        nna.Rules(**given)
+
+
+def test_contradictions_that_hold_for_every_model():
+    erf = {"op_type": "Erf"}
+    with pytest.raises(RulesError, match=r"pin 1 in Rules and pin 2 in Rules pin the same nodes .* 'cpu' and 'null'"):
+        nna.Rules(pins=(nna.Pin(device="cpu", **erf), nna.Pin(device="null", **erf)))
+    with pytest.raises(RulesError, match="pin 1 in Rules and ban 1 in Rules contradict each other"):
+        nna.Rules(pins=(nna.Pin(device="cpu", **erf),), bans=(nna.Ban(device="cpu:0", **erf),))
+    nna.Rules(pins=(nna.Pin(device="cpu", **erf),) * 2, bans=(nna.Ban(device="null", **erf),))
