@@ -29,11 +29,10 @@ import onnxruntime
 import rapidocr
 from threadpoolctl import threadpool_info
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from timing import interleaved, table
+sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 
 import nnadapter as nna
+from benchmarks.timing import interleaved, table
 from nnadapter.drivers.fake_npu import execution
 from nnadapter.drivers.fake_npu.kernels import KERNELS
 from nnadapter.feeds import random_feed

@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "pictures"))
 
 from make import DENSE, DIGITS, SKEWED, TURNED, Line, Page, draw_page
-from timing import table
 
 import nnadapter as nna
+from benchmarks.timing import table
 
 LINES = [line.text for text in (DENSE, DIGITS, SKEWED, TURNED) for line in text]
 Pass = list[dict[str, float]]

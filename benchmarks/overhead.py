@@ -19,11 +19,10 @@ import onnx
 import onnx.parser
 import onnxruntime
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from timing import interleaved, table
+sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 
 import nnadapter as nna
+from benchmarks.timing import interleaved, table
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
 ONE = f"{HEAD} one (float[N, 4] x) => (float[N, 4] y) {{ y = Relu(x) }}"

@@ -24,10 +24,9 @@ import numpy as np
 import onnx
 import onnx.backend.test
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 
-from timing import table
-
+from benchmarks.timing import table
 from partition import SUPPORTED, Graph, Reason, Unsupported, cut, make_plan, place_by_priority
 from partition.batches import price_many
 from partition.latency import place_by_latency

@@ -18,11 +18,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from timing import interleaved, table
+sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 
 import nnadapter as nna
+from benchmarks.timing import interleaved, table
 
 SIZES = (1_250, 2_500, 5_000, 10_000, 20_000)
 ACTIVATIONS = ("Relu", "Sigmoid", "Neg", "Exp", "Tanh")

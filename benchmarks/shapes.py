@@ -24,11 +24,10 @@ from typing import Any
 import numpy as np
 import rapidocr
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from timing import table
+sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 
 import nnadapter as nna
+from benchmarks.timing import table
 
 OCR = Path(rapidocr.__file__).parent / "models"
 FIRST = 3

@@ -149,17 +149,18 @@ class Compiler:
 
     def _program(self, analysis: Analysis, step: Step, piece: Piece | None) -> Built:
         if piece is not None:
-            return self._built(step.device, piece.part)
+            return self._built(step.device, piece.part, alone=len(analysis.plan.steps) == 1)
         whole = analysis.parts.cpu_part(step)
         try:
-            return self._built(step.device, whole)
+            return self._built(step.device, whole, alone=len(analysis.plan.steps) == 1)
         except CompilationError:
             # The model as it was may hold a node that ONNX Runtime does not take and that is known before the run.
             return self._built(step.device, analysis.parts.part(step))
 
-    def _built(self, device: str, part: Part) -> Built:
+    def _built(self, device: str, part: Part, *, alone: bool = False) -> Built:
         started = time.perf_counter()
-        program = checked_program(self._target(device).context.compile(part.model))
+        context = self._target(device).context
+        program = checked_program((context.compile_whole if alone else context.compile)(part.model))
         return Built(program, part.inputs, time.perf_counter() - started)
 
     def _compile_failed(self, analysis: Analysis, step: Step, error: Exception) -> str:

@@ -252,8 +252,13 @@ class Judged:
         return segments, self._plan(segments, exact)
 
     def _cut(self) -> tuple[Sequence[Segment], bool]:
-        found = cut(self.graph, self.placement.labels, host=CPU)
-        return found.segments, found.exact
+        graph, labels = self.placement.graph, self.placement.labels
+        if graph is None:
+            found = cut(self.graph, labels, host=CPU)
+            return found.segments, found.exact
+        # What was priced as one stays in one segment.
+        found = cut(graph.graph, [labels[part[0]] for part in graph.parts], host=CPU)
+        return [graph.spread_segment(segment) for segment in found.segments], found.exact
 
     @cached_property
     def placement(self) -> Placement:

@@ -30,10 +30,12 @@ EARLIER = "measured in an earlier session"
 """How a remembered choice came about."""
 _MOST = 6
 """Candidates that are compiled and timed, baselines included."""
-_SECONDS = 0.3
-"""For which each is run, about."""
-_ROUNDS = (5, 100)
-"""Fewest and most rounds, each of them one run of every candidate."""
+_ROUNDS = 7
+"""Turns of each candidate."""
+_TURN_RUNS = (2, 50)
+"""Fewest and most runs in a turn."""
+_TURN_SECONDS = 0.02
+"""A turn of short runs takes about so long."""
 
 
 class Memory:
@@ -175,17 +177,24 @@ def _never() -> bool:
 
 
 def _timings(runs: Sequence[Callable[[], object]]) -> list[float]:
-    """The median seconds of each, all run in turn, so that a change of the machine's load meets all of them."""
-    started = time.perf_counter()
+    """The median seconds of each.
+
+    They take turns, so that a change of the machine's load meets all of them. A turn is a few runs, of which the first
+    does not count: threads of the one before it may still wait in a loop for more to do.
+    """
     for run in runs:
         run()
-    once = time.perf_counter() - started
-    fewest, most = _ROUNDS
-    rounds = int(min(most, max(fewest, _SECONDS * len(runs) / max(once, 1e-9))))
     seconds: list[list[float]] = [[] for _ in runs]
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         for run, taken in zip(runs, seconds, strict=True):
-            before = time.perf_counter()
-            run()
-            taken.append(time.perf_counter() - before)
+            taken.extend(_turn(run)[1:])
     return [median(taken) for taken in seconds]
+
+
+def _turn(run: Callable[[], object]) -> list[float]:
+    taken: list[float] = []
+    while len(taken) < _TURN_RUNS[0] or (sum(taken) < _TURN_SECONDS and len(taken) < _TURN_RUNS[1]):
+        before = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - before)
+    return taken

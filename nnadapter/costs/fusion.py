@@ -11,6 +11,7 @@ from nnadapter.drivers.border import ask_admission
 from nnadapter.drivers.interface import NO_OPERATION, Context
 from nnadapter.ir.model import ABSENT
 from partition.graph import Graph
+from partition.segments import Segment
 from partition.verdict import Verdict, all_of
 
 Groups = tuple[tuple[int, ...], ...]
@@ -47,6 +48,10 @@ class Merged:
             device: tuple(all_of(verdicts[atom] for atom in part) for part in self.parts)
             for device, verdicts in given.items()
         }
+
+    def spread_segment(self, segment: Segment) -> Segment:
+        """A segment of the atoms of `graph` as one of the atoms of `before`."""
+        return Segment(segment.device, tuple(sorted(atom for part in segment.atoms for atom in self.parts[part])))
 
     def spread(self, placement: Sequence[str]) -> tuple[str, ...]:
         """A placement of the atoms of `graph` as one of the atoms of `before`."""

@@ -117,6 +117,10 @@ class Context(ABC):
     def compile(self, model: SegmentModel) -> Program:
         """Compile a segment that `admit` took."""
 
+    def compile_whole(self, model: SegmentModel) -> Program:
+        """Compile a segment that is the whole plan: nothing else of it runs beside, on whatever processor."""
+        return self.compile(model)
+
     def restore(self, blob: bytes) -> Program:
         """Make a program from what `Program.serialise` gave.
 

@@ -230,7 +230,7 @@ class CpuProgram(Program):
 
 
 class CpuContext(Context):
-    """Compiles ONNX sub-graphs into sessions that do not spin."""
+    """Compiles ONNX sub-graphs into sessions; their threads spin only where no other device of a plan runs beside."""
 
     def __init__(self, session_options: onnxruntime.SessionOptions | None = None) -> None:
         self._session_options = session_options
@@ -252,10 +252,17 @@ class CpuContext(Context):
         Raises:
             CompilationError: ONNX Runtime does not load the sub-graph.
         """
+        return self._compiled(model, spins=False)
+
+    def compile_whole(self, model: onnx.ModelProto) -> Program:
+        """See `Context.compile_whole`."""
+        return self._compiled(model, spins=True)
+
+    def _compiled(self, model: onnx.ModelProto, *, spins: bool) -> Program:
         has_pool = _pools.acquire(blocking=False)
         try:
             contents = loadable(model).SerializeToString()
-            session = _session(contents, self._session_options, has_pool)
+            session = _session(contents, self._session_options, has_pool=has_pool, spins=spins)
         except BaseException as error:
             if has_pool:
                 _pools.release()
@@ -286,7 +293,7 @@ def refused_nodes(
 
     def attempt(part: onnx.ModelProto) -> Unsupported | None:
         try:
-            _session(loadable(part).SerializeToString(), session_options, has_pool=False)
+            _session(loadable(part).SerializeToString(), session_options, has_pool=False, spins=False)
         except Exception as error:  # noqa: BLE001  whatever it raises is why it does not load
             reason = next((reason for kind, reason in _REASONS if isinstance(error, kind)), Reason.DEVICE_REFUSED)
             return Unsupported(reason, f"ONNX Runtime {onnxruntime.__version__} does not load it: {brief(error)}")
@@ -372,7 +379,9 @@ def _by_name(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Contain
 _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 
 
-def _session(contents: bytes, given: onnxruntime.SessionOptions | None, has_pool: bool) -> onnxruntime.InferenceSession:
+def _session(
+    contents: bytes, given: onnxruntime.SessionOptions | None, *, has_pool: bool, spins: bool
+) -> onnxruntime.InferenceSession:
     if given is None:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = QUIET
@@ -381,7 +390,7 @@ def _session(contents: bytes, given: onnxruntime.SessionOptions | None, has_pool
     # SessionOptions cannot be copied, so the caller's own are changed while the session is made, under a lock. An
     # entry cannot be taken out again: spinning stays off in the caller's object, unless the caller had said something.
     with _options_lock:
-        for key in _SPINNING:
+        for key in () if spins else _SPINNING:
             if not _has_entry(options, key):
                 options.add_session_config_entry(key, "0")
         threads = options.intra_op_num_threads
