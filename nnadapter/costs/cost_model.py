@@ -24,29 +24,17 @@ from partition.verdict import Verdict
 class CostTable:
     """Seconds, as `partition` prices plans with them; see docs/partitioning.md."""
 
-    devices: tuple[str, ...]
-    """Labels, one per row."""
-    host: str
-    """The label whose memory holds the model's inputs and outputs."""
-    run: Numbers
-    """[devices, atoms]: of an atom; infinite where the device does not take it."""
-    into: Numbers
-    """[devices, values]: to bring a value to a segment; infinite where it may not cross."""
-    out: Numbers
-    """[devices, values]: to take it from a segment."""
-    launch: Numbers
-    """[devices]: per segment."""
-    values: tuple[str, ...]
-    """Names of the columns: every value that a node makes or reads, constants left out."""
+    prices: Prices
+    """Seconds of atoms, borders and launches; see docs/partitioning.md."""
     sources: Mapping[str, Source]
     """Where each device's numbers come from."""
     notes: tuple[str, ...]
     """What a person should know of the numbers, a sentence each."""
 
     @property
-    def prices(self) -> Prices:
-        """As placement takes them."""
-        return Prices(self.devices, self.host, self.run, self.into, self.out, self.launch, self.values)
+    def devices(self) -> tuple[str, ...]:
+        """Labels, one per row."""
+        return self.prices.devices
 
 
 def cost_table(
@@ -78,7 +66,7 @@ def cost_table(
     values = tuple(name for name in work.names if name not in constants)
     crossing = Crossing.of(graph.before, values, work.nbytes[kept])
     borders = np.array([_border(crossing, costs[name], is_host=name == host) for name in devices])
-    return CostTable(
+    prices = Prices(
         devices=devices,
         host=host,
         run=np.array([_run(work, graph, verdicts[name], costs[name], fusions.get(name)) for name in devices]),
@@ -86,9 +74,10 @@ def cost_table(
         out=borders.copy(),
         launch=np.array([costs[name].profile.launch_seconds for name in devices]),
         values=values,
-        sources={name: costs[name].source for name in devices},
-        notes=(*_notes(work, devices, costs), *(fusion.note for fusion in fusions.values() if fusion.note)),
     )
+    sources = {name: costs[name].source for name in devices}
+    said = (fusion.note for fusion in fusions.values() if fusion.note)
+    return CostTable(prices=prices, sources=sources, notes=(*_notes(work, devices, costs), *said))
 
 
 def _border(crossing: Crossing, costs: DeviceCosts, *, is_host: bool) -> Numbers:

@@ -38,12 +38,12 @@ class Priced:
             for position, atom in enumerate(self.merged.graph.atoms)
             if {nodes[node].op_type for node in atom} >= set(op_types)
         ]
-        return self.table.run[self.table.devices.index(device), atom]
+        return self.table.prices.run[self.table.devices.index(device), atom]
 
     def crossing(self, device, name):
-        row, column = self.table.devices.index(device), self.table.values.index(name)
-        assert self.table.into[row, column] == self.table.out[row, column]
-        return self.table.into[row, column]
+        row, column = self.table.devices.index(device), self.table.prices.values.index(name)
+        assert self.table.prices.into[row, column] == self.table.prices.out[row, column]
+        return self.table.prices.into[row, column]
 
 
 def priced(model, devices, shapes=None, costs=None):

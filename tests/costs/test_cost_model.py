@@ -101,8 +101,9 @@ def test_refused_atoms_are_infinite_and_the_host_crosses_for_nothing():
     assert found.run("fake_npu", "Softmax") == np.inf
     assert found.run("cpu", "Softmax") < np.inf
     row = found.table.devices.index("cpu")
-    assert not found.table.into[row].any() and not found.table.out[row].any() and found.table.launch[row] == 0
-    assert found.table.values == ("x", "c", "n", "y", "z")
+    prices = found.table.prices
+    assert not prices.into[row].any() and not prices.out[row].any() and prices.launch[row] == 0
+    assert found.table.prices.values == ("x", "c", "n", "y", "z")
 
 
 BORDER = f"""{HEAD} b (float[2, 6] x, int64[2, 6] i, bool[2, 6] k, float[1, 2, 3, 4] p, string[6] s)
@@ -176,5 +177,5 @@ def test_the_simulated_clock_is_about_what_is_predicted():
     (step,), (piece,) = analysis.plan.steps, analysis.pieces
     table, row = found.table, found.table.devices.index("fake_npu")
     border = sum(found.crossing("fake_npu", name) for name in (*step.inputs, *step.outputs))
-    predicted = table.run[row].sum() + table.launch[row] + border
+    predicted = table.prices.run[row].sum() + table.prices.launch[row] + border
     assert 1e6 * predicted == pytest.approx(piece.admission.facts["simulated_us"], rel=0.1)

@@ -109,4 +109,4 @@ def test_a_group_that_could_not_be_an_atom_is_priced_apart():
     graph = merged(found.judged.graph, circle.values())
     assert len(graph.graph.atoms) == 4
     table = cost_table(graph, found.judged.conversion, found.judged.verdicts, found.costs, circle)
-    np.testing.assert_array_equal(table.run, found.table.run)
+    np.testing.assert_array_equal(table.prices.run, found.table.prices.run)

@@ -1,0 +1,234 @@
+"""Policies, rules and plan files through sessions and reports."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import nnadapter as nna
+from nnadapter.errors import FallbackWarning, InvalidOptionError, PlanFileError, RulesError
+from nnadapter.plan_files.reading import read_plan
+from tests.models import numbers, run_whole
+
+HEAD = '<ir_version: 10, opset_import: ["" : 20]>'
+SMALL = f"{HEAD} g (float[2, 4] x) => (float[2, 4] y) {{ a = Relu (x) b = Sin (a) y = Neg (b) }}"
+LARGE = f"""{HEAD} g (float[1, 64, 64, 64] x) => (float[1, 64, 64, 64] y) {{
+    a = Conv <pads = [1, 1, 1, 1]> (x, w)
+    b = Sin (a)
+    y = Conv <pads = [1, 1, 1, 1]> (b, w)
+}}"""
+SIMULATED = ("fake_npu", {"clock": "simulated"})
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def model_of(text):
+    model = onnx.parser.parse_model(text)
+    if text is LARGE:
+        weights = np.random.default_rng(1).random((64, 64, 3, 3), np.float32) - 0.5
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    return model
+
+
+def devices_of(report):
+    return {node.op_type: node.device for node in report.nodes}
+
+
+def test_latency_needs_costs_that_somebody_measured():
+    with pytest.raises(InvalidOptionError, match=r"fake_npu.*assumed.*nnadapter calibrate fake_npu"):
+        nna.partition_report(model_of(SMALL), "fake_npu", options={"policy": "latency"})
+    with pytest.raises(InvalidOptionError, match="nnadapter calibrate"):
+        nna.InferenceSession(model_of(SMALL), devices="fake_npu", options=nna.Options(policy="latency"))
+
+
+def test_latency_leaves_small_work_on_the_cpu():
+    report = nna.partition_report(model_of(SMALL), SIMULATED, options={"policy": "latency"})
+    assert set(devices_of(report).values()) == {"cpu"}
+    assert "the CPU alone is better" in str(report) and "the CPU alone is better" in report.to_markdown()
+    assert report.cost.seconds == report.cost.all_cpu_seconds
+    assert report.cost.sources == {"fake_npu": "simulated", "cpu": "modelled"}
+
+
+def test_latency_delegates_large_work():
+    report = nna.partition_report(model_of(LARGE), SIMULATED, options={"policy": "latency"})
+    assert set(devices_of(report).values()) == {"fake_npu"}
+    assert report.cost.seconds < report.cost.all_cpu_seconds
+    assert 0 <= report.cost.gap < 0.5 and report.cost.bound_seconds <= report.cost.seconds
+    assert {each.name for each in report.cost.candidates} >= {"all on cpu", "everything supported"}
+
+
+def test_every_segment_has_its_price_and_they_add_up():
+    off = ("fake_npu", {"clock": "simulated", "switched_off": "Sin"})
+    report = nna.partition_report(model_of(LARGE), off)
+    assert [segment.device for segment in report.segments] == ["fake_npu", "cpu", "fake_npu"]
+    assert sum(segment.predicted_seconds for segment in report.segments) == pytest.approx(report.cost.seconds)
+    for segment in report.segments:
+        nodes = sum(node.predicted_seconds for node in report.nodes if node.segment == segment.index)
+        parts = nodes + segment.transfer_seconds + segment.launch_seconds
+        assert parts == pytest.approx(segment.predicted_seconds)
+
+
+def test_priority_says_that_nothing_is_known_of_a_device_without_costs():
+    report = nna.partition_report(model_of(SMALL), "fake_npu")
+    assert report.cost is None and "nnadapter calibrate fake_npu" in report.cost_note
+    assert report.cost_note in " ".join(str(report).split())
+    assert all(segment.predicted_seconds is None for segment in report.segments)
+
+
+@pytest.mark.parametrize("policy", ["latency", "measured"])
+def test_results_are_those_of_the_cpu(policy):
+    model, feed = model_of(LARGE), {"x": numbers(1, 64, 64, 64)}
+    with nna.InferenceSession(model, devices=[SIMULATED], options=nna.Options(policy=policy)) as session:
+        np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-3, atol=1e-3)
+
+
+def test_pins_and_bans_place_nodes():
+    rules = nna.Rules(pins=(nna.Pin(device="cpu", op_type="Sin"),), bans=(nna.Ban(device="fake_npu", name="Neg*"),))
+    report = nna.partition_report(model_of(SMALL), "fake_npu", options={"rules": rules})
+    assert devices_of(report) == {"Relu": "fake_npu", "Sin": "cpu", "Neg": "cpu"}
+    assert [each.nodes for each in report.rules] == [1, 1]
+    assert {node.op_type: [r.reason for r in node.refusals] for node in report.nodes}["Sin"] == ["rule"]
+
+
+def test_a_rule_that_binds_nothing_is_said():
+    rules = nna.Rules(bans=(nna.Ban(device="fake_npu", op_type="Conv"),))
+    report = nna.partition_report(model_of(SMALL), "fake_npu", options={"rules": rules})
+    assert report.rules[0].nodes == 0 and "Conv" in str(report)
+
+
+def test_rules_in_a_file_hold_in_sessions(tmp_path):
+    path = tmp_path / "rules.toml"
+    path.write_bytes(b'[[pin]]\r\ndevice = "cpu"\r\nop_type = "Sin"\r\n')
+    feed = {"x": numbers(2, 4)}
+    with nna.InferenceSession(model_of(SMALL), devices="fake_npu", options={"rules": path}) as session:
+        session.run(None, feed)
+        assert devices_of(session.report())["Sin"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ('[[pin]]\ndevice = "fake_npu"\nop_type = "Sin"\n', "line 1.*refuses it: switched_off"),
+        ('[[pin]]\ndevice = "cpu"\nop_type = "Sin"\n[[pin]]\ndevice = "fake_npu"\nname = "Sin*"\n', "two devices"),
+        ('[[ban]]\ndevice = "cpu"\nop_type = "Sin"\n', "leaves no device"),
+        ('[[ban]]\ndevise = "cpu"\n', "devise"),
+        ("[limits]\nmin_benefit_ms = 1\n", "calibrate"),
+    ],
+)
+def test_rules_that_cannot_be_kept(rules, message):
+    off = ("fake_npu", {"switched_off": "Sin"})
+    with pytest.raises(RulesError, match=message):
+        nna.partition_report(model_of(SMALL), off, options={"rules": rules})
+
+
+@pytest.mark.parametrize(
+    ("limits", "away"),
+    [
+        ({"max_segments": 1}, 1),
+        ({"max_segments": 2}, 2),
+        ({"min_nodes": 2}, 0),
+        ({"whole_graph": True}, 0),
+        ({"min_benefit_ms": 1e6}, 0),
+        ({"min_benefit_ms": 1e-6}, 2),
+    ],
+)
+def test_limits_give_segments_up(limits, away):
+    off = ("fake_npu", {"clock": "simulated", "switched_off": "Sin"})
+    rules = nna.Rules(limits=nna.Limits(**limits))
+    report = nna.partition_report(model_of(LARGE), off, options={"rules": rules, "fallback": "allow"})
+    assert sum(segment.device == "fake_npu" for segment in report.segments) == away
+
+
+def test_a_pin_that_its_device_breaks_is_an_error():
+    rules = nna.Rules(pins=(nna.Pin(device="trial", op_type="Sin"),))
+    with pytest.raises(RulesError, match="Sin_1.*trial"), pytest.warns(FallbackWarning):
+        nna.InferenceSession(
+            model_of(SMALL), devices=[("trial", {"fails_on": "SIN"})], options=nna.Options(rules=rules)
+        )
+
+
+def test_a_plan_is_saved_bound_and_used(tmp_path):
+    path = tmp_path / "plan.json"
+    off = ("fake_npu", {"switched_off": "Sin"})
+    saved = nna.partition_report(model_of(SMALL), off, save_plan=path)
+    assert [entry.device for entry in read_plan(path).entries] == ["fake_npu", "cpu", "fake_npu"]
+    report = nna.partition_report(model_of(SMALL), "fake_npu", options={"plan": path})
+    assert devices_of(report) == devices_of(saved)
+    assert report.plan_file.bound == 3 and not report.plan_file.lost
+    feed = {"x": numbers(2, 4)}
+    with nna.InferenceSession(model_of(SMALL), devices="fake_npu", options={"plan": path}) as session:
+        np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model_of(SMALL), feed)[0], rtol=1e-5)
+        assert len(session.report().segments) == 3
+
+
+def test_a_plan_still_binds_after_an_edit_and_says_what_does_not(tmp_path):
+    path = tmp_path / "plan.json"
+    nna.partition_report(model_of(SMALL), ("fake_npu", {"switched_off": "Sin"}), save_plan=path)
+    edited = model_of(SMALL.replace("b = Sin (a) y = Neg (b)", "b = Sin (a) c = Cos (b) y = Exp (c)"))
+    report = nna.partition_report(edited, "fake_npu", options={"plan": path})
+    assert devices_of(report) == {"Relu": "fake_npu", "Sin": "cpu", "Cos": "fake_npu", "Exp": "fake_npu"}
+    assert [each.name for each in report.plan_file.lost] == ["Neg_2"]
+    assert "Neg_2" in str(report)
+
+
+def test_a_plan_under_latency_keeps_what_it_names(tmp_path):
+    path = tmp_path / "plan.json"
+    nna.partition_report(model_of(SMALL), "fake_npu", save_plan=path)
+    report = nna.partition_report(model_of(SMALL), SIMULATED, options={"plan": path, "policy": "latency"})
+    assert set(devices_of(report).values()) == {"fake_npu"}
+
+
+@pytest.mark.parametrize(
+    "change", [lambda text: text[:-20], lambda text: text.replace('"format_version": 1', '"format_version": 9')]
+)
+def test_a_plan_that_cannot_be_read(tmp_path, change):
+    path = tmp_path / "plan.json"
+    nna.partition_report(model_of(SMALL), "fake_npu", save_plan=path)
+    path.write_text(change(path.read_text()))
+    with pytest.raises(PlanFileError, match=r"plan\.json"):
+        nna.InferenceSession(model_of(SMALL), devices="fake_npu", options={"plan": path})
+
+
+def test_measured_is_remembered(tmp_path):
+    feed = {"x": numbers(2, 4)}
+    for how in ("the input of the first run", "an earlier session"):
+        with nna.InferenceSession(model_of(SMALL), devices="fake_npu", options={"policy": "measured"}) as session:
+            np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model_of(SMALL), feed)[0], rtol=1e-5)
+            report = session.report()
+        assert how in report.cost.note
+        assert report.cost.sources == {"fake_npu": "measured", "cpu": "measured"}
+        measured = [each.measured_seconds for each in report.cost.candidates]
+        assert measured == sorted(measured) and report.cost.seconds == measured[0]
+    known = nna.partition_report(model_of(SMALL), "fake_npu", options={"policy": "measured"})
+    assert devices_of(known) == devices_of(report) and known.cost.seconds == report.cost.seconds
+    (file,) = (tmp_path / "cache" / "measured").iterdir()
+    assert json.loads(file.read_text())["seconds"].keys() == {each.name for each in report.cost.candidates}
+
+
+def test_what_was_not_measured_is_said():
+    report = nna.partition_report(model_of(SMALL), "fake_npu", options={"policy": "measured", "fallback": "allow"})
+    assert any("not measured yet" in note for note in report.notes)
+
+
+def test_measured_without_fallback_takes_only_what_is_named():
+    options = nna.Options(policy="measured", fallback="forbid")
+    with nna.InferenceSession(model_of(SMALL), devices="fake_npu", options=options) as session:
+        session.run(None, {"x": numbers(2, 4)})
+        assert set(devices_of(session.report()).values()) == {"fake_npu"}
+
+
+def test_other_shapes_are_measured_by_themselves():
+    model = model_of(SMALL.replace("float[2, 4]", "float[n, 4]"))
+    with nna.InferenceSession(model, devices="fake_npu", options={"policy": "measured"}) as session:
+        for rows in (1, 3):
+            feed = {"x": numbers(rows, 4)}
+            np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-5)
+            assert session.report().input_shapes == {"x": (rows, 4)}
+        session.prepare({"x": (7, 4)})
+        assert "random input" in session.report().cost.note
