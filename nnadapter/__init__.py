@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from nnadapter.defaults import devices, get_device, set_device
     from nnadapter.drivers.capability import DeviceInfo
     from nnadapter.ir.builder import ModelBuilder
+    from nnadapter.missing.facts import WhatIf
+    from nnadapter.missing.what_if import what_if
     from nnadapter.options import Options
     from nnadapter.reporting import partition_report
     from nnadapter.reports.facts import PartitionReport
@@ -39,6 +41,7 @@ _HOMES = {
     "PartitionReport": "nnadapter.reports.facts",
     "Pin": "nnadapter.rules",
     "Rules": "nnadapter.rules",
+    "WhatIf": "nnadapter.missing.facts",
     "backend": "",
     "compare": "nnadapter.comparing",
     "devices": "nnadapter.defaults",
@@ -47,6 +50,7 @@ _HOMES = {
     "ort": "",
     "partition_report": "nnadapter.reporting",
     "set_device": "nnadapter.defaults",
+    "what_if": "nnadapter.missing.what_if",
 }
 """Where each public name lives; empty for modules."""
 
@@ -65,6 +69,7 @@ __all__ = [
     "PartitionReport",
     "Pin",
     "Rules",
+    "WhatIf",
     "backend",
     "compare",
     "devices",
@@ -73,6 +78,7 @@ __all__ = [
     "ort",
     "partition_report",
     "set_device",
+    "what_if",
 ]
 
 

@@ -11,6 +11,7 @@ from nnadapter.converters.convert import Conversion
 from nnadapter.costs.cost_model import CostTable, cost_table
 from nnadapter.costs.device_costs import DeviceCosts, Source
 from nnadapter.costs.fusion import Fusion, Merged, fusion_of, merged
+from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.drivers.selection import CPU
 from partition.graph import Graph
 from partition.plan import Plan
@@ -102,14 +103,18 @@ def holds_together(plan: Plan, graph: Merged) -> bool:
 
 
 def _fusions(plan: Plan, conversion: Conversion, runs_as: Sequence[RunsAs]) -> dict[str, Fusion]:
-    found: dict[str, Fusion] = {}
+    """What each device fuses, of all its segments at once: one look at the graph per device."""
+    asked: dict[str, list[tuple[int, str]]] = {}
     for step, texts in zip(plan.steps, runs_as, strict=True):
-        if texts:
-            operations = sorted(part for node in step.nodes for part in conversion.operations[node])
-            here = fusion_of(plan.graph, conversion, operations, texts)
-            so_far = found.get(step.device, Fusion())
-            found[step.device] = Fusion((*so_far.groups, *here.groups), so_far.free | here.free)
-    return found
+        operations = sorted(part for node in step.nodes for part in conversion.operations[node])
+        if len(texts) == len(operations):
+            # The same text in another segment is another thing.
+            told = (text if text == NO_OPERATION else f"{step.segment} {text}" for text in texts)
+            asked.setdefault(step.device, []).extend(zip(operations, told, strict=True))
+    return {
+        device: fusion_of(plan.graph, conversion, [part for part, _ in pairs], [text for _, text in pairs])
+        for device, pairs in asked.items()
+    }
 
 
 def _benefit(table: CostTable, segment: SegmentPrice, part: Segment) -> float | None:

@@ -29,6 +29,24 @@ def _judge_ir(target: Target, conversion: Conversion) -> Sequence[Verdict]:
     ]
 
 
+def refusals(target: Target, conversion: Conversion, parts: OnnxParts) -> tuple[tuple[Unsupported, ...], ...]:
+    """Return every refusal of each node: that of its converter, or those of the operations that it became.
+
+    What a converter refused became no operation, so what the device would say of it is not known.
+    """
+    if target.capability.form is ModelForm.ONNX:
+        given = [[verdict] for verdict in _judge_onnx(target, parts)]
+    else:
+        asked = ask_supported(target.context, conversion.model, len(conversion.model.operations))
+        given = [
+            [first, *(asked[operation] for operation in operations)]
+            for first, operations in zip(conversion.verdicts, conversion.operations, strict=True)
+        ]
+    return tuple(
+        tuple(dict.fromkeys(verdict for verdict in of_node if isinstance(verdict, Unsupported))) for of_node in given
+    )
+
+
 def _judge_onnx(target: Target, parts: OnnxParts) -> Sequence[Verdict]:
     # The host's own devices judge operators by their names, so that the weights need not be copied for them.
     model = parts.without_constants() if target.name in HOSTS else parts.whole()

@@ -43,7 +43,7 @@ RANKS = [
     ("nnadapter.compilation",),
     ("nnadapter.measuring",),
     ("nnadapter.reports",),
-    ("nnadapter.reporting", "nnadapter.binding", "nnadapter.feeds", "nnadapter.defaults"),
+    ("nnadapter.reporting", "nnadapter.missing", "nnadapter.binding", "nnadapter.feeds", "nnadapter.defaults"),
     ("nnadapter.host", "nnadapter.planned"),
     ("nnadapter.engine",),
     ("nnadapter.session",),

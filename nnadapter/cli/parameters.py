@@ -20,7 +20,14 @@ _MOST_ELEMENTS = 1 << 40
 
 def takes_model(command: Decorated) -> Decorated:
     """Add MODEL, --device, --option, --shape and --fallback: `model`, `devices`, `options`, `shapes`, `fallback`."""
-    for decorator in reversed(_DECORATORS):
+    for decorator in reversed((click.argument("model"), *_DECORATORS)):
+        command = decorator(command)
+    return command
+
+
+def takes_models(command: Decorated) -> Decorated:
+    """Add MODELS, one or more, and what `takes_model` adds beside: `models`, and so on."""
+    for decorator in reversed((click.argument("models", nargs=-1, required=True), *_DECORATORS)):
         command = decorator(command)
     return command
 
@@ -108,7 +115,6 @@ def _once(found: Mapping[str, object], name: str) -> None:
 
 
 _DECORATORS = (
-    click.argument("model"),
     click.option(
         "-d", "--device", "devices", multiple=True, metavar="DEVICE", callback=_devices,
         help="A device, in order of preference: repeat it, or use commas. The CPU is the last one, named or not. "

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import PurePath
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePath
 
 import click
 
 import nnadapter
-from nnadapter.cli.command import NO, ModelCommand
+from nnadapter.cli.command import NO, Failure, ModelCommand
 from nnadapter.cli.gate_options import takes_gates
-from nnadapter.cli.parameters import Shapes, placing, requests, takes_model, takes_placing
+from nnadapter.cli.parameters import Shapes, placing, requests, takes_models, takes_placing
+from nnadapter.cli.what_if_report import refuse_together, what_if_text
 from nnadapter.cli.writing import write_file
 from nnadapter.reports.difference import Difference, compare_reports
 from nnadapter.reports.facts import PartitionReport
@@ -23,7 +24,7 @@ PLAIN = ("dot", "model-explorer")
 
 
 @click.command(cls=ModelCommand, context_settings={"help_option_names": ["-h", "--help"]})
-@takes_model
+@takes_models
 @takes_placing
 @click.option("--save-plan", metavar="FILE", help="Write the device of every node to FILE, for --plan.")
 @takes_gates
@@ -37,9 +38,14 @@ PLAIN = ("dot", "model-explorer")
     "data for Google's Model Explorer.",
 )
 @click.option("--diff", "old", metavar="OLD.json", help="Say what changed since this report, written as json.")
+@click.option(
+    "--what-if", "what_if", is_flag=True,
+    help="Over several MODELS and folders of them: which features the first device lacks, ranked by the time and the "
+    "segments that each would save.",
+)  # fmt: skip
 @click.option("-o", "--output", metavar="FILE", help="Write the report to FILE instead of stdout.")
 def report(
-    model: str,
+    models: tuple[str, ...],
     devices: tuple[str, ...],
     options: Mapping[str, Mapping[str, str]],
     shapes: Shapes,
@@ -53,12 +59,19 @@ def report(
     max_latency: float | None,
     form: str,
     old: str | None,
+    what_if: bool,
     output: str | None,
 ) -> None:
-    """Say which part of MODEL would run on which device, and why not elsewhere. Nothing is compiled or run.
+    """Say which part of a model would run on which device, and why not elsewhere. Nothing is compiled or run.
 
     The exit code is 1 if a limit is broken, or if --fallback forbid finds something left for a CPU that is not named.
     """
+    chosen, on = placing(policy, rules, plan, fallback), requests(devices, options)
+    if what_if:
+        refuse_together(click.get_current_context().params, form)
+        _write(what_if_text(models, on, shapes, chosen, form), output)
+        return
+    model = _only(models)
     if old is not None and form in PLAIN:
         raise click.BadParameter(
             f"format {form} shows no differences; take text, json, md or html", param_hint="--diff"
@@ -66,9 +79,9 @@ def report(
     before = read_report(old) if old is not None else None
     found = nnadapter.partition_report(
         model,
-        devices=requests(devices, options),
+        devices=on,
         input_shapes=shapes,
-        options=placing(policy, rules, plan, fallback),
+        options=chosen,
         save_plan=save_plan,
     )
     gates = Gates(min_coverage=min_coverage, max_segments=max_segments, max_latency_seconds=max_latency)
@@ -79,6 +92,17 @@ def report(
         click.echo(f"Error: {line}", err=True)
     if broken:
         raise click.exceptions.Exit(NO)
+
+
+def _only(models: Sequence[str]) -> str:
+    """The one model, where there is one."""
+    if len(models) != 1:
+        raise click.UsageError(f"a report is of one model, got {len(models)}; several, and folders, go with --what-if")
+    if Path(models[0]).is_dir():
+        raise Failure(
+            f"model file {models[0]!r} cannot be read: Is a directory; give a file, or --what-if for all below it"
+        )
+    return models[0]
 
 
 def _write(text: str, output: str | None) -> None:

@@ -1,0 +1,67 @@
+"""`nnadapter report --what-if`: over models, what a device lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import click
+
+import nnadapter
+from nnadapter.cli.parameters import Shapes
+from nnadapter.cli.progress import progress
+from nnadapter.drivers.selection import DeviceRequest
+from nnadapter.errors import NNAdapterError
+from nnadapter.missing.facts import WhatIf
+from nnadapter.missing.sources import model_sources
+from nnadapter.options import Options
+
+_OF_ONE_PLAN: Mapping[str, str] = {
+    "plan": "--plan",
+    "save_plan": "--save-plan",
+    "old": "--diff",
+    "min_coverage": "--min-coverage",
+    "max_segments": "--max-segments",
+    "max_latency": "--max-latency",
+}
+"""Options that are of one plan, by parameter."""
+
+
+def refuse_together(given: Mapping[str, object], form: str) -> None:
+    """Refuse what goes with a report and not with what-if.
+
+    Args:
+        given: the command's parameters.
+        form: the format.
+
+    Raises:
+        UsageError: an option of one plan is given.
+        BadParameter: the format is not one of what-if's.
+    """
+    for name, flag in _OF_ONE_PLAN.items():
+        if given[name] is not None:
+            raise click.UsageError(f"{flag} is of one plan, and --what-if tries many; give one of the two")
+    if form not in _FORMS:
+        raise click.BadParameter(f"--what-if has no format {form}; take {', '.join(_FORMS)}", param_hint="'--format'")
+
+
+def what_if_text(
+    models: Sequence[str], devices: Sequence[DeviceRequest], shapes: Shapes, options: Options, form: str
+) -> str:
+    """Return what-if in a format; models that fail are told on stderr.
+
+    Raises:
+        NNAdapterError: see `nnadapter.what_if`.
+    """
+    number = len(model_sources(models))
+    with progress("models", number) as advance:
+
+        def seen(name: str, error: NNAdapterError | None) -> None:
+            if error is not None and number > 1:
+                click.echo(f"Error: {' '.join(f'{name}: {error}'.split())}", err=True)
+            advance()
+
+        found = nnadapter.what_if(models, devices, shapes, options, seen=seen)
+    return _FORMS[form](found).rstrip("\n")
+
+
+_FORMS: Mapping[str, Callable[[WhatIf], str]] = {"text": str, "json": WhatIf.to_json, "md": WhatIf.to_markdown}

@@ -1,0 +1,41 @@
+"""What a person gives as models -> one after the other, with a name each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nnadapter.errors import ModelFileError
+
+
+def model_sources(models: Any) -> list[tuple[str, Any]]:
+    """Return the name and the source of every model, each file once; a folder stands for every `*.onnx` below it.
+
+    Files are named from the last folder that holds all of them.
+
+    Raises:
+        ModelFileError: there is no model, or a folder holds none.
+    """
+    given = [models] if isinstance(models, (str, bytes, os.PathLike)) or not isinstance(models, Sequence) else models
+    if not given:
+        raise ModelFileError("what-if got no model; give the path of one, or of a folder with models")
+    found: dict[object, tuple[str, Any]] = {}
+    for position, each in enumerate(given):
+        if isinstance(each, (str, os.PathLike)):
+            found.update((path.resolve(), (str(path), path)) for path in _files(Path(each)))
+        else:
+            found[position] = getattr(getattr(each, "graph", None), "name", "") or f"model {position + 1}", each
+    files = [path for path in found if isinstance(path, Path)]
+    shared = Path(os.path.commonpath([path.parent for path in files])) if files else Path()
+    return [(str(at.relative_to(shared)) if isinstance(at, Path) else name, each) for at, (name, each) in found.items()]
+
+
+def _files(path: Path) -> Sequence[Path]:
+    if not path.is_dir():
+        return [path]
+    found = sorted(file for file in path.rglob("*.onnx") if file.is_file())
+    if not found:
+        raise ModelFileError(f"folder {str(path)!r} holds no *.onnx file; give a folder with models")
+    return found

@@ -1,0 +1,65 @@
+"""Gains in words, as text and Markdown tell them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nnadapter.reports.units import count, duration
+
+if TYPE_CHECKING:
+    from nnadapter.missing.facts import FeatureFacts, RoadStep, Standing, WhatIf
+
+
+def supporting(found: WhatIf, feature: FeatureFacts) -> str:
+    """What one feature would be worth: `supporting Erf: 13 segments fewer, 61 -> 97 % of FLOPs, ...`."""
+    gained = _change(found.now, feature.then)
+    return f"supporting {feature.label}: {segments(feature.segments_saved)}, {gained}, {time(feature.seconds_saved)}"
+
+
+def saving(step: RoadStep) -> str:
+    """What one step saves."""
+    return f"{segments(step.segments_saved)}, {time(step.seconds_saved)}"
+
+
+def segments(saved: int) -> str:
+    """`13 segments fewer`, `1 segment more`."""
+    return f"{count(abs(saved), 'segment')} {'fewer' if saved > 0 else 'more'}" if saved else "as many segments"
+
+
+def time(saved: float | None) -> str:
+    """`predicted 3.10 ms faster`."""
+    if saved is None:
+        return "and a value would cross that cannot"
+    if abs(saved) < _NOTHING:
+        return "predicted as fast"
+    return f"predicted {duration(abs(saved))} {'faster' if saved > 0 else 'slower'}"
+
+
+def predicted(standing: Standing) -> str:
+    """`predicted 12.0 ms`."""
+    return (
+        "time not known: a value cannot cross"
+        if standing.seconds is None
+        else f"predicted {duration(standing.seconds)}"
+    )
+
+
+def share(part: float) -> str:
+    """`61.2 %`."""
+    return f"{100 * part:.1f} %"
+
+
+def _change(before: Standing, after: Standing) -> str:
+    """Coverage, of nodes where that of FLOPs is about the same, with digits only where they tell something."""
+    if share(before.flops) == share(after.flops) and share(before.nodes) != share(after.nodes):
+        return f"{_shares(before.nodes, after.nodes)} of nodes"
+    return f"{_shares(before.flops, after.flops)} of FLOPs"
+
+
+def _shares(before: float, after: float) -> str:
+    digits = 0 if round(100 * before) != round(100 * after) else 1
+    return f"{100 * before:.{digits}f} -> {100 * after:.{digits}f} %"
+
+
+_NOTHING = 1e-9
+"""Seconds that are not worth telling."""
