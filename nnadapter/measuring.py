@@ -32,6 +32,8 @@ _MOST = 6
 """Candidates that are compiled and timed, baselines included."""
 _ROUNDS = 7
 """Turns of each candidate."""
+_FAR_BEHIND = 1.5
+"""Times the fastest."""
 _TURN_RUNS = (2, 50)
 """Fewest and most runs in a turn."""
 _TURN_SECONDS = 0.02
@@ -180,14 +182,18 @@ def _timings(runs: Sequence[Callable[[], object]]) -> list[float]:
     """The median seconds of each.
 
     They take turns, so that a change of the machine's load meets all of them. A turn is a few runs, of which the first
-    does not count: threads of the one before it may still wait in a loop for more to do.
+    does not count: threads of the one before it may still wait in a loop for more to do. One that is far behind gets
+    no further turn.
     """
     for run in runs:
         run()
     seconds: list[list[float]] = [[] for _ in runs]
+    left = list(range(len(runs)))
     for _ in range(_ROUNDS):
-        for run, taken in zip(runs, seconds, strict=True):
-            taken.extend(_turn(run)[1:])
+        for number in left:
+            seconds[number].extend(_turn(runs[number])[1:])
+        best = min(median(seconds[number]) for number in left)
+        left = [number for number in left if median(seconds[number]) <= _FAR_BEHIND * best]
     return [median(taken) for taken in seconds]
 
 

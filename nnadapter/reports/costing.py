@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nnadapter.costs.device_costs import Source
@@ -48,7 +48,7 @@ def cost_facts(analysis: Analysis) -> CostFacts:
         sources={name: str(source) for name, source in price.table.sources.items()},
         candidates=tuple(CandidateFacts(name=each.name, seconds=each.cost) for each in predicted),
         all_cpu_seconds=price.on_cpu,
-        note=_sentences(price.table.notes),
+        note=_sentences((*price.table.notes, _uneven(price.table.sources))),
     )
 
 
@@ -70,6 +70,13 @@ def timed_facts(analysis: Analysis, timed: Sequence[Timed], how: str) -> CostFac
         all_cpu_seconds=next((each.measured for each in timed if each.name == f"all on {CPU}"), None),
         note=_sentences([how]),
     )
+
+
+def _uneven(sources: Mapping[str, Source]) -> str:
+    """A hint, where a device that was measured is weighed against a processor that was not."""
+    if Source.CALIBRATED not in sources.values() or sources.get(CPU) is not Source.MODELLED:
+        return ""
+    return f"the CPU's costs are a cautious guess; `nnadapter calibrate {CPU}` measures them"
 
 
 def _sentences(notes: Iterable[str]) -> str:
