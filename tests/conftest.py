@@ -42,3 +42,11 @@ def _distribution(site: Path, name: str, points: dict[str, str]) -> None:
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     lines = "\n".join(f"{point} = {target}" for point, target in points.items())
     (folder / "entry_points.txt").write_text(f"[nnadapter.drivers]\n{lines}\n")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def empty_cache(tmp_path_factory):
+    """Nothing is kept where a person keeps calibrations and choices, and nothing of that is found."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
