@@ -260,11 +260,18 @@ def refuse_fallback(analysis: Analysis, targets: Sequence[Target], options: Opti
     first = targets[0].name
     raise NotDelegatedError(
         f"fallback is forbidden and {len(left)} of {len(plan.graph.nodes)} nodes are taken by no named device "
-        f"({named(names)}); {first!r} refused the first because of {_refusal(plan, first, left[0])}; "
+        f"({named(names)}); {_why_left(plan, first, left[0])}; "
         f"allow fallback, or name {spare[0].device!r} as a device",
         device=first,
         nodes=names,
     )
+
+
+def _why_left(plan: Plan, device: str, node: int) -> str:
+    verdict = plan.verdicts[device][plan.graph.atom_of[node]]
+    if isinstance(verdict, Unsupported):
+        return f"{device!r} refused the first because of {verdict}"
+    return f"{device!r} takes the first, which its segment or a plan put elsewhere"
 
 
 def warn_of_idle(analysis: Analysis, targets: Sequence[Target], options: Options) -> None:
@@ -279,6 +286,8 @@ def warn_of_idle(analysis: Analysis, targets: Sequence[Target], options: Options
     for position, target in enumerate(targets):
         if target.name in HOSTS or target.name in used:
             continue
+        if options.policy != "priority" and any(plan.verdicts[target.name]):
+            continue  # it was weighed, and something else is cheaper
         left = _left_by(plan, target.name, {later.name for later in targets[position + 1 :]})
         if left:
             warnings.warn(

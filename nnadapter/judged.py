@@ -35,6 +35,9 @@ from partition.plan import Plan, Step, make_plan
 from partition.segments import Segment, cut, halve
 from partition.verdict import Reason, Unsupported, Verdict
 
+_ROUNDING = 1 + 1e-9
+"""What the price of a plan may be above that of its placement, being summed in another order."""
+
 Atoms = tuple[str, tuple[int, ...]]
 """A device and the atoms of one segment on it: what identifies a segment while the graph is cut again and again."""
 
@@ -63,6 +66,8 @@ class Analysis:
     """Per step of the plan; None for the CPU."""
     limits: tuple[RuleEffect, ...] = ()
     """What limits on segments did."""
+    weighed: Placement | None = None
+    """What was weighed, where devices did not admit the cheapest as it was; else the placement of `judged`."""
 
     @property
     def specialised(self) -> Specialised:
@@ -135,6 +140,8 @@ class Judged:
     """What rules did; None where there are none."""
     kept: Kept = field(default_factory=dict)
     """Atoms that stay where they are put as long as their device takes them."""
+    fixed: bool = False
+    """`kept` is a whole placement, which shall not be weighed against others."""
     bound: Bound | None = None
     """What the plan file says of this graph; None where there is none."""
 
@@ -187,7 +194,7 @@ class Judged:
 
     def placed_as(self, labels: Sequence[str]) -> Judged:
         """The same with every atom on its device, as long as that takes it."""
-        return replace(self, kept=dict(enumerate(labels)))
+        return replace(self, kept=dict(enumerate(labels)), fixed=True)
 
     def banning(self, bans: Mapping[Atoms, Unsupported]) -> Judged:
         """The same with verdicts taken back: the atoms of each key are refused by its device, for that reason."""
@@ -213,11 +220,27 @@ class Judged:
     def settle(self, known: dict[Atoms, Piece] | None = None) -> Analysis:
         """Place and cut until every segment is admitted by its device.
 
+        Where costs decide, and devices or limits did not admit what was cheapest, the other candidates are settled as
+        well, as long as they promise to be cheaper, and the cheapest is returned.
+
         Args:
             known: answers from before, by segment; new ones are added.
         """
-        judged = self
         known = {} if known is None else known
+        best = self._settled(known)
+        placed = self.placement.placed
+        if self.fixed or placed is None or best.price.seconds <= placed.cost * _ROUNDING:
+            return best
+        for candidate in self.placement.candidates():
+            if candidate.cost >= best.price.seconds:
+                break
+            other = self.placed_as(candidate.placement)._settled(known)
+            best = min(best, other, key=lambda each: each.price.seconds)
+        return replace(best, weighed=self.placement)
+
+    def _settled(self, known: dict[Atoms, Piece]) -> Analysis:
+        """The one placement, cut until every segment is admitted by its device."""
+        judged = self
         effects: list[RuleEffect] = []
         segments, plan = self.drafts.of(self)
         while True:

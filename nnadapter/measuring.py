@@ -18,10 +18,11 @@ from nnadapter.closing import close_all
 from nnadapter.compilation import Compiled, Compiler, Timed
 from nnadapter.costs.calibration_files import driver_version
 from nnadapter.costs.remembered import MeasuredChoice, MeasuredDevice, choice_key, recall, remember
-from nnadapter.errors import CompilationError, StoredFileError
+from nnadapter.errors import DriverError, NotDelegatedError, StoredFileError
 from nnadapter.judged import Judged
 from nnadapter.versions import own_version
 from partition.latency import Candidate
+from partition.plan import Plan
 
 if TYPE_CHECKING:
     import onnx
@@ -52,19 +53,22 @@ class Memory:
         if known is None:
             return None, note
         graph = judged.graph
-        names = [graph.nodes[nodes[0]].name for nodes in graph.atoms]
+        labels = [known.placement.get(graph.nodes[nodes[0]].name, "") for nodes in graph.atoms]
+        fits = all(judged.verdicts.get(label, {atom: None})[atom] for atom, label in enumerate(labels))
+        if not fits or known.candidate not in known.seconds:
+            return None, "what is remembered of this model does not fit it any more, and counts as not measured"
         seconds = sorted(known.seconds.items(), key=lambda each: each[1])
         return Recalled(
-            judged=judged.placed_as([known.placement.get(name, "") for name in names]),
+            judged=judged.placed_as(labels),
             timed=tuple(Timed(name=name, predicted=None, measured=each) for name, each in seconds),
         ), note
 
-    def keep(self, judged: Judged, chosen: Candidate, timed: Sequence[Timed]) -> str:
-        """Keep a choice for the next time; return why that failed, empty where it did not."""
-        graph = judged.graph
-        placement = {node.name: chosen.placement[atom] for node, atom in zip(graph.nodes, graph.atom_of, strict=True)}
+    def keep(self, judged: Judged, plan: Plan, timed: Sequence[Timed]) -> str:
+        """Keep the plan that was fastest for the next time; return why that failed, empty where it did not."""
+        graph = plan.graph
+        placement = {node.name: plan.placement[atom] for node, atom in zip(graph.nodes, graph.atom_of, strict=True)}
         seconds = {each.name: each.measured for each in timed}
-        choice = MeasuredChoice(candidate=chosen.name, placement=placement, seconds=seconds)
+        choice = MeasuredChoice(candidate=timed[0].name, placement=placement, seconds=seconds)
         try:
             remember(self._key(judged), choice)
         except StoredFileError as error:
@@ -76,8 +80,9 @@ class Memory:
             MeasuredDevice(name=target.name, version=driver_version(target.name), options=target.options)
             for target in judged.targets
         ]
-        placer = judged.placer
-        return choice_key(self._digest, devices, judged.shapes, own_version(), f"{placer.rules!r} {placer.plan!r}")
+        placer, named = judged.placer, [target.name for target in judged.targets if target.named]
+        said = f"{placer.rules!r} {placer.plan!r} {placer.options.fallback} {named}"
+        return choice_key(self._digest, devices, judged.shapes, own_version(), said)
 
     @cached_property
     def _digest(self) -> str:
@@ -123,15 +128,17 @@ class Measurer:
         known, note = self._memory.recall(judged)
         if known is not None:
             return replace(self._compiler.compile(known.judged), timed=known.timed, chosen=EARLIER)
-        chosen, compiled, timed = self._measured(judged, feed)
+        if not judged.graph.atoms:
+            return self._compiler.compile(judged)
+        compiled, timed = self._measured(judged, feed)
         how = "measured here with random input" if made_up else "measured here with the input of the first run"
-        notes = (how, note, self._memory.keep(judged, chosen, timed))
+        notes = (how, note, self._memory.keep(judged, compiled.analysis.plan, timed))
         return replace(compiled, timed=timed, chosen="; ".join(filter(None, notes)))
 
-    def _measured(self, judged: Judged, feed: Mapping[str, Any]) -> tuple[Candidate, Compiled, tuple[Timed, ...]]:
+    def _measured(self, judged: Judged, feed: Mapping[str, Any]) -> tuple[Compiled, tuple[Timed, ...]]:
         trials: list[tuple[Candidate, Compiled]] = []
         try:
-            self._compile(judged, trials)
+            self._try(judged, feed, trials)
             seconds = _timings([_runner(compiled, feed) for _, compiled in trials])
         except BaseException:
             close_all(compiled for _, compiled in trials)
@@ -142,17 +149,37 @@ class Measurer:
             for number in order
         )
         close_all(trials[number][1] for number in order[1:])
-        return *trials[order[0]], timed
+        return trials[order[0]][1], timed
 
-    def _compile(self, judged: Judged, trials: list[tuple[Candidate, Compiled]]) -> None:
-        """Add every candidate that compiles to `trials`; raise where none does."""
-        failure: CompilationError | None = None
+    def _try(self, judged: Judged, feed: Mapping[str, Any], trials: list[tuple[Candidate, Compiled]]) -> None:
+        """Add to `trials` every candidate that compiles and runs as it should; one that does not only if all fail."""
+        failure: DriverError | NotDelegatedError | None = None
+        fallen: list[tuple[Candidate, Compiled]] = []
+        known: set[tuple[str, ...]] = set()
         for candidate in self._candidates(judged):
             try:
-                trials.append((candidate, self._compiler.compile(judged.placed_as(candidate.placement))))
-            except CompilationError as error:
+                compiled = self._compiler.compile(judged.placed_as(candidate.placement))
+            except (DriverError, NotDelegatedError) as error:
                 failure = error
-        if failure is not None and not trials:
+                continue
+            trials.append((candidate, compiled))
+            if compiled.analysis.plan.placement in known:
+                trials.pop()[1].close()
+                continue
+            try:
+                _runner(compiled, feed)()
+            except (DriverError, NotDelegatedError) as error:
+                failure = error
+                trials.pop()[1].close()
+                continue
+            if _fell_back(compiled):
+                fallen.append(trials.pop())
+            else:
+                known.add(compiled.analysis.plan.placement)
+        if not trials and fallen:
+            trials.append(fallen.pop(0))
+        close_all(compiled for _, compiled in fallen)
+        if not trials and failure is not None:
             raise failure
 
     def _candidates(self, judged: Judged) -> list[Candidate]:
@@ -172,6 +199,11 @@ _BASELINES = ("all on ", "everything supported")
 def _runner(compiled: Compiled, feed: Mapping[str, Any]) -> Callable[[], object]:
     names = tuple(compiled.analysis.plan.graph.outputs)
     return lambda: compiled.plan.run(feed, names, _never)
+
+
+def _fell_back(compiled: Compiled) -> bool:
+    """Something did not compile, or did not run, and another device took its place."""
+    return bool(compiled.notes) or any(bound.failures for bound in compiled.plan.steps)
 
 
 def _never() -> bool:

@@ -6,7 +6,7 @@ it; what it says of other atoms is left to the policy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -16,7 +16,7 @@ import numpy as np
 from nnadapter.converters.convert import Conversion
 from nnadapter.costs.cost_model import CostTable, cost_table
 from nnadapter.costs.device_costs import DeviceCosts, Source, device_costs
-from nnadapter.costs.fusion import Merged, fused_groups, merged
+from nnadapter.costs.fusion import Fusion, Merged, fused_groups, merged
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.drivers.selection import HOSTS
 from nnadapter.errors import InvalidOptionError
@@ -29,6 +29,7 @@ from nnadapter.targets import Target
 from partition.graph import Graph
 from partition.latency import Candidate, Placed, place_by_latency
 from partition.placement import place_by_priority
+from partition.pricing import Prices
 from partition.verdict import Verdict
 
 Verdicts = Mapping[str, Sequence[Verdict]]
@@ -113,7 +114,7 @@ class Placer:
             for target in self.targets
             if target.name in verdicts and target.name not in HOSTS and target.capability.form is ModelForm.IR
         }
-        whole = merged(graph, fusions.values())
+        whole = _merged(graph, fusions, kept)
         table = cost_table(whole, conversion, whole.verdicts(verdicts), self.costs, fusions)
         prices = table.prices
         place = {atom: number for number, part in enumerate(whole.parts) for atom in part}
@@ -121,13 +122,36 @@ class Placer:
             others = [row for row, name in enumerate(prices.devices) if name != device]
             if np.isfinite(prices.run[prices.devices.index(device), place[atom]]):
                 prices.run[others, place[atom]] = np.inf
+        if self.options.fallback == "forbid":
+            self._only_named(prices)
         placed = place_by_latency(whole.graph, prices)
         return Placement(whole.spread(placed.placement), placed, table, whole)
+
+    def _only_named(self, prices: Prices) -> None:
+        """Leave nothing to a device that nobody named as long as a named one takes it."""
+        named = {target.name for target in self.targets if target.named}
+        rows = np.array([name in named for name in prices.devices], dtype=bool)
+        taken = np.isfinite(prices.run[rows]).any(axis=0)
+        prices.run[np.ix_(~rows, taken)] = np.inf
 
     @property
     def weighs(self) -> bool:
         """Costs decide."""
         return self.options.policy != "priority"
+
+
+def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept: Kept) -> Merged:
+    """The graph with what devices fuse joined, as long as that joins nothing that is kept on different devices."""
+
+    def agrees(atoms: Iterable[int]) -> bool:
+        return len({kept[atom] for atom in atoms if atom in kept}) < 2
+
+    allowed = [
+        replace(each, groups=tuple(group for group in each.groups if agrees(graph.atom_of[node] for node in group)))
+        for each in fusions.values()
+    ]
+    whole = merged(graph, allowed)
+    return whole if all(map(agrees, whole.parts)) else merged(graph, ())
 
 
 def _untrusted(device: str, source: Source) -> str:

@@ -51,7 +51,8 @@ def sources_words(cost: CostFacts) -> str:
 
 def cpu_words(report: PartitionReport, cost: CostFacts) -> str:
     """That the CPU alone is better, be it the plan or not; empty where it is not."""
-    if report.policy != "priority" and len(report.devices) > 1 and all(each.device == CPU for each in report.segments):
+    others = [each for each in cost.candidates if each.name != f"all on {CPU}"]
+    if others and all(each.device == CPU for each in report.segments):
         return "the CPU alone is better than every plan that was weighed"
     return cpu_sentence(cost)
 

@@ -37,8 +37,8 @@ def cost_facts(analysis: Analysis) -> CostFacts:
     Args:
         analysis: the plan.
     """
-    price, placed = analysis.price, analysis.judged.placement.placed
-    bound = None if placed is None or price.graph is not analysis.judged.placement.graph else placed.bound
+    price, placed = analysis.price, (analysis.weighed or analysis.judged.placement).placed
+    bound = None if placed is None else min(placed.bound, price.seconds)
     predicted = placed.candidates if placed is not None else ()
     return CostFacts(
         seconds=price.seconds,
