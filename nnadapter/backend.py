@@ -21,7 +21,14 @@ from onnx.backend import base
 
 from nnadapter.drivers.onnxruntime import onnxruntime_limits
 from nnadapter.drivers.registry import open_device
-from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, InvalidInputError, NNAdapterError
+from nnadapter.drivers.selection import canonical
+from nnadapter.errors import (
+    DeviceNotFoundError,
+    DeviceUnavailableError,
+    InvalidInputError,
+    InvalidOptionError,
+    NNAdapterError,
+)
 from nnadapter.options import Options, default_devices
 from nnadapter.session import InferenceSession
 
@@ -138,17 +145,17 @@ class Backend(base.Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether every device that is named exists and can be used here."""
+        """Whether every device that is named exists and can be used here; not so for what is no name."""
         try:
             for name in _devices(device):
                 open_device(name)
-        except (DeviceNotFoundError, DeviceUnavailableError):
+        except (DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError):
             return False
         return True
 
 
 def _devices(device: str) -> list[str]:
-    if device.partition(":")[0] == _HOST:
+    if canonical(device).partition(":")[0] == _HOST:
         return default_devices()
     return [name.strip() for name in device.split(",")]
 

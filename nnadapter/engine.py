@@ -15,6 +15,7 @@ from nnadapter.errors import InvalidModelError, ModelFileError
 from nnadapter.host import HostEngine
 from nnadapter.options import Options
 from nnadapter.planned import PlannedEngine
+from nnadapter.preparation.equations import check_equations
 from nnadapter.preparation.gradients import expand_gradients
 from nnadapter.preparation.loading import load_model
 from nnadapter.providers import options_of_cpu
@@ -59,6 +60,7 @@ def make_engine(
             raise
         except InvalidModelError:
             given = load_model(source)
+            check_equations(given)
             model = expand_gradients(given)
             refused = _refused(model, targets, session_options)
             if model is given and not refused:

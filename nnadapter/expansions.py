@@ -8,8 +8,8 @@ data type, of a node that is not valid, or by the person's word: the parts would
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import onnx
 
@@ -21,7 +21,7 @@ from nnadapter.preparation.schema_functions import typed_body
 from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
 from partition.graph import Graph
 from partition.onnx_nodes import plain_domain
-from partition.verdict import Reason, Unsupported
+from partition.verdict import Reason, Unsupported, Verdict
 
 _WORTH_A_TRY = frozenset(
     [
@@ -34,6 +34,19 @@ _WORTH_A_TRY = frozenset(
     ]
 )
 """Reasons after which the parts of a node may be taken."""
+_AT_ALL_SHAPES = frozenset(
+    [
+        Reason.UNSUPPORTED_OPERATION,
+        Reason.UNSUPPORTED_VERSION,
+        Reason.UNSUPPORTED_DOMAIN,
+        Reason.UNSUPPORTED_DTYPE,
+        Reason.UNSUPPORTED_TYPE,
+        Reason.NOT_CONSTANT,
+        Reason.CONTROL_FLOW,
+        Reason.SWITCHED_OFF,
+    ]
+)
+"""Reasons that hold whatever the shapes. An attribute may be refused for some sizes alone."""
 
 
 def bodies_to_try(
@@ -51,7 +64,7 @@ def bodies_to_try(
     refused = [node for node in _refused(graph, answers) if graph.nodes[node].name not in known] if answers else []
     if not refused:
         return {}
-    types = prepared.inference.types({}, prepared.constants, range(len(prepared.nodes)))
+    types = prepared.types
     opsets = {plain_domain(entry.domain): entry.version for entry in prepared.model.opset_import}
     found = {}
     for node in refused:
@@ -76,7 +89,7 @@ def _refused(graph: Graph, answers: Answers) -> Iterator[int]:
                 yield nodes[0]
 
 
-def _type(prepared: Prepared, types: dict[str, onnx.ValueInfoProto], name: str) -> onnx.TypeProto:
+def _type(prepared: Prepared, types: Mapping[str, onnx.ValueInfoProto], name: str) -> onnx.TypeProto:
     if name in prepared.constants:
         array = prepared.constants[name]
         element = ELEMENT_TYPE_OF_DTYPE.get(array.dtype.name, onnx.TensorProto.STRING)
@@ -84,35 +97,62 @@ def _type(prepared: Prepared, types: dict[str, onnx.ValueInfoProto], name: str) 
     return types[name].type if name in types else onnx.TypeProto()
 
 
-def expanded(prepared: Prepared, bodies: Bodies) -> Prepared | None:
-    """Return the model with these nodes expanded, or None where none of them can be."""
+def expanded(prepared: Prepared, bodies: Bodies) -> tuple[Prepared, tuple[str, ...]] | None:
+    """Return the model with these nodes expanded, or None where none of them can be.
+
+    With it comes, for each of its nodes, the name of the node that it was before, or in whose place it stands.
+    """
     model, names = expand_functions(prepared.model, bodies)
     if model is prepared.model:
         return None
     origin = {node.name: node.origins[0] if node.origins else node.name for node in prepared.graph.nodes}
-    return replace(prepare_again(model, [origin[name] for name in names]), given=prepared.given)
+    made = prepare_again(model, [origin[name] for name in names])
+    # Both are kept, so weights are shared.
+    constants = {name: prepared.constants.get(name, array) for name, array in made.constants.items()}
+    return replace(made, constants=constants, given=prepared.given), names
 
 
-def worth_expanding(bodies: Bodies, graph: Graph, answers: Answers) -> Bodies:
-    """Return those of `bodies` of which the devices take everything that is left to run.
+@dataclass(frozen=True, slots=True, eq=False)
+class Trial:
+    """What came of expanding some nodes."""
+
+    worth: Bodies
+    """Those of which the devices take everything that is left to run."""
+    hopeless: frozenset[str]
+    """Names of those that stay as they are, or of which a part is refused, whatever the shapes."""
+
+
+def trial_of(bodies: Bodies, wholes: Sequence[str], graph: Graph, answers: Answers) -> Trial:
+    """Return what came of it.
 
     Args:
-        bodies: what was expanded.
-        graph: of the model in which all of them are.
+        bodies: what was to be expanded.
+        wholes: for every node of `graph`, the node that it was before, or in whose place it stands.
+        graph: of the model in which all of them are that can be.
         answers: per device but the hosts, its verdict on every atom of `graph`.
     """
-    taken: dict[str, list[bool]] = {}
+    taken: dict[str, bool] = {}
+    hopeless = set()
     for atom, nodes in enumerate(graph.atoms):
-        yes = any(given[atom] for given in answers)
+        verdicts = [given[atom] for given in answers]
         for node in nodes:
-            whole = _caller(graph.nodes[node].name, bodies)
-            if whole is not None:
-                taken.setdefault(whole, []).append(yes)
-    return {name: bodies[name] for name, verdicts in taken.items() if all(verdicts)}
+            whole = wholes[node]
+            if whole in bodies:
+                taken[whole] = taken.get(whole, True) and any(verdicts)
+                if graph.nodes[node].name == whole or _for_good(verdicts):
+                    hopeless.add(whole)
+    return Trial({name: bodies[name] for name, yes in taken.items() if yes}, frozenset(hopeless))
 
 
-def _caller(name: str, bodies: Collection[str]) -> str | None:
-    """The node among `bodies` in whose place the node `name` stands: nodes are called `node/inner node`."""
-    parts: Sequence[str] = name.split("/")
-    heads = ("/".join(parts[:size]) for size in range(len(parts) - 1, 0, -1))
-    return next((head for head in heads if head in bodies), None)
+def refused_for_good(graph: Graph, answers: Answers) -> set[str]:
+    """The names of the nodes that every device refuses whatever the shapes."""
+    return {
+        graph.nodes[node].name
+        for atom, nodes in enumerate(graph.atoms)
+        if _for_good([given[atom] for given in answers])
+        for node in nodes
+    }
+
+
+def _for_good(verdicts: Sequence[Verdict]) -> bool:
+    return all(isinstance(verdict, Unsupported) and verdict.reason in _AT_ALL_SHAPES for verdict in verdicts)

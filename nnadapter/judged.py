@@ -131,8 +131,8 @@ class Judged:
     verdicts: Mapping[str, tuple[Verdict, ...]]
     shapes: Shapes
     drafts: Drafts
-    refused_by_cpu: dict[int, Unsupported]
-    """What the CPU took and did not load, by position in the model; other shapes share it."""
+    refused_by_cpu: dict[str, Unsupported]
+    """What the CPU took and did not load, by the names of nodes of the model; other shapes share it."""
     placer: Placer
     structure: Callable[[], Structure]
     """Hashes of the model's own nodes, worked out when they are asked for."""
@@ -214,7 +214,8 @@ class Judged:
     def blaming(self, step: Step, refused: Mapping[int, Unsupported]) -> Judged:
         """The same without the nodes of `step` (positions in it) that the CPU did not load; remembered for others."""
         nodes = {step.nodes[position]: why for position, why in refused.items()}
-        self.refused_by_cpu.update((self.specialised.positions[node], why) for node, why in nodes.items())
+        own, positions = self.specialised.own, self.specialised.positions
+        self.refused_by_cpu.update((own.nodes[positions[node]].name, why) for node, why in nodes.items())
         return self.banning({(CPU, (self.graph.atom_of[node],)): why for node, why in nodes.items()})
 
     def settle(self, known: dict[Atoms, Piece] | None = None) -> Analysis:
@@ -297,11 +298,16 @@ class Judged:
     def _homeless(self) -> str:
         """Why the first node that no device takes is taken by none."""
         refusals = zip(*self.verdicts.values(), strict=True)
-        atom = next(atom for atom, given in enumerate(refusals) if not any(given))
+        atom, given = next((atom, given) for atom, given in enumerate(refusals) if not any(given))
         node = self.graph.nodes[self.graph.atoms[atom][0]]
-        last = self.verdicts[CPU][atom]
+        called = f"node {node.name!r} ({node.op_type})"
+        invalid = next(
+            (why for why in given if isinstance(why, Unsupported) and why.reason is Reason.INVALID_NODE), None
+        )
+        if invalid is not None:
+            return f"{called} is no valid ONNX, so no device takes it: {invalid.detail}; export the model again"
         return (
-            f"node {node.name!r} ({node.op_type}) is taken by no device, not even by the CPU: {last}; "
+            f"{called} is taken by no device, not even by the CPU: {self.verdicts[CPU][atom]}; "
             "give session options with the library that has the operator, or export without it"
         )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nnadapter.analysis import Analyser
 from nnadapter.compilation import Compiled, Compiler
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     import onnx
 
 
+_Made = TypeVar("_Made")
+
+
 class PlannedEngine:
     """Runs a model by plans. Usable from many threads at once."""
 
@@ -36,15 +40,17 @@ class PlannedEngine:
         options: Options,
         refused_by_cpu: Mapping[int, Unsupported] | None = None,
     ) -> None:
-        self._prepared = prepare(model)
+        prepared = prepare(model)
         # Positions are those of the model that was given; where preparation changed it, they are found again.
-        refused = dict(refused_by_cpu or {}) if self._prepared.model is model else {}
+        known = (refused_by_cpu or {}) if prepared.model is model else {}
+        refused = {prepared.graph.nodes[position].name: why for position, why in known.items()}
         self._placer = Placer(options, targets)
-        self._analyser = Analyser(self._prepared, self._placer, refused_by_cpu=refused)
+        self._analyser = Analyser(prepared, self._placer, refused_by_cpu=refused)
+        self._switching = Lock()
         self._compiler = Compiler(targets, options)
         self._plans: PlanCache[Compiled] = PlanCache(options.max_plans, options.max_plan_bytes)
-        self._defaults = self._prepared.defaults
-        self._inputs = self._prepared.graph.inputs
+        self._defaults = prepared.defaults
+        self._inputs = prepared.graph.inputs
         self.signature: Signature = read_signature(model, self._inputs, frozenset(self._defaults))
         self.targets = targets
         self._measurer = Measurer(model, self._compiler) if options.policy == "measured" else None
@@ -54,7 +60,7 @@ class PlannedEngine:
         if self._measurer is None:
             self.prepare(shapes)
         else:  # the first run has the person's own input; what contradicts itself is known now
-            self._judge(shapes).settle()
+            self._analysed(lambda analyser: analyser.judge(shapes)).settle()
 
     @property
     def counts(self) -> PlanCounts:
@@ -100,7 +106,7 @@ class PlannedEngine:
 
     def current(self) -> Compiled:
         """The plan used last; made for usual sizes if there is none yet."""
-        return self._plans.newest or self.prepare(default_shapes(self._prepared))
+        return self._plans.newest or self.prepare(default_shapes(self._analyser.prepared))
 
     def close(self) -> None:
         """Free every plan, and then every context; what is in use is freed when it is not any more."""
@@ -110,35 +116,35 @@ class PlannedEngine:
     def _make(self, shapes: Sequence[tuple[int, ...] | None], feed: Mapping[str, Any] | None = None) -> Compiled:
         """The plan for these shapes of the inputs; with a feed of that shape, if there is one."""
         known = {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
+        return self._analysed(lambda analyser: self._compiled(analyser.judge(known), feed))
+
+    def _analysed(self, work: Callable[[Analyser], _Made]) -> _Made:
+        """Do what takes an analyser; once more over the model with its branches, where that may help.
+
+        ONNX Runtime loads what contradicts itself inside of an `If`, as long as it stays there.
+        """
+        analyser = self._analyser
         try:
-            return self._compiled(self._analyser.judge(known), feed)
+            return work(analyser)
         except (CompilationError, InvalidModelError):
-            # ONNX Runtime loads what contradicts itself inside of an `If`, as long as it stays there.
-            if self._prepared.given is None:
+            if analyser.prepared.given is None:
                 raise
-            self._without_branches()
-            return self._compiled(self._analyser.judge(known), feed)
+            return work(self._with_branches(analyser))
 
-    def _judge(self, shapes: Shapes) -> Judged:
-        try:
-            return self._analyser.judge(shapes)
-        except InvalidModelError:
-            if self._prepared.given is None:
-                raise
-            self._without_branches()
-            return self._analyser.judge(shapes)
-
-    def _without_branches(self) -> None:
-        assert self._prepared.given is not None, "there is a model with its branches"
-        self._prepared = self._prepared.given
-        self._analyser = Analyser(self._prepared, self._placer)
+    def _with_branches(self, failed: Analyser) -> Analyser:
+        """The analyser of the model with its branches; threads that fail with one analyser get the same next one."""
+        with self._switching:
+            if self._analyser is failed:
+                assert failed.prepared.given is not None, "there is a model with its branches"
+                self._analyser = Analyser(failed.prepared.given, self._placer)
+            return self._analyser
 
     def _compiled(self, judged: Judged, feed: Mapping[str, Any] | None) -> Compiled:
         if self._measurer is None:
             return self._compiler.compile(judged)
         if feed is not None:
             return self._measurer.choose(judged, feed, made_up=False)
-        made_up = {**self._defaults, **feed_for(self._prepared, judged.shapes)}
+        made_up = {**self._defaults, **feed_for(self._analyser.prepared, judged.shapes)}
         return self._measurer.choose(judged, made_up, made_up=True)
 
     def _declared_shapes(self) -> Shapes | None:

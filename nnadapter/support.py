@@ -7,15 +7,20 @@ from collections.abc import Sequence
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.border import ask_supported
 from nnadapter.drivers.capability import ModelForm
-from nnadapter.drivers.selection import HOSTS
+from nnadapter.drivers.selection import HOSTS, REFERENCE
 from nnadapter.segments import OnnxParts
 from nnadapter.targets import Target
-from partition.verdict import SUPPORTED, Unsupported, Verdict, all_of
+from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
 
 def judge(target: Target, conversion: Conversion, parts: OnnxParts) -> tuple[Verdict, ...]:
-    """Return the verdict of `target` on every atom of the graph; a driver that fails when asked has refused it."""
+    """Return the verdict of `target` on every atom of the graph; a driver that fails when asked has refused it.
+
+    What a converter calls invalid is nothing for the last resort either, which computes something of almost any node.
+    """
     of_nodes = _judge_ir(target, conversion) if target.capability.form is ModelForm.IR else _judge_onnx(target, parts)
+    if target.name == REFERENCE:
+        of_nodes = list(map(_of_valid, of_nodes, conversion.verdicts))
     return tuple(all_of(of_nodes[node] for node in atom) for atom in parts.graph.atoms)
 
 
@@ -51,3 +56,8 @@ def _judge_onnx(target: Target, parts: OnnxParts) -> Sequence[Verdict]:
     # The host's own devices judge operators by their names, so that the weights need not be copied for them.
     model = parts.without_constants() if target.name in HOSTS else parts.whole()
     return ask_supported(target.context, model, len(parts.graph.nodes))
+
+
+def _of_valid(verdict: Verdict, converted: Verdict) -> Verdict:
+    invalid = isinstance(converted, Unsupported) and converted.reason is Reason.INVALID_NODE
+    return converted if invalid else verdict

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
 import onnx.parser
 import pytest
 
 import nnadapter as nna
+from nnadapter.analysis import Analyser
+from nnadapter.options import Options
+from nnadapter.placing import Placer
+from nnadapter.preparation.prepare import prepare
+from nnadapter.targets import open_targets
 from tests.models import numbers, run_whole
 
+QUIET = nna.Options(fallback="allow")
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
 SIGNATURE = "g (float[2, 4] x, float[4] s) => (float[2, 4] y)"
 FUNCTIONS = {
@@ -46,7 +54,7 @@ def test_a_body_that_is_taken_whole_runs_on_the_device(body):
 def test_a_body_of_which_a_part_is_refused_stays_whole(body):
     _, parts = FUNCTIONS[body]
     kept = [part for part in parts.split() if part != "MUL" and part != "LOG"]
-    with session(body, " ".join(kept), options=nna.Options(fallback="allow")) as opened:
+    with session(body, " ".join(kept), options=QUIET) as opened:
         names = {node.op_type for node in opened.report().nodes}
     assert names == {part.split(" = ")[1].split()[0] for part in body.replace("(x, s) y", "(x, s)\ny").split("\n")}
 
@@ -59,14 +67,14 @@ def test_what_is_taken_whole_is_not_expanded():
 
 def test_what_a_person_switched_off_is_not_expanded():
     options = ("fake_npu", {"switched_off": ["Softplus"]})
-    report = nna.partition_report(model_of("y = Softplus (x)"), devices=options, options=nna.Options(fallback="allow"))
+    report = nna.partition_report(model_of("y = Softplus (x)"), devices=options, options=QUIET)
     assert [node.op_type for node in report.nodes] == ["Softplus"]
     assert report.nodes[0].refusals[0].reason == "switched_off"
 
 
 def test_one_is_expanded_and_another_is_not():
     body = "a = Softplus (x) y = HardSwish (a)"
-    with session(body, FUNCTIONS["y = Softplus (x)"][1], options=nna.Options(fallback="allow")) as opened:
+    with session(body, FUNCTIONS["y = Softplus (x)"][1], options=QUIET) as opened:
         nodes = [(node.op_type, node.device) for node in opened.report().nodes]
         feed = {"x": numbers(2, 4), "s": numbers(4)}
         np.testing.assert_allclose(opened.run(None, feed)[0], run_whole(model_of(body), feed)[0], rtol=1e-5)
@@ -83,3 +91,64 @@ def test_other_shapes_are_expanded_likewise():
             feed = {"x": numbers(rows, 4)}
             np.testing.assert_allclose(opened.run(None, feed)[0], np.log1p(np.exp(feed["x"])), rtol=1e-5)
             assert opened.report().coverage.nodes == 1
+
+
+OPEN = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ y = Softplus (x) }}"
+SMALL = ("trial", {"only": ["EXP", "ADD", "LOG"], "largest": 40})
+
+
+@pytest.mark.parametrize("order", [*permutations([1, 9, 20, 30])])
+def test_what_shapes_came_before_changes_nothing(order):
+    with nna.InferenceSession(onnx.parser.parse_model(OPEN), devices=SMALL, options=QUIET) as opened:
+        for rows in order:
+            feed = {"x": numbers(rows, 4)}
+            np.testing.assert_allclose(opened.run(None, feed)[0], np.log1p(np.exp(feed["x"])), rtol=1e-5)
+            nodes = [(node.op_type, node.device) for node in opened.report().nodes]
+            assert (nodes == [("Softplus", "cpu")]) == (rows * 4 > 40), nodes
+
+
+@pytest.mark.parametrize("order", [*permutations([1, 20, 2])])
+def test_each_body_is_looked_at_for_every_shape(order):
+    text = f"""{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{
+        a = Softplus (x)
+        r = ReduceSum (x)
+        b = Softplus (r)
+        y = Add (a, b)
+    }}"""
+    device = ("trial", {"only": ["EXP", "ADD", "LOG", "REDUCE_SUM"], "largest": 40})
+    with nna.InferenceSession(onnx.parser.parse_model(text), devices=device, options=QUIET) as opened:
+        for rows in order:
+            feed = {"x": numbers(rows, 4)}
+            expected = run_whole(onnx.parser.parse_model(text), feed)[0]
+            np.testing.assert_allclose(opened.run(None, feed)[0], expected, rtol=1e-5)
+            whole = [node.name for node in opened.report().nodes if node.op_type == "Softplus"]
+            assert whole == (["Softplus_0"] if rows == 20 else [])
+
+
+def test_many_shapes_share_what_was_prepared_and_converted():
+    made = prepare(onnx.parser.parse_model(OPEN))
+    targets = open_targets(("trial", {"only": ["EXP", "ADD", "LOG"]}))
+    analyser = Analyser(made, Placer(Options(), targets))
+    first, *others = [analyser.judge({"x": (rows, 4)}) for rows in (3, 9, 5, 7, 2)]
+    assert len(first.graph.nodes) > 1
+    for judged in others:
+        assert judged.specialised.own is first.specialised.own
+        assert judged.conversion.source is not None and judged.conversion.source[0] is first.conversion.source[0]
+
+
+@pytest.mark.parametrize("name", ["post", "/act/post", "/act/Exp@0", "/act/Exp"])
+def test_names_that_look_like_those_of_a_body_mean_nothing(name):
+    model = model_of("a = Softplus (x) y = Sin (a)")
+    model.graph.node[0].name, model.graph.node[1].name = "/act", name
+    device = ("trial", {"only": FUNCTIONS["y = Softplus (x)"][1].split()})
+    with nna.InferenceSession(model, devices=device, options=QUIET) as opened:
+        nodes = {node.name: node for node in opened.report().nodes}
+    assert nodes[name].op_type == "Sin" and nodes[name].device == "cpu"
+    assert {node.device for key, node in nodes.items() if key != name} == {"trial", ""}
+
+
+def test_nodes_without_names_are_called_the_same_whether_others_are_expanded():
+    body = "a = Softplus (x) b = Sin (a) y = Neg (b)"
+    with session(body, "EXP ADD LOG", options=QUIET) as opened:
+        names = [node.name for node in opened.report().nodes]
+    assert names[-2:] == ["Sin_1", "Neg_2"]

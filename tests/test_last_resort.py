@@ -7,7 +7,13 @@ import onnx
 import pytest
 
 import nnadapter as nna
-from nnadapter.errors import FallbackWarning, InvalidModelError, NotDelegatedError
+from nnadapter.errors import (
+    CompilationError,
+    FallbackWarning,
+    InvalidInputError,
+    InvalidModelError,
+    NotDelegatedError,
+)
 from tests.models import CHAIN, numbers, parse, run_whole
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
@@ -120,3 +126,56 @@ def test_a_failing_device_is_replaced_by_what_takes_the_nodes():
     with nna.InferenceSession(parse(text), devices=("trial", {"fault": "compute"}), options=QUIET) as session:
         np.testing.assert_array_equal(session.run(None, feed)[0], [3, 9])
         assert session.provenance.steps[0].device == "reference"
+
+
+RECURRENT = "float[2, 1, 4] x, float[1, 12, 4] w, float[1, 12, 3] r"
+NO_NODES_OF_ONNX = {
+    "y = Clip<min = 3.0>(x)": "float[2, 4] x",
+    "y = Elu<alfa = 3.0>(x)": "float[2, 4] x",
+    "y = Relu<leak = 1.0>(x)": "float[2, 4] x",
+    "y = Softplus(x, x)": "float[2, 4] x",
+    "y, z = Relu(x)": "float[2, 4] x",
+    "y = ReduceMean<axes = [1], noop_with_empty_axes = 1>(x)": "float[2, 4] x",
+    "y = Softmax<axis = 1.0>(x)": "float[2, 4] x",
+    "y = Softmax<axis = 7>(x)": "float[2, 4] x",
+    "y = LayerNormalization<axis = 9>(x, s)": "float[2, 4] x, float[4] s",
+    "y = LSTM(x, w, r)": RECURRENT,
+    "c = Constant<value_floats = [1.0]>() d = LayerNormalization<axis = 9>(c, c) y = Add(x, d)": "float[2, 4] x",
+    "c = Constant<value_float = 1.0>() d = Relu<leak = 1.0>(c) y = Add(x, d)": "float[2, 4] x",
+}
+
+
+@pytest.mark.parametrize("devices", [["fake_npu", "reference"], "reference", "fake_npu", "cpu"])
+@pytest.mark.parametrize("body", NO_NODES_OF_ONNX)
+def test_a_node_that_is_no_onnx_runs_nowhere(body, devices):
+    model = onnx.parser.parse_model(f"{HEAD} g ({NO_NODES_OF_ONNX[body]}) => (float[n] y) {{ {body} }}")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises((InvalidModelError, CompilationError), match=r"ONNX Runtime|contradicts itself"):
+        nna.InferenceSession(model, devices=devices, options=QUIET)
+
+
+def test_a_value_of_an_attribute_that_means_nothing_is_left_to_onnx_runtime():
+    text = '<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) { y = Gelu<approximate = "?">(x) }'
+    for devices in (["fake_npu", "reference"], "reference"):
+        with nna.InferenceSession(onnx.parser.parse_model(text), devices=devices, options=QUIET) as session:
+            (node,) = session.report().nodes
+            assert node.device == "cpu" and {refusal.reason for refusal in node.refusals} == {"invalid_node"}
+            with pytest.raises(InvalidInputError, match="approximation_algorithm"):
+                session.run(None, {"x": numbers(2)})
+
+
+@pytest.mark.parametrize("devices", [["fake_npu", "reference"], "fake_npu", "cpu"])
+def test_what_onnx_runtime_takes_of_invalid_nodes_runs_there_as_it_does_by_itself(devices):
+    model = parse(f"{HEAD} g (float[2, 4] x) => (float[2, 4] y) {{ y = Celu<alpha = 0.0>(x) }}")
+    feed = {"x": numbers(2, 4)}
+    with nna.InferenceSession(model, devices=devices, options=QUIET) as session:
+        np.testing.assert_array_equal(session.run(None, feed)[0], run_whole(model, feed)[0])
+        assert [node.device for node in session.report().nodes] == ["cpu"]
+
+
+@pytest.mark.parametrize("devices", ["fake_npu", ["fake_npu", "reference"], "reference"])
+def test_a_node_that_is_no_onnx_and_too_new_for_onnx_runtime_is_told(devices):
+    newest = f'<ir_version: {onnx.IR_VERSION}, opset_import: ["" : {onnx.defs.onnx_opset_version()}]>'
+    text = f'{newest} g (uint8[4] x) => (uint8[4] y) {{ y = BitShift<direction = "SIDEWAYS">(x, x) }}'
+    with pytest.raises(InvalidModelError, match=r"^node 'BitShift_0' \(BitShift\) is no valid ONNX.*direction.*again$"):
+        nna.InferenceSession(onnx.parser.parse_model(text), devices=devices, options=QUIET)

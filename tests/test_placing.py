@@ -232,3 +232,93 @@ def test_other_shapes_are_measured_by_themselves():
             assert session.report().input_shapes == {"x": (rows, 4)}
         session.prepare({"x": (7, 4)})
         assert "random input" in session.report().cost.note
+
+
+def test_what_a_device_has_no_memory_for_is_weighed_again():
+    small = ("fake_npu", {"clock": "simulated", "memory_bytes": 2_000_000})
+    report = nna.partition_report(model_of(LARGE), small, options={"policy": "latency", "fallback": "allow"})
+    assert report.cost.seconds <= report.cost.all_cpu_seconds
+    assert report.cost.bound_seconds <= report.cost.seconds and "did not admit" in report.cost.note
+
+
+def test_latency_without_fallback_stays_on_what_is_named():
+    options = {"policy": "latency", "fallback": "forbid"}
+    with nna.InferenceSession(model_of(SMALL), devices=SIMULATED, options=options) as session:
+        assert set(devices_of(session.report()).values()) == {"fake_npu"}
+
+
+@pytest.mark.parametrize("policy", ["priority", "latency", "measured"])
+@pytest.mark.parametrize("device", ["cpu", "fake_npu"])
+def test_a_plan_parts_what_a_device_would_fuse(tmp_path, policy, device):
+    path = tmp_path / "plan.json"
+    model = model_of(LARGE.replace("b = Sin (a)", "b = Relu (a)"))
+    weights = np.ones((64, 64, 3, 3), np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    nna.partition_report(
+        model,
+        SIMULATED,
+        options={
+            "rules": nna.Rules(
+                pins=(nna.Pin(device=device, op_type="Relu"),), bans=(nna.Ban(device=device, op_type="Conv"),)
+            )
+        },
+        save_plan=path,
+    )
+    found = nna.partition_report(model, SIMULATED, options={"plan": path, "policy": policy, "fallback": "allow"})
+    assert devices_of(found) == {"Conv": {"cpu": "fake_npu", "fake_npu": "cpu"}[device], "Relu": device}
+    assert not found.plan_file.lost
+
+
+@pytest.mark.parametrize("fault", ["compile", "compute"])
+def test_a_candidate_that_fails_is_not_chosen(fault):
+    options = nna.Options(policy="measured", fallback="allow")
+    with nna.InferenceSession(model_of(SMALL), devices=("trial", {"fault": fault}), options=options) as session:
+        session.run(None, {"x": numbers(2, 4)})
+        assert [each.name for each in session.report().cost.candidates] == ["all on cpu"]
+
+
+def test_what_was_measured_under_another_policy_of_fallback_is_not_taken():
+    feed = {"x": numbers(2, 4)}
+    for fallback, expected in (("forbid", {"everything supported"}), ("allow", {"everything supported", "all on cpu"})):
+        options = nna.Options(policy="measured", fallback=fallback)
+        with nna.InferenceSession(model_of(SMALL), devices="fake_npu", options=options) as session:
+            session.run(None, feed)
+            assert {each.name for each in session.report().cost.candidates} == expected
+
+
+def test_a_model_of_constants_is_measured_too():
+    model = onnx.parser.parse_model(
+        f"{HEAD} g (float[2] x) => (float[2] y) {{ y = Constant <value = float[2] {{1, 2}}> () }}"
+    )
+    with nna.InferenceSession(model, devices="fake_npu", options={"policy": "measured"}) as session:
+        np.testing.assert_array_equal(session.run(None, {"x": numbers(2)})[0], [1, 2])
+
+
+def test_what_is_remembered_and_does_not_fit_is_measured_again(tmp_path):
+    options = nna.Options(policy="measured")
+    with nna.InferenceSession(model_of(SMALL), devices="fake_npu", options=options) as session:
+        session.prepare({"x": (2, 4)})
+    (file,) = (tmp_path / "cache" / "measured").iterdir()
+    kept = json.loads(file.read_text())
+    file.write_text(json.dumps({**kept, "seconds": {}}))
+    with nna.InferenceSession(model_of(SMALL), devices="fake_npu", options=options) as session:
+        session.run(None, {"x": numbers(2, 4)})
+        note = session.report().cost.note
+    assert "measured here" in note.lower() and "does not fit" in note
+
+
+def test_nothing_is_said_of_a_device_that_costs_left_idle():
+    with nna.InferenceSession(
+        model_of(SMALL),
+        devices=("fake_npu", {"clock": "simulated", "switched_off": "Sin"}),
+        options={"policy": "latency"},
+    ) as session:
+        assert set(devices_of(session.report()).values()) == {"cpu"}
+
+
+def test_rules_that_leave_the_cpu_alone_are_no_proof_that_it_is_better():
+    rules = nna.Rules(bans=(nna.Ban(device="fake_npu", name="*"),))
+    report = nna.partition_report(
+        model_of(LARGE), SIMULATED, options={"policy": "latency", "rules": rules, "fallback": "allow"}
+    )
+    assert set(devices_of(report).values()) == {"cpu"} and "alone is better" not in str(report)

@@ -101,13 +101,16 @@ class TrialContext(Context):
             return [SUPPORTED]
         if self.options["fault"] == "supported_type":
             return [True] * len(model.operations)
-        only = self.options["only"]
-        return [
-            SUPPORTED
-            if not only or operation.type in only
-            else Unsupported(Reason.UNSUPPORTED_OPERATION, f"{operation.type} is not one of {', '.join(only)}")
-            for operation in model.operations
-        ]
+        return [self.verdict(model, operation) for operation in model.operations]
+
+    def verdict(self, model, operation):
+        only, largest = self.options["only"], self.options["largest"]
+        if only and operation.type not in only:
+            return Unsupported(Reason.UNSUPPORTED_OPERATION, f"{operation.type} is not one of {', '.join(only)}")
+        sizes = [int(np.prod(model.type_of(output).dimensions)) for output in operation.outputs]
+        if largest and max(sizes) > largest:
+            return Unsupported(Reason.DEVICE_REFUSED, f"{max(sizes)} elements, room for {largest}")
+        return SUPPORTED
 
     def admit(self, model):
         if self.options["fault"] == "admit":
@@ -142,6 +145,7 @@ class TrialDevice(Device):
             options=(
                 Option(name="fault", default="none", help="Where to fail.", choices=FAULTS),
                 Option(name="only", default=(), help="Operations to take; all if empty."),
+                Option(name="largest", default=0, help="Most elements of a result; any number if 0.", minimum=0),
                 Option(name="fails_on", default="", help="An operation that compile fails on."),
                 Option(name="max_operations", default=0, help="Room.", minimum=0),
             ),

@@ -74,8 +74,9 @@ def convert_graph(
 
     1. Nodes are converted in their order, each by the converter of its exact schema version; those of a group as one,
        where its last one stands, or one by one if that is refused.
-    2. A node is refused, with a reason, if it has no converter, if one of its values is no dense tensor of a known
-       shape, or if its converter or the schema table refuses it. It leaves nothing in the model.
+    2. A node is refused, with a reason, if it contradicts its schema, if it has no converter, if one of its values is
+       no dense tensor of a known shape, or if its converter or the schema table refuses it. It leaves nothing in the
+       model.
     3. What the operations make must be what the graph says of the node's outputs, or the node is refused.
     4. Model inputs are the values that no converted node makes, in the order of their first use.
     5. Outputs after a node's first that nobody reads are taken as not asked for.
@@ -145,6 +146,8 @@ class GrowingConversion:
     def _add_group(self, group: Group) -> bool:
         nodes, before = self._nodes, self.context.operations
         target = nodes[group.target]
+        if any(nodes[member].contradiction for member in group.members):
+            return False
         mark = self.context.begin(nodes[group.node])
         try:
             convert_quantised_group(
@@ -196,17 +199,32 @@ def trimmed(node: OnnxNode, read: Set[str]) -> OnnxNode:
 def _convert(context: ConversionContext, node: OnnxNode) -> Verdict:
     mark = context.begin(node)
     try:
+        if node.contradiction:
+            raise Refusal(Reason.INVALID_NODE, node.contradiction)
         convert = _converter_of(node)
         for name in filter(None, node.inputs):
             context.type_of(name)
-        for name in filter(None, node.outputs):
-            context.declared(name)
+        _check_known(context, node, convert)
         convert(context, node)
         _check_outputs(context, node)
     except Refusal as refusal:
         context.undo(mark)
         return refusal.verdict
     return SUPPORTED
+
+
+def _check_known(context: ConversionContext, node: OnnxNode, convert: Converter) -> None:
+    """Refuse a node of whose results too little is known, as invalid where its converter says so: that may be why."""
+    try:
+        for name in filter(None, node.outputs):
+            context.declared(name)
+    except Refusal as unknown:
+        try:
+            convert(context, node)
+        except Refusal as refusal:
+            if refusal.verdict.reason is Reason.INVALID_NODE:
+                raise
+        raise unknown from None
 
 
 def _converter_of(node: OnnxNode) -> Converter:

@@ -27,6 +27,8 @@ class OnnxNode:
     """Empty strings stand for outputs nobody asked for."""
     attributes: Mapping[str, object] = field(default_factory=dict)
     """int, float, str, tuples of these, and numpy arrays for tensors; a sub-graph stays the protobuf it was."""
+    contradiction: str = ""
+    """How the node contradicts its schema, in a sentence; empty if it does not."""
 
     @property
     def bodies(self) -> tuple[tuple[str, Counter[str]], ...]:

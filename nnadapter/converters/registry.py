@@ -17,6 +17,7 @@ import onnx.numpy_helper
 
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
+from nnadapter.converters.node_schema import contradiction_of
 
 Converter = Callable[[ConversionContext, OnnxNode], None]
 """Adds a node's operations to the context, or raises Refusal."""
@@ -85,7 +86,16 @@ def read_node(proto: onnx.NodeProto, name: str, since_version: int) -> OnnxNode:
     """
     domain = "" if proto.domain == _ONNX_DOMAIN else proto.domain
     attributes = {attribute.name: _value(attribute) for attribute in proto.attribute}
-    return OnnxNode(name, proto.op_type, domain, since_version, tuple(proto.input), tuple(proto.output), attributes)
+    return OnnxNode(
+        name,
+        proto.op_type,
+        domain,
+        since_version,
+        tuple(proto.input),
+        tuple(proto.output),
+        attributes,
+        contradiction_of(proto, since_version),
+    )
 
 
 def _value(attribute: onnx.AttributeProto) -> object:

@@ -175,15 +175,13 @@ def _verdict(model: onnx.ModelProto) -> Verdict:
 
 def _node_verdict(alone: onnx.ModelProto, functions: Container[tuple[str, str]]) -> Verdict:
     """The verdict for the only node of a model."""
-    from nnadapter.drivers.validity import contradiction
-
     (node,) = alone.graph.node
     if (node.domain, node.op_type) in functions:
         return _verdict(alone)
     opset = next((entry.version for entry in alone.opset_import if entry.domain == node.domain), 1)
     if since_version(node.domain, node.op_type, opset) is None:
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"opset {opset} has no {node.op_type!r}")
-    return contradiction(alone) or _verdict(alone)
+    return _verdict(alone)
 
 
 def _alone(

@@ -1,6 +1,6 @@
 """Telling a node that is wrong from one that a device lacks something for.
 
-onnx's checker knows which attributes and types an op has, and not which values of them mean anything. Converters do:
+onnx's schemas know which attributes and types an op has, and not which values of them mean anything. Converters do:
 they refuse what contradicts the specification as invalid, whatever a device can do.
 """
 
@@ -25,12 +25,16 @@ def contradiction(model: onnx.ModelProto) -> Unsupported | None:
     (proto,) = model.graph.node
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     since = since_version(proto.domain, proto.op_type, opsets.get(proto.domain, 1))
-    convert = None if since is None else lookup(proto.domain, proto.op_type, since)
-    if since is None or convert is None:
+    if since is None:
+        return None
+    node = read_node(proto, proto.name, since)
+    if node.contradiction:
+        return Unsupported(Reason.INVALID_NODE, node.contradiction)
+    convert = lookup(node.domain, proto.op_type, since)
+    if convert is None:
         return None
     values = {info.name: value_of(info) for info in (*model.graph.output, *model.graph.input)}
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-    node = read_node(proto, proto.name, since)
     context = ConversionContext(values, constants)
     context.begin(node)
     try:

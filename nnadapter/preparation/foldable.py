@@ -41,6 +41,7 @@ def may_fold(graph: Graph, node: OnnxNode, index: int) -> bool:
     """Whether a node's results are the same in every run and for every device, if its inputs are known."""
     return (
         node.domain in ("", "ai.onnx")
+        and not node.contradiction
         and node.op_type not in _NEVER_FOLDED
         and node.op_type not in _RUN_GRAPHS
         and not graph.nodes[index].captured
@@ -59,7 +60,7 @@ def result_bytes(node: OnnxNode, values: Mapping[str, Value], known: Mapping[str
 
 def measure(node: OnnxNode, values: Mapping[str, Value], known: Mapping[str, Array]) -> Array | None:
     """The result of Shape or Size where the shape of the input is known, though its contents are not."""
-    if node.op_type not in ("Shape", "Size") or node.domain not in ("", "ai.onnx"):
+    if node.op_type not in ("Shape", "Size") or node.domain not in ("", "ai.onnx") or node.contradiction:
         return None
     name = node.inputs[0]
     shape = known[name].shape if name in known else values[name].static_shape if name in values else None

@@ -11,6 +11,7 @@ import onnxruntime
 from onnx import helper
 
 from nnadapter.drivers.onnxruntime import QUIET, onnxruntime_limits
+from nnadapter.drivers.validity import contradiction
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, freeze
 from partition.onnx_versions import stamp_down
@@ -54,10 +55,7 @@ def _constant_model(
     model = onnx.ModelProto(ir_version=onnx.IR_VERSION, opset_import=opset_imports)
     model.graph.name = "constants"
     model.graph.node.extend(nodes)
-    model.graph.input.extend(
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in feeds.items()
-    )
+    model.graph.input.extend(_typed(name, array) for name, array in feeds.items())
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
     return model, feeds
 
@@ -86,7 +84,9 @@ def _one_by_one(model: onnx.ModelProto, feeds: Mapping[str, Array], wanted: Sequ
         if not all(name in known for name in names):
             continue
         try:
-            alone = _alone(model, node)
+            alone = _alone(model, node, known)
+            if contradiction(alone) is not None:
+                continue  # the evaluator would make something of it
             results = ReferenceEvaluator(alone).run(None, {name: known[name] for name in names})
             made = dict(zip((value.name for value in alone.graph.output), results, strict=True))
         except Exception:  # noqa: BLE001  a node that cannot be evaluated stays in the graph
@@ -101,11 +101,19 @@ def _one_by_one(model: onnx.ModelProto, feeds: Mapping[str, Array], wanted: Sequ
     }
 
 
-def _alone(model: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
+def _alone(model: onnx.ModelProto, node: onnx.NodeProto, known: Mapping[str, object]) -> onnx.ModelProto:
     """One node as a model. Given a node and no model, the evaluator takes it for one of the newest opset."""
     alone = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     alone.graph.name = "node"
     alone.graph.node.append(node)
-    alone.graph.input.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(filter(None, node.input)))
+    alone.graph.input.extend(_typed(name, known[name]) for name in dict.fromkeys(filter(None, node.input)))
     alone.graph.output.extend(onnx.ValueInfoProto(name=name) for name in filter(None, node.output))
     return alone
+
+
+def _typed(name: str, value: object) -> onnx.ValueInfoProto:
+    if not isinstance(value, np.ndarray):
+        return onnx.ValueInfoProto(name=name)
+    element = onnx.TensorProto.STRING if value.dtype.kind in "OUS" else helper.np_dtype_to_tensor_dtype(value.dtype)
+    made: onnx.ValueInfoProto = helper.make_tensor_value_info(name, element, value.shape)
+    return made

@@ -50,7 +50,8 @@ def expand_functions(model: onnx.ModelProto, wanted: Bodies = {}) -> tuple[onnx.
 
     1. Nodes of the graph are looked at, and those that come in their place; sub-graphs are left as they are.
     2. A body is taken only if each of its ops means the same under the operator sets that the model imports.
-    3. Names inside are made unique by the name of the node's first output; nodes are called `node/inner node`.
+    3. Names inside are made unique by the name of the node's first output; nodes are called `node/inner node`. Other
+       nodes keep the names that `node_names` gives them, so that they go by these in the new model too.
     4. Weights are copied only where something is expanded.
 
     Args:
@@ -61,15 +62,21 @@ def expand_functions(model: onnx.ModelProto, wanted: Bodies = {}) -> tuple[onnx.
         The model, and for each of its nodes the name of the node of the model as it was.
     """
     library, names = _Library.of(model, wanted), node_names(model)
-    if not any(library.body(node, name) for node, name in zip(model.graph.node, names, strict=True)):
+    stays = [library.body(node, name) is None for node, name in zip(model.graph.node, names, strict=True)]
+    if all(stays):
         return model, names
     taken = {name for node in with_nested(model.graph.node) for name in (*node.input, *node.output)}
     taken.update(each.name for each in (*model.graph.input, *model.graph.initializer))
+    taken.update(names)
     parts = [[*library.expanded(node, name, taken)] for node, name in zip(model.graph.node, names, strict=True)]
     expanded = onnx.ModelProto()
     expanded.CopyFrom(model)
     del expanded.graph.node[:]
-    expanded.graph.node.extend(made for part in parts for made in part)
+    for part, name, stay in zip(parts, names, stays, strict=True):
+        expanded.graph.node.extend(part)
+        if stay:
+            expanded.graph.node[-1].name = name
+    library.opsets.setdefault("", _SAME_SINCE["Identity"])  # which copies are, where nothing else is ONNX's own
     imported = {plain_domain(entry.domain) for entry in expanded.opset_import}
     for domain, version in library.opsets.items():
         if domain not in imported:
@@ -117,7 +124,7 @@ class _Library:
     def expanded(
         self, node: onnx.NodeProto, name: str, taken: set[str], depth: int = _DEEPEST
     ) -> Iterator[onnx.NodeProto]:
-        """The nodes in the place of one, which is called `name`; `taken` are names of values, to which new ones go."""
+        """The nodes in the place of one, which is called `name`; `taken` are names, to which new ones go."""
         body = self.body(node, name) if depth else None
         if body is None:
             yield node
@@ -148,16 +155,29 @@ class _Library:
         return meant == here or bool(since and meant and here and min(meant, here) >= since)
 
 
-def _instance(body: onnx.FunctionProto, node: onnx.NodeProto, name: str, taken: set[str]) -> Iterator[onnx.NodeProto]:
-    """The body's nodes with the names and attributes of one call."""
+def _instance(body: onnx.FunctionProto, node: onnx.NodeProto, name: str, taken: set[str]) -> list[onnx.NodeProto]:
+    """The body's nodes with the names and attributes of one call.
+
+    An output that is an input as well, or that was listed before, is copied by an Identity.
+    """
     call = _Call(next(filter(None, node.output), name), taken, {each.name: each for each in body.attribute_proto})
     call.attributes.update((each.name, each) for each in node.attribute)
     call.names.update(zip(body.input, [*node.input, *[""] * (len(body.input) - len(node.input))], strict=False))
-    call.names.update((inner, outer) for inner, outer in zip(body.output, node.output, strict=False) if outer)
-    for index, inner in enumerate(body.node):
-        made = call.node(inner)
-        made.name = f"{name}/{inner.name or f'{inner.op_type}@{index}'}"
-        yield made
+    copies = call.take_outputs(body.output, node.output)
+    nodes = [*map(call.node, body.node), *copies]
+    for index, made in enumerate(nodes):
+        made.name = _free_name(f"{name}/{made.name or f'{made.op_type}@{index}'}", taken)
+    return nodes
+
+
+def _free_name(stem: str, taken: set[str]) -> str:
+    """A name that is not taken yet, and is from now on."""
+    made, number = stem, 1
+    while made in taken:
+        number += 1
+        made = f"{stem}.{number}"
+    taken.add(made)
+    return made
 
 
 @dataclass(slots=True)
@@ -168,6 +188,16 @@ class _Call:
     taken: set[str]
     attributes: dict[str, onnx.AttributeProto]
     names: dict[str, str] = field(default_factory=dict)
+
+    def take_outputs(self, inside: Iterable[str], outside: Iterable[str]) -> list[onnx.NodeProto]:
+        """Let the body's outputs be those of the call; nodes that copy what stands for something else already."""
+        copies = []
+        for inner, outer in zip(inside, outside, strict=False):
+            if outer and inner in self.names:
+                copies.append(onnx.helper.make_node("Identity", [self.names[inner]], [outer]))
+            elif outer:
+                self.names[inner] = outer
+        return copies
 
     def node(self, inner: onnx.NodeProto) -> onnx.NodeProto:
         """A node of the body, or of a sub-graph in it, as the call has it."""
@@ -181,13 +211,7 @@ class _Call:
 
     def _name(self, inner: str) -> str:
         if inner and inner not in self.names:
-            stem = made = f"{self.prefix}/{inner}"
-            number = 1
-            while made in self.taken:
-                number += 1
-                made = f"{stem}.{number}"
-            self.taken.add(made)
-            self.names[inner] = made
+            self.names[inner] = _free_name(f"{self.prefix}/{inner}", self.taken)
         return self.names[inner] if inner else ""
 
     def _attributes(self, stated: Iterable[onnx.AttributeProto]) -> Iterator[onnx.AttributeProto]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import onnx
 from onnx import numpy_helper
@@ -68,6 +69,11 @@ class Prepared:
     given: Prepared | None = None
     """The same before branches took the place of their `If`, where one did."""
 
+    @cached_property
+    def types(self) -> Mapping[str, onnx.ValueInfoProto]:
+        """What is known of the types of values whatever the shapes of inputs, as onnx says it; constants left out."""
+        return self.inference.types({}, self.constants, range(len(self.nodes)))
+
 
 @dataclass(frozen=True, eq=False)
 class Specialised:
@@ -99,6 +105,7 @@ def prepare(model: onnx.ModelProto) -> Prepared:
         InvalidModelError: the graph contradicts itself, or an equation of Einsum is none.
     """
     check_versions(model)
+    check_equations(model)
     given = prepared = prepare_again(*expand_functions(expand_gradients(in_order(model))))
     while conditions := _known_conditions(prepared):
         try:
@@ -133,7 +140,6 @@ def prepare_again(model: onnx.ModelProto, origins: Sequence[str]) -> Prepared:
     Raises:
         InvalidModelError: the graph contradicts itself.
     """
-    check_equations(model)
     try:
         graph = read_graph(model, origins=[(name,) for name in origins])
     except GraphError as error:

@@ -48,7 +48,7 @@ def cost_facts(analysis: Analysis) -> CostFacts:
         sources={name: str(source) for name, source in price.table.sources.items()},
         candidates=tuple(CandidateFacts(name=each.name, seconds=each.cost) for each in predicted),
         all_cpu_seconds=price.on_cpu,
-        note=_sentences((*price.table.notes, _uneven(price.table.sources))),
+        note=_sentences((*price.table.notes, _uneven(price.table.sources), _limited(analysis))),
     )
 
 
@@ -77,6 +77,12 @@ def _uneven(sources: Mapping[str, Source]) -> str:
     if Source.CALIBRATED not in sources.values() or sources.get(CPU) is not Source.MODELLED:
         return ""
     return f"the CPU's costs are a cautious guess; `nnadapter calibrate {CPU}` measures them"
+
+
+def _limited(analysis: Analysis) -> str:
+    if analysis.weighed is None:
+        return ""
+    return "devices or limits did not admit the cheapest placements as they were; they are listed as if they had"
 
 
 def _sentences(notes: Iterable[str]) -> str:

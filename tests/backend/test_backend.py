@@ -9,7 +9,7 @@ import pytest
 from onnx.backend.base import Backend, BackendRep
 
 import nnadapter as nna
-from nnadapter.errors import DeviceNotFoundError, InvalidInputError, NNAdapterError
+from nnadapter.errors import DeviceNotFoundError, InvalidInputError, InvalidOptionError, NNAdapterError
 from tests.models import CHAIN, numbers, parse, run_whole
 
 X = numbers(2, 3)
@@ -62,7 +62,8 @@ def test_cpu_is_the_default_of_the_process(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("device", "known"), [("CPU", True), ("CPU:0", True), ("fake_npu,cpu", True), ("CUDA", False), ("missing", False)]
+    ("device", "known"),
+    [("CPU", True), ("CPU:0", True), ("fake_npu,cpu", True), ("CUDA", False), ("missing", False), (3, False)],
 )
 def test_devices_that_are_supported(device, known):
     assert nna.backend.supports_device(device) is known
@@ -71,6 +72,12 @@ def test_devices_that_are_supported(device, known):
 def test_a_device_that_does_not_exist():
     with pytest.raises(DeviceNotFoundError, match="CUDA"):
         nna.backend.prepare(parse(CHAIN), "CUDA")
+
+
+@pytest.mark.parametrize("device", [3, None, ["cpu"]])
+def test_a_device_is_a_text(device):
+    with pytest.raises(InvalidOptionError, match="chosen by its name, got"):
+        nna.backend.prepare(parse(CHAIN), device)
 
 
 @pytest.mark.parametrize("inputs", [[X], (X,), X, {"x": X}])

@@ -1,5 +1,7 @@
 """Every schema version of every op is converted, or refused with a reason."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnx.defs
@@ -82,7 +84,12 @@ def _verdict_on(schema):
     inputs = [f"x{index}" for index in range(max(1, min(schema.min_input, 5)))]
     node = helper.make_node(schema.name, inputs, ["y"], domain=schema.domain)
     values = {name: Value(name, "float32", (None,)) for name in (*inputs, "y")}
-    return convert_graph([read_node(node, "node", schema.since_version)], values, {}, ["y"]).verdicts[0]
+    return convert_graph([_read(node, schema.since_version)], values, {}, ["y"]).verdicts[0]
+
+
+def _read(node, version):
+    """The node, as if its schema had nothing against it: that would be said first, and hide what is said of the op."""
+    return replace(read_node(node, "node", version), contradiction="")
 
 
 @pytest.mark.parametrize("shape", [(), (2, 3), (0, 2, 3, 3), (1, 2, 3, 4, 5)])
@@ -109,7 +116,7 @@ def test_whatever_a_node_has_or_lacks_there_is_a_verdict(count, shape):
     ],
 )
 def test_reasons_of_what_is_not_known(op_type, domain, reason):
-    node = read_node(helper.make_node(op_type, ["x"], ["y"], domain=domain), "node", 12)
+    node = _read(helper.make_node(op_type, ["x"], ["y"], domain=domain), 12)
     assert convert_graph([node], {}, {}, ["y"]).verdicts[0].reason is reason
 
 

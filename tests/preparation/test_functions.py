@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 import nnadapter as nna
 from nnadapter.preparation.functions import expand_functions
@@ -114,3 +115,18 @@ def test_what_no_converter_knows_a_part_of_stays():
     """
     model = model_of(text)
     assert expand_functions(model)[0] is model
+
+
+@pytest.mark.parametrize(
+    "function",
+    ["odd (v) => (v, r) { r = Relu (v) }", "odd (v) => (r, r) { r = Relu (v) }", "odd (v) => (v, v) { r = Relu (v) }"],
+)
+@pytest.mark.parametrize("body", ["y, w = mine.odd (x) z = Sub (y, w)", "y, w = mine.odd (x) z = Neg (w)"])
+def test_outputs_that_are_inputs_or_the_same_are_copied(function, body):
+    """ONNX Runtime does not load these; the oracle is onnx's reference evaluator."""
+    text = f"""{HEAD} g (float[4] x) => (float[4] y, float[4] w, float[4] z) {{ {body} }}
+    <domain: "mine", opset_import: ["" : 20]> {function}"""
+    model, feed = model_of(text), {"x": numbers(4)}
+    with nna.InferenceSession(model, devices="fake_npu", options=nna.Options(fallback="forbid")) as session:
+        for got, expected in zip(session.run(None, feed), ReferenceEvaluator(model).run(None, feed), strict=True):
+            np.testing.assert_allclose(got, expected)

@@ -1,0 +1,48 @@
+"""One engine in many threads, where the first plan of each does not come about."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from tests.models import numbers, parse
+
+KNOWN_CONDITION = """<ir_version: 10, opset_import: ["" : 17]> g (float[n, 4] x) => (float[n, 4] y) <bool c = {1}> {
+    a = Relu(x)
+    y = If(c) <
+        then_branch = t () => (float[n, 4] p) { p = Neg(a) },
+        else_branch = e () => (float[n, 4] q) { q = Abs(a) }
+    >
+}"""
+THREADS = 8
+
+
+@pytest.fixture
+def eager_switches():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("eager_switches")
+@pytest.mark.parametrize("_", range(5))
+def test_every_thread_is_given_the_branches_back(_):
+    """The device fails on what is in the branch, which is forbidden; as long as it stays there, the CPU takes it."""
+    devices, forbid = [("trial", {"fails_on": "NEG"}), "cpu"], nna.Options(fallback="forbid")
+    barrier = Barrier(THREADS)
+    with nna.InferenceSession(parse(KNOWN_CONDITION), devices=devices, options=forbid) as session:
+
+        def run(rows):
+            feed = {"x": numbers(rows, 4)}
+            barrier.wait()
+            np.testing.assert_array_equal(session.run(None, feed)[0], -np.maximum(feed["x"], 0))
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(run, range(1, THREADS + 1)))
+        assert {node.op_type for node in session.report().nodes} == {"Relu", "If"}
