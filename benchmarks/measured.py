@@ -63,7 +63,7 @@ def measure(model: str, devices: list[str], rounds: int) -> dict[str, object]:
             "supported": partial(supported.run, None, feed),
             "measured": partial(measured.run, None, feed),
         }
-        found = interleaved(runs, rounds)
+        found = interleaved(runs, rounds, pause=0.02)  # threads of the one before stop looking for work
     ratio = found["measured"] / min(found["cpu"], found["supported"])
     return {"model": Path(model).name, "chosen": cost.candidates[0].name, **found, "ratio": ratio}
 
