@@ -2,9 +2,8 @@
 
 For each model some ops are switched off on fake_npu, whose clock is simulated so that costs are known. What-if ranks
 them. Then each is really switched on, and a report of the whole pipeline tells cost and segments. Both orders are
-printed; the exit code is 1 where they contradict each
-other by more than one per cent of what the model costs. Where what-if says of two ops that they save the same, and they
-do not (most often since the device fuses what it takes newly, which what-if cannot know), they are not told apart.
+printed; the exit code is 1 where they contradict each other by more than one per cent of what the model costs. Where
+what-if says of two ops that they save the same, and they do not, they are not told apart.
 
 python benchmarks/what_if.py [MODEL_OR_FOLDER ...]    RapidOCR's models if none is given
 """

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
-from nnadapter.converters.convert import Conversion
+from nnadapter.converters.alone import convert_alone
+from nnadapter.converters.convert import Alone, Conversion
 from nnadapter.converters.groups import Group, find_groups, shared_sources
 from nnadapter.converters.node import OnnxNode
 from nnadapter.ir.model import Model
@@ -25,6 +27,7 @@ from partition.graph import Graph, GraphError, Node
 
 FUSIONS = ("fuse_layer_normalization", "fuse_gelu", "fuse_hard_swish", "fuse_swish", "fuse_attention")
 """Passes that make one operation of several; those that fold constants are left to drivers."""
+_INTO_PRODUCTS = ("fuse_batch_normalization", "fuse_activation")
 
 
 def captured_names(graph: Graph) -> tuple[str, ...]:
@@ -96,9 +99,7 @@ def with_atoms(
         conversion: of that graph.
         apart: values that no group may hold inside.
     """
-    fused = run_passes(_numbered(conversion, apart), FUSIONS)
-    node_of = {operation: node for node, made in enumerate(conversion.operations) for operation in made}
-    groups = [tuple(sorted({node_of[int(origin)] for origin in each.origins})) for each in fused.operations]
+    fused, groups = _fused(conversion, FUSIONS, apart)
     atoms = joined(len(specialised.nodes), [*groups, *conversion.groups])
     if len(atoms) == len(specialised.nodes):
         return specialised, conversion
@@ -109,11 +110,48 @@ def with_atoms(
     return replace(specialised, graph=graph), _conversion(specialised, conversion, fused, groups)
 
 
+def with_nodes_alone(specialised: Specialised, conversion: Conversion) -> Conversion:
+    """Return the conversion, able to say what the nodes of its atoms are each by itself."""
+    whole = not conversion.groups and len(specialised.graph.atoms) == len(specialised.nodes)
+    return conversion if whole else replace(conversion, one_by_one=partial(_alone, specialised, conversion.groups))
+
+
+def _alone(specialised: Specialised, groups: Sequence[tuple[int, ...]]) -> Alone:
+    graph = specialised.graph
+    members = sorted({node for atom in (*graph.atoms, *groups) if len(atom) > 1 for node in atom})
+    read = {*graph.outputs, *graph.consumers}
+    found = convert_alone(members, specialised.nodes, graph.values, specialised.constants, read)
+    first = {position: node for node, position in reversed(tuple(enumerate(specialised.positions)))}
+    copies = tuple(node for node, position in enumerate(specialised.positions) if first[position] != node)
+    return replace(found, copies=copies)
+
+
+def often_one(conversion: Conversion) -> tuple[tuple[int, ...], ...]:
+    """Return the groups of nodes that devices most often run as one, by the passes that drivers use.
+
+    They are atoms, and products with the normalisation and the activation behind them.
+
+    Args:
+        conversion: of a graph, every atom one node.
+    """
+    _, groups = _fused(conversion, (*FUSIONS, *_INTO_PRODUCTS))
+    return tuple(group for group in groups if len(group) > 1)
+
+
 def inside(graph: Graph, atom: int) -> frozenset[str]:
     """The values that only the atom's own nodes read."""
     members = graph.atoms[atom]
     made = [name for node in members for name in graph.nodes[node].outputs if name and name not in graph.outputs]
     return frozenset(name for name in made if set(graph.consumers.get(name, ())) <= set(members))
+
+
+def _fused(
+    conversion: Conversion, passes: Sequence[str], apart: Collection[str] = ()
+) -> tuple[Model, list[tuple[int, ...]]]:
+    """What passes make of a conversion, and the nodes behind each operation of that."""
+    fused = run_passes(_numbered(conversion, apart), passes)
+    node_of = {operation: node for node, made in enumerate(conversion.operations) for operation in made}
+    return fused, [tuple(sorted({node_of[int(origin)] for origin in each.origins})) for each in fused.operations]
 
 
 def _numbered(conversion: Conversion, apart: Collection[str]) -> Model:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
-from nnadapter.atoms import captured_names, groups_of, with_atoms, with_own_sources
+from nnadapter.atoms import captured_names, groups_of, with_atoms, with_nodes_alone, with_own_sources
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convert import Conversion, GrowingConversion, convert_graph
 from nnadapter.converters.node import OnnxNode
@@ -69,6 +69,10 @@ class Conversions:
         Raises:
             InvalidModelError: the model contradicts itself at these shapes.
         """
+        specialised, conversion = self._of(shapes)
+        return specialised, with_nodes_alone(specialised, conversion)
+
+    def _of(self, shapes: Shapes) -> Converted:
         for template in self._templates:
             filled = template.filled(shapes)
             if filled is not None:

@@ -6,7 +6,7 @@ node has its place in one and the same model, of which segments are cut later (`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -44,6 +44,8 @@ class Conversion:
     """Nodes that were converted as one, whose operations stand at one of them."""
     source: tuple[TracedModel, Sequence[Any]] | None = None
     """What the model was filled from: the traced model and the numbers of a replay."""
+    one_by_one: Callable[[], Alone] | None = None
+    """Converts the nodes of atoms once more, each by itself; None where every node is."""
 
     def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> Model:
         """Some operations as a model of their own. See `ir.extract.submodel`."""
@@ -60,6 +62,25 @@ class Conversion:
             _flops(self.model, made) if verdict else None
             for made, verdict in zip(self.operations, self.verdicts, strict=True)
         )
+
+    @cached_property
+    def alone(self) -> Alone:
+        """What the nodes of atoms are each by itself, whatever became of their atoms; worked out when asked for."""
+        return Alone(nodes=(), conversion=self) if self.one_by_one is None else self.one_by_one()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Alone:
+    """Nodes of atoms, converted each by itself."""
+
+    nodes: tuple[int, ...]
+    """Their positions in the graph."""
+    conversion: Conversion
+    """Of one of each kind of node."""
+    like: tuple[int, ...] = ()
+    """Per node, the position in `conversion` of the one of its kind."""
+    copies: tuple[int, ...] = ()
+    """Positions in the graph of nodes that repeat another one, so that a group can have it for itself."""
 
 
 def convert_graph(

@@ -49,7 +49,8 @@ def cost_table(
     """Return what `graph` costs on the devices. Linear in the graph; 100,000 nodes take less than a second.
 
     What a device fuses is priced as one: FLOPs are added up, and bytes counted where they cross the border of what is
-    fused. What it makes nothing of costs nothing. Where it does not say, an atom is one thing.
+    fused. What it makes nothing of costs nothing. Where it does not say, an atom is one thing. On the host every node
+    is priced by itself: what atoms there are hangs on what other devices refuse, and the host's price must not.
 
     Args:
         graph: from `merged`.
@@ -69,7 +70,14 @@ def cost_table(
     prices = Prices(
         devices=devices,
         host=host,
-        run=np.array([_run(work, graph, verdicts[name], costs[name], fusions.get(name)) for name in devices]),
+        run=np.array(
+            [
+                _host_run(work, graph, verdicts[name], costs[name])
+                if name == host
+                else _run(work, graph, verdicts[name], costs[name], fusions.get(name))
+                for name in devices
+            ]
+        ),
         into=borders,
         out=borders.copy(),
         launch=np.array([costs[name].profile.launch_seconds for name in devices]),
@@ -103,6 +111,14 @@ def _run(
         seconds[unit_of[sorted(fusion.free)]] = 0.0
     first = np.fromiter((unit[0] for unit in units), np.int64, len(units))
     found = np.bincount(atom_of[first], seconds, len(graph.graph.atoms))
+    return np.where([bool(verdict) for verdict in verdicts], found, np.inf)
+
+
+def _host_run(work: GraphWork, graph: Merged, verdicts: Sequence[Verdict], costs: DeviceCosts) -> NDArray[np.float64]:
+    """Seconds of every atom on the host: those of its nodes, a node that repeats another one left out."""
+    seconds = costs.seconds(work.one_by_one(), work.dtypes)
+    seconds[list(work.conversion.alone.copies)] = 0.0
+    found = np.bincount(np.asarray(graph.graph.atom_of, dtype=np.int64), seconds, len(graph.graph.atoms))
     return np.where([bool(verdict) for verdict in verdicts], found, np.inf)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from collections.abc import Collection, Mapping
@@ -88,7 +89,7 @@ def read_entry(file: Path, what: str, advice: str) -> Entry:
         advice: what to do if it cannot be used.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is none, and can be none: what should be its folder is a file, or its name too long.
         StoredFileError: it cannot be read, or is no JSON: truncated, a name twice in one object, NaN.
     """
     whole = Entry(file, what, advice, None)
@@ -99,6 +100,8 @@ def read_entry(file: Path, what: str, advice: str) -> Entry:
     except UnicodeDecodeError as error:
         whole.refuse(f"it is no text at byte {error.start}: damaged")
     except OSError as error:
+        if error.errno in _NO_SUCH_PLACE:
+            raise FileNotFoundError(error.errno, error.strerror, str(file)) from error
         whole.refuse(f"it cannot be read: {error.strerror or error}")
     try:
         value = json.loads(text, object_pairs_hook=_once, parse_constant=_constant)
@@ -121,7 +124,8 @@ def write_entry(file: Path, value: Mapping[str, Any]) -> None:
         write_whole(file, f"{text}\n")
     except OSError as error:
         raise StoredFileError(
-            f"{str(file)!r} cannot be written: {error.strerror or error}; set NNADAPTER_CACHE_DIR to another folder",
+            f"{str(file)!r} cannot be written: {error.strerror or error}; set NNADAPTER_CACHE_DIR to a folder that can "
+            "be written to",
             file=file,
         ) from error
 
@@ -151,6 +155,7 @@ def _shown(value: object) -> str:
     return _kind(value) if isinstance(value, (dict, list)) else repr(value)[:80]
 
 
+_NO_SUCH_PLACE = (errno.ENOTDIR, errno.ENAMETOOLONG)
 _KINDS: Mapping[type, str] = {
     dict: "an object",
     list: "a list",

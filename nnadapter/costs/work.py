@@ -89,14 +89,23 @@ class GraphWork:
     @cached_property
     def _kinds(self) -> tuple[Indices, Indices]:
         """Class and data type of each node."""
-        model, place = self.conversion.model, {dtype: position for position, dtype in enumerate(self.dtypes)}
-        other = _RANK[OperationClass.OTHER]
-        classes = [
-            min((_RANK[class_of(model, model.operations[each])] for each in operations), default=other)
-            for operations in self.conversion.operations
-        ]
+        place = {dtype: position for position, dtype in enumerate(self.dtypes)}
         dtypes = [place[dtype] for dtype in self._first_dtypes]
-        return np.array(classes, dtype=np.int64), np.array(dtypes, dtype=np.int64)
+        return _classes(self.conversion), np.array(dtypes, dtype=np.int64)
+
+    def one_by_one(self) -> Work:
+        """Return the work of every node by itself, whatever else is made of atoms."""
+        alone = self.conversion.alone
+        members = np.array(alone.nodes, dtype=np.int64)
+        flops, (classes, dtypes) = self.flops.copy(), self._kinds
+        classes = classes.copy()
+        if alone.nodes:
+            like = np.array(alone.like, dtype=np.int64)
+            flops[members] = np.array([each or 0 for each in alone.conversion.flops], dtype=np.float64)[like]
+            classes[members] = _classes(alone.conversion)[like]
+        nbytes = self._border(np.arange(len(classes)), len(classes))
+        nbytes[classes == _RANK[OperationClass.VIEW]] = 0.0
+        return Work(flops, nbytes, classes, dtypes)
 
     @cached_property
     def _reads(self) -> tuple[Indices, Indices, Numbers]:
@@ -151,6 +160,16 @@ class GraphWork:
         wanted &= maker >= 0
         made = np.bincount(maker[wanted], self.nbytes[wanted], units)
         return (taken + made).astype(np.float64)
+
+
+def _classes(conversion: Conversion) -> Indices:
+    """The class of each node, as a position in `CLASSES`."""
+    model, other = conversion.model, _RANK[OperationClass.OTHER]
+    found = [
+        min((_RANK[class_of(model, model.operations[each])] for each in operations), default=other)
+        for operations in conversion.operations
+    ]
+    return np.array(found, dtype=np.int64)
 
 
 def _mains(unit: Indices, units: int, flops: Numbers, classes: Indices) -> Indices:

@@ -130,8 +130,8 @@ def _notes(
     if left_out:
         yield f"{left_out} less frequent features were not tried"
     yield (
-        f"what {device} would take newly is priced alone, without what it might fuse; a refusal that hides behind "
-        "another one is not seen"
+        f"what {device} would take newly is priced as one where devices most often run it as one, else alone; a "
+        "refusal that hides behind another one is not seen"
     )
 
 

@@ -40,7 +40,7 @@ def what_if(
     """Return what a device lacks for some models: which feature is worth how much, and which to add first.
 
     Each feature is tried by placing, cutting and pricing the models as if the device had it; nothing is compiled. What
-    is predicted for a feature leaves out what the device might fuse with it. A model that fails is left out and named
+    a device might fuse with a feature counts as far as `wholes` knows. A model that fails is left out and named
     in `failed`.
 
     Args:

@@ -53,3 +53,9 @@ def test_a_damaged_cache_is_written_anew(call, cache):
     file.write_text("{")
     call("calibrate null")
     assert read_calibration(file).device == "null"
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(call, cache):
+    cache.write_text("a file")
+    result = call("calibrate null", 2)
+    assert "set NNADAPTER_CACHE_DIR to a folder" in result.stderr and len(result.stderr.strip().splitlines()) <= 2

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
+import nnadapter as nna
 from nnadapter.costs.calibrating import calibrate
 from nnadapter.costs.calibration_files import (
     find_calibration,
@@ -14,11 +16,13 @@ from nnadapter.costs.calibration_files import (
     read_calibration,
 )
 from nnadapter.costs.device_costs import device_costs
+from nnadapter.costs.remembered import recall
 from nnadapter.drivers import Profile
 from nnadapter.drivers.border import open_context
 from nnadapter.drivers.selection import select_one
 from nnadapter.errors import StoredFileError
 from tests import metered_driver
+from tests.models import SANDWICH, parse
 
 
 @pytest.fixture
@@ -147,3 +151,28 @@ def test_a_folder_that_cannot_be_written_is_one_clear_error(measured, tmp_path, 
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "file"))
     with pytest.raises(StoredFileError, match="cannot be written.*NNADAPTER_CACHE_DIR"):
         keep_calibration(measured)
+
+
+@pytest.fixture(params=["a file", "below a file", "/dev/null", "too long a name", "missing"])
+def no_folder(request, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    places = {"a file": "file", "below a file": "file/deep", "too long a name": "n" * 300, "missing": "none"}
+    folder = tmp_path / places.get(request.param, request.param)
+    monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(folder))
+    return folder
+
+
+def test_what_cannot_be_a_folder_holds_nothing(no_folder):
+    assert recall("key") == (None, "")
+    assert costs_of().source == "assumed"
+    report = nna.partition_report(parse(SANDWICH), "null", {"x": (2, 4)})
+    assert "NNADAPTER" not in str(report)
+
+
+def test_a_choice_that_cannot_be_kept_is_a_note(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "file"))
+    x = np.ones((2, 4), np.float32)
+    with nna.InferenceSession(parse(SANDWICH), devices="fake_npu", options={"policy": "measured"}) as session:
+        session.run(None, {"x": x})
+        assert "cannot be written" in session.report().cost.note and "NNADAPTER_CACHE_DIR" in session.report().cost.note

@@ -51,9 +51,26 @@ def test_what_is_fused_is_priced_by_its_own_border():
 
 def test_a_spelled_out_gelu_is_one_thing():
     found = priced(parse(GELU), "fake_npu", {"x": (5, 6)}, {"fake_npu": PLAIN, "cpu": PLAIN})
-    for device in ("fake_npu", "cpu"):
-        constants = 3 * 4
-        assert found.run(device, "Erf") == pytest.approx(rooted(0, 2 * 4 * 30 + constants))
+    constants, image = 3 * 4, 4 * 30
+    assert found.run("fake_npu", "Erf") == pytest.approx(rooted(0, 2 * image + constants))
+    reads_and_writes = [2 * image + 4, 2 * image, 2 * image + 4, 3 * image, 2 * image + 4]
+    assert found.run("cpu", "Erf") == pytest.approx(sum(rooted(0, each) for each in reads_and_writes))
+
+
+@pytest.mark.parametrize("model", ["HARD_SWISH", "GELU", "SHARED", "QUANTISED", "LAYER"])
+@pytest.mark.parametrize(
+    "device", [("fake_npu", {"switched_off": off}) for off in ("HardSigmoid,Erf,Mul", "MatMul,Sub")]
+)
+def test_everything_on_the_host_costs_the_same_whatever_others_refuse(model, device):
+    text = {"HARD_SWISH": HARD_SWISH, "GELU": GELU, "SHARED": SHARED, "QUANTISED": QUANTISED, "LAYER": LAYER}[model]
+    given = {"x": (5, 6)} if model == "GELU" else {}
+    costs = {"cpu": PLAIN}
+    expected = priced(parse(text), "null", given, costs)
+    row = expected.table.devices.index("cpu")
+    for devices in (["fake_npu"], [device]):
+        found = priced(parse(text), devices, given, costs)
+        here = found.table.prices.run[found.table.devices.index("cpu")]
+        assert here.sum() == pytest.approx(expected.table.prices.run[row].sum(), rel=1e-12)
 
 
 QUANTISED = """<ir_version: 10, opset_import: ["" : 20]> q (int8[1, 4] x) => (int8[1, 4] y)
@@ -62,6 +79,33 @@ QUANTISED = """<ir_version: 10, opset_import: ["" : 20]> q (int8[1, 4] x) => (in
     b = DequantizeLinear (qw, s, zero)
     c = MatMul (a, b)
     y = QuantizeLinear (c, s, zero)
+}"""
+
+
+HARD_SWISH = f"""{HEAD} h (float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {{
+    gate = HardSigmoid <alpha = 0.16666667, beta = 0.5> (x)
+    y = Mul (x, gate)
+}}"""
+LAYER = f"""{HEAD} l (float[2, 8] x) => (float[2, 8] y)
+<float[1] two = {{2}}, float[1] epsilon = {{0.00001}}, float[8] scale = {{1,2,3,4,5,6,7,8}}> {{
+    mean = ReduceMean <axes = [-1]> (x)
+    centred = Sub (x, mean)
+    squared = Pow (centred, two)
+    variance = ReduceMean <axes = [-1]> (squared)
+    safe = Add (variance, epsilon)
+    deviation = Sqrt (safe)
+    normal = Div (centred, deviation)
+    y = Mul (normal, scale)
+}}"""
+SHARED = """<ir_version: 10, opset_import: ["" : 20]> q (int8[1, 4] x) => (int8[1, 4] y, int8[1, 4] z)
+<float s = {0.5}, int8 zero = {0}, int8[4, 4] qw = {1,0,0,0, 0,1,0,0, 0,0,1,0, 0,0,0,1}> {
+    a = DequantizeLinear (x, s, zero)
+    b = DequantizeLinear (qw, s, zero)
+    c = MatMul (a, b)
+    y = QuantizeLinear (c, s, zero)
+    d = MatMul (a, b)
+    e = Relu (d)
+    z = QuantizeLinear (e, s, zero)
 }"""
 
 

@@ -240,6 +240,36 @@ def test_what_is_fused_is_priced_as_one():
     assert found.features[0].then.seconds == pytest.approx(real(model, "Erf").cost.seconds)
 
 
+ACTIVATED = f"""{HEAD} gates (float[1, 8, 16, 16] x) => (float[1, 8, 16, 16] y)
+<float root = {{1.4142135}}, float one = {{1}}, float half = {{0.5}},
+ float[8, 8, 3, 3] w = {{{", ".join(["1"] * 576)}}}> {{
+    a = Conv<pads = [1, 1, 1, 1]>(x, w)
+    b = Sigmoid(a)
+    c = Conv<pads = [1, 1, 1, 1]>(b, w)
+    d = Relu(c)
+    e = HardSigmoid<alpha = 0.16666667, beta = 0.5>(d)
+    f = Mul(d, e)
+    g = Div(f, root)
+    h = Erf(g)
+    i = Add(h, one)
+    j = Mul(f, i)
+    k = Mul(j, half)
+    y = Sin(k)
+}}"""
+
+
+@pytest.mark.parametrize("policy", ["priority", "latency"])
+@pytest.mark.parametrize("off", [("Relu", "HardSigmoid", "Erf"), ("HardSigmoid",), ("Erf", "Sin"), ("Relu", "Sin")])
+def test_a_feature_that_completes_what_runs_as_one_is_worth_the_whole(policy, off):
+    model = parse(ACTIVATED)
+    found = nna.what_if(model, without(*off), options={"policy": policy})
+    whole = real(model, *off, policy=policy).cost.seconds
+    assert found.now.seconds == pytest.approx(whole)
+    for feature in found.features:
+        then = real(model, *(name for name in off if name != feature.op_type), policy=policy).cost.seconds
+        assert feature.then.seconds == pytest.approx(then, abs=0.01 * whole)
+
+
 def test_json_holds_everything():
     found = nna.what_if(parse(SANDWICH), without("Sin", "Cos"), {"x": (2, 4)})
     data = json.loads(found.to_json())
