@@ -293,7 +293,12 @@ class Judged:
         """
         if not all(map(any, zip(*self.verdicts.values(), strict=True))):
             raise InvalidModelError(self._homeless())
-        return self.placer.place(self.graph, self.conversion, self.verdicts, self.kept)
+        return self.placer.place(self.graph, self.conversion, self.verdicts, self.kept, self._hashes)
+
+    def _hashes(self) -> Sequence[str]:
+        """What every node is, but for where it stands."""
+        alone = self.structure().alone
+        return [alone[position] for position in self.specialised.positions]
 
     def _homeless(self) -> str:
         """Why the first node that no device takes is taken by none."""

@@ -6,7 +6,7 @@ it; what it says of other atoms is left to the policy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -26,6 +26,7 @@ from nnadapter.plan_files.values import PlanFile
 from nnadapter.rules.reading import read_rules
 from nnadapter.rules.values import Rules
 from nnadapter.targets import Target
+from partition.blocks import Blocks, find_blocks
 from partition.graph import Graph
 from partition.latency import Candidate, Placed, place_by_latency
 from partition.placement import place_by_priority
@@ -35,7 +36,12 @@ from partition.verdict import Verdict
 Verdicts = Mapping[str, Sequence[Verdict]]
 Kept = Mapping[int, str]
 """Atom -> the device that it stays on as long as that takes it."""
+Hashes = Callable[[], Sequence[str]]
+"""Works out a hash for every node of a graph: what it is, but for where it stands."""
 NONE: Kept = MappingProxyType({})
+
+_REPEATED = 4
+"""One in so many nodes has to be in repeats of one block, or a graph does not count as repeating itself."""
 
 _TRUSTED = frozenset((Source.CALIBRATED, Source.SIMULATED))
 """Where the costs of a named device have to come from for policy `latency`."""
@@ -93,8 +99,15 @@ class Placer:
             for target in self.targets
         }
 
-    def place(self, graph: Graph, conversion: Conversion, verdicts: Verdicts, kept: Kept = NONE) -> Placement:
-        """Return a device for every atom, by the policy; `kept` goes before it.
+    def place(
+        self,
+        graph: Graph,
+        conversion: Conversion,
+        verdicts: Verdicts,
+        kept: Kept = NONE,
+        hashes: Hashes | None = None,
+    ) -> Placement:
+        """Return a device for every atom, by the policy; `kept` goes before it. See `place_by_costs`.
 
         Raises:
             GraphError: no device takes some atom.
@@ -105,10 +118,26 @@ class Placer:
             for atom, device in kept.items():
                 labels[atom] = device
             return Placement(tuple(labels))
-        return self.place_by_costs(graph, conversion, verdicts, kept)
+        return self.place_by_costs(graph, conversion, verdicts, kept, hashes)
 
-    def place_by_costs(self, graph: Graph, conversion: Conversion, verdicts: Verdicts, kept: Kept = NONE) -> Placement:
-        """Return the cheapest placement found, and others that were priced; see `partition.latency`."""
+    def place_by_costs(
+        self,
+        graph: Graph,
+        conversion: Conversion,
+        verdicts: Verdicts,
+        kept: Kept = NONE,
+        hashes: Hashes | None = None,
+    ) -> Placement:
+        """Return the cheapest placement found, and others that were priced; see `partition.latency`.
+
+        Args:
+            graph: what is placed.
+            conversion: of the graph.
+            verdicts: per device, of every atom.
+            kept: atoms that stay on their device as long as that takes them.
+            hashes: of the graph's nodes; asked for where op types say that blocks may repeat. Repeats are placed alike
+                where that costs no more.
+        """
         fusions = {
             target.name: fused_groups(graph, conversion, target.context, verdicts[target.name])
             for target in self.targets
@@ -124,7 +153,7 @@ class Placer:
                 prices.run[others, place[atom]] = np.inf
         if self.options.fallback == "forbid":
             self._only_named(prices)
-        placed = place_by_latency(whole.graph, prices)
+        placed = place_by_latency(whole.graph, prices, blocks=_repeats(whole.graph, hashes))
         return Placement(whole.spread(placed.placement), placed, table, whole)
 
     def _only_named(self, prices: Prices) -> None:
@@ -152,6 +181,14 @@ def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept: Kept) -> Merged:
     ]
     whole = merged(graph, allowed)
     return whole if all(map(agrees, whole.parts)) else merged(graph, ())
+
+
+def _repeats(graph: Graph, hashes: Hashes | None) -> tuple[Blocks, ...]:
+    """The blocks that repeat, each in a good part of the graph. Op types alone tell quickly that there are none."""
+    least = max(2, len(graph.nodes) // _REPEATED)
+    if hashes is None or not find_blocks(graph, [(node.domain, node.op_type) for node in graph.nodes], least):
+        return ()
+    return find_blocks(graph, hashes(), least)
 
 
 def _untrusted(device: str, source: Source) -> str:

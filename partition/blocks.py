@@ -31,7 +31,7 @@ class Blocks:
     """Nodes of one repeat."""
 
 
-def find_blocks(graph: Graph, hashes: Sequence[Hashable]) -> tuple[Blocks, ...]:
+def find_blocks(graph: Graph, hashes: Sequence[Hashable], least: int = 0) -> tuple[Blocks, ...]:
     """Return runs of nodes that repeat without a gap, those that cover most nodes first; none overlap.
 
     Two nodes `length` apart are alike if their hashes are equal and each of their inputs comes from nodes that are
@@ -42,18 +42,20 @@ def find_blocks(graph: Graph, hashes: Sequence[Hashable]) -> tuple[Blocks, ...]:
     Args:
         graph: the graph.
         hashes: per node, what makes two nodes the same if their inputs are: op type, attributes, shapes, prices.
+        least: nodes that a run has to cover with all of its repeats; looking for few long ones is faster.
     """
-    producers, first = _reads(graph)
     names: dict[Hashable, int] = {}
     codes = np.array([names.setdefault(each, len(names)) for each in hashes], np.int64)
     runs: list[tuple[int, Blocks]] = []
-    for distance in sorted(set(_distances(codes))):
-        runs += [(len(run.starts) * run.length, run) for run in _runs(codes, producers, first, distance)]
+    distances = sorted(set(_distances(codes, least)))
+    producers, first = _reads(graph) if distances else (codes, codes)
+    for distance in distances:
+        runs += [(len(run.starts) * run.length, run) for run in _runs(codes, producers, first, distance, least)]
     taken = np.zeros(len(codes), np.bool_)
     kept = []
     for covered, run in sorted(runs, key=lambda found: (-found[0], found[1].length, found[1].starts)):
         span = slice(run.starts[0], run.starts[0] + covered)
-        if not taken[span].any():
+        if covered >= least and not taken[span].any():
             taken[span] = True
             kept.append(run)
     return tuple(kept)
@@ -66,26 +68,37 @@ def _reads(graph: Graph) -> tuple[Indices, Indices]:
     return np.array(producers, np.int64), np.cumsum([0, *counts])
 
 
-def _distances(codes: Indices) -> Iterator[int]:
+def _distances(codes: Indices, least: int) -> Iterator[int]:
+    """Distances at which neighbourhoods occur again, leaving out those that no run of `least` nodes could have.
+
+    A run loses one distance and one neighbourhood at its end, so in its half at least something occurs again.
+    """
     grams = codes
     for level in range(_GRAMS):
         if len(grams) < 2:
             return
         order = np.argsort(grams, kind="stable")
-        again = np.diff(order)[np.diff(grams[order]) == 0]
-        counts = np.bincount(again) if len(again) else np.zeros(0, np.int64)
-        yield from (int(distance) for distance in np.argsort(-counts, kind="stable")[:_DISTANCES] if counts[distance])
-        half = 2**level
-        _, grams = np.unique(grams[:-half] * (int(grams.max()) + 1) + grams[half:], return_inverse=True)
+        steps = np.diff(grams[order]) != 0
+        again = np.diff(order)[~steps]
+        if not len(again):
+            return
+        size = 2**level
+        counts = np.bincount(again)
+        often = np.argsort(-counts, kind="stable")[:_DISTANCES]
+        yield from (int(each) for each in often if counts[each] and 2 * (counts[each] + size) >= least)
+        dense = np.empty_like(grams)
+        dense[order] = np.concatenate([[0], np.cumsum(steps)])
+        grams = dense[:-size] * len(dense) + dense[size:]
 
 
-def _runs(codes: Indices, producers: Indices, first: Indices, distance: int) -> Iterator[Blocks]:
+def _runs(codes: Indices, producers: Indices, first: Indices, distance: int, least: int) -> Iterator[Blocks]:
     """Runs of nodes that are each alike to the node `distance` further on, where there are so many at least."""
     alike, kinds = _alike(codes, producers, first, distance)
     flags = np.concatenate([[False], alike, [False]])
-    edges = np.flatnonzero(flags[1:] != flags[:-1])
+    edges = np.flatnonzero(flags[1:] != flags[:-1]).reshape(-1, 2)
+    edges = edges[edges[:, 1] - edges[:, 0] >= max(distance, least - distance)]
     turns = np.flatnonzero(kinds[distance:] != kinds[:-distance]) + distance
-    for start, end in edges.reshape(-1, 2).tolist():
+    for start, end in edges.tolist():
         inside = turns[np.searchsorted(turns, start) : np.searchsorted(turns, end)].tolist()
         for turn in (*inside, end):
             if turn == end or turn >= start + distance:
@@ -119,6 +132,8 @@ def _alike(codes: Indices, producers: Indices, first: Indices, distance: int) ->
 def uniform_placements(graph: Graph, rows: Rows, blocks: Sequence[Blocks]) -> Iterator[Rows]:
     """Yield `rows` with the placement of one repeat given to all repeats, and to all but the first and the last.
 
+    Nothing is yielded of repeats that are placed alike already.
+
     Args:
         graph: the graph.
         rows: for every atom the row of its device.
@@ -127,6 +142,8 @@ def uniform_placements(graph: Graph, rows: Rows, blocks: Sequence[Blocks]) -> It
     atom_of = np.array(graph.atom_of, np.int64)
     for run in blocks:
         atoms = atom_of[np.array(run.starts)[:, None] + np.arange(run.length)]
+        if (rows[atoms] == rows[atoms[0]]).all():
+            continue
         patterns, counts = np.unique(rows[atoms], axis=0, return_counts=True)
         for pattern in patterns[np.argsort(-counts, kind="stable")[:_PATTERNS]]:
             for chosen in (atoms, atoms[1:-1]):

@@ -11,21 +11,14 @@ direction: it falls to the other side as soon as one reader does, and that cuts 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from partition.graph import GraphError
+from partition.flows import flow_module
+from partition.minimum_cut import Network, Plans, minimum_cut
 from partition.pricing import Prices
 from partition.topology import Flags, Indices, Seconds, Topology
-
-_INFINITE = 1 << 30
-"""Stands for a capacity without bound. Flows are at most half of it, so a residual capacity stays within 31 bits."""
-_WHOLE = 1 << 29
-"""What all edges at the source, or all at the sink, may carry together: no flow is larger."""
-_LEAST = 1e-100
-"""Seconds below which a flow is left out: zero, and what does not scale."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,41 +47,13 @@ class TwoWay:
     """Seconds: no placement of the atoms that take part costs less, launches left out."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Network:
-    """Vertices 0 (the sink), 1 (the source), an atom each, further ones; directed edges with capacities in seconds.
-
-    An edge is paid if its tail is on the source's side and its head is not.
-    """
-
-    tail: Indices
-    head: Indices
-    capacity: Seconds
-    vertices: int
-
-
-def flow_module() -> ModuleType:
-    """Return scipy's module of graph algorithms.
-
-    Raises:
-        GraphError: scipy is not installed.
-    """
-    try:
-        from scipy.sparse import csgraph
-    except ImportError:
-        raise GraphError(
-            "placement by latency needs scipy, which is not installed; install it: pip install 'nnadapter[latency]'"
-        ) from None
-    module: ModuleType = csgraph
-    return module
-
-
 def two_way(
     topology: Topology,
     prices: Prices,
     pair: tuple[int, int],
     active: Flags | None = None,
     surcharge: Surcharge | None = None,
+    plans: Plans | None = None,
 ) -> TwoWay | None:
     """Return a cheapest placement of atoms on a pair of devices, launches left out; None where nothing is feasible.
 
@@ -101,11 +66,12 @@ def two_way(
         pair: rows of the first and the second device.
         active: [atoms] which atoms are placed; all of them if not given.
         surcharge: what else is paid.
+        plans: what is known of the same graph's cuts; remembers more.
     """
     taking_part = np.ones(topology.atoms, np.bool_) if active is None else active
     network, unary = _network(topology, prices, pair, taking_part, surcharge)
     forced = _forced(network, unary, taking_part)
-    return None if forced is None else _solve(network, unary, forced, taking_part)
+    return None if forced is None else _solve(network, unary, forced, taking_part, plans or Plans())
 
 
 def _network(
@@ -167,6 +133,8 @@ def _edges(
             edges += [(their, offset + many, free), (offset + shared, payer, price[1, shared])]
         else:
             edges += [(offset + many, their, free), (payer, offset + shared, price[0, shared])]
+    made = maker[many] >= 0
+    edges.append((their[made], maker[many[made]], np.zeros(int(made.sum()))))  # a path may lead there
     return edges
 
 
@@ -195,13 +163,8 @@ def _forced(network: Network, unary: Seconds, active: Flags) -> NDArray[np.int8]
     return side
 
 
-def _solve(network: Network, unary: Seconds, side: NDArray[np.int8], active: Flags) -> TwoWay:
-    """Cut what is left after forced vertices are merged with the source and the sink.
-
-    The bound: capacities are rounded down, so no cut of the rounded network is worth more than the same cut of the real
-    one, and the least of the former is at most the least of the latter. An edge without bound leads from a vertex that
-    is not forced to another; the cut with all of those on one side does not cut it, so a minimum cut never does.
-    """
+def _solve(network: Network, unary: Seconds, side: NDArray[np.int8], active: Flags, plans: Plans) -> TwoWay:
+    """Cut what is left after forced vertices are merged with the source and the sink."""
     places = np.where(side >= 0, side, np.arange(network.vertices))
     atoms = places[2 : len(active) + 2]
     settled = active & (atoms < 2)
@@ -215,46 +178,7 @@ def _solve(network: Network, unary: Seconds, side: NDArray[np.int8], active: Fla
     capacity = np.concatenate([network.capacity, more[1], more[0]])
     paid = (tail == 1) & (head == 0)
     fixed += float(least.sum()) + float(capacity[paid].sum())
-    kept = (tail != head) & (tail != 0) & (head != 1) & ~paid & (capacity > 0)
-    return _flow(tail[kept], head[kept], capacity[kept], network.vertices, fixed, side, active)
-
-
-def _flow(
-    tail: Indices,
-    head: Indices,
-    capacity: Seconds,
-    vertices: int,
-    fixed: float,
-    side: NDArray[np.int8],
-    active: Flags,
-) -> TwoWay:
-    from scipy import sparse
-
-    csgraph = flow_module()
-    second = active & (side[2 : len(active) + 2] == 1)
-    used, packed = np.unique(np.concatenate([[0, 1], tail, head]), return_inverse=True)
-    key, inverse = np.unique(packed[2 : len(tail) + 2] * len(used) + packed[len(tail) + 2 :], return_inverse=True)
-    whole, scale = _whole(np.bincount(inverse, capacity, len(key)).astype(np.float64), tail, head, capacity)
-    rows, columns = np.divmod(key, len(used))
-    network = sparse.csr_array((whole, (rows, columns)), (len(used),) * 2)
-    value = 0.0
-    if np.isfinite(scale):
-        result = csgraph.maximum_flow(network, 1, 0, method="dinic")
-        value = float(result.flow_value) / scale
-        network = network - result.flow
-        network.data[network.data < 0] = 0
-        network.eliminate_zeros()
-    reached = used[csgraph.breadth_first_order(network, 1, return_predecessors=False)]
-    second[reached[(reached >= 2) & (reached < len(active) + 2)] - 2] = True
-    return TwoWay(second & active, fixed + value)
-
-
-def _whole(summed: Seconds, tail: Indices, head: Indices, capacity: Seconds) -> tuple[NDArray[np.int32], float]:
-    """Return capacities as whole numbers, and how many of them a second has; infinitely many where nothing can flow."""
-    most = min(float(capacity[tail == 1].sum()), float(capacity[head == 0].sum()))
-    if most < _LEAST:
-        return np.ones(len(summed), np.int32), float("inf")
-    scale = _WHOLE / most
-    whole = np.floor(np.minimum(summed, 2 * most) * scale)  # more than can flow, so such an edge is never full
-    whole[np.isinf(summed)] = _INFINITE
-    return whole.astype(np.int32), scale
+    kept = (tail != head) & (tail != 0) & (head != 1) & ~paid
+    side_of, value = minimum_cut(Network(tail[kept], head[kept], capacity[kept], network.vertices), plans)
+    second = active & np.where(atoms < 2, atoms == 1, side_of[2 : len(active) + 2])
+    return TwoWay(second, fixed + value)

@@ -13,7 +13,7 @@ import numpy as np
 
 from partition.batches import Rows
 from partition.blocks import Blocks, uniform_placements
-from partition.cuts import flow_module
+from partition.flows import flow_module
 from partition.graph import Graph, GraphError
 from partition.penalties import placement_costs
 from partition.placement import refuse_homeless

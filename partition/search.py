@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 
 from partition.batches import Rows, price_many
-from partition.cuts import flow_module
+from partition.flows import flow_module
 from partition.graph import Graph
 from partition.pricing import Prices
 from partition.segments import cut

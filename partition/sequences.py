@@ -53,10 +53,9 @@ def schedule(
     labels = len(set(placement))
     width = min(_WIDEST, work // max(1, len(greedy) * labels * len(placement)))
     if width < 2:
-        return _follow(greedy, predecessors, successors, placement), len(greedy) <= labels
+        return greedy, len(greedy) <= labels
     found, exact = _search(_start(predecessors, placement), successors, placement, width, len(greedy))
-    turns = greedy if found is None else found
-    return _follow(turns, predecessors, successors, placement), exact
+    return greedy if found is None else _follow(found, predecessors, successors, placement), exact
 
 
 def _successors(predecessors: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -87,13 +86,12 @@ def _drain(state: _State, label: str, successors: Sequence[Sequence[int]], place
     return queue
 
 
-def _greedy(state: _State, successors: Sequence[Sequence[int]], placement: Sequence[str]) -> tuple[str, ...]:
-    turns: list[str] = []
+def _greedy(state: _State, successors: Sequence[Sequence[int]], placement: Sequence[str]) -> list[Turn]:
+    turns: list[Turn] = []
     while any(state.ready.values()):
         label = max(state.ready, key=lambda name: len(state.ready[name]))
-        _drain(state, label, successors, placement)
-        turns.append(label)
-    return tuple(turns)
+        turns.append((label, tuple(sorted(_drain(state, label, successors, placement)))))
+    return turns
 
 
 def _search(

@@ -15,6 +15,7 @@ import numpy as np
 from partition.batches import Rows
 from partition.cuts import TwoWay, two_way
 from partition.graph import Graph
+from partition.minimum_cut import Plans
 from partition.paths import along_paths, costliest_path, everywhere
 from partition.penalties import penalised, placement_costs
 from partition.pricing import Prices, price
@@ -25,6 +26,8 @@ from partition.two_devices import Found, Named, place_on_two
 
 _SHARES = (0.0, 0.5)
 """Parts of a launch that a move adds to every value that crosses."""
+_PAIR_WORK = 75_000
+"""Atoms that cuts of one kind may touch for the best placement on two devices."""
 _MOVE_WORK = 300_000
 """Atoms that moves may touch from each start; every pair is tried once in any case."""
 _FLIP_WORK = 40_000
@@ -34,7 +37,8 @@ _BOUND_WORK = 600_000
 _BOUND_ROUNDS = 40
 _EXACT = 256
 """Atoms up to which the search prices placements with the segments that they get in the end."""
-_STARTS = 3
+_STARTS = (3, 2)
+"""Placements that moves start from, of small graphs and of those above `_EXACT`."""
 _REAL = 1 - 1e-12
 
 
@@ -56,7 +60,8 @@ def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) ->
     named = [*starts, ("cheapest device per atom", cheapest), *_pairs(graph, prices)]
     soft = penalised(graph, prices)
     costs = [_price(graph, soft, rows) for _, rows in named]
-    chosen = sorted(range(len(named)), key=costs.__getitem__)[:_STARTS]
+    starts_kept = _STARTS[topology_of(graph).atoms > _EXACT]
+    chosen = sorted(range(len(named)), key=costs.__getitem__)[:starts_kept]
     improved = [_moved(graph, prices, soft, named[at], costs[at]) for at in chosen]
     (name, rows), cost = min(improved, key=lambda found: found[1])
     final = (f"{name}, atoms moved", _flipped(graph, soft, rows, cost))
@@ -101,7 +106,7 @@ def _pairs(graph: Graph, prices: Prices) -> Iterator[Named]:
         of_two = prices.of_rows(rows)
         names = of_two.devices
         first = np.isinf(of_two.run[0]).astype(np.int8)
-        found = place_on_two(graph, of_two, ((names[0], first),))
+        found = place_on_two(graph, of_two, ((names[0], first),), _PAIR_WORK)
         if found is not None:
             costs = placement_costs(graph, penalised(graph, of_two), [placed for _, placed in found.placements])
             yield f"{names[0]} and {names[1]}", np.array(rows, np.int8)[found.placements[int(costs.argmin())][1]]
@@ -166,9 +171,9 @@ def _decomposed(graph: Graph, prices: Prices, best: Rows, cost: float) -> float 
     count = len(prices.devices)
     paths = [costliest_path(graph, best.astype(np.int64), prices.launch)]
     left = prices.run.min(axis=0)
-    bound, pace = 0.0, 1.0
+    bound, pace, plans = 0.0, 1.0, Plans()
     for _ in range(min(_BOUND_ROUNDS, max(5, _BOUND_WORK // (topology.atoms * count)))):
-        cuts = [_alone(topology, prices, row, left, paths) for row in range(count)]
+        cuts = [_alone(topology, prices, row, left, paths, plans) for row in range(count)]
         parts = [found for found in cuts if found is not None]
         if len(parts) < count:
             return None
@@ -183,7 +188,9 @@ def _decomposed(graph: Graph, prices: Prices, best: Rows, cost: float) -> float 
     return bound
 
 
-def _alone(topology: Topology, prices: Prices, row: int, left: Seconds, paths: list[np.ndarray]) -> TwoWay | None:
+def _alone(
+    topology: Topology, prices: Prices, row: int, left: Seconds, paths: list[np.ndarray], plans: Plans
+) -> TwoWay | None:
     """The cheapest set of atoms for one device, where an atom elsewhere costs `left`."""
     none = np.zeros(len(prices.values))
     launch = np.array([0.0, prices.launch[row]])
@@ -195,4 +202,5 @@ def _alone(topology: Topology, prices: Prices, row: int, left: Seconds, paths: l
         out=np.stack([none, prices.out[row]]),
         launch=launch,
     )
-    return two_way(topology, of_one, (0, 1), surcharge=along_paths(paths, launch, topology.atoms))
+    surcharge = along_paths(paths, launch, topology.atoms)
+    return two_way(topology, of_one, (0, 1), surcharge=surcharge, plans=plans)

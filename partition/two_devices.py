@@ -10,19 +10,20 @@ import numpy as np
 from partition.batches import Rows
 from partition.cuts import TwoWay, two_way
 from partition.graph import Graph
+from partition.minimum_cut import Plans
 from partition.paths import along_paths, costliest_path, everywhere
 from partition.penalties import penalised, placement_costs
 from partition.pricing import Prices
 from partition.returns import charges
 from partition.search import improve
-from partition.topology import Seconds, Topology, topology_of
+from partition.topology import Seconds, topology_of
 
 _SHARES = (0.25, 0.5, 1.0)
 """Parts of a launch that are added to every value that crosses."""
 _ROUNDS = 16
 """Cuts along paths at most, and as many that know what returns."""
 _CUT_WORK = 300_000
-"""Atoms that cuts of one kind may touch; three cuts are allowed in any case."""
+"""Atoms that cuts of one kind may touch."""
 _SEARCH_WORK = 12_000_000
 """Atoms that the search may touch."""
 _STARTS = 3
@@ -43,7 +44,7 @@ class Found:
     """Seconds: no placement costs less."""
 
 
-def place_on_two(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> Found | None:
+def place_on_two(graph: Graph, prices: Prices, starts: tuple[Named, ...], work: int = _CUT_WORK) -> Found | None:
     """Return placements on two devices and a lower bound of every placement's cost; None if there is no placement.
 
     1. One cut without launches; some with a part of a launch added to every value that crosses.
@@ -61,19 +62,24 @@ def place_on_two(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> Fou
         graph: the graph; it has an atom.
         prices: of two devices, columns in the order of the graph's topology.
         starts: further placements to begin with.
+        work: atoms that cuts of one kind may touch; three cuts are allowed in any case.
     """
     topology = topology_of(graph)
-    plain = two_way(topology, prices, (0, 1))
+    rounds = min(_ROUNDS, max(3, work // topology.atoms))
+    plans = Plans()
+    plain = two_way(topology, prices, (0, 1), plans=plans)
     if plain is None:
         return None
     cuts: list[Named] = [("cut without launches", _rows(plain))]
     for share in _SHARES if prices.launch.any() else ():
-        found = two_way(topology, prices, (0, 1), surcharge=everywhere(prices.launch * share, topology.atoms))
+        found = two_way(
+            topology, prices, (0, 1), surcharge=everywhere(prices.launch * share, topology.atoms), plans=plans
+        )
         cuts += [] if found is None else [(f"cut with {share:g} launches per crossing", _rows(found))]
-    paths = list(_along_paths(graph, topology, prices, plain)) if prices.launch.any() else []
+    paths = list(_along_paths(graph, prices, plain, plans, rounds)) if prices.launch.any() else []
     cuts += [(f"cut along {at} paths", _rows(found)) for at, found in enumerate(paths, 1)]
     soft = penalised(graph, prices)
-    cuts += _with_returns(graph, soft, plain)
+    cuts += _with_returns(graph, soft, plain, plans, rounds)
     alone = [(f"all on {name}", np.full(topology.atoms, row, np.int8)) for row, name in enumerate(prices.devices)]
     named = (*starts, *cuts, *alone)
     costs = placement_costs(graph, soft, [rows for _, rows in named])
@@ -86,14 +92,15 @@ def _rows(found: TwoWay) -> Rows:
     return found.second.astype(np.int8)
 
 
-def _along_paths(graph: Graph, topology: Topology, prices: Prices, plain: TwoWay) -> Iterator[TwoWay]:
+def _along_paths(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, rounds: int) -> Iterator[TwoWay]:
     """Cuts along more and more paths, until the bound no longer rises."""
+    topology = topology_of(graph)
     found, bound, still = plain, 0.0, 0
     paths = []
-    for _ in range(_rounds(topology)):
+    for _ in range(rounds):
         paths.append(costliest_path(graph, found.second.astype(np.int64), prices.launch))
         surcharge = along_paths(paths, prices.launch, topology.atoms)
-        following = two_way(topology, prices, (0, 1), surcharge=surcharge)
+        following = two_way(topology, prices, (0, 1), surcharge=surcharge, plans=plans)
         if following is None or still > 2:
             return
         found = following
@@ -102,12 +109,12 @@ def _along_paths(graph: Graph, topology: Topology, prices: Prices, plain: TwoWay
         yield found
 
 
-def _with_returns(graph: Graph, prices: Prices, plain: TwoWay) -> Iterator[Named]:
+def _with_returns(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, rounds: int) -> Iterator[Named]:
     """Cuts along more and more paths that pay on average what returning values cost the placements so far."""
     topology = topology_of(graph)
     rows, total = _rows(plain), np.zeros((2, topology.atoms))
     paths = []
-    for at in range(1, _rounds(topology) + 1):
+    for at in range(1, rounds + 1):
         wide = rows.astype(np.int64)
         charged = charges(graph, prices, wide)
         if at == 1 and not charged.any():
@@ -116,15 +123,11 @@ def _with_returns(graph: Graph, prices: Prices, plain: TwoWay) -> Iterator[Named
         paths.append(costliest_path(graph, wide, prices.launch))
         surcharge = along_paths(paths, prices.launch, topology.atoms)
         surcharge = replace(surcharge, atom=surcharge.atom + total / at)
-        found = two_way(topology, prices, (0, 1), surcharge=surcharge)
+        found = two_way(topology, prices, (0, 1), surcharge=surcharge, plans=plans)
         if found is None:
             return
         rows = _rows(found)
         yield f"cut {at} with returns", rows
-
-
-def _rounds(topology: Topology) -> int:
-    return min(_ROUNDS, max(3, _CUT_WORK // topology.atoms))
 
 
 def _searched(graph: Graph, prices: Prices, named: tuple[Named, ...], costs: Seconds) -> Iterator[Named]:

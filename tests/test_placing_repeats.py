@@ -1,0 +1,73 @@
+"""Blocks that repeat are found through a session's own structure hashes, and placed alike."""
+
+import re
+
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import nnadapter as nna
+from nnadapter.analysis import Analyser
+from nnadapter.placing import Placer
+from nnadapter.preparation.prepare import prepare
+from nnadapter.targets import open_targets
+from tests.models import CHAIN, numbers, parse
+
+DEVICES = [("fake_npu", {"clock": "simulated"})]
+LATENCY = nna.Options(policy="latency")
+LAYER = ("MatMul", "MatMul", "MatMul", "Softmax", "MatMul", "Add", "Sinh", "MatMul", "Add")
+
+
+def transformer(layers, width):
+    """Equal attention layers of which the Sinh is nobody's but the CPU's; each has weights of its own."""
+    nodes, weights, last = [], [], "x"
+    for layer in range(layers):
+        names = [f"{layer}.{part}" for part in ("q", "k", "v", "p", "c", "s", "g", "d", "y")]
+        kept = {name: f"{layer}.w{name}" for name in ("q", "k", "v", "d")}
+        query, key, value, soft, context, total, gate, down, made = names
+        reads = [
+            [last, kept["q"]],
+            [last, kept["k"]],
+            [last, kept["v"]],
+            [query],
+            [soft, value],
+            [context, key],
+            [total],
+            [gate, kept["d"]],
+            [down, last],
+        ]
+        nodes += [
+            helper.make_node(kind, read, [name], f"n{layer}.{at}")
+            for at, (kind, read, name) in enumerate(zip(LAYER, reads, names, strict=True))
+        ]
+        weights += [numpy_helper.from_array(numbers(width, width, seed=layer), name) for name in kept.values()]
+        last = made
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [width, width]) for name in ("x", last)]
+    graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], weights)
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)])
+
+
+@pytest.mark.parametrize("width", [8, 128, 256])
+def test_equal_layers_are_placed_alike(width):
+    report = nna.partition_report(transformer(12, width), devices=DEVICES, options=LATENCY)
+    layers = {}
+    for node in report.nodes:
+        layers.setdefault(int(re.match(r"n(\d+)", node.name)[1]), []).append((node.op_type, node.device))
+    assert len(layers) == 12
+    assert all([kind for kind, _ in layer] == list(LAYER) for layer in layers.values())
+    assert len({tuple(layers[at]) for at in range(1, 11)}) == 1  # the first and the last one read and make other things
+
+
+@pytest.mark.parametrize(("model", "asked"), [(transformer(8, 8), 1), (parse(CHAIN), 0)], ids=["repeats", "does not"])
+def test_hashes_are_worked_out_where_something_may_repeat(model, asked):
+    targets = open_targets(DEVICES)
+    judged = Analyser(prepare(model), Placer(LATENCY, targets)).judge({})
+    calls = []
+
+    def hashes():
+        calls.append(1)
+        return [judged.structure().alone[at] for at in judged.specialised.positions]
+
+    placed = judged.placer.place(judged.graph, judged.conversion, judged.verdicts, hashes=hashes)
+    assert len(calls) == asked
+    assert placed.placed.cost <= judged.placer.place(judged.graph, judged.conversion, judged.verdicts).placed.cost
+    assert placed.labels == judged.placement.labels
