@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, field
 
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import Model
@@ -22,6 +22,16 @@ class Rule:
 
     pattern: OperationPattern
     replacement: Replacement
+    required: frozenset[frozenset[str]] = field(init=False)
+    """Sets of operation types, one of each of which a model must have; see `required_types`."""
+
+    def __post_init__(self) -> None:
+        """Work out what a model must have."""
+        object.__setattr__(self, "required", required_types(self.pattern))
+
+    def may_apply(self, types: Set[str]) -> bool:
+        """Whether a model with operations of these types can have a match."""
+        return not any(map(types.isdisjoint, self.required))
 
 
 def rewrite(model: Model, rules: Sequence[Rule]) -> Model:
@@ -31,24 +41,22 @@ def rewrite(model: Model, rules: Sequence[Rule]) -> Model:
     2. What was replaced can be a part of a later match, so a chain of foldable operations folds in one sweep.
     3. An output of the match keeps its name, and stays a model output if it was one.
     """
-    by_type: dict[str, list[_Candidate]] = {}
+    types = {operation.type for operation in model.operations}
+    if not any(rule.may_apply(types) for rule in rules):
+        return model
+    by_type: dict[str, list[Rule]] = {}
     for rule in rules:
         for type_ in rule.pattern.types:
-            by_type.setdefault(type_, []).append((required_types(rule.pattern), rule))
-    if not any(operation.type in by_type for operation in model.operations):
-        return model
+            by_type.setdefault(type_, []).append(rule)
     editor = ModelEditor(model)
     for index in editor.sweep():
         _apply(editor, index, by_type.get(editor.operation(index).type, ()))
     return editor.finish()
 
 
-_Candidate = tuple[frozenset[frozenset[str]], Rule]
-
-
-def _apply(editor: ModelEditor, index: int, candidates: Sequence[_Candidate]) -> None:
-    for required, rule in candidates:
-        if any(map(editor.types.isdisjoint, required)):
+def _apply(editor: ModelEditor, index: int, rules: Sequence[Rule]) -> None:
+    for rule in rules:
+        if not rule.may_apply(editor.types):
             continue
         match = match_at(editor, index, rule.pattern)
         results = None if match is None else rule.replacement(editor, match)
