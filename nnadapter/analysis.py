@@ -11,6 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from threading import Lock
 
+from nnadapter.collecting import paused_collection
 from nnadapter.expansions import Trial, bodies_to_try, expanded, refused_for_good, trial_of
 from nnadapter.forms import Form
 from nnadapter.judged import Judged
@@ -60,6 +61,7 @@ class Analyser:
         self._own.clear()
         self._forms.clear()
 
+    @paused_collection()
     def judge(self, shapes: Shapes) -> Judged:
         """Specialise, convert, and ask every device.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
+from nnadapter.collecting import paused_collection
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.border import ask_admission
 from nnadapter.drivers.interface import Admission
@@ -218,6 +219,7 @@ class Judged:
         self.refused_by_cpu.update((own.nodes[positions[node]].name, why) for node, why in nodes.items())
         return self.banning({(CPU, (self.graph.atom_of[node],)): why for node, why in nodes.items()})
 
+    @paused_collection()
     def settle(self, known: dict[Atoms, Piece] | None = None) -> Analysis:
         """Place and cut until every segment is admitted by its device.
 

@@ -8,7 +8,7 @@ consumers, the edges between atoms) is derived once and kept.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil, prod
 
@@ -64,11 +64,14 @@ class Node:
     """Outer values that the node's own sub-graphs read (If, Loop, Scan)."""
     origins: tuple[str, ...] = ()
     """Names of the model's own nodes that this node stands for."""
+    reads: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """Every value the node reads, captured ones included, absent ones left out."""
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Every value the node reads, captured ones included, absent ones left out."""
-        return tuple(name for name in (*self.inputs, *self.captured) if name)
+    def __post_init__(self) -> None:
+        """Note what the node reads."""
+        whole = not self.captured and "" not in self.inputs
+        reads = self.inputs if whole else tuple(name for name in (*self.inputs, *self.captured) if name)
+        object.__setattr__(self, "reads", reads)
 
 
 @dataclass(frozen=True, eq=False)

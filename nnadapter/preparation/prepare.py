@@ -23,6 +23,7 @@ from functools import cached_property
 import onnx
 from onnx import numpy_helper
 
+from nnadapter.collecting import paused_collection
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.registry import read_node, since_version
 from nnadapter.errors import InvalidModelError
@@ -95,6 +96,7 @@ class Specialised:
     """Names of the model's nodes whose results nobody reads."""
 
 
+@paused_collection()
 def prepare(model: onnx.ModelProto) -> Prepared:
     """Return `model` with what does not depend on input shapes done.
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from nnadapter.collecting import paused_collection
 from nnadapter.costs.weights import weight_bytes
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.drivers.selection import CPU, HOSTS
@@ -48,6 +49,7 @@ class Observed:
     """Where and with what they were timed."""
 
 
+@paused_collection()
 def report_of(analysis: Analysis, policy: str, observed: Observed | None = None) -> PartitionReport:
     """Return the report of an analysed model."""
     observed = observed or Observed()
