@@ -58,7 +58,7 @@ RANKS = [
     ("nnadapter.host", "nnadapter.planned"),
     ("nnadapter.engine",),
     ("nnadapter.session",),
-    ("nnadapter.comparing", "nnadapter.ort", "nnadapter.backend"),
+    ("nnadapter.comparing", "nnadapter.ort", "nnadapter.backend", "nnadapter.health", "nnadapter.new_driver"),
     ("nnadapter.cli",),
     ("nnadapter.__main__",),
 ]
@@ -81,6 +81,8 @@ ONNX = (
     "nnadapter.costs.onnx_programs",
     "nnadapter.drivers.validity",
     "nnadapter.backend",
+    "nnadapter.health",
+    "nnadapter.new_driver",
 )
 ONNXRUNTIME = (
     "nnadapter.drivers.onnxruntime",

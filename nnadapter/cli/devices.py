@@ -10,6 +10,7 @@ import click
 import nnadapter
 from nnadapter.cli.command import Command, option_row
 from nnadapter.cli.writing import to_json
+from nnadapter.health import check_health
 
 _WIDTH = 100
 
@@ -17,7 +18,10 @@ _WIDTH = 100
 @click.command(cls=Command)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def devices(as_json: bool) -> None:
-    """List the devices, available or not, with their options."""
+    """List the devices, available or not, with their options.
+
+    As JSON also whether each one works: it is asked for a sum.
+    """
     found = nnadapter.devices()
     if as_json:
         click.echo(to_json([_plain(device) for device in found]))
@@ -41,8 +45,9 @@ def _line(device: nnadapter.DeviceInfo) -> str:
 
 def _plain(device: nnadapter.DeviceInfo) -> dict[str, Any]:
     capability = device.capability
+    row = {**device.to_dict(), "health": check_health(device).to_dict()}
     if capability is None:
-        return {**device.to_dict(), "form": None, "memory_bytes": None, "options": []}
+        return {**row, "form": None, "memory_bytes": None, "options": []}
     options = [
         {
             "name": option.name,
@@ -55,4 +60,4 @@ def _plain(device: nnadapter.DeviceInfo) -> dict[str, Any]:
         for option in capability.options
     ]
     form, memory_bytes = capability.form.value, capability.memory_bytes
-    return {**device.to_dict(), "form": form, "memory_bytes": memory_bytes, "options": options}
+    return {**row, "form": form, "memory_bytes": memory_bytes, "options": options}

@@ -8,8 +8,8 @@ import click
 
 from nnadapter.cli.command import told
 
-_COMMANDS = ("devices", "ops", "report", "run", "compare", "calibrate")
-"""In the order of the help; each is a module beside this one with a command of its name."""
+_COMMANDS = ("devices", "ops", "report", "run", "compare", "calibrate", "new-driver", "doctor")
+"""In the order of the help; each is a module beside this one with a command of its name, hyphens as underscores."""
 
 
 class Group(click.Group):
@@ -23,7 +23,8 @@ class Group(click.Group):
         """See `click.Group.get_command`."""
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"nnadapter.cli.{cmd_name}"), cmd_name)
+        module = cmd_name.replace("-", "_")
+        command: click.Command = getattr(import_module(f"nnadapter.cli.{module}"), module)
         return command
 
     def invoke(self, ctx: click.Context) -> object:

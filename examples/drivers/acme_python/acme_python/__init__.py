@@ -1,0 +1,1 @@
+"""An nnadapter driver for a made-up accelerator."""

@@ -1,0 +1,64 @@
+"""`nnadapter doctor`: what works here, what does not, and how to get it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+
+import click
+
+import nnadapter
+from nnadapter.cli.command import NO, Command
+from nnadapter.cli.writing import to_json
+from nnadapter.health import Health, check_health
+
+_PACKAGES = ("nnadapter", "numpy", "onnx", "onnxruntime", "protobuf")
+_VARIABLES = ("NNADAPTER_CACHE_DIR", "NNADAPTER_DRIVER_PATH", "NNADAPTER_DEVICES", "NNADAPTER_LOG")
+_GOOD = frozenset({"works", "refuses", "limited"})
+
+
+@click.command(cls=Command)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def doctor(context: click.Context, as_json: bool) -> None:
+    """Try every device, and say what is missing and how to get it.
+
+    The exit code is 1 if a device is there and does not work.
+    """
+    found = [(device, check_health(device)) for device in nnadapter.devices()]
+    versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
+    environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    if as_json:
+        rows = [{**device.to_dict(), "health": health.to_dict()} for device, health in found]
+        click.echo(
+            to_json({"versions": versions, "system": platform.platform(), "environment": environment, "devices": rows})
+        )
+    else:
+        click.echo(", ".join(f"{name} {version}" for name, version in versions.items()))
+        for name, value in environment.items():
+            click.echo(f"{name}={value}")
+        width = max(len(device.name) for device, _ in found)
+        for device, health in found:
+            click.echo(f"{_mark(health)} {device.name:<{width}}  {_line(health)}")
+    if any(device.available and health.state not in _GOOD for device, health in found):
+        context.exit(NO)
+
+
+def _mark(health: Health) -> str:
+    return "+" if health.state in _GOOD else "-" if health.state == "unavailable" else "!"
+
+
+def _line(health: Health) -> str:
+    if health.first_seconds is None or health.run_seconds is None:
+        return f"{health.state}: {health.detail}"
+    return (
+        f"works: first result after {health.first_seconds * 1e3:.1f} ms, then {health.run_seconds * 1e6:.0f} us a run"
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"

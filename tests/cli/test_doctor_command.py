@@ -1,0 +1,34 @@
+"""`nnadapter doctor`."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+
+import pytest
+
+import nnadapter as nna
+from nnadapter.health import Health
+
+
+def test_every_device_with_what_to_do(call):
+    out = call("doctor", 1).stdout
+    assert "+ fake_npu    works: first result after" in out
+    assert "- missing     unavailable: driver 'missing' of trial 1.0 did not load" in out
+    assert "! metered     wrong: got [0.0, 0.0, 0.0, 0.0], expected [0.5, 1.5, 2.5, 3.5]; ask its vendor" in out
+    assert out.startswith("python 3.")
+
+
+def test_json(call):
+    data = json.loads(call("doctor --json", 1).stdout)
+    assert [row["name"] for row in data["devices"]] == [device.name for device in nna.devices()]
+    assert data["versions"]["onnxruntime"] and data["environment"].keys() == {"NNADAPTER_CACHE_DIR"}
+    assert {row["name"]: row["health"]["state"] for row in data["devices"]}["cpu"] == "works"
+
+
+@pytest.mark.parametrize(("state", "mark", "code"), [("failed", "!", 1), ("refuses", "+", 0), ("limited", "+", 0)])
+def test_only_a_device_that_does_not_work_is_a_no(call, monkeypatch, state, mark, code):
+    monkeypatch.setattr(
+        import_module("nnadapter.cli.doctor"), "check_health", lambda _: Health(state=state, detail="why")
+    )
+    assert f"{mark} fake_npu    {state}: why" in call("doctor", code).stdout

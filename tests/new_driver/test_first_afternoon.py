@@ -1,0 +1,45 @@
+"""The five commands of docs/write-a-driver.md, as they stand, in an environment of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import site
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "write-a-driver.md").read_text(encoding="utf-8")
+COMMANDS = re.search(r"## Five commands\n.*?```console\n(.*?)```", PAGE, re.DOTALL)[1].splitlines()
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """A new environment that sees the packages of this one, and this checkout."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=True, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    lines = [f"import site; site.addsitedir({path!r})" for path in site.getsitepackages()]
+    (packages / "outer.pth").write_text("\n".join([str(Path(__file__).parents[2]), *lines, ""]))
+    for name, module in (("nnadapter", "nnadapter"), ("pytest", "pytest")):
+        script = folder / "bin" / name
+        script.write_text(f'#!/bin/sh\nexec "{folder}/bin/python" -m {module} "$@"\n')
+        script.chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}/bin{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": str(folder)}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the scripts of the environment are for a POSIX shell")
+def test_the_five_commands(environment, tmp_path):
+    assert len(COMMANDS) == 5
+    said = []
+    for command in COMMANDS:
+        done = subprocess.run(
+            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        said.append(done.stdout)
+    assert re.search(r"\d+ passed", said[2])
+    assert "my_npu" in said[3] and "ran on    my_npu: 2 segments" in said[4]

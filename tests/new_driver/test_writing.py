@@ -1,0 +1,56 @@
+"""Packages of new drivers: what is written, what is refused."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from nnadapter.errors import InvalidOptionError
+from nnadapter.new_driver import LANGUAGES, write_driver
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_nothing_is_left_of_the_template(tmp_path, language):
+    written = write_driver("big_npu", tmp_path / "big_npu", language)
+    assert written == tuple(sorted(path for path in (tmp_path / "big_npu").rglob("*") if path.is_file()))
+    for path in written:
+        assert not path.name.endswith(".template") and "package" not in path.parts
+        if path.suffix != ".onnx":
+            assert "$" not in path.read_text() and "BigNpu" in (tmp_path / "big_npu/big_npu/driver.py").read_text()
+        if path.suffix == ".py":
+            ast.parse(path.read_text())
+            assert max(map(len, path.read_text().splitlines())) <= 120
+    assert [each.name for each in tmp_path.iterdir()] == ["big_npu"]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("Npu", "expected small letters"),
+        ("my-npu", "expected small letters"),
+        ("../npu", "expected small letters"),
+        ("", "expected small letters"),
+        ("7npu", "expected small letters"),
+        ("class", "name of Python"),
+        ("json", "name of Python"),
+        ("numpy", "name of Python"),
+        ("fake_npu", "there already, from nnadapter"),
+        ("trial", "there already, from trial 1.0"),
+    ],
+)
+def test_names_that_cannot_be_used(tmp_path, name, why):
+    with pytest.raises(InvalidOptionError, match=why):
+        write_driver(name, tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_written_over(tmp_path):
+    (tmp_path / "npu").mkdir()
+    with pytest.raises(InvalidOptionError, match="exists already"):
+        write_driver("npu", tmp_path / "npu")
+    with pytest.raises(InvalidOptionError, match="cannot be written"):
+        write_driver("npu", tmp_path / "missing" / "npu")
+    with pytest.raises(InvalidOptionError, match="expected one of"):
+        write_driver("npu", tmp_path / "other", "cobol")
+    assert [each.name for each in tmp_path.iterdir()] == ["npu"]
