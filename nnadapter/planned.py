@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nnadapter.analysis import Analyser
 from nnadapter.compilation import Compiled, Compiler
+from nnadapter.direct import DirectRun, direct_run
 from nnadapter.drivers.onnxruntime import run_options
 from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError
 from nnadapter.executor import Provenance
@@ -53,6 +55,10 @@ class PlannedEngine:
         self._inputs = prepared.graph.inputs
         self.signature: Signature = read_signature(model, self._inputs, frozenset(self._defaults))
         self.targets = targets
+        self._all_outputs = list(self.signature.output_names)
+        self._latest: tuple[Compiled | None, DirectRun | None] = None, None
+        self._direct_runs = 0
+        self._closed = False
         self._measurer = Measurer(model, self._compiler) if options.policy == "measured" else None
         shapes = self._declared_shapes()
         if shapes is None:
@@ -65,12 +71,19 @@ class PlannedEngine:
     @property
     def counts(self) -> PlanCounts:
         """How often plans were made and used again."""
-        return self._plans.counts
+        counts = self._plans.counts
+        return replace(counts, used_again=counts.used_again + self._direct_runs)
 
     def run(
         self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any = None
     ) -> tuple[list[Any], Provenance]:
         """Run the model. See `InferenceSession.run`."""
+        _, direct = self._latest
+        if direct is not None and options is None and (names is None or names == self._all_outputs):
+            done = None if self._closed else direct.run(feed)
+            if done is not None:
+                self._direct_runs += 1
+                return done
         wanted = self.signature.check_outputs(names)
         values = self.signature.check_feed(feed)
         if self._defaults:
@@ -78,6 +91,9 @@ class PlannedEngine:
         shapes = tuple([getattr(values[name], "shape", None) for name in self._inputs])
         lease, compiled = self._plans.take(shapes, lambda: self._make(shapes, values))
         try:
+            if self._latest[0] is not compiled:
+                known = {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
+                self._latest = compiled, direct_run(compiled, self.signature, known)
             if options is None:
                 return compiled.plan.run(values, wanted, _never)
             token = run_options.set(options)
@@ -110,6 +126,8 @@ class PlannedEngine:
 
     def close(self) -> None:
         """Free every plan, and then every context; what is in use is freed when it is not any more."""
+        self._closed = True
+        self._latest = None, None
         self._plans.close([target.context for target in self.targets])
         self._analyser.clear()
 

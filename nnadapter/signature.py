@@ -75,7 +75,7 @@ class Signature:
         return frozenset(value.name for value in self.inputs if not (value.dtype or "").startswith("optional"))
 
     @cached_property
-    def _dtypes(self) -> Mapping[str, np.dtype[Any]]:
+    def dtypes(self) -> Mapping[str, np.dtype[Any]]:
         """The array type of every input that is a tensor of numbers."""
         numeric = {name: value.dtype for name, value in self.by_name.items() if value.dtype != "string"}
         return {name: np.dtype(dtype) for name, dtype in numeric.items() if dtype is not None and "(" not in dtype}
@@ -130,7 +130,7 @@ class Signature:
 
     def _check_one(self, name: str, given: Any) -> Any:
         value = self.by_name.get(name)
-        dtype = self._dtypes.get(name)
+        dtype = self.dtypes.get(name)
         if value is not None and dtype is not None and type(given) is np.ndarray and given.dtype == dtype:
             if given.shape != self._fitting.get(name):
                 _check_shape(given, value)

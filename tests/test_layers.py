@@ -52,7 +52,7 @@ RANKS = [
     ("nnadapter.analysis",),
     ("nnadapter.executor",),
     ("nnadapter.compilation",),
-    ("nnadapter.measuring",),
+    ("nnadapter.measuring", "nnadapter.direct"),
     ("nnadapter.reports",),
     ("nnadapter.reporting", "nnadapter.missing", "nnadapter.binding", "nnadapter.feeds", "nnadapter.defaults"),
     ("nnadapter.host", "nnadapter.planned"),

@@ -1,0 +1,137 @@
+"""Plans that leave everything to the CPU run directly from the second run on, and nothing else changes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import nnadapter as nna
+from nnadapter.direct import DirectRun
+from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError, MissingInputError
+from tests.models import numbers, parse
+
+MODEL = parse("""<ir_version: 10, opset_import: ["" : 17]>
+g (float[N, 3] x, float[3] w) => (float[N, 3] z, float[N, 3] y) {
+    y = Sin (x)
+    z = Mul (y, w)
+}""")
+OFF = ("fake_npu", {"switched_off": "Sin,Mul"})
+W = numbers(3, seed=3)
+
+
+@pytest.fixture
+def direct(monkeypatch):
+    """How often a run was direct."""
+    done = []
+    inner = DirectRun.run
+
+    def run(self, feed):
+        result = inner(self, feed)
+        done.append(result is not None)
+        return result
+
+    monkeypatch.setattr(DirectRun, "run", run)
+    return done
+
+
+@pytest.fixture
+def session():
+    with nna.InferenceSession(MODEL, devices=OFF, options=nna.Options(fallback="allow")) as made:
+        yield made
+
+
+def expected(x):
+    return onnxruntime.InferenceSession(MODEL.SerializeToString()).run(None, {"x": x, "w": W})
+
+
+def test_runs_are_direct_and_equal(session, direct):
+    for size in (2, 2, 2, 5, 5, 2):
+        x = numbers(size, 3, seed=size)
+        for names, wanted in ((None, [0, 1]), (["z", "y"], [0, 1]), (["y"], [1]), (["y", "z"], [1, 0])):
+            got = session.run(names, {"x": x, "w": W})
+            for index, array in zip(wanted, got, strict=True):
+                np.testing.assert_array_equal(array, expected(x)[index])
+                assert array.flags.writeable
+        assert [step.device for step in session.provenance.steps] == ["cpu"]
+    assert sum(direct) == 6 * 2 - 3  # the first of each shape, and what names other outputs, goes the long way
+    assert session.report().nodes[0].device == "cpu"
+    counts = session._engine.counts
+    assert counts.used_again + counts.made == 24
+
+
+@pytest.mark.parametrize(
+    ("feed", "error"),
+    [
+        ({"x": numbers(2, 3).astype(np.float64), "w": W}, InputTypeError),
+        ({"x": numbers(2, 4), "w": W}, InvalidInputError),
+        ({"x": numbers(2, 3), "w": W, "v": W}, InvalidInputError),
+        ({"x": numbers(2, 3)}, MissingInputError),
+        ([numbers(2, 3), W], InvalidInputError),
+    ],
+)
+def test_wrong_feeds_are_told_as_before(session, direct, feed, error):
+    for _ in range(2):
+        session.run(None, {"x": numbers(2, 3), "w": W})
+    with pytest.raises(error):
+        session.run(None, feed)
+    assert direct == [True, False]
+
+
+def test_what_numpy_makes_of_lists_goes_the_long_way(session, direct):
+    session.run(None, {"x": numbers(1, 3), "w": W})
+    got = session.run(None, {"x": np.ma.masked_array(numbers(1, 3)), "w": W})
+    np.testing.assert_array_equal(got[0], expected(numbers(1, 3))[0])
+    assert direct == [False]
+
+
+def test_run_options_are_heard(session, direct):
+    session.run(None, {"x": numbers(2, 3), "w": W})
+    options = onnxruntime.RunOptions()
+    options.terminate = True
+    with pytest.raises(nna.errors.CancelledError):
+        session.run(None, {"x": numbers(2, 3), "w": W}, options)
+    assert not direct
+
+
+def test_a_closed_session_stays_closed():
+    session = nna.InferenceSession(MODEL, devices=OFF, options=nna.Options(fallback="allow"))
+    feed = {"x": numbers(2, 3), "w": W}
+    session.run(None, feed)
+    session.close()
+    with pytest.raises(ClosedError):
+        session.run(None, feed)
+
+
+def test_two_steps_are_not_direct(direct):
+    with nna.InferenceSession(MODEL, devices=("fake_npu", {"switched_off": "Sin"})) as session:
+        for _ in range(3):
+            session.run(None, {"x": numbers(2, 3), "w": W})
+    assert not direct
+
+
+@pytest.mark.parametrize("outputs", ["x", "c"])
+def test_what_the_step_does_not_make_is_not_handed_out_directly(direct, outputs):
+    model = parse(f"""<ir_version: 10, opset_import: ["" : 17]>
+    g (float[2] x) => (float[2] y, float[2] {outputs}) <float[2] c = {{1.0, 2.0}}> {{ y = Sin (x) }}""")
+    with nna.InferenceSession(model, devices=OFF, options=nna.Options(fallback="allow")) as session:
+        for _ in range(3):
+            x = numbers(2)
+            _, second = session.run(None, {"x": x})
+            second[:] = 7
+            np.testing.assert_array_equal(x, numbers(2))
+    assert not direct
+
+
+def test_many_threads_and_shapes(session):
+    wanted = {(seed, size): expected(numbers(size, 3, seed=seed))[1] for seed in range(4) for size in (1, 2, 3)}
+
+    def work(seed):
+        for turn in range(60):
+            x = numbers(1 + (turn + seed) % 3, 3, seed=seed)
+            np.testing.assert_array_equal(session.run(None, {"x": x, "w": W})[1], wanted[seed, len(x)])
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(4)))
