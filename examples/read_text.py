@@ -1,6 +1,7 @@
 """Read text from pictures with RapidOCR, unchanged, while its three models run on an accelerator.
 
     python examples/read_text.py [PICTURE...] [-d fake_npu] [--switch-off Erf,HardSigmoid,Resize] [--check] [-o DIR]
+    python examples/read_text.py --device-of cls=qnn --check
 
 RapidOCR imports onnxruntime and asks it for sessions. Here `nna.ort` stands in for that module, so its sessions are
 ours: what the device takes runs there, the rest on ONNX Runtime. For every model the same inputs then run through ONNX
@@ -12,8 +13,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -56,8 +58,11 @@ class RecordingSession(nna.ort.InferenceSession):
 
     opened: ClassVar[list[RecordingSession]] = []
     """All sessions of this process, in order."""
+    devices_for: ClassVar[Callable[[Path], list[Any]]]
+    """Which devices a model runs on."""
 
     def __init__(self, path_or_bytes: Any, *arguments: Any, **named: Any) -> None:
+        nna.ort.use(type(self).devices_for(Path(path_or_bytes)))
         super().__init__(path_or_bytes, *arguments, **named)
         self.path = Path(path_or_bytes)
         self.runs: list[Run] = []
@@ -74,7 +79,7 @@ def main() -> int:
     """Read, print, compare; 1 if a text differs from ONNX Runtime's."""
     chosen = parse_arguments()
     expected = read_all(chosen.pictures) if chosen.check else {}
-    nna.ort.use(devices_of(chosen))
+    RecordingSession.devices_for = staticmethod(partial(devices_of, chosen))
     nna.ort.InferenceSession = RecordingSession
     nna.ort.install()
     try:
@@ -93,6 +98,14 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Read text from pictures on an accelerator.")
     parser.add_argument("pictures", nargs="*", type=Path, default=PICTURES, help="pictures (default: all in pictures/)")
     parser.add_argument("-d", "--device", default="fake_npu", help="comes before the CPU (default: fake_npu)")
+    parser.add_argument(
+        "--device-of",
+        type=lambda text: text.rpartition("=")[::2],
+        action="append",
+        default=[],
+        metavar="PART=DEVICE",
+        help="another device for models with PART in their file name",
+    )
     parser.add_argument("--switch-off", type=lambda text: text.split(","), help="operations that the device refuses")
     parser.add_argument("--check", action="store_true", help="compare the text with plain ONNX Runtime's")
     parser.add_argument("-o", "--out", type=Path, default=HERE / "out", help="folder for drawings (default: out/)")
@@ -100,8 +113,11 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def devices_of(chosen: argparse.Namespace) -> list[Any]:
-    """The device with its options; the CPU is added by itself."""
+def devices_of(chosen: argparse.Namespace, model: Path) -> list[Any]:
+    """The device for a model with its options; the CPU is added by itself."""
+    for part, device in chosen.device_of:
+        if part in model.name:
+            return [device]
     return [(chosen.device, {"switched_off": chosen.switch_off}) if chosen.switch_off else chosen.device]
 
 

@@ -124,6 +124,9 @@ class Compiler:
                     judged = judged.blaming(step, _blamed(error))
                     continue
                 notes.append(self._compile_failed(analysis, step, error))
+                if _blamed(error):
+                    judged = judged.blaming(step, _blamed(error))
+                    continue
                 if step.device == CPU:
                     judged = judged.banning(_delegated(analysis.plan, step))
                     break

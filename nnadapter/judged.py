@@ -213,11 +213,15 @@ class Judged:
             raise error
 
     def blaming(self, step: Step, refused: Mapping[int, Unsupported]) -> Judged:
-        """The same without the nodes of `step` (positions in it) that the CPU did not load; remembered for others."""
+        """The same without the nodes of `step` (positions in it) that its device did not load.
+
+        Those of the CPU are remembered for other shapes; other devices are asked again.
+        """
         nodes = {step.nodes[position]: why for position, why in refused.items()}
-        own, positions = self.specialised.own, self.specialised.positions
-        self.refused_by_cpu.update((own.nodes[positions[node]].name, why) for node, why in nodes.items())
-        return self.banning({(CPU, (self.graph.atom_of[node],)): why for node, why in nodes.items()})
+        if step.device == CPU:
+            own, positions = self.specialised.own, self.specialised.positions
+            self.refused_by_cpu.update((own.nodes[positions[node]].name, why) for node, why in nodes.items())
+        return self.banning({(step.device, (self.graph.atom_of[node],)): why for node, why in nodes.items()})
 
     @paused_collection()
     def settle(self, known: dict[Atoms, Piece] | None = None) -> Analysis:

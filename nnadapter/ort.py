@@ -22,8 +22,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state as _native
 
 from nnadapter import errors
 from nnadapter.binding import IOBinding as IOBinding
-from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
-from nnadapter.providers import CPU_PROVIDER, devices_of_providers
+from nnadapter.drivers.selection import DeviceRequest, requests_of
+from nnadapter.providers import devices_of_providers, provider_of_device
 from nnadapter.session import InferenceSession as _InferenceSession
 
 _THEIRS: tuple[tuple[type[errors.NNAdapterError], type[Exception]], ...] = (
@@ -97,8 +97,8 @@ class InferenceSession(_InferenceSession):
             raise _theirs(error) from error
 
     def get_providers(self) -> list[str]:
-        """ONNX Runtime's name for the CPU, ours for the other devices."""
-        return [CPU_PROVIDER if name == CPU else name for name in self.devices]
+        """ONNX Runtime's names for its providers, the CPU among them, ours for the other devices."""
+        return [provider_of_device(name) for name in self.devices]
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """Per provider, its options: none."""

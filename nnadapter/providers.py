@@ -6,12 +6,21 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nnadapter.drivers.execution_providers.libraries import providers_here
+from nnadapter.drivers.execution_providers.names import DRIVER, SUFFIX, device_name, full_name
 from nnadapter.drivers.registry import sources
 from nnadapter.drivers.selection import CPU, DeviceRequest
 from nnadapter.errors import FallbackWarning, InvalidOptionError
 
 CPU_PROVIDER = "CPUExecutionProvider"
-_SUFFIX = "ExecutionProvider"
+
+
+def provider_of_device(name: str) -> str:
+    """What a client of ONNX Runtime sees in a device's place: the provider that it is, or else its name."""
+    if name == CPU:
+        return CPU_PROVIDER
+    driver, _, device_id = name.partition(":")
+    return full_name(device_id, providers_here()) if driver == DRIVER and device_id else name
 
 
 def devices_of_providers(
@@ -19,8 +28,8 @@ def devices_of_providers(
 ) -> list[DeviceRequest]:
     """Return the devices that a client's providers stand for, in its order.
 
-    A name of a device stands for it. Another provider of ONNX Runtime than its CPU one is no device of ours: that is
-    warned of, as ONNX Runtime warns of providers it does not have, and the next one is taken.
+    A name of a device stands for it, and a provider that is here for its device `ort:NAME`. One that is not is warned
+    of, as ONNX Runtime warns of providers it does not have, and the next one is taken.
 
     Raises:
         InvalidOptionError: the lists do not go together.
@@ -29,15 +38,18 @@ def devices_of_providers(
     for name, options in _pairs(providers, provider_options):
         if name == CPU_PROVIDER:
             found.append(CPU)
-        elif name.endswith(_SUFFIX) and name.partition(":")[0] not in sources():
+        elif not name.endswith(SUFFIX) or name.partition(":")[0] in sources():
+            found.append((name, options))
+        elif name in providers_here():
+            own = tuple(f"{key}={value}" for key, value in options.items())
+            found.append((device_name(name), {"provider_options": own}))
+        else:
             warnings.warn(
                 f"provider {name!r} is not a device of this installation and is left out; "
                 "`nnadapter devices` lists those that are",
                 FallbackWarning,
                 stacklevel=3,
             )
-        else:
-            found.append((name, options))
     return found or [CPU]
 
 

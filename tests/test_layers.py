@@ -75,6 +75,8 @@ ONNX = (
     "nnadapter.converters.registry",
     "nnadapter.converters.node_schema",
     "nnadapter.drivers.onnxruntime",
+    "nnadapter.drivers.onnxruntime_versions",
+    "nnadapter.drivers.execution_providers",
     "nnadapter.drivers.culprits",
     "nnadapter.drivers.reference",
     "nnadapter.drivers.reference_operators",
@@ -86,7 +88,11 @@ ONNX = (
 )
 ONNXRUNTIME = (
     "nnadapter.drivers.onnxruntime",
+    "nnadapter.drivers.onnxruntime_errors",
+    "nnadapter.drivers.onnxruntime_sessions",
+    "nnadapter.drivers.onnxruntime_versions",
     "nnadapter.drivers.onnxruntime_values",
+    "nnadapter.drivers.execution_providers",
     "nnadapter.preparation.folding",
     "nnadapter.host",
     "nnadapter.ort",

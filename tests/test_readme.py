@@ -59,7 +59,7 @@ def test_the_two_commands_are_there_word_for_word():
 def test_the_sub_commands_exist():
     from nnadapter.cli.entry import main
 
-    named = re.findall(r"^    nnadapter (\w+)", ENGLISH, re.MULTILINE)
+    named = re.findall(r"^    nnadapter ([\w-]+)", ENGLISH, re.MULTILINE)
     assert list(dict.fromkeys(named)) == main.list_commands(None)
 
 

@@ -1,0 +1,61 @@
+"""Names of execution providers, and where those come from that are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from nnadapter.drivers.onnxruntime_sessions import PROVIDER
+
+DRIVER = "ort"
+"""The driver's name."""
+SUFFIX = "ExecutionProvider"
+"""What ONNX Runtime's names end in; people leave it out."""
+
+_BUILD = "a build of ONNX Runtime that has it"
+SUPPLIERS: Mapping[str, str] = MappingProxyType(
+    {
+        "ACLExecutionProvider": f"{_BUILD}, for Arm",
+        "CANNExecutionProvider": "`pip install onnxruntime-cann` beside Huawei's CANN toolkit, instead of onnxruntime",
+        "CoreMLExecutionProvider": "onnxruntime on macOS",
+        "CUDAExecutionProvider": "`pip install onnxruntime-gpu` instead of onnxruntime, where there is an NVIDIA GPU",
+        "DmlExecutionProvider": "`pip install onnxruntime-directml` instead of onnxruntime, on Windows",
+        "JsExecutionProvider": "ONNX Runtime in a browser",
+        "MIGraphXExecutionProvider": "AMD's ROCm build of ONNX Runtime",
+        "NnapiExecutionProvider": "ONNX Runtime on Android",
+        "NvTensorRTRTXExecutionProvider": "`pip install onnxruntime-ep-nv-tensorrt-rtx`",
+        "OpenVINOExecutionProvider": "`pip install onnxruntime-ep-openvino`, or the device openvino",
+        "QNNExecutionProvider": "`pip install nnadapter[qnn]`",
+        "TensorrtExecutionProvider": "`pip install onnxruntime-gpu` instead of onnxruntime, beside NVIDIA's TensorRT",
+        "VitisAIExecutionProvider": "AMD's Ryzen AI software",
+        "WebGpuExecutionProvider": "`pip install onnxruntime-ep-webgpu`",
+        "WebNNExecutionProvider": "ONNX Runtime in a browser",
+    }
+)
+"""How to get a provider, in words."""
+
+
+def device_name(provider: str) -> str:
+    """The device that a provider is."""
+    return f"{DRIVER}:{short_name(provider)}"
+
+
+def short_name(provider: str) -> str:
+    """What a person writes for a provider: `CUDA` for `CUDAExecutionProvider`."""
+    return provider.removesuffix(SUFFIX)
+
+
+def full_name(name: str, known: Iterable[str]) -> str:
+    """Return the provider of `known` that `name` stands for, in any case, with its suffix or without; else `name`."""
+    wanted = name.lower()
+    return next((each for each in known if wanted in (each.lower(), short_name(each).lower())), name)
+
+
+def how_to_get(provider: str) -> str:
+    """What to do about a provider that is not there, as the end of a sentence."""
+    return f"get it by {SUPPLIERS.get(provider, _BUILD)}"
+
+
+def is_cpu(provider: str) -> bool:
+    """Whether it is ONNX Runtime's own CPU provider, which is the device `cpu`."""
+    return provider == PROVIDER

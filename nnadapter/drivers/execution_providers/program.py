@@ -1,0 +1,135 @@
+"""A compiled segment: a session on a provider. As bytes: an EPContext model in an envelope.
+
+The envelope's header is JSON with everything that the compiled form depends on. Its contents are the model that ONNX
+Runtime's `ModelCompiler` makes, with what the provider compiled inside it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import onnx
+import onnxruntime
+
+from nnadapter.drivers.envelope import ADVICE, Envelope
+from nnadapter.drivers.execution_providers.assignment import read_assignment
+from nnadapter.drivers.execution_providers.backing import Backing
+from nnadapter.drivers.interface import Execution, Program
+from nnadapter.drivers.onnxruntime_errors import brief
+from nnadapter.drivers.onnxruntime_sessions import SessionExecution
+from nnadapter.errors import IncompatibleProgramError
+
+_ENVELOPE = Envelope(magic=b"NNAORTEP", version=1)
+_COMPILED = "EPContext"
+
+
+class EpProgram(Program):
+    """One session on a provider."""
+
+    def __init__(self, session: onnxruntime.InferenceSession, backing: Backing, contents: bytes) -> None:
+        self._session = session
+        self._backing = backing
+        self._contents = contents
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `Program.memory_bytes`: the model, kept to be serialised, and as much for what was compiled of it."""
+        return 2 * len(self._contents)
+
+    def create_execution(self) -> Execution:
+        """See `Program.create_execution`."""
+        return SessionExecution(self._session, self._backing.provider)
+
+    def serialise(self) -> bytes | None:
+        """See `Program.serialise`: None where the provider has no compiled form, or not of all of the segment."""
+        contents = _compiled(self._contents, self._backing)
+        if contents is None:
+            return None
+        inputs = [value.name for value in self._session.get_inputs()]
+        outputs = [value.name for value in self._session.get_outputs()]
+        header = {**_needs(self._backing), "inputs": inputs, "outputs": outputs}
+        return _ENVELOPE.close(json.dumps(header).encode(), [contents])
+
+
+class RestoredProgram(EpProgram):
+    """One session on a provider, of what it compiled before."""
+
+    def serialise(self) -> bytes | None:
+        """See `Program.serialise`."""
+        return None
+
+
+def restore_program(blob: bytes, backing: Backing) -> Program:
+    """Return the program that `EpProgram.serialise` wrote.
+
+    Raises:
+        IncompatibleProgramError: the bytes are damaged, or made by another provider, version or options.
+    """
+    header, contents = _ENVELOPE.open(blob)
+    found, model = _read(header), bytes(contents)
+    for name, expected in _needs(backing).items():
+        if found.get(name) != expected:
+            raise IncompatibleProgramError(
+                f"the program was compiled with {name} {found.get(name)!r}, expected {expected!r}; {ADVICE}"
+            )
+    _check_self_contained(model)
+    try:
+        session = backing.open(model)
+    except Exception as error:
+        raise IncompatibleProgramError(f"{backing.provider} refuses the program: {brief(error)}; {ADVICE}") from error
+    names = [[value.name for value in values] for values in (session.get_inputs(), session.get_outputs())]
+    assignment = read_assignment(session, backing.provider)
+    if assignment.left or assignment.made or names != [found.get("inputs"), found.get("outputs")]:
+        raise IncompatibleProgramError(f"{backing.provider} does not take all of the program as it was; {ADVICE}")
+    return RestoredProgram(session, backing, model)
+
+
+def _needs(backing: Backing) -> dict[str, Any]:
+    """What a compiled form depends on. Where libraries lie is of no account."""
+    return {
+        "provider": backing.provider,
+        "version": backing.version,
+        "onnxruntime": onnxruntime.__version__,
+        "options": {name: value for name, value in sorted(backing.options.items()) if not name.endswith("_path")},
+        "optimisation": backing.optimisation,
+    }
+
+
+def _read(header: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(header)
+    except ValueError as error:
+        raise IncompatibleProgramError(f"the program's header is no JSON: {error}; {ADVICE}") from error
+    if not isinstance(found, dict):
+        raise IncompatibleProgramError(f"the program's header is {type(found).__name__}, expected an object; {ADVICE}")
+    return found
+
+
+def _compiled(contents: bytes, backing: Backing) -> bytes | None:
+    try:
+        compiler = onnxruntime.ModelCompiler(
+            backing.session_options(),
+            contents,
+            embed_compiled_data_into_model=True,
+            graph_optimization_level=backing.level,
+        )
+        made: bytes = compiler.compile_to_bytes()
+    except Exception:  # noqa: BLE001  providers without such a form fail in ways of their own
+        return None
+    model = onnx.load_from_string(made)
+    return made if any(node.op_type == _COMPILED for node in model.graph.node) else None
+
+
+def _check_self_contained(contents: bytes) -> None:
+    """Raise IncompatibleProgramError unless everything compiled is inside: a program names no files to be opened."""
+    try:
+        model = onnx.load_from_string(contents)
+    except Exception as error:
+        raise IncompatibleProgramError(f"the program holds no ONNX model: {error}; {ADVICE}") from error
+    for node in model.graph.node:
+        embedded = next((attribute.i for attribute in node.attribute if attribute.name == "embed_mode"), 1)
+        if node.op_type == _COMPILED and embedded != 1:
+            raise IncompatibleProgramError(f"the program keeps what was compiled in another file; {ADVICE}")
+    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer):
+        raise IncompatibleProgramError(f"the program keeps weights in another file; {ADVICE}")

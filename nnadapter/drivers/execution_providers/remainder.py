@@ -1,0 +1,38 @@
+"""A model without some of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+import onnx
+from onnx import shape_inference
+
+from partition.onnx_nodes import captured_names
+
+
+def without(model: onnx.ModelProto, positions: Container[int]) -> onnx.ModelProto:
+    """Return `model` without the nodes at `positions`.
+
+    1. What the others read of them becomes an input, of the type that inference finds.
+    2. What they read of the others becomes an output.
+    3. Outputs of the model that they made are gone.
+    """
+    rest = onnx.ModelProto()
+    rest.CopyFrom(model)
+    kept = [node for position, node in enumerate(model.graph.node) if position not in positions]
+    gone = [node for position, node in enumerate(model.graph.node) if position in positions]
+    made, lost = ({name for node in nodes for name in node.output if name} for nodes in (kept, gone))
+    graph, inferred = rest.graph, shape_inference.infer_shapes(model, data_prop=True).graph
+    types = {value.name: value for value in (*inferred.value_info, *inferred.output)}
+    given = {value.name for value in graph.output}
+    del graph.node[:], graph.output[:]
+    graph.node.extend(kept)
+    graph.input.extend(types.get(name) or onnx.ValueInfoProto(name=name) for name in _read(kept) if name in lost)
+    graph.output.extend(value for value in model.graph.output if value.name not in lost)
+    new = (name for name in _read(gone) if name in made and name not in given)
+    graph.output.extend(types.get(name) or onnx.ValueInfoProto(name=name) for name in new)
+    return rest
+
+
+def _read(nodes: list[onnx.NodeProto]) -> dict[str, None]:
+    return dict.fromkeys(name for node in nodes for name in (*node.input, *captured_names(node)))

@@ -1,0 +1,64 @@
+"""Foreign errors become ours here and nowhere else: what ONNX Runtime raises, by a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+from nnadapter.errors import (
+    CancelledError,
+    ExecutionError,
+    InvalidInputError,
+    InvalidModelError,
+    ModelFileError,
+    NNAdapterError,
+)
+
+_MODEL_ERRORS = (native.InvalidGraph, native.InvalidProtobuf, native.NoModel, native.NotImplemented, native.Fail)
+_TRANSLATIONS: tuple[tuple[tuple[type[Exception], ...], type[NNAdapterError]], ...] = (
+    ((native.NoSuchFile,), ModelFileError),
+    ((native.InvalidArgument,), InvalidInputError),
+    (_MODEL_ERRORS, InvalidModelError),
+    ((native.RuntimeException, native.EPFail, native.EngineError, native.ModelLoaded), ExecutionError),
+    ((RuntimeError, ValueError, TypeError), InvalidInputError),
+)
+"""ONNX Runtime's exceptions and the ones they become, most specific first."""
+
+
+@contextmanager
+def translated(what: str, advice: str, default: type[NNAdapterError] | None = None) -> Iterator[None]:
+    """Turn what ONNX Runtime raises into an error of ours: `what` failed, its own words, `advice`.
+
+    Args:
+        what: the beginning of the sentence.
+        advice: what to do next.
+        default: the class to raise whatever the cause; by cause if None.
+    """
+    try:
+        yield
+    except Exception as error:
+        ours = translation(error, what, advice, default)
+        if ours is error:
+            raise
+        raise ours from error
+
+
+def translation(error: Exception, what: str, advice: str, default: type[NNAdapterError] | None = None) -> Exception:
+    """The error of ours that stands for `error`: itself if it is ours already, or in no row of the table."""
+    if isinstance(error, NNAdapterError):
+        return error
+    if "terminate flag" in str(error):
+        return CancelledError(f"{what}: it was stopped by its run options")
+    kind = default or next((ours for theirs, ours in _TRANSLATIONS if isinstance(error, theirs)), None)
+    return error if kind is None else kind(f"{what}: {brief(error)}; {advice}")
+
+
+def brief(error: BaseException) -> str:
+    """ONNX Runtime's message on one line, without its source positions."""
+    text = " ".join(str(error).split())
+    if "[ONNXRuntimeError]" in text:
+        # A provider's error stands inside ONNX Runtime's own; the innermost says what happened.
+        text = text.rpartition("[ONNXRuntimeError]")[2].split(" : ", 3)[-1]
+    return text or type(error).__name__

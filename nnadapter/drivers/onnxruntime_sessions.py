@@ -1,0 +1,101 @@
+"""Sessions of ONNX Runtime: how they get their threads, and how one runs as an execution.
+
+Sessions that stand beside other devices do not spin: a spinning thread takes the processor from the device that runs
+next. ONNX Runtime cannot turn spinning off in its shared pool, and once that pool is made it refuses every session of
+the process that wants its own; so a session gets a pool of its own that sleeps, and past a bound on pools it gets none
+and runs in the caller's thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import onnxruntime
+
+from nnadapter.drivers.interface import Execution
+from nnadapter.drivers.onnxruntime_errors import translation
+from nnadapter.drivers.onnxruntime_values import run_of
+from nnadapter.ir.operand import Array
+
+PROVIDER = "CPUExecutionProvider"
+QUIET = 4
+"""Log severity: fatal errors only. Errors are raised, not printed as well."""
+run_options: ContextVar[onnxruntime.RunOptions | None] = ContextVar("run_options", default=None)
+"""The caller's run options for the run that is under way in this thread."""
+_MOST_POOLS = 8
+"""Thread pools at once in the process; each has as many threads as there are processors."""
+pools = threading.BoundedSemaphore(_MOST_POOLS)
+"""A permit for each pool of threads; a session without one runs in the caller's thread."""
+_options_lock = threading.Lock()
+_SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
+
+
+class SessionExecution(Execution):
+    """Runs a session; it holds nothing of its own."""
+
+    def __init__(self, session: onnxruntime.InferenceSession, where: str) -> None:
+        self._failure = f"ONNX Runtime failed on {where}"
+        self._inputs = tuple(value.name for value in session.get_inputs())
+        self._outputs = [value.name for value in session.get_outputs()]
+        self._run = run_of(session)
+
+    def compute(self, inputs: Sequence[Any]) -> Sequence[Array]:
+        """See `Execution.compute`. Sequences and optionals pass as ONNX Runtime's Python objects."""
+        feeds = dict(zip(self._inputs, inputs, strict=True))
+        try:
+            results: Sequence[Array] = self._run(self._outputs, feeds, run_options.get())
+        except Exception as error:
+            ours = translation(error, self._failure, "check the inputs")
+            if ours is error:
+                raise
+            raise ours from error
+        return results
+
+
+def open_session(
+    contents: bytes,
+    given: onnxruntime.SessionOptions | None,
+    *,
+    has_pool: bool,
+    spins: bool,
+    providers: Sequence[str] = (PROVIDER,),
+) -> onnxruntime.InferenceSession:
+    """Return a session for a serialised model.
+
+    Args:
+        contents: the model.
+        given: the session options; quiet ones if None.
+        has_pool: a permit of `pools` was taken for it.
+        spins: its threads may spin while they wait for work.
+        providers: who computes; empty for those that `given` names. Nobody else is tried then, if they fail.
+    """
+    if given is None:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = QUIET
+    else:
+        options = given
+    # SessionOptions cannot be copied, so the caller's own are changed while the session is made, under a lock. An
+    # entry cannot be taken out again: spinning stays off in the caller's object, unless the caller had said something.
+    with _options_lock:
+        for key in () if spins else _SPINNING:
+            if not _has_entry(options, key):
+                options.add_session_config_entry(key, "0")
+        threads = options.intra_op_num_threads
+        options.intra_op_num_threads = threads or (0 if has_pool else 1)
+        try:
+            return onnxruntime.InferenceSession(
+                contents, options, providers=list(providers) or None, enable_fallback=int(bool(providers))
+            )
+        finally:
+            options.intra_op_num_threads = threads
+
+
+def _has_entry(options: onnxruntime.SessionOptions, key: str) -> bool:
+    try:
+        options.get_session_config_entry(key)
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,37 @@
+"""Keeps standard output to those who ask for results: what a native library prints there goes to standard error."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_lock = threading.Lock()
+_STDOUT, _STDERR = 1, 2
+
+
+@contextmanager
+def native_prints_to_stderr() -> Iterator[None]:
+    """Send what C code prints to standard output while the block runs to standard error, in the whole process.
+
+    Nothing is done where a process has no such files, or on systems without a C library that can be asked to flush.
+    """
+    with _lock:
+        try:
+            flush = ctypes.CDLL(None).fflush
+            sys.stdout.flush()
+            kept = os.dup(_STDOUT)
+        except (OSError, TypeError, AttributeError, ValueError):
+            yield
+            return
+        try:
+            flush(None)
+            os.dup2(_STDERR, _STDOUT)
+            yield
+        finally:
+            flush(None)  # C buffers what goes to a pipe
+            os.dup2(kept, _STDOUT)
+            os.close(kept)

@@ -1,0 +1,70 @@
+"""Reading who runs what."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import onnx
+import onnxruntime
+import pytest
+
+from nnadapter.drivers.execution_providers.assignment import marked, read_assignment
+from nnadapter.drivers.execution_providers.remainder import without
+from partition.verdict import SUPPORTED
+from tests.models import HEAD, parse
+
+CPU = "CPUExecutionProvider"
+
+
+def assigned(model, provider=CPU, level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL):
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = level
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    session = onnxruntime.InferenceSession(marked(model).SerializeToString(), options, providers=[CPU])
+    return read_assignment(session, provider)
+
+
+SAME_NAMES = f"""{HEAD} g (float[2] x, bool c) => (float[2] y) {{
+    [n] a = Relu(x)
+    [n] b = Constant <value = float[2] {{1, 2}}> ()
+    [n] z = If (c) <
+        then_branch = g1 () => (float[2] t) {{ [n] t = Sin(a) }},
+        else_branch = g2 () => (float[2] e) {{ [n] e = Add(a, b) }}
+    >
+    y = HardSwish(z)
+}}"""
+
+
+def test_nodes_of_one_name_and_inside_others_are_told_apart():
+    found = assigned(parse(SAME_NAMES))
+    assert found.taken >= {0, 2} and not found.left and not found.made
+    assert [found.verdict(position, CPU) for position in range(4)] == [SUPPORTED] * 4
+
+
+def test_what_another_provider_runs_is_refused_with_the_parts_of_functions():
+    found = assigned(parse(SAME_NAMES), "AcmeExecutionProvider")
+    assert found.left >= {0, 2} and not found.taken and set(found.made) == {"HardSigmoid", "Mul"}
+    assert "leaves it to ONNX Runtime's CPU, with all of the graph" in found.verdict(0, "Acme").detail
+    assert "leaves parts of it to ONNX Runtime's CPU: HardSigmoid, Mul" in found.verdict(3, "Acme").detail
+
+
+@pytest.mark.parametrize("layout", ["nnadapter:0:0", "nnadapter:0:0_token_3", "nnadapter:0:0/MatMulAddFusion"])
+def test_what_was_made_of_a_node_keeps_its_mark(layout):
+    def part(provider, name, op_type):
+        node = SimpleNamespace(name=name, op_type=op_type)
+        return SimpleNamespace(ep_name=provider, get_nodes=lambda: [node])
+
+    parts = [part("A", layout, "Conv"), part("A", "nnadapter:1:0", "Relu"), part(CPU, "", "Transpose")]
+    found = read_assignment(SimpleNamespace(get_provider_graph_assignment_info=lambda: parts), "A")
+    assert (found.taken, found.left, found.made) == ({0, 1}, frozenset(), ())
+    parts.append(part(CPU, "nnadapter:1:1", "Relu"))
+    found = read_assignment(SimpleNamespace(get_provider_graph_assignment_info=lambda: parts), "A")
+    assert (found.taken, found.left) == ({0}, {1})
+
+
+def test_the_rest_of_a_model_reads_what_is_gone_and_gives_what_it_read():
+    text = f"{HEAD} g (float[2] x) => (float[2] y, float[2] b) {{ a = Relu(x) b = Sin(a) c = Cos(b) y = Add(c, a) }}"
+    rest = without(parse(text), {1})
+    assert [value.name for value in rest.graph.input] == ["x", "b"]
+    assert [value.name for value in rest.graph.output] == ["y", "a"]
+    onnx.checker.check_model(rest, full_check=True)

@@ -1,0 +1,120 @@
+"""The provider behind a context: its hardware, its options, and sessions that lack it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import onnxruntime
+import pytest
+
+from nnadapter.drivers.execution_providers import backing, libraries
+from nnadapter.drivers.execution_providers.backing import OPTIONS, Backing, find_backing, read_provider_options
+from nnadapter.drivers.execution_providers.probing import takes_addition
+from nnadapter.errors import DeviceUnavailableError, DriverWarning, InvalidOptionError
+
+DEFAULTS = {option.name: option.default for option in OPTIONS}
+
+
+@dataclass
+class Hardware:
+    """What ONNX Runtime says of a device that a library offers."""
+
+    kind: str
+    ep_name: str = "AcmeExecutionProvider"
+    ep_metadata: dict = field(default_factory=lambda: {"version": "1.2"})
+
+    @property
+    def device(self):
+        return SimpleNamespace(type=SimpleNamespace(name=self.kind.upper()))
+
+
+@pytest.fixture
+def acme(monkeypatch, tmp_path):
+    """A registered provider with the hardware that the test names, and a library with two names of options in it."""
+    path = tmp_path / "libacme.so"
+    path.write_bytes(b"...speed\0...depth\0")
+
+    def offer(*kinds):
+        devices = [Hardware(kind) for kind in kinds]
+        monkeypatch.setattr(libraries.onnxruntime, "get_ep_devices", lambda: devices)
+        return str(path)
+
+    return offer
+
+
+def found(path, **options):
+    return find_backing("acme", {**DEFAULTS, "library": path, **options})
+
+
+@pytest.fixture(autouse=True)
+def forget_libraries():
+    before = dict(libraries._registered)
+    yield
+    libraries._registered.clear()
+    libraries._registered.update(before)
+
+
+@pytest.mark.parametrize(
+    ("offered", "wanted", "taken"),
+    [
+        (("cpu", "npu", "gpu"), "any", ["npu"]),
+        (("cpu", "gpu", "gpu"), "any", ["gpu", "gpu"]),
+        (("cpu",), "any", ["cpu"]),
+        (("cpu", "npu"), "cpu", ["cpu"]),
+    ],
+)
+def test_hardware_is_of_one_kind(acme, offered, wanted, taken, monkeypatch):
+    monkeypatch.setattr(backing, "full_name", lambda name, known: "AcmeExecutionProvider")
+    assert [device.kind for device in found(acme(*offered), hardware=wanted).devices] == taken
+
+
+def test_an_npu_that_is_asked_for_is_never_a_cpu(acme, monkeypatch):
+    monkeypatch.setattr(backing, "full_name", lambda name, known: "AcmeExecutionProvider")
+    with pytest.raises(DeviceUnavailableError, match="asked for npu hardware and has cpu, gpu on this machine"):
+        found(acme("cpu", "gpu"), hardware="npu")
+
+
+def test_a_library_that_drives_nothing_here_is_said(monkeypatch, tmp_path):
+    registered = []
+    monkeypatch.setattr(libraries.onnxruntime, "get_ep_devices", list)
+    monkeypatch.setattr(onnxruntime, "register_execution_provider_library", lambda *given: registered.append(given[0]))
+    monkeypatch.setattr(onnxruntime, "unregister_execution_provider_library", registered.remove)
+    path = tmp_path / "libacme.so"
+    path.touch()
+    with pytest.raises(DeviceUnavailableError, match="found no hardware on this machine that it drives"):
+        found(str(path))
+    assert registered == []
+
+
+def test_options_that_the_library_does_not_name_are_warned_of(acme, monkeypatch):
+    monkeypatch.setattr(backing, "full_name", lambda name, known: "AcmeExecutionProvider")
+    path = acme("npu")
+    assert found(path, provider_options=("speed=3",)).options == {"speed": "3"}
+    with pytest.warns(DriverWarning, match="'sped', which its library does not name"):
+        found(path, provider_options=("sped=3", "depth=a=b"))
+
+
+@pytest.mark.parametrize("given", [("speed",), ("=3",), ("a=1", "a=2")])
+def test_provider_options_are_pairs(given):
+    with pytest.raises(InvalidOptionError, match="NAME=VALUE"):
+        read_provider_options(given)
+
+
+def test_hardware_of_a_built_in_provider_cannot_be_chosen():
+    if "AzureExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has no AzureExecutionProvider")
+    with pytest.raises(InvalidOptionError, match="leave the option 'hardware' out"):
+        find_backing("Azure", {**DEFAULTS, "hardware": "npu"})
+
+
+def test_a_provider_that_does_not_start_is_said_with_its_options():
+    made = Backing(provider="RknpuExecutionProvider", options={"speed": "3"})
+    with pytest.raises(InvalidOptionError, match="does not start: .*got speed=3"):
+        takes_addition(made)
+
+
+def test_a_session_without_its_provider_is_refused(monkeypatch):
+    monkeypatch.setattr(Backing, "session_options", lambda self, level=None: onnxruntime.SessionOptions())
+    with pytest.raises(InvalidOptionError, match="made a session without AcmeExecutionProvider"):
+        takes_addition(Backing(provider="AcmeExecutionProvider"))

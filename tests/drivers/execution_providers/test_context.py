@@ -1,0 +1,104 @@
+"""Verdicts and programs of a provider, with ONNX Runtime's CPU provider in the place of an accelerator's."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from nnadapter.drivers.execution_providers.backing import Backing
+from nnadapter.drivers.execution_providers.context import EpContext
+from nnadapter.errors import CompilationError
+from partition.verdict import SUPPORTED, Reason
+from tests.models import HEAD, numbers, parse, run_whole
+
+PROVIDER = "CPUExecutionProvider"
+CHAIN = f"{HEAD} g (float[4] x) => (float[4] y) {{ a = Relu(x) b = Sin(a) c = Cos(b) d = Sin(c) y = Add(d, a) }}"
+
+
+class Failing(Backing):
+    """It compiles no Sin, at the levels that are named; sessions that it made are counted."""
+
+    def __init__(self, *, levels=("judge", "compile")):
+        super().__init__(provider=PROVIDER)
+        object.__setattr__(self, "levels", levels)
+        object.__setattr__(self, "opened", [])
+
+    def open(self, contents, level=None):
+        model = onnx.load_from_string(contents)
+        self.opened.append(model)
+        fails = any(node.op_type == "Sin" for node in model.graph.node)
+        if fails and ("compile" if level is None else "judge") in self.levels:
+            raise RuntimeError("no memory for Sin")
+        return super().open(contents, level)
+
+
+def test_a_graph_that_the_provider_takes():
+    context = EpContext(Backing(provider=PROVIDER))
+    model = parse(CHAIN)
+    assert list(context.supported(model)) == [SUPPORTED] * 5
+    program = context.compile(model)
+    x = numbers(4)
+    np.testing.assert_allclose(program.create_execution().compute([x])[0], run_whole(model, {"x": x})[0], atol=1e-6)
+    assert program.memory_bytes > 0
+    assert program.serialise() is None  # the CPU has no compiled form
+
+
+def test_one_failed_compilation_costs_only_the_nodes_to_blame():
+    verdicts = EpContext(Failing()).supported(parse(CHAIN))
+    assert [bool(verdict) for verdict in verdicts] == [True, False, True, False, True]
+    assert verdicts[1].reason is Reason.DEVICE_REFUSED and "no memory for Sin" in verdicts[1].detail
+
+
+def test_a_graph_is_asked_for_once():
+    backing = Failing(levels=())
+    context = EpContext(backing)
+    assert context.supported(parse(CHAIN)) == context.supported(parse(CHAIN))
+    assert len(backing.opened) == 1
+    context.close()
+    context.supported(parse(CHAIN))
+    assert len(backing.opened) == 2
+
+
+def test_a_failed_segment_names_its_culprits():
+    context = EpContext(Failing())
+    with pytest.raises(CompilationError, match="no memory for Sin; check the provider's options") as caught:
+        context.compile(parse(CHAIN))
+    assert caught.value.refused.keys() == {1, 3}
+
+
+def test_nodes_that_are_left_to_the_cpu_are_refused_and_named(monkeypatch):
+    backing = Backing(provider=PROVIDER)
+    monkeypatch.setattr(Backing, "open", lambda self, contents, level=None: Session())
+    verdicts = EpContext(backing).supported(parse(CHAIN))
+    assert [bool(verdict) for verdict in verdicts] == [True, True, False, True, True]
+    with pytest.raises(CompilationError, match="leaves 1 nodes to ONNX Runtime's CPU") as caught:
+        EpContext(backing).compile(parse(CHAIN))
+    assert caught.value.refused.keys() == {2}
+
+
+class Assigned:
+    def __init__(self, provider, *names):
+        self.ep_name, self._names = provider, names
+
+    def get_nodes(self):
+        return [type("Node", (), {"name": name, "op_type": "Op"}) for name in self._names]
+
+
+class Session:
+    def get_provider_graph_assignment_info(self):
+        kept = [f"nnadapter:{position}:0" for position in (0, 1, 3, 4)]
+        return [Assigned(PROVIDER, *kept), Assigned("Another", "nnadapter:2:0")]
+
+
+def test_everything_is_refused_if_nobody_is_to_blame(monkeypatch):
+    def failing(self, contents, level=None):
+        if len(onnx.load_from_string(contents).graph.node) == 5:
+            raise RuntimeError("it is too much at once")
+        return Session()
+
+    monkeypatch.setattr(Backing, "open", failing)
+    two = parse(CHAIN)
+    monkeypatch.setattr("nnadapter.drivers.execution_providers.context.find_culprits", lambda model, attempt: {})
+    verdicts = EpContext(Backing(provider=PROVIDER)).supported(two)
+    assert {verdict.detail for verdict in verdicts} == {f"{PROVIDER} does not compile it: it is too much at once"}

@@ -1,0 +1,96 @@
+"""Which providers are devices, and what is said of those that are not."""
+
+from __future__ import annotations
+
+import onnxruntime
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers.execution_providers import libraries
+from nnadapter.drivers.execution_providers.driver import EpDriver
+from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
+from nnadapter.providers import devices_of_providers, provider_of_device
+from tests.models import CHAIN, parse
+
+
+def rows():
+    return {row.name: row for row in EpDriver().devices()}
+
+
+def test_every_provider_that_onnx_runtime_knows_is_a_row_but_its_cpu():
+    known = {f"ort:{name.removesuffix('ExecutionProvider')}" for name in onnxruntime.get_all_providers()}
+    assert known - {"ort:CPU"} <= rows().keys() and "ort:CPU" not in rows()
+
+
+def test_rows_say_what_is_here_and_how_to_get_the_rest():
+    here = {*onnxruntime.get_available_providers(), *libraries.installed()}
+    for row in rows().values():
+        assert row.available == (row.sub_type in here)
+        assert row.available or "get it by" in row.reason
+
+
+def test_no_library_is_registered_to_list_names(monkeypatch):
+    monkeypatch.setattr(onnxruntime, "register_execution_provider_library", pytest.fail)
+    nna.devices()
+
+
+@pytest.mark.parametrize(
+    ("device", "kind", "words"),
+    [
+        ("ort", DeviceNotFoundError, "name a provider"),
+        ("ort:CPU", DeviceNotFoundError, "is the device 'cpu'"),
+        ("ort:cpuexecutionprovider", DeviceNotFoundError, "is the device 'cpu'"),
+        ("ort:Rknpu", DeviceUnavailableError, "has no 'RknpuExecutionProvider'; get it by .* 'library'"),
+        ("ort:nothing", DeviceUnavailableError, "has no 'nothing'"),
+    ],
+)
+def test_what_is_no_device_is_said(device, kind, words):
+    with pytest.raises(kind, match=words):
+        nna.InferenceSession(parse(CHAIN), devices=device)
+
+
+@pytest.mark.parametrize("device", ["ort:Azure", "ort:azure", "ort:AzureExecutionProvider"])
+def test_a_provider_goes_by_its_name_in_any_form(device):
+    if "AzureExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has no AzureExecutionProvider")
+    report = nna.partition_report(parse(CHAIN), devices=device, options=nna.Options(fallback="allow"))
+    assert report.coverage.nodes == 0 and "AzureExecutionProvider leaves it to ONNX Runtime's CPU" in str(report)
+
+
+def test_a_package_is_known_by_its_entry_point(tmp_path, monkeypatch):
+    folder = tmp_path / "acme-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(f"[{libraries.GROUP}]\nAcmeExecutionProvider = acme_npu\n")
+    (tmp_path / "acme_npu.py").write_text("def get_library_path():\n    return '/there/is/no/such/library.so'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    row = rows()["ort:Acme"]
+    assert row.available and row.distribution == "acme 1.0"
+    with pytest.raises(DeviceUnavailableError, match=r"no library at '/there/is/no/such/library.so'"):
+        nna.InferenceSession(parse(CHAIN), devices="ort:acme")
+
+
+def test_a_package_that_does_not_say_where_its_library_is(monkeypatch):
+    source = libraries.LibrarySource("tests.there_is_no_such_module", "acme 1.0")
+    monkeypatch.setattr(libraries, "_present", lambda: [("AcmeExecutionProvider", source.module, "acme 1.0")])
+    with pytest.raises(DeviceUnavailableError, match="acme 1.0 does not say where"):
+        nna.InferenceSession(parse(CHAIN), devices="ort:Acme")
+
+
+def test_what_is_no_plugin_library_is_said(tmp_path):
+    path = tmp_path / "libacme.so"
+    path.write_bytes(b"no library at all")
+    with pytest.raises(DeviceUnavailableError, match="cannot be registered with ONNX Runtime .*libacme"):
+        nna.InferenceSession(parse(CHAIN), devices=("ort:Acme", {"library": str(path)}))
+
+
+def test_a_client_s_providers_that_are_here_are_devices_with_their_options():
+    if "AzureExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has no AzureExecutionProvider")
+    found = devices_of_providers([("AzureExecutionProvider", {"a": 1}), "CPUExecutionProvider"])
+    assert found == [("ort:Azure", {"provider_options": ("a=1",)}), "cpu"]
+    assert [provider_of_device(name) for name in ("ort:Azure", "cpu", "fake_npu")] == [
+        "AzureExecutionProvider",
+        "CPUExecutionProvider",
+        "fake_npu",
+    ]

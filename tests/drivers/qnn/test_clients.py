@@ -1,0 +1,73 @@
+"""Clients of ONNX Runtime that name the provider, and RapidOCR with one model on the NPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import nnadapter as nna
+from nnadapter import ort
+from tests.drivers.qnn.emulator import context, needs_qnn
+from tests.examples.reading import PICTURES, texts_of
+from tests.models import HEAD, ocr_model, parse, run_whole
+
+pytestmark = [needs_qnn, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+MODEL = f"{HEAD} g (float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y) {{ a = Sin(x) y = Add(a, x) }}"
+PROVIDER = "QNNExecutionProvider"
+
+
+def test_onnx_runtime_leaves_out_a_registered_provider_that_is_named():
+    """The trap that this driver is kept from by naming the provider's devices."""
+    context()  # registers the library
+    assert PROVIDER in onnxruntime.get_available_providers()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(parse(MODEL).SerializeToString(), options, providers=[PROVIDER])
+    assert session.get_providers() == ["CPUExecutionProvider"]
+
+
+def test_a_client_that_names_the_provider_gets_it():
+    providers = [(PROVIDER, {"backend_type": "htp", "soc_model": "43"}), "CPUExecutionProvider"]
+    session = ort.InferenceSession(parse(MODEL).SerializeToString(), providers=providers)
+    x = np.linspace(-2, 2, 3 * 64, dtype=np.float32).reshape(1, 3, 8, 8)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], np.sin(x) + x, atol=5e-3)
+    assert session.get_providers() == [PROVIDER, "CPUExecutionProvider"]
+    assert session.report().coverage.nodes == 1
+    session.close()
+
+
+@pytest.mark.models
+def test_the_direction_classifier_is_whole_on_the_npu():
+    model = ocr_model("cls")
+    x = np.random.default_rng(7).random((1, 3, 48, 192), np.float32)
+    with nna.InferenceSession(model, devices="qnn") as session:
+        (found,) = session.run(None, {"x": x})
+        assert session.report().coverage.nodes == 1 and len(session.report().segments) == 1
+    (wanted,) = run_whole(model, {"x": x})
+    assert np.abs(found - wanted).max() < 0.01
+
+
+@pytest.mark.models
+def test_text_is_the_same_with_the_classifier_on_the_npu_and_the_rest_on_fake_npu(monkeypatch):
+    picture = [next(picture for picture in PICTURES if picture.stem == "lines_turned")]
+    expected = texts_of(picture)
+    opened = []
+
+    class Session(ort.InferenceSession):
+        def __init__(self, path, *arguments, **named):
+            ort.use("qnn" if "cls" in str(path) else "fake_npu")
+            super().__init__(path, *arguments, **named)
+            opened.append(self)
+
+    monkeypatch.setattr(ort, "InferenceSession", Session)
+    ort.install()
+    try:
+        assert texts_of(picture) == expected
+    finally:
+        ort.uninstall()
+        ort.use([])
+    assert [session.get_providers()[0] for session in opened].count("qnn") == 1
+    for session in opened:
+        assert session.report().coverage.flops == 1 and not session.report().notes
+        session.close()

@@ -1,0 +1,105 @@
+"""Models compiled for the NPU and run in the emulator, against ONNX Runtime's CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import nnadapter as nna
+from nnadapter.errors import DeviceUnavailableError, FallbackWarning, InvalidOptionError
+from partition.verdict import Reason
+from tests.drivers.qnn.emulator import needs_qnn
+from tests.models import HEAD, parse, run_whole
+
+pytestmark = needs_qnn
+X = np.linspace(-2, 2, 3 * 64, dtype=np.float32).reshape(1, 3, 8, 8)
+MIXED = f"""{HEAD} g (float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y, float[1, 3] d) {{
+    a = Relu(x)
+    b = Sin(a)
+    c = Erf(b)
+    d = Det(c)
+    h = HardSwish(c)
+    y = Add(h, x)
+}}"""
+
+
+def test_what_qnn_does_not_take_runs_on_the_cpu():
+    with nna.InferenceSession(parse(MIXED), devices="qnn") as session:
+        results = session.run(None, {"x": X})
+        assert [step.device for step in session.provenance.steps] == ["qnn", "cpu", "qnn"]
+        assert session.report().refusals().keys() == {
+            ("qnn", op_type, Reason.DEVICE_REFUSED) for op_type in ("Erf", "Det")
+        }
+    for found, wanted in zip(results, run_whole(parse(MIXED), {"x": X}), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=5e-3)
+
+
+def quantised_convolution():
+    weights = np.random.default_rng(3).integers(-60, 60, (8, 3, 3, 3)).astype(np.int8)
+    arrays = {"s": np.float32(0.02), "z": np.uint8(128), "ws": np.float32(0.01), "wz": np.int8(0), "w": weights,
+              "os": np.float32(0.05), "oz": np.uint8(128)}  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"]),
+        helper.make_node("Conv", ["xd", "wd"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "os", "oz"], ["cq"]),
+        helper.make_node("DequantizeLinear", ["cq", "os", "oz"], ["y"]),
+    ]
+    given, made = (helper.make_tensor_value_info(*what) for what in (("x", 1, [1, 3, 8, 8]), ("y", 1, [1, 8, 6, 6])))
+    constants = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    graph = helper.make_graph(nodes, "g", [given], [made], constants)
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def test_a_quantised_convolution_is_whole_on_the_npu():
+    model = quantised_convolution()
+    with nna.InferenceSession(model, devices="qnn") as session:
+        (found,) = session.run(None, {"x": X})
+        assert [step.device for step in session.provenance.steps] == ["qnn"]
+    (wanted,) = run_whole(model, {"x": X})
+    assert np.abs(found - wanted).max() <= 0.05 + 1e-6  # one step of the output's scale
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"soc_model": 9999}, InvalidOptionError, "takes nothing at all with soc_model=9999.*leave that out"),
+        ({"backend": "gpu"}, InvalidOptionError, "hardware or driver behind libQnnGpu.so is missing"),
+        ({"hardware": "npu"}, DeviceUnavailableError, "asked for npu hardware and has cpu"),
+        ({"htp_arch": "99"}, InvalidOptionError, "'htp_arch' of device 'qnn' is one of auto, 68"),
+        ({"soc_modle": 43}, InvalidOptionError, "did you mean 'soc_model'"),
+    ],
+)
+def test_options_that_drop_everything_are_said(options, kind, words):
+    with pytest.raises(kind, match=words):
+        nna.InferenceSession(parse(MIXED), devices=("qnn", options))
+
+
+def test_half_precision_without_a_chip_is_qnn_s_own_words():
+    options = {"provider_options": "backend_type=htp,enable_htp_fp16_precision=1"}
+    with pytest.raises(InvalidOptionError, match="does not start: FP16 precision mode is enabled but soc_model"):
+        nna.InferenceSession(parse(MIXED), devices=("ort:QNN", options))
+
+
+def test_a_segment_that_fails_loses_only_its_culprits(monkeypatch):
+    """The provider takes the graph, and fails to compile what was cut out of it because of one op."""
+    from nnadapter.drivers.execution_providers.backing import Backing
+
+    opened = Backing.open
+
+    def failing(self, contents, level=None):
+        ops = [node.op_type for node in onnx.load_from_string(contents).graph.node]
+        if "Sin" in ops and (level is None or len(ops) < 4):
+            raise RuntimeError("no memory for Sin")
+        return opened(self, contents, level)
+
+    monkeypatch.setattr(Backing, "open", failing)
+    with pytest.warns(FallbackWarning, match="failed to compile it: .*no memory for Sin"):
+        session = nna.InferenceSession(parse(MIXED), devices="qnn")
+        session.run(None, {"x": X})
+    nodes = {node.op_type: node.device for node in session.report().nodes}
+    assert nodes["Sin"] == "cpu" and nodes["Relu"] == "qnn" and nodes["Add"] == "qnn"
+    session.close()

@@ -1,0 +1,58 @@
+"""Typed options -> the provider's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from nnadapter.drivers.qnn.driver import QnnDriver
+from nnadapter.drivers.qnn.options import EMULATED_SOC, OPTIONS, own_options
+from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError
+
+DEFAULTS = {option.name: option.default for option in OPTIONS}
+
+
+def own(*, emulated=True, **given):
+    return own_options({**DEFAULTS, **given}, "lib.so", emulated=emulated)
+
+
+@pytest.mark.parametrize(
+    ("given", "emulated", "expected"),
+    [
+        ({}, True, {"soc_model": str(EMULATED_SOC), "enable_htp_fp16_precision": "1"}),
+        ({}, False, {}),
+        ({"float16": False}, False, {"enable_htp_fp16_precision": "0"}),
+        ({"soc_model": 60}, False, {"soc_model": "60", "enable_htp_fp16_precision": "1"}),
+        ({"backend": "gpu", "soc_model": 60}, True, {}),
+        ({"htp_arch": "75"}, False, {"htp_arch": "75"}),
+        (
+            {"performance_mode": "burst", "finalisation": "3", "vtcm_mb": 4},
+            False,
+            {"htp_performance_mode": "burst", "htp_graph_finalization_optimization_mode": "3", "vtcm_mb": "4"},
+        ),
+    ],
+)
+def test_options_become_the_provider_s(given, emulated, expected):
+    assert own(emulated=emulated, **given) == {
+        "backend_path": "lib.so",
+        "offload_graph_io_quantization": "0",
+        **expected,
+    }
+
+
+def test_an_architecture_that_is_not_the_chip_s_is_refused():
+    assert own(soc_model=43, htp_arch="73")["htp_arch"] == "73"
+    with pytest.raises(InvalidOptionError, match="htp_arch 68 is not that of soc_model 43, which is 73"):
+        own(soc_model=43, htp_arch="68")
+
+
+def test_without_the_package_the_row_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("nnadapter.drivers.qnn.driver.installed", dict)
+    (row,) = QnnDriver().devices()
+    assert not row.available and "pip install nnadapter[qnn]" in row.reason
+    with pytest.raises(DeviceUnavailableError, match=r"pip install nnadapter\[qnn\]"):
+        QnnDriver().open("")
+
+
+def test_there_is_one_device():
+    with pytest.raises(DeviceNotFoundError, match="write qnn or qnn:0"):
+        QnnDriver().open("1")

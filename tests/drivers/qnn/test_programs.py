@@ -1,0 +1,104 @@
+"""Compiled programs as bytes: restored where they fit, refused where they do not."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+from nnadapter.drivers.envelope import Envelope
+from nnadapter.errors import IncompatibleProgramError
+from tests.drivers.qnn.emulator import context, needs_qnn
+from tests.models import HEAD, parse
+
+pytestmark = needs_qnn
+X = np.linspace(-2, 2, 3 * 64, dtype=np.float32).reshape(1, 3, 8, 8)
+ENVELOPE = Envelope(magic=b"NNAORTEP", version=1)
+
+
+@pytest.fixture(scope="module")
+def qnn():
+    return context()
+
+
+@pytest.fixture(scope="module")
+def program(qnn):
+    return qnn.compile(parse(f"{HEAD} g (float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y) {{ a = Sin(x) y = Add(a, x) }}"))
+
+
+@pytest.fixture(scope="module")
+def blob(program):
+    return program.serialise()
+
+
+def test_another_context_computes_the_same_from_the_bytes(program, blob):
+    restored = context().restore(blob)
+    results = [each.create_execution().compute([X])[0] for each in (program, restored)]
+    np.testing.assert_array_equal(*results)
+    np.testing.assert_allclose(results[0], np.sin(X) + X, atol=5e-3)
+
+
+@pytest.mark.parametrize("position", [0, 9, 20, 60, 300, -200, -1])
+def test_a_changed_byte_is_found(qnn, blob, position):
+    tampered = bytearray(blob)
+    tampered[position] ^= 0xFF
+    with pytest.raises(IncompatibleProgramError):
+        qnn.restore(bytes(tampered))
+
+
+@pytest.mark.parametrize("length", [0, 7, 100, -1])
+def test_truncated_bytes_are_refused(qnn, blob, length):
+    with pytest.raises(IncompatibleProgramError):
+        qnn.restore(blob[:length])
+
+
+def sealed(blob, header=None, contents=None):
+    """The program with another header or other contents, and a digest that fits."""
+    found, inside = ENVELOPE.open(blob)
+    written = json.dumps({**json.loads(found), **(header or {})}).encode()
+    return ENVELOPE.close(written, [bytes(inside) if contents is None else contents(bytes(inside))])
+
+
+def not_embedded(contents):
+    model = onnx.load_from_string(contents)
+    next(each for each in model.graph.node[0].attribute if each.name == "embed_mode").i = 0
+    return model.SerializeToString()
+
+
+def external_weights(contents):
+    model = onnx.load_from_string(contents)
+    model.graph.initializer.add(name="w", data_type=1, dims=[1], data_location=onnx.TensorProto.EXTERNAL)
+    return model.SerializeToString()
+
+
+def damaged_context(contents):
+    model = onnx.load_from_string(contents)
+    cache = next(each for each in model.graph.node[0].attribute if each.name == "ep_cache_context")
+    cache.s = bytes(len(cache.s))
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"header": {"provider": "AcmeExecutionProvider"}}, "provider 'AcmeExecutionProvider', expected 'QNN"),
+        ({"header": {"version": "0.0.1"}}, "with version '0.0.1'"),
+        ({"header": {"onnxruntime": "1.0"}}, "with onnxruntime '1.0'"),
+        ({"header": {"options": {"soc_model": "60"}}}, "with options {'soc_model': '60'}"),
+        ({"header": {"outputs": ["z"]}}, "does not take all of the program as it was"),
+        ({"contents": lambda inside: b"no model"}, "holds no ONNX model"),
+        ({"contents": not_embedded}, "in another file"),
+        ({"contents": external_weights}, "weights in another file"),
+        ({"contents": damaged_context}, "QNNExecutionProvider refuses the program"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_words(qnn, blob, changes, words):
+    with pytest.raises(IncompatibleProgramError, match=words):
+        qnn.restore(sealed(blob, **changes))
+
+
+def test_other_options_want_another_program(blob):
+    with pytest.raises(IncompatibleProgramError, match="compiled with options"):
+        context(soc_model=60).restore(blob)
