@@ -9,7 +9,7 @@ import onnxruntime
 from nnadapter.drivers.capability import Capability, DeviceInfo, ModelForm, OptionValues, Threading
 from nnadapter.drivers.execution_providers.backing import OPTIONS, find_backing
 from nnadapter.drivers.execution_providers.context import EpContext
-from nnadapter.drivers.execution_providers.libraries import installed, providers_here
+from nnadapter.drivers.execution_providers.libraries import LibrarySource, installed, providers_here
 from nnadapter.drivers.execution_providers.names import device_name, full_name, how_to_get, is_cpu
 from nnadapter.drivers.execution_providers.probing import takes_addition
 from nnadapter.drivers.interface import Context, Device, Driver
@@ -41,9 +41,9 @@ class EpDriver(Driver):
 
     def devices(self) -> Sequence[DeviceInfo]:
         """See `Driver.devices`: no library is loaded for it."""
-        here = providers_here()
+        here, packages = providers_here(), installed()
         names = sorted({*here, *onnxruntime.get_all_providers()})
-        return tuple(_row(name, here) for name in names if not is_cpu(name))
+        return tuple(_row(name, here, packages.get(name)) for name in names if not is_cpu(name))
 
 
 class EpDevice(Device):
@@ -69,8 +69,8 @@ class EpDevice(Device):
         return EpContext(backing)
 
 
-def _row(provider: str, here: Sequence[str]) -> DeviceInfo:
-    package, version = installed().get(provider), onnxruntime.__version__
+def _row(provider: str, here: Sequence[str], package: LibrarySource | None) -> DeviceInfo:
+    version = onnxruntime.__version__
     return DeviceInfo(
         name=device_name(provider),
         vendor="ONNX Runtime",

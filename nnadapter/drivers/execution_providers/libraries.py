@@ -11,7 +11,6 @@ import importlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 from types import MappingProxyType
@@ -63,7 +62,6 @@ def providers_here() -> Sequence[str]:
     return list(dict.fromkeys((*onnxruntime.get_available_providers(), *installed())))
 
 
-@cache
 def _present() -> Sequence[tuple[str, str, str]]:
     present = []
     for provider, module, distribution in _KNOWN:
