@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from nnadapter.comparing import CompareReport, compare
     from nnadapter.defaults import devices, get_device, set_device
     from nnadapter.drivers.capability import DeviceInfo
+    from nnadapter.including import get_include
     from nnadapter.ir.builder import ModelBuilder
     from nnadapter.missing.facts import WhatIf
     from nnadapter.missing.what_if import what_if
@@ -47,6 +48,7 @@ _HOMES = {
     "devices": "nnadapter.defaults",
     "errors": "",
     "get_device": "nnadapter.defaults",
+    "get_include": "nnadapter.including",
     "ort": "",
     "partition_report": "nnadapter.reporting",
     "set_device": "nnadapter.defaults",
@@ -75,6 +77,7 @@ __all__ = [
     "devices",
     "errors",
     "get_device",
+    "get_include",
     "ort",
     "partition_report",
     "set_device",

@@ -1,7 +1,7 @@
-"""Which drivers there are: built in, or brought by an installed distribution through an entry point.
+"""Which drivers there are: built in, brought by an installed distribution through an entry point, or a library.
 
-Nothing is imported to list names. A driver that cannot be loaded is a row with its reason, and an error only when its
-device is asked for by name.
+Nothing is imported or loaded to list names. A driver that cannot be loaded is a row with its reason, and an error only
+when its device is asked for by name.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import importlib
 import inspect
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from types import MappingProxyType
 
 from nnadapter.drivers.capability import Capability, DeviceInfo
 from nnadapter.drivers.interface import INTERFACE_VERSION, Device, Driver
+from nnadapter.drivers.native.discovery import PATH_VARIABLE, libraries, library_of
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, NNAdapterError
 from nnadapter.ir.names import close_names
 
@@ -29,9 +31,11 @@ class DriverSource:
     """Where a driver comes from."""
 
     target: str
-    """`module:Class`."""
+    """`module:Class`; for a driver in C `module` or `module:path`, or the library itself."""
     distribution: str
-    """Name and version of the distribution that brings it."""
+    """Name and version of the distribution that brings it; NNADAPTER_DRIVER_PATH for a library in its folders."""
+    library: Path | None = None
+    """The library, where no distribution names it."""
 
 
 _BUILT_IN = {
@@ -59,19 +63,26 @@ _device_locks: dict[str, threading.Lock] = {}
 def sources() -> Mapping[str, DriverSource]:
     """Every driver by name, sorted; built-in names cannot be taken by a plug-in.
 
-    Two distributions that offer the same name are a row that says so: neither is used.
+    Two distributions or libraries that offer the same name are a row that says so: neither is used.
     """
     found = {name: DriverSource(target, "nnadapter") for name, target in _BUILT_IN.items()}
-    for point in metadata.entry_points(group=GROUP):
-        source = DriverSource(point.value, _distribution_of(point))
-        known = found.get(point.name)
+    for name, source in _brought():
+        known = found.get(name)
         if known is None:
-            found[point.name] = source
+            found[name] = source
         elif known.target != source.target:
-            _loaded[point.name] = _Failure(_clash(point.name, known, source))
+            _loaded[name] = _Failure(_clash(name, known, source))
     for name in _BUILT_IN:
         _loaded.pop(name, None)
     return MappingProxyType(dict(sorted(found.items())))
+
+
+def _brought() -> Iterator[tuple[str, DriverSource]]:
+    """Name and source of every driver that is not built in."""
+    for point in metadata.entry_points(group=GROUP):
+        yield point.name, DriverSource(point.value, _distribution_of(point))
+    for name, path in libraries():
+        yield name, DriverSource(str(path), PATH_VARIABLE, path)
 
 
 def refresh() -> None:
@@ -144,11 +155,15 @@ def _driver(name: str) -> Driver | _Failure:
 
 
 def _load(name: str, source: DriverSource) -> Driver | _Failure:
-    module_name, _, attribute = source.target.partition(":")
     try:
-        factory = getattr(importlib.import_module(module_name), attribute)
+        factory = source.library or _named(source.target)
+        library = library_of(factory)
+        if library is not None:
+            return _load_library(name, library)
         problem = _check(factory, source)
-        return _Failure(problem) if problem else factory()
+        return _Failure(problem) if problem else factory()  # type: ignore[operator]  # it was checked
+    except DeviceUnavailableError as error:
+        return _Failure(str(error))
     except Exception as error:  # noqa: BLE001  importing a plug-in may raise anything; this is its border
         return _Failure(
             f"driver {name!r} of {source.distribution} did not load: {_brief(error)}; "
@@ -156,11 +171,26 @@ def _load(name: str, source: DriverSource) -> Driver | _Failure:
         )
 
 
+def _named(target: str) -> object:
+    """What an entry point names: a class, a path, or a module that names a library."""
+    module_name, _, attribute = target.partition(":")
+    module = importlib.import_module(module_name)
+    return getattr(module, attribute) if attribute else module
+
+
+def _load_library(name: str, path: Path) -> Driver:
+    # Imported where there is such a driver: it declares the structures of the C interface, which takes milliseconds.
+    from nnadapter.drivers.native.driver import NativeDriver
+
+    return NativeDriver(name, path)
+
+
 def _check(factory: object, source: DriverSource) -> str:
     """What is wrong with a driver class, or an empty string."""
     where = f"{source.target} of {source.distribution}"
     if not (inspect.isclass(factory) and issubclass(factory, Driver)):
-        return f"{where} is {type(factory).__name__} {factory!r}, expected a sub-class of nnadapter.drivers.Driver"
+        expected = "a sub-class of nnadapter.drivers.Driver, or a module whose LIBRARY is the path of a driver in C"
+        return f"{where} is {type(factory).__name__} {factory!r}, expected {expected}"
     missing = sorted(getattr(factory, "__abstractmethods__", ()))
     if missing:
         return f"{where} lacks the required methods {', '.join(missing)}; write them"
@@ -207,7 +237,7 @@ def _unknown(name: str) -> str:
 def _clash(name: str, known: DriverSource, other: DriverSource) -> str:
     return (
         f"two drivers are named {name!r}: {known.target} of {known.distribution} and {other.target} of "
-        f"{other.distribution}; uninstall one of them"
+        f"{other.distribution}; remove one of them"
     )
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.c_compiler import COMPILER, compile_acme
+
 pytestmark = pytest.mark.models
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOWHERE = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
@@ -24,6 +26,15 @@ def start(program, *arguments):
         encoding="utf-8",
         timeout=300,
     )
+
+
+@pytest.fixture
+def acme_c(tmp_path, monkeypatch):
+    """The example driver in C, compiled, where programs find it."""
+    if COMPILER is None:
+        pytest.skip("there is no C compiler: none of cc, gcc and clang")
+    monkeypatch.setenv("NNADAPTER_DRIVER_PATH", str(compile_acme(tmp_path, "-O3").parent))
+    return "acme_c"
 
 
 def classes(*arguments):
@@ -56,6 +67,16 @@ def test_read_text_compares_with_onnxruntime(tmp_path):
     assert len(re.findall(r"^  time .* ms, ONNX Runtime .* ms: .* times$", done.stdout, re.MULTILINE)) == 3
     with Image.open(tmp_path / "turned.png") as drawn:
         assert drawn.size == (1280, 480)
+
+
+def test_read_text_reads_the_same_on_a_driver_in_c(acme_c, tmp_path):
+    pictures = [EXAMPLES / "pictures" / name for name in ("coloured.png", "turned.png")]
+    done = start("read_text.py", *pictures, "-d", acme_c, "--check", "-o", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "" and "note" not in done.stdout
+    assert done.stdout.count("same text as ONNX Runtime: yes") == 2
+    coverage = [float(share) for share in re.findall(r"coverage .* ([\d.]+)% of FLOPs", done.stdout)]
+    assert len(coverage) == 3 and min(coverage) > 80
 
 
 def test_pictures_are_drawn_again(tmp_path):

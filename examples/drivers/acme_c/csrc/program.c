@@ -1,0 +1,177 @@
+/* A program is the model itself, which lives as long, with a plan of its memory.
+ *
+ * An execution takes that memory while it computes, and no longer: a session keeps executions of many programs, and the
+ * device has room for those alone that compute at the same time. */
+#include "acme.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct NNAdapterProgram {
+    NNAdapterContext *context;
+    const NNAdapterModel *model;
+    acme_slots slots;
+};
+
+struct NNAdapterExecution {
+    NNAdapterProgram *program;
+    NNAdapterMemory **slots;
+    acme_tensor *values; /* by operand */
+};
+
+static int64_t count_of(const NNAdapterOperand *operand) { return (int64_t)(operand->bytes / sizeof(float)); }
+
+NNAdapterStatus acme_compile(NNAdapterContext *context, const NNAdapterCompileRequest *request,
+                             NNAdapterProgram **program, NNAdapterError *error) {
+    double began = acme_now();
+    const NNAdapterModel *model = request->model;
+    for (uint32_t i = 0; i < model->operation_count; i++) {
+        NNAdapterStatus status = acme_go_on(request->control, began, error);
+        if (status) return status;
+        if (!acme_find(model->operations[i]->type))
+            return acme_fail(error, NNADAPTER_FAILED, "there is no kernel for %.64s", model->operations[i]->type);
+        if (request->control->progress)
+            request->control->progress(request->control->user, (i + 1.0) / model->operation_count);
+    }
+    NNAdapterProgram *made = calloc(1, sizeof *made);
+    if (!made) return acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for a program");
+    *made = (NNAdapterProgram){.context = context, .model = model};
+    NNAdapterStatus status = acme_plan_slots(model, &made->slots, error);
+    if (status)
+        free(made);
+    else
+        *program = made;
+    return status;
+}
+
+void acme_destroy_program(NNAdapterProgram *program) {
+    acme_free_slots(&program->slots);
+    free(program);
+}
+
+static void free_slots(NNAdapterExecution *execution) {
+    for (uint32_t i = 0; i < execution->program->slots.count; i++) {
+        acme_free(execution->slots[i]);
+        execution->slots[i] = NULL;
+    }
+}
+
+static NNAdapterStatus allocate_slots(NNAdapterExecution *execution, NNAdapterError *error) {
+    const NNAdapterProgram *program = execution->program;
+    for (uint32_t i = 0; i < program->slots.count; i++) {
+        NNAdapterStatus status =
+            acme_allocate(&program->context->pool, program->slots.bytes[i], &execution->slots[i], error);
+        if (status) {
+            free_slots(execution);
+            return status;
+        }
+    }
+    for (uint32_t i = 0; i < program->model->operand_count; i++) {
+        int32_t slot = program->slots.slot_of[i];
+        if (slot >= 0) execution->values[i].data = (float *)(void *)execution->slots[slot]->data;
+    }
+    return NNADAPTER_OK;
+}
+
+NNAdapterStatus acme_create_execution(NNAdapterProgram *program, NNAdapterExecution **execution,
+                                      NNAdapterError *error) {
+    const NNAdapterModel *model = program->model;
+    NNAdapterExecution *made = calloc(1, sizeof *made);
+    if (made) {
+        made->program = program;
+        made->slots = calloc(program->slots.count + 1, sizeof *made->slots);
+        made->values = calloc(model->operand_count + 1, sizeof *made->values);
+    }
+    NNAdapterStatus status = NNADAPTER_OK;
+    if (!made || !made->slots || !made->values)
+        status = acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for an execution");
+    if (status) {
+        if (made) acme_destroy_execution(made);
+        return status;
+    }
+    for (uint32_t i = 0; i < model->operand_count; i++) {
+        const NNAdapterOperand *operand = model->operands[i];
+        made->values[i] = (acme_tensor){.data = (float *)operand->data, /* of a constant: read, never written */
+                                        .rank = operand->rank,
+                                        .dimensions = operand->dimensions,
+                                        .count = count_of(operand)};
+    }
+    *execution = made;
+    return NNADAPTER_OK;
+}
+
+void acme_destroy_execution(NNAdapterExecution *execution) {
+    free(execution->slots);
+    free(execution->values);
+    free(execution);
+}
+
+static float *data_of(const NNAdapterTensor *tensor) {
+    return tensor->memory ? (float *)(void *)(tensor->memory->data + tensor->memory_offset) : (float *)tensor->data;
+}
+
+/* An output that an operation makes is written to where it belongs at once; others are copied there at the end. */
+static void bind(NNAdapterExecution *execution, const NNAdapterComputeRequest *request) {
+    const NNAdapterModel *model = execution->program->model;
+    for (uint32_t i = model->output_count; i-- > 0;)
+        if (model->operands[model->outputs[i]]->lifetime == NNADAPTER_MODEL_OUTPUT)
+            execution->values[model->outputs[i]].data = data_of(request->outputs[i]);
+    for (uint32_t i = 0; i < model->input_count; i++)
+        execution->values[model->inputs[i]].data = data_of(request->inputs[i]);
+}
+
+static void step(NNAdapterExecution *execution, const NNAdapterOperation *operation) {
+    acme_tensor inputs[3] = {{0}};
+    for (uint32_t i = 0; i < operation->input_count && i < 3; i++)
+        if (operation->inputs[i] != NNADAPTER_ABSENT) inputs[i] = execution->values[operation->inputs[i]];
+    const acme_tensor *output = &execution->values[operation->outputs[0]];
+    if (output->count) acme_find(operation->type)->kernel(operation, inputs, output);
+}
+
+static NNAdapterStatus run_steps(NNAdapterExecution *execution, const NNAdapterComputeRequest *request, double began,
+                                 NNAdapterError *error) {
+    const NNAdapterModel *model = execution->program->model;
+    for (uint32_t i = 0; i < model->operation_count; i++) {
+        NNAdapterStatus status = acme_go_on(request->control, began, error);
+        if (status) return status;
+        step(execution, model->operations[i]);
+    }
+    for (uint32_t i = 0; i < model->output_count; i++) {
+        float *target = data_of(request->outputs[i]), *source = execution->values[model->outputs[i]].data;
+        if (target != source && request->outputs[i]->bytes) memcpy(target, source, request->outputs[i]->bytes);
+    }
+    return NNADAPTER_OK;
+}
+
+static NNAdapterStatus run(NNAdapterExecution *execution, const NNAdapterComputeRequest *request, double began,
+                           NNAdapterError *error) {
+    NNAdapterStatus status = allocate_slots(execution, error);
+    if (status) return status;
+    bind(execution, request);
+    status = run_steps(execution, request, began, error);
+    free_slots(execution);
+    return status;
+}
+
+typedef struct computation {
+    acme_task task;
+    NNAdapterExecution *execution;
+    const NNAdapterComputeRequest *request; /* it lives until the stream was synchronised */
+    double began;
+} computation;
+
+static NNAdapterStatus run_computation(acme_task *task, NNAdapterError *error) {
+    computation *work = (computation *)task;
+    return run(work->execution, work->request, work->began, error);
+}
+
+NNAdapterStatus acme_compute(NNAdapterExecution *execution, const NNAdapterComputeRequest *request,
+                             NNAdapterError *error) {
+    double began = acme_now();
+    if (!request->stream) return run(execution, request, began, error);
+    computation *work = malloc(sizeof *work);
+    if (!work) return acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for a task");
+    *work = (computation){.task.run = run_computation, .execution = execution, .request = request, .began = began};
+    acme_submit(request->stream, &work->task);
+    return NNADAPTER_OK;
+}

@@ -1,0 +1,55 @@
+"""Compiles the driver into a plain shared library beside acme_c/__init__.py; it needs nothing of Python."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+HERE = Path(__file__).parent
+
+
+def header_folder() -> str:
+    """Where nnadapter_driver.h lies: with the nnadapter that is installed, else in the repository of this example."""
+    if find_spec("nnadapter") is None:
+        return str(HERE / ".." / ".." / ".." / "nnadapter" / "include")
+    import nnadapter
+
+    return nnadapter.get_include()
+
+
+class PlainLibrary(build_ext):
+    """Names the library for what it is: no module of one version of Python."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """The file's path in the package."""
+        return str(Path(*fullname.split("."))) + ".so"
+
+    def get_export_symbols(self, ext: Extension) -> list[str]:
+        """The one symbol of a driver."""
+        return ["nnadapter_driver"]
+
+
+class AnyPython(bdist_wheel):
+    """Marks the wheel as good for every Python 3 on this platform."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """The wheel's tags."""
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(
+    cmdclass={"build_ext": PlainLibrary, "bdist_wheel": AnyPython},
+    ext_modules=[
+        Extension(
+            "acme_c.nnadapter_acme_c",
+            sources=sorted(str(path.relative_to(HERE)) for path in (HERE / "csrc").glob("*.c")),
+            depends=["csrc/acme.h"],
+            include_dirs=[header_folder()],
+            define_macros=[("_POSIX_C_SOURCE", "200809L")],
+            extra_compile_args=["-std=c11", "-O3", "-fvisibility=hidden", "-pthread"],
+            extra_link_args=["-pthread", "-lm"],
+        )
+    ],
+)

@@ -1,0 +1,1 @@
+"""Drivers that are shared libraries, behind the C interface of `nnadapter/include/nnadapter_driver.h`."""

@@ -1,0 +1,87 @@
+"""Computations: requests that are made once and filled with addresses for every run."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nnadapter.drivers.native.codes import DATA_TYPES
+from nnadapter.drivers.native.control import Control
+from nnadapter.drivers.native.memory import DeviceMemory
+from nnadapter.drivers.native.models import aligned, contents
+from nnadapter.drivers.native.packing import PACKED, pack, unpack
+from nnadapter.drivers.native.structures import Holder, make
+from nnadapter.ir.operand import Array, OperandType
+
+
+class Call:
+    """One NNAdapterComputeRequest with its tensors; used by one computation at a time.
+
+    Args:
+        inputs: types of the model's inputs.
+        outputs: types of the model's outputs.
+        stream: the stream's handle; None to be done when the driver returns.
+        control: deadline and cancelling.
+    """
+
+    def __init__(
+        self, inputs: Sequence[OperandType], outputs: Sequence[OperandType], stream: int | None, control: Control
+    ) -> None:
+        self._types = tuple(inputs), tuple(outputs)
+        self._holder = Holder()
+        self._inputs = [_tensor(self._holder, type_) for type_ in inputs]
+        self._outputs = [_tensor(self._holder, type_) for type_ in outputs]
+        request = make(
+            "ComputeRequest",
+            input_count=len(self._inputs),
+            output_count=len(self._outputs),
+            inputs=self._holder.pointers(map(ctypes.addressof, self._inputs)),
+            outputs=self._holder.pointers(map(ctypes.addressof, self._outputs)),
+            stream=stream,
+            control=control.build(self._holder),
+        )
+        self.request: int = ctypes.addressof(self._holder.keep(request))
+        """Where the request is."""
+        self._given: Sequence[Array] = ()
+        self._made: Sequence[Array] = ()
+
+    def take(self, inputs: Sequence[Array]) -> None:
+        """Let the request read from arrays and write to new ones."""
+        pairs = zip(self._types[0], inputs, strict=True)
+        self._given = [pack(array) if type_.dtype in PACKED else aligned(array) for type_, array in pairs]
+        self._made = [_room(type_) for type_ in self._types[1]]
+        for tensor, array in zip((*self._inputs, *self._outputs), (*self._given, *self._made), strict=True):
+            tensor.data, tensor.memory = contents(array), None
+
+    def place(self, inputs: Sequence[DeviceMemory], outputs: Sequence[DeviceMemory]) -> None:
+        """Let the request read from device memory and write to it."""
+        for tensor, memory in zip((*self._inputs, *self._outputs), (*inputs, *outputs), strict=True):
+            tensor.data, tensor.memory = None, memory.handle
+
+    def results(self) -> list[Array]:
+        """The arrays that were written, which the call lets go of."""
+        made, self._given, self._made = self._made, (), ()
+        return [
+            unpack(array, type_.dtype, type_.dimensions) if type_.dtype in PACKED else array
+            for type_, array in zip(self._types[1], made, strict=True)
+        ]
+
+
+def _tensor(holder: Holder, type_: OperandType) -> Any:
+    tensor = make(
+        "Tensor",
+        data_type=DATA_TYPES[type_.dtype],
+        rank=type_.rank,
+        dimensions=holder.values("i64", map(int, type_.dimensions)),
+        bytes=type_.nbytes,
+    )
+    return holder.keep(tensor)
+
+
+def _room(type_: OperandType) -> Array:
+    if type_.dtype in PACKED:
+        return np.empty(type_.nbytes, np.uint8)
+    return np.empty(type_.dimensions, type_.dtype.array_type)

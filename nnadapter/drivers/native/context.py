@@ -1,0 +1,92 @@
+"""A context of a driver in C. Calls that name it come one at a time."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnadapter.drivers.interface import Admission, Context
+from nnadapter.drivers.native.control import UNLIMITED, Control
+from nnadapter.drivers.native.functions import Functions
+from nnadapter.drivers.native.models import build, contents
+from nnadapter.drivers.native.program import NativeProgram
+from nnadapter.drivers.native.serialised import Border, unseal
+from nnadapter.drivers.native.structures import Holder, make
+from nnadapter.drivers.native.verdicts import Verdicts
+from nnadapter.errors import CompilationError, IncompatibleProgramError
+from nnadapter.ir.model import Model
+from partition.verdict import Verdict
+
+
+class NativeContext(Context):
+    """Asks and compiles."""
+
+    def __init__(self, functions: Functions, device: int, handle: int) -> None:
+        self._functions, self._device, self._handle = functions, device, handle
+        self._lock = threading.Lock()
+
+    def supported(self, model: Model) -> Sequence[Verdict]:
+        """See `Context.supported`."""
+        holder = Holder()
+        verdicts = Verdicts(len(model.operations))
+        with self._lock:
+            self._functions.call("supported", self._handle, build(model, holder), verdicts.array)
+        return verdicts.read()
+
+    def admit(self, model: Model) -> Admission:
+        """See `Context.admit`."""
+        if "admit" not in self._functions:
+            return Admission()
+        holder, verdicts = Holder(), Verdicts(1, supported=True)
+        admission = make("Admission", verdict=verdicts.addresses[0])
+        with self._lock:
+            self._functions.call("admit", self._handle, build(model, holder), ctypes.addressof(admission))
+        facts = {"memory_bytes": int(admission.memory_bytes)} if admission.memory_bytes else {}
+        return Admission(verdict=verdicts.read()[0], facts=facts)
+
+    def compile(self, model: Model) -> NativeProgram:
+        """See `Context.compile`."""
+        return self.compile_within(model, UNLIMITED)
+
+    def compile_within(self, model: Model, control: Control) -> NativeProgram:
+        """As `compile`, with a deadline, somebody who may cancel, and somebody who is told how far it is.
+
+        Raises:
+            CancelledError: the driver was told that nobody wants the program, and stopped.
+            CompilationError: the deadline passed, or the driver failed.
+        """
+        held, passing = Holder(), Holder()
+        request = make("CompileRequest", model=build(model, held), control=control.build(passing))
+        with self._lock:
+            handle = self._functions.made(
+                "compile", self._handle, ctypes.addressof(request), failure=CompilationError, misuse=CompilationError
+            )
+        inputs, outputs = (
+            tuple(model.operands[index].type for index in each) for each in (model.inputs, model.outputs)
+        )
+        return NativeProgram(self._functions, self._device, handle, Border(inputs, outputs), held)
+
+    def restore(self, blob: bytes) -> NativeProgram:
+        """See `Context.restore`."""
+        if "restore" not in self._functions:
+            return super().restore(blob)  # type: ignore[return-value]  # it raises
+        border, data = unseal(self._functions.driver, blob)
+        held, passing = Holder(), Holder()
+        array = held.keep(np.frombuffer(data, np.uint8))
+        request = make("RestoreRequest", data=contents(array), bytes=array.nbytes, control=UNLIMITED.build(passing))
+        with self._lock:
+            handle = self._functions.made(
+                "restore",
+                self._handle,
+                ctypes.addressof(request),
+                failure=IncompatibleProgramError,
+                misuse=IncompatibleProgramError,
+            )
+        return NativeProgram(self._functions, self._device, handle, border, held)
+
+    def close(self) -> None:
+        """See `Context.close`."""
+        self._functions.plain("destroy_context", self._handle)

@@ -1,0 +1,142 @@
+"""What a driver says of its devices, read and checked."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from nnadapter.drivers.capability import (
+    Capability,
+    DeviceInfo,
+    DeviceType,
+    ModelForm,
+    OperationSupport,
+    Option,
+    Threading,
+)
+from nnadapter.drivers.native.attributes import read_option, read_texts
+from nnadapter.drivers.native.codes import DATA_TYPES, DEVICE_TYPES, THREADINGS
+from nnadapter.drivers.native.functions import Functions
+from nnadapter.drivers.native.structures import make, read, read_pointers, read_text
+from nnadapter.drivers.profile import Profile
+from nnadapter.errors import DriverError
+from nnadapter.ir.operand import DataType
+
+_DATA_TYPES = {code: data_type for data_type, code in DATA_TYPES.items()}
+_PROFILE_NUMBERS = (
+    "peak_flops",
+    "bandwidth",
+    "launch_seconds",
+    "transfer_seconds",
+    "transfer_bandwidth",
+    "operation_seconds",
+)
+_PROFILE_FLAGS = ("channels_last", "host_memory", "simulated")
+
+
+def device_infos(functions: Functions) -> tuple[DeviceInfo, ...]:
+    """The devices that the driver lists; none if it does not list any.
+
+    Raises:
+        NNAdapterError: it failed, or listed something that makes no sense.
+    """
+    if "list_devices" not in functions:
+        return (DeviceInfo(name=functions.driver, vendor=functions.vendor, version=functions.version),)
+    array, count = ctypes.c_void_p(), ctypes.c_uint32()
+    functions.call("list_devices", ctypes.addressof(array), ctypes.addressof(count))
+    return tuple(_info(functions, address) for address in _addresses("device infos", array.value, count.value))
+
+
+def capability_of(functions: Functions, device: int) -> Capability:
+    """What an opened device says of itself.
+
+    Raises:
+        NNAdapterError: it failed, or said something that makes no sense.
+    """
+    default = next(code for code, threading in THREADINGS.items() if threading is Threading.SERIAL)
+    found = make("Capability", threading=default)
+    if "describe_device" in functions:
+        functions.call("describe_device", device, ctypes.addressof(found))
+    return Capability(
+        form=ModelForm.IR,
+        threading=_known("threading", THREADINGS, found.threading),
+        memory_bytes=found.memory_bytes or None,
+        options=tuple(_option(each) for each in _addresses("options", found.options, found.option_count)),
+        operations=tuple(
+            _operation(each) for each in _addresses("operations", found.operations, found.operation_count)
+        ),
+        limits=read_text(found.limits),
+        profile=_profile(found.profile) if found.profile else None,
+    )
+
+
+def _info(functions: Functions, address: int) -> DeviceInfo:
+    found = read("DeviceInfo", address)
+    id_ = read_text(found.id)
+    versions = (functions.version, read_text(found.device_version))
+    available = bool(found.available)
+    return DeviceInfo(
+        name=functions.driver if id_ in ("", "0") else f"{functions.driver}:{id_}",
+        vendor=read_text(found.vendor) or functions.vendor,
+        type=_known("type", DEVICE_TYPES, found.type) if found.type else DeviceType.ACCELERATOR,
+        sub_type=read_text(found.sub_type),
+        version=" / ".join(version for version in versions if version),
+        available=available,
+        reason="" if available else read_text(found.reason) or "the driver says no reason; ask its vendor",
+    )
+
+
+def _option(address: int) -> Option:
+    found = read("Option", address)
+    if not found.value:
+        raise DriverError("an option has no value, expected an NNAdapterAttribute with its default")
+    name, default = read_option(found.value)
+    return Option(
+        name=name,
+        default=default,
+        help=read_text(found.help),
+        choices=read_texts(found.choices, found.choice_count),
+        minimum=_minimum(default, found.minimum) if found.has_minimum else None,
+        affects_speed=bool(found.affects_speed),
+    )
+
+
+def _minimum(default: object, minimum: float) -> float | int:
+    return int(minimum) if isinstance(default, int) else minimum
+
+
+def _operation(address: int) -> OperationSupport:
+    found = read("OperationSupport", address)
+    return OperationSupport(
+        type=read_text(found.type),
+        dtypes=_data_types(found.data_types, found.data_type_count),
+        ranks=(found.smallest_rank, found.largest_rank),
+        limits=read_text(found.limits),
+    )
+
+
+def _data_types(address: int | None, count: int) -> frozenset[DataType]:
+    if not address or not count:
+        return frozenset()
+    return frozenset(_known("data type", _DATA_TYPES, code) for code in (ctypes.c_int32 * count).from_address(address))
+
+
+def _profile(address: int) -> Profile:
+    found = read("Profile", address)
+    members: dict[str, Any] = {name: getattr(found, name) for name in _PROFILE_NUMBERS}
+    members.update({name: bool(getattr(found, name)) for name in _PROFILE_FLAGS})
+    return Profile(**members)
+
+
+def _addresses(what: str, array: int | None, count: int) -> tuple[int, ...]:
+    addresses = read_pointers(array, count)
+    found = tuple(address for address in addresses if address)
+    if len(found) < count:
+        raise DriverError(f"{count} {what} were announced and {count - len(found)} are null; report it to the vendor")
+    return found
+
+
+def _known(what: str, table: Any, code: int) -> Any:
+    if code not in table:
+        raise DriverError(f"{what} is {code}, expected one of {', '.join(map(str, table))}; report it to the vendor")
+    return table[code]

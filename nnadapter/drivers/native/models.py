@@ -1,0 +1,87 @@
+"""A model of adapter IR -> NNAdapterModel."""
+
+from __future__ import annotations
+
+from nnadapter.drivers.native.attributes import attribute
+from nnadapter.drivers.native.codes import DATA_TYPES, LAYOUTS, LIFETIMES
+from nnadapter.drivers.native.packing import PACKED, pack
+from nnadapter.drivers.native.structures import Holder
+from nnadapter.ir.model import Model, Operation
+from nnadapter.ir.operand import Array, Operand, Quantisation
+from nnadapter.ir.operations import schema_of
+
+
+def build(model: Model, holder: Holder) -> int:
+    """Return the address of `model` in C; it lives as long as `holder`. Only constants that are packed are copied."""
+    operands = [_operand(holder, operand) for operand in model.operands]
+    operations = [_operation(holder, operation) for operation in model.operations]
+    return holder.make(
+        "Model",
+        operand_count=len(operands),
+        operation_count=len(operations),
+        input_count=len(model.inputs),
+        output_count=len(model.outputs),
+        operands=holder.pointers(operands),
+        operations=holder.pointers(operations),
+        inputs=holder.values("i32", model.inputs),
+        outputs=holder.values("i32", model.outputs),
+    )
+
+
+def contents(array: Array) -> int | None:
+    """The address of an array's first element; None if it has none."""
+    address: int = array.__array_interface__["data"][0]
+    return address if array.nbytes else None
+
+
+def aligned(array: Array) -> Array:
+    """Return `array` contiguous, with every element where its type belongs; copied only where it must be."""
+    # A scalar is contiguous; copying it by ascontiguousarray would give it an axis.
+    return array if array.flags.c_contiguous and array.flags.aligned else array.copy(order="C")
+
+
+def _operand(holder: Holder, operand: Operand) -> int:
+    type_ = operand.type
+    return holder.make(
+        "Operand",
+        name=operand.name.encode(),
+        data_type=DATA_TYPES[type_.dtype],
+        layout=LAYOUTS[type_.layout],
+        lifetime=LIFETIMES[operand.lifetime],
+        rank=type_.rank,
+        dimensions=holder.values("i64", map(int, type_.dimensions)),
+        quantisation=None if type_.quantisation is None else _quantisation(holder, type_.quantisation),
+        data=None if operand.value is None else _constant(holder, operand, operand.value),
+        bytes=type_.nbytes,
+    )
+
+
+def _constant(holder: Holder, operand: Operand, value: Array) -> int | None:
+    return contents(holder.keep(pack(value) if operand.type.dtype in PACKED else aligned(value)))
+
+
+def _quantisation(holder: Holder, quantisation: Quantisation) -> int:
+    return holder.make(
+        "Quantisation",
+        axis=-1 if quantisation.axis is None else quantisation.axis,
+        count=len(quantisation.scale),
+        scales=holder.values("f64", quantisation.scale),
+        zero_points=holder.values("i64", quantisation.zero_point),
+    )
+
+
+def _operation(holder: Holder, operation: Operation) -> int:
+    kinds = {row.name: row.kind for row in schema_of(operation.type).attributes}
+    attributes = [attribute(holder, name, kinds[name], value) for name, value in operation.attributes.items()]
+    return holder.make(
+        "Operation",
+        type=operation.type.encode(),
+        input_count=len(operation.inputs),
+        output_count=len(operation.outputs),
+        attribute_count=len(attributes),
+        origin_count=len(operation.origins),
+        inputs=holder.values("i32", operation.inputs),
+        outputs=holder.values("i32", operation.outputs),
+        attributes=holder.pointers(attributes),
+        origins=holder.texts(operation.origins),
+    )

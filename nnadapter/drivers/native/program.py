@@ -1,0 +1,127 @@
+"""Programs and executions of a driver in C."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from nnadapter.drivers.interface import Execution, Program
+from nnadapter.drivers.native.calls import Call
+from nnadapter.drivers.native.control import UNLIMITED, Control
+from nnadapter.drivers.native.functions import Functions
+from nnadapter.drivers.native.memory import DeviceMemory
+from nnadapter.drivers.native.serialised import Border, seal
+from nnadapter.drivers.native.streams import Stream
+from nnadapter.drivers.native.structures import SIGNATURES, Holder, make
+from nnadapter.errors import ExecutionError
+from nnadapter.ir.operand import Array
+
+
+class NativeExecution(Execution):
+    """Computes straight from the caller's arrays into new ones, by a stream where the driver has streams."""
+
+    def __init__(self, functions: Functions, device: int, handle: int, border: Border, held: Holder) -> None:
+        self._functions, self._device, self._handle, self._border = functions, device, handle, border
+        self._held = held  # the driver reads from it, even where nobody has the program any more
+        # Where the device is re-entrant many threads take from it and add to it, which is atomic.
+        self._free: deque[tuple[Call, Stream | None]] = deque()
+
+    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute`."""
+        with self._borrowed() as (call, stream):
+            call.take(inputs)
+            self._run(call, stream)
+            return call.results()
+
+    def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
+        """As `compute`, with a deadline and somebody who may cancel.
+
+        Raises:
+            CancelledError: the driver was told that nobody wants the result, and stopped.
+            ExecutionError: the deadline passed, or the computation failed.
+        """
+        call, stream = self._new_call(control)
+        try:
+            call.take(inputs)
+            self._run(call, stream)
+            return call.results()
+        finally:
+            if stream is not None:
+                stream.close()
+
+    def compute_on_device(self, inputs: Sequence[DeviceMemory], outputs: Sequence[DeviceMemory]) -> None:
+        """Compute from device memory into device memory, done on return; both in the order of the model's."""
+        with self._borrowed() as (call, stream):
+            call.place(inputs, outputs)
+            self._run(call, stream)
+
+    def close(self) -> None:
+        """See `Execution.close`."""
+        for _, stream in self._free:
+            if stream is not None:
+                stream.close()
+        self._functions.plain("destroy_execution", self._handle)
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[tuple[Call, Stream | None]]:
+        """A call that nobody else uses meanwhile."""
+        try:
+            pair = self._free.pop()
+        except IndexError:
+            pair = self._new_call(UNLIMITED)
+        try:
+            yield pair
+        finally:
+            self._free.append(pair)
+
+    def _new_call(self, control: Control) -> tuple[Call, Stream | None]:
+        stream = Stream(self._functions, self._device) if "create_stream" in self._functions else None
+        return Call(*self._border, None if stream is None else stream.handle, control), stream
+
+    def _run(self, call: Call, stream: Stream | None) -> None:
+        self._functions.call("compute", self._handle, call.request, failure=ExecutionError, misuse=ExecutionError)
+        if stream is not None:
+            stream.synchronise()
+
+
+class NativeProgram(Program):
+    """Keeps what the driver may read as long as the program lives: the model with its constants, the restored bytes."""
+
+    def __init__(self, functions: Functions, device: int, handle: int, border: Border, held: Holder) -> None:
+        self._functions, self._device, self._handle = functions, device, handle
+        self._border, self._held = border, held
+        self._lock = threading.Lock()
+
+    def create_execution(self) -> NativeExecution:
+        """See `Program.create_execution`."""
+        with self._lock:
+            handle = self._functions.made("create_execution", self._handle, failure=ExecutionError)
+        return NativeExecution(self._functions, self._device, handle, self._border, self._held)
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `Program.memory_bytes`."""
+        known = "program_memory" in self._functions
+        return int(self._functions.plain("program_memory", self._handle)) if known else 0
+
+    def serialise(self) -> bytes | None:
+        """See `Program.serialise`."""
+        if "serialise" not in self._functions:
+            return None
+        parts: list[bytes] = []
+
+        def write(_: int | None, data: int | None, nbytes: int) -> int:
+            parts.append(ctypes.string_at(data, nbytes) if data and nbytes else b"")
+            return 0
+
+        callback = SIGNATURES["write"](write)
+        writer = make("Writer", write=ctypes.cast(callback, ctypes.c_void_p).value)
+        self._functions.call("serialise", self._handle, ctypes.addressof(writer))
+        return seal(self._functions.driver, self._border, parts)
+
+    def close(self) -> None:
+        """See `Program.close`."""
+        self._functions.plain("destroy_program", self._handle)

@@ -1,0 +1,98 @@
+"""ctypes classes made of the table of the C interface, and what is done with them: make one, read one."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from nnadapter.drivers.native.layout import FUNCTIONS, STRUCTURES, UNIONS, VERSION, Members
+
+_TYPES: dict[str, Any] = {
+    "i32": ctypes.c_int32,
+    "u32": ctypes.c_uint32,
+    "i64": ctypes.c_int64,
+    "u64": ctypes.c_uint64,
+    "f64": ctypes.c_double,
+    "text": ctypes.c_char_p,
+    "pointer": ctypes.c_void_p,
+    "status": ctypes.c_int32,
+    "nothing": None,
+}
+
+
+def _declare(base: type, name: str, members: Members) -> Any:
+    return type(f"NNAdapter{name}", (base,), {"_fields_": [(member, _TYPES[type_]) for member, type_ in members]})
+
+
+for _name, _members in UNIONS.items():
+    _TYPES[_name] = _declare(ctypes.Union, _name, _members)
+
+CLASSES: Mapping[str, Any] = MappingProxyType(
+    {name: _declare(ctypes.Structure, name, members) for name, members in STRUCTURES.items()}
+)
+"""The class of every structure, by its name in the table."""
+SIGNATURES: Mapping[str, Any] = MappingProxyType(
+    {name: ctypes.CFUNCTYPE(*(_TYPES[type_] for type_ in types)) for name, types in FUNCTIONS.items()}
+)
+"""The type of a pointer to every function. Calls through it let other Python threads run."""
+ATTRIBUTE_VALUE: Any = _TYPES["AttributeValue"]
+"""The class of the union of an attribute."""
+CODED_VERSION = VERSION[0] << 16 | VERSION[1]
+"""NNADAPTER_VERSION."""
+
+
+def make(name: str, /, **members: Any) -> Any:
+    """Return a new structure with its size and version set, and those members; all others are 0."""
+    made = CLASSES[name](**members)
+    made.size, made.version = ctypes.sizeof(made), CODED_VERSION
+    return made
+
+
+def read(name: str, address: int) -> Any:
+    """Return a copy of the structure at an address as far as its own `size` says it goes; what lies beyond is 0."""
+    kind = CLASSES[name]
+    made = kind()
+    there = ctypes.c_uint32.from_address(address).value
+    ctypes.memmove(ctypes.addressof(made), address, min(there, ctypes.sizeof(kind)))
+    return made
+
+
+def read_pointers(address: int | None, count: int) -> tuple[int | None, ...]:
+    """The pointers in an array of them; none where the array is null."""
+    return tuple((ctypes.c_void_p * count).from_address(address)) if address and count else ()
+
+
+def read_text(value: bytes | None) -> str:
+    """A string of a driver: what is no UTF-8 is shown as replaced; empty if it is null."""
+    return (value or b"").decode("utf-8", "replace")
+
+
+class Holder:
+    """Makes what structures point to, and keeps it alive as long as it lives itself."""
+
+    def __init__(self) -> None:
+        self._kept: list[Any] = []
+
+    def keep(self, thing: Any) -> Any:
+        """Return `thing`, kept."""
+        self._kept.append(thing)
+        return thing
+
+    def make(self, name: str, /, **members: Any) -> int:
+        """The address of a new structure; see `make`."""
+        return ctypes.addressof(self.keep(make(name, **members)))
+
+    def values(self, type_: str, values: Iterable[Any]) -> int | None:
+        """The address of an array of values of a type of the table; None if there are none."""
+        given: Sequence[Any] = tuple(values)
+        return ctypes.addressof(self.keep((_TYPES[type_] * len(given))(*given))) if given else None
+
+    def pointers(self, addresses: Iterable[int | None]) -> int | None:
+        """The address of an array of pointers."""
+        return self.values("pointer", addresses)
+
+    def texts(self, texts: Iterable[str]) -> int | None:
+        """The address of an array of pointers to strings."""
+        return self.values("text", (text.encode() for text in texts))

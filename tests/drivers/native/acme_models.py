@@ -1,0 +1,97 @@
+"""Models for acme_c, against ONNX Runtime; also a program, for a process in which the sanitizers look on.
+
+    python -m tests.drivers.native.acme_models
+
+wants `acme_c` among the devices.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import numpy as np
+
+import nnadapter as nna
+from nnadapter.drivers import registry
+from tests.models import parse, run_whole
+
+HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
+MODELS = {
+    "conv": "(float[2,6,9,11] x, float[4,3,3,2] w, float[4] b) => (float[?,?,?,?] y) "
+    "{ y = Conv<pads=[1,0,2,1], strides=[2,1], dilations=[1,2], group=2>(x, w, b) }",
+    "depthwise": "(float[1,5,7,6] x, float[5,1,3,3] w) => (float[?,?,?,?] y) "
+    "{ y = Conv<pads=[1,1,1,1], group=5>(x, w) }",
+    "pointwise": "(float[1,3,1,1] x, float[8,3,1,1] w) => (float[?,?,?,?] y) { y = Conv(x, w) }",
+    "far_pads": "(float[1,1,2,2] x, float[1,1,2,2] w) => (float[?,?,?,?] y) { y = Conv<pads=[3,3,3,3]>(x, w) }",
+    "gemm": "(float[5,19] x, float[7,19] w, float[7] b) => (float[?,?] y) { y = Gemm<transB=1>(x, w, b) }",
+    "matmul": "(float[3,1,4,5] x, float[2,5,6] w) => (float[?,?,?,?] y) { y = MatMul(x, w) }",
+    "vectors": "(float[9] x, float[9] w) => (float y) { y = MatMul(x, w) }",
+    "row": "(float[9] x, float[3,9,2] w) => (float[?,?] y) { y = MatMul(x, w) }",
+    "column": "(float[3,2,9] x, float[9] w) => (float[?,?] y) { y = MatMul(x, w) }",
+    "add": "(float[3,1,5] x, float[2,1] w) => (float[?,?,?] y) { y = Add(x, w) }",
+    "scalars": "(float x, float w) => (float y) { a = Add(x, w) y = Relu(a) }",
+    "empty": "(float[0,3] x, float[1,3] w) => (float[?,?] y) { a = Add(x, w) y = Relu(a) }",
+    "max": "(float[1,2,9,8] x) => (float[?,?,?,?] y) "
+    "{ y = MaxPool<kernel_shape=[3,2], strides=[2,3], pads=[1,0,2,0], dilations=[2,1], ceil_mode=1>(x) }",
+    "average": "(float[1,2,9,8] x) => (float[?,?,?,?] y) "
+    "{ y = AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,0,1]>(x) }",
+    "average_all": "(float[1,2,9,8] x) => (float[?,?,?,?] y) "
+    "{ y = AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], count_include_pad=1>(x) }",
+    "mixed": "(float[1,3,16,16] x, float[4,3,3,3] w) => (float[?,?,?,?] y) "
+    "{ a = Conv<pads=[1,1,1,1]>(x, w) b = Relu(a) c = Sin(b) d = Add(c, b) y = MaxPool<kernel_shape=[2,2]>(d) }",
+    "twice": "(float[2,3] x) => (float[2,3] y, float[2,3] z) { y = Relu(x) z = Add(y, y) }",
+}
+
+
+def model_of(name):
+    return parse(f"{HEAD} {name} {MODELS[name]}".replace("?", "N"))
+
+
+def feeds_of(model, seed=0):
+    generator = np.random.default_rng(seed)
+    shapes = {each.name: [size.dim_value for size in each.type.tensor_type.shape.dim] for each in model.graph.input}
+    return {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def check(name, device="acme_c"):
+    """Run a model in a session on the device, with nothing allowed to fail, and compare."""
+    model = model_of(name)
+    feeds = feeds_of(model)
+    with nna.InferenceSession(model, devices=device) as session:
+        results = session.run(None, feeds)
+        assert session.report().coverage.nodes > 0.5 and not session.provenance.fell_back
+        run_beside_each_other(session, feeds, results)
+    for result, expected in zip(results, run_whole(model, feeds), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def run_beside_each_other(session, feeds, expected):
+    """The same results in several threads at once."""
+    wrong = []
+
+    def run():
+        for _ in range(3):
+            pairs = zip(session.run(None, feeds), expected, strict=True)
+            wrong.extend(1 for one, other in pairs if not np.array_equal(one, other))
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def main():
+    warnings.simplefilter("error")
+    for name in MODELS:
+        check(name)
+    check("mixed", ("acme_c:1", {"switched_off": ["RELU"]}))
+    statistics = registry.open_device("acme_c").memory_statistics()
+    assert statistics.used_bytes == 0 and statistics.peak_bytes > 0, statistics
+    print(f"{len(MODELS)} models are right, no device memory is left behind")
+
+
+if __name__ == "__main__":
+    main()

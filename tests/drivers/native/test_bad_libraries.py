@@ -1,0 +1,134 @@
+"""Everything that can be wrong with a library is a row with what to do, and breaks nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nnadapter.drivers import registry
+from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
+from tests.c_compiler import compile_library, needs_compiler
+
+TRIAL = Path(__file__).with_name("trial.c")
+BAD = {
+    "nosymbol": (["-DNO_SYMBOL", "-Wno-unused"], r"exports no nnadapter_driver; it is no driver"),
+    "major": (["-DTABLE_VERSION=(2u<<16)"], r"was written for driver interface 2\.0, this nnadapter has 1\.0; install"),
+    "minor": (["-DTABLE_VERSION=NNADAPTER_VERSION+9"], r"was written for driver interface 1\.9, .*another nnadapter"),
+    "refuses": (["-DREFUSES"], r"does not serve driver interface 1\.0; install a driver for 1\.x"),
+    "lacking": (["-DLACKING"], r"lacks the required functions supported, destroy_program; its vendor"),
+    "small": (["-DTABLE_SIZE=offsetof(NNAdapterDriver, compute)"], r"lacks the required functions compute"),
+    "nosize": (["-DTABLE_SIZE=0"], r"says it has 0 bytes, expected its sizeof"),
+    "half": (["-DHALF_GROUP"], r"has the group 'serialisation' without restore"),
+    "threading": (["-DODD_THREADING"], r"threading is 12, expected one of 1, 2, 3"),
+    "nulloption": (["-DNULL_OPTION"], r"2 options were announced and 1 are null"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of NNADAPTER_DRIVER_PATH; call `registry.refresh` when it has changed."""
+    monkeypatch.setenv("NNADAPTER_DRIVER_PATH", str(tmp_path))
+    yield tmp_path
+    monkeypatch.delenv("NNADAPTER_DRIVER_PATH")
+    registry.refresh()
+
+
+def row(name):
+    registry.refresh()
+    rows = {each.name: each for each in registry.devices()}
+    assert rows["cpu"].available and rows["fake_npu"].available
+    return rows[name]
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", sorted(BAD))
+def test_a_bad_library_is_a_row_with_what_to_do(folder, name):
+    flags, message = BAD[name]
+    compile_library(folder / f"nnadapter_bad_{name}.so", *flags, TRIAL)
+    found = row(f"bad_{name}")
+    assert not found.available and found.distribution == "NNADAPTER_DRIVER_PATH"
+    with pytest.raises(DeviceUnavailableError, match=message) as caught:
+        registry.open_device(f"bad_{name}")
+    assert found.reason in str(caught.value)
+
+
+@needs_compiler
+def test_a_missing_dependency_is_named(folder, tmp_path):
+    (tmp_path / "needed.c").write_text("int needed(void); int needed(void) { return 1; }")
+    compile_library(tmp_path / "libneeded.so", "-fvisibility=default", tmp_path / "needed.c")
+    flags = ("-Wl,--no-as-needed", f"-L{tmp_path}", "-lneeded")
+    compile_library(folder / "nnadapter_bad_needy.so", TRIAL, *flags)
+    (tmp_path / "libneeded.so").unlink()
+    assert "libneeded.so" in row("bad_needy").reason and "install what it needs" in row("bad_needy").reason
+
+
+def test_a_file_that_is_no_library(folder):
+    (folder / "libnnadapter_bad_text.so").write_text("no library")
+    assert "did not load" in row("bad_text").reason
+
+
+def test_a_library_that_is_not_there(folder):
+    (folder / "nnadapter_bad_link.so").symlink_to(folder / "nowhere.so")
+    assert "is not there; install the driver again" in row("bad_link").reason
+
+
+def test_only_names_of_libraries_count(folder):
+    for name in ("acme.so", "nnadapter_.so", "nnadapter_x.txt", "nnadapter_X.so", "nnadapter_y.so.1"):
+        (folder / name).write_text("")
+    registry.refresh()
+    assert not {"acme", "", "x", "X", "y"} & set(registry.sources())
+
+
+def test_a_folder_that_is_not_there_has_no_drivers(monkeypatch, tmp_path):
+    monkeypatch.setenv("NNADAPTER_DRIVER_PATH", f"{tmp_path / 'none'}:")
+    registry.refresh()
+    assert "cpu" in registry.sources()
+
+
+def test_names_are_listed_without_loading(folder):
+    (folder / "nnadapter_bad_lazy.so").write_text("no library")
+    registry.refresh()
+    assert "bad_lazy" in registry.sources() and "bad_lazy" not in registry._loaded
+    with pytest.raises(DeviceNotFoundError, match="did you mean 'bad_lazy'"):
+        registry.open_device("bad_lazi")
+    assert "bad_lazy" not in registry._loaded
+
+
+def test_two_of_one_name_are_a_row_and_built_in_names_stay(folder, tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.setenv("NNADAPTER_DRIVER_PATH", f"{folder}:{other}")
+    for name in ("nnadapter_bad_twin.so", "nnadapter_cpu.so"):
+        (folder / name).write_text("")
+        shutil.copy(folder / name, other)
+    found = row("bad_twin")
+    assert "two drivers are named 'bad_twin'" in found.reason and "remove one of them" in found.reason
+
+
+@needs_compiler
+@pytest.mark.parametrize("target", ["cabi_trial_module", "cabi_trial_module:LIBRARY", "cabi_trial_module:TEXT"])
+def test_an_entry_point_names_a_library(tmp_path, monkeypatch, target):
+    library = compile_library(tmp_path / "anything.so", TRIAL)
+    (tmp_path / "cabi_trial_module.py").write_text(
+        f"from pathlib import Path\nTEXT = {str(library)!r}\nLIBRARY = Path(TEXT)\n"
+    )
+    _distribute(tmp_path, f"cabi = {target}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = row("cabi")
+    assert found.available and found.distribution == "cabi 1.0" and found.vendor == "Trial" and found.version == "3"
+
+
+def test_a_module_that_names_none_is_told_what_to_name(tmp_path, monkeypatch):
+    (tmp_path / "cabi_empty_module.py").write_text("")
+    _distribute(tmp_path, "cabi_empty = cabi_empty_module")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "whose LIBRARY is the path of a driver in C" in row("cabi_empty").reason
+
+
+def _distribute(site, line):
+    folder = site / "cabi-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: cabi\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(f"[nnadapter.drivers]\n{line}\n")

@@ -1,0 +1,103 @@
+"""The header and the loader's table say the same; the header compiles as C and as C++."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers.native import codes
+from nnadapter.drivers.native.layout import FUNCTIONS, GROUPS, REQUIRED, STRUCTURES, UNIONS
+from nnadapter.drivers.native.structures import CLASSES, CODED_VERSION
+from tests.c_compiler import compile_c, needs_compiler
+
+HEADER = Path(nna.get_include()) / "nnadapter_driver.h"
+TEXT = HEADER.read_text(encoding="utf-8")
+
+
+def program(lines):
+    head = ("#include <stdio.h>", "#include <nnadapter_driver.h>", "int main(void) {")
+    return "\n".join((*head, *lines, "return 0; }", ""))
+
+
+def printed(folder, lines):
+    source = folder / "print.c"
+    source.write_text(program(lines))
+    done = subprocess.run([compile_c(folder / "print", source)], capture_output=True, text=True, check=True)
+    return [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+
+
+@needs_compiler
+def test_every_member_lies_where_c_puts_it(tmp_path):
+    members = [(name, member) for name, fields in STRUCTURES.items() for member, _ in fields]
+    lines = [
+        f'printf("%zu %zu %zu\\n", sizeof(NNAdapter{name}), offsetof(NNAdapter{name}, {member}), '
+        f"sizeof(((NNAdapter{name} *)0)->{member}));"
+        for name, member in members
+    ]
+    ours = [
+        (ctypes.sizeof(CLASSES[name]), getattr(CLASSES[name], member).offset, getattr(CLASSES[name], member).size)
+        for name, member in members
+    ]
+    assert printed(tmp_path, lines) == ours
+
+
+@needs_compiler
+def test_every_code_means_the_same(tmp_path):
+    named = [*codes.Status, *codes.Kind, *codes.DATA_TYPES.items(), *codes.LAYOUTS.items(), *codes.LIFETIMES.items()]
+    pairs = [(each.name, each) if not isinstance(each, tuple) else (each[0].name, each[1]) for each in named]
+    for table in (codes.DEVICE_TYPES, codes.THREADINGS, codes.REASONS):
+        pairs += [(each.name, code) for code, each in table.items()]
+    found = printed(tmp_path, [f'printf("%d\\n", (int)NNADAPTER_{name});' for name, _ in pairs])
+    assert found == [(int(code),) for _, code in pairs]
+    assert printed(tmp_path, ['printf("%u\\n", NNADAPTER_VERSION);']) == [(CODED_VERSION,)]
+
+
+@needs_compiler
+@pytest.mark.parametrize("standard", ["c11", "c17"])
+def test_it_is_plain_c(tmp_path, standard):
+    source = tmp_path / "only.c"
+    source.write_text(program([]))
+    compile_c(tmp_path / "only", f"-std={standard}", "-pedantic", source)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler: no g++")
+def test_it_is_cpp_too(tmp_path):
+    source = tmp_path / "only.cc"
+    source.write_text("#include <nnadapter_driver.h>\nNNAdapterModel model = {};\n")
+    command = ["g++", "-std=c++11", "-Wall", "-Wextra", "-Werror", f"-I{nna.get_include()}", "-fsyntax-only", source]
+    assert subprocess.run(command, capture_output=True, text=True).stderr == ""
+
+
+def test_the_table_has_every_member_of_the_header():
+    bodies = dict(re.findall(r"typedef struct NNAdapter(\w+) \{(.*?)^\} NNAdapter", TEXT, re.MULTILINE | re.DOTALL))
+    assert bodies.keys() == STRUCTURES.keys()
+    for name, body in bodies.items():
+        body = re.sub(r"/\*.*?\*/|union \{.*?\}", "", body, flags=re.DOTALL)
+        for member in re.findall(r"\(\*(\w+)\)\([^;]*;", body):
+            body = re.sub(rf"[^;]*\(\*{member}\)\([^;]*;", f" void {member};", body, count=1)
+        parts = [part for line in body.split(";") if line.strip() for part in line.split(",")]
+        declared = [re.findall(r"\w+", part)[-1] for part in parts]
+        assert declared == [member for member, _ in STRUCTURES[name]], name
+
+
+def test_every_structure_says_its_size_and_version_first():
+    assert all(members[:2] == (("size", "u32"), ("version", "u32")) for members in STRUCTURES.values())
+
+
+def test_functions_have_signatures():
+    groups = {name for structure in GROUPS.values() for name, _ in STRUCTURES[structure][2:]}
+    assert groups < FUNCTIONS.keys() and set(REQUIRED) < FUNCTIONS.keys()
+    union = re.search(r"union \{(.*?)\}", TEXT, re.DOTALL)[1]
+    assert [name for name, _ in UNIONS["AttributeValue"]] == re.findall(r"(\w+);", union)
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_functions_take_as_much_as_in_the_header(name):
+    found = re.search(rf"(?:\(\*{name}\)|\*{name})\(([^;]*)\);", TEXT)
+    assert len(found[1].split(",")) == len(FUNCTIONS[name]) - 1

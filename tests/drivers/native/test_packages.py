@@ -1,0 +1,66 @@
+"""The example's packages: wheels by setuptools and by CMake, and what is found once they are installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.c_compiler import ACME, ROOT, needs_compiler
+
+pytestmark = needs_compiler
+SHOW = (
+    "import json, nnadapter as nna\n"
+    "rows = {row.name: row for row in nna.devices()}\n"
+    "print(json.dumps([rows['acme_c'].available, rows['acme_c'].distribution, rows['acme_c'].reason]))"
+)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """The example where it lies in the repository, so that building leaves nothing behind there."""
+    shutil.copytree(ACME, tmp_path / "examples" / "drivers" / "acme_c")
+    shutil.copytree(ROOT / "nnadapter" / "include", tmp_path / "nnadapter" / "include")
+    return tmp_path / "examples" / "drivers" / "acme_c"
+
+
+def run(*command, **environment):
+    done = subprocess.run(
+        list(map(str, command)), env={**os.environ, **environment}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(("folder", "backend"), [(".", "setuptools"), ("cmake", "scikit_build_core")])
+def test_a_wheel_is_built_installed_and_found(tree, tmp_path, folder, backend):
+    if find_spec(backend) is None or (folder == "cmake" and shutil.which("cmake") is None):
+        pytest.skip(f"{backend} or what it needs is not installed")
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
+    site = tmp_path / "site"
+    run(*pip, "--no-build-isolation", "--target", site, tree / folder, PYTHONPATH=str(ROOT))
+    found = run(sys.executable, "-c", SHOW, PYTHONPATH=os.pathsep.join((str(ROOT), str(site))))
+    assert found.strip() == '[true, "acme-c 1.0", ""]'
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no cmake")
+def test_cmake_builds_it_alone(tree, tmp_path):
+    build = tmp_path / "build"
+    run("cmake", "-S", tree, "-B", build)
+    run("cmake", "--build", build)
+    found = run(sys.executable, "-c", SHOW, PYTHONPATH=str(ROOT), NNADAPTER_DRIVER_PATH=str(build))
+    assert found.strip() == '[true, "NNADAPTER_DRIVER_PATH", ""]'
+
+
+def test_a_module_without_its_library_is_a_row(tmp_path):
+    shutil.copytree(ACME / "acme_c", tmp_path / "acme_c")
+    (tmp_path / "acme_c-1.0.dist-info").mkdir()
+    (tmp_path / "acme_c-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-c\nVersion: 1.0\n")
+    Path(tmp_path / "acme_c-1.0.dist-info" / "entry_points.txt").write_text("[nnadapter.drivers]\nacme_c = acme_c\n")
+    found = run(sys.executable, "-c", SHOW, PYTHONPATH=os.pathsep.join((str(ROOT), str(tmp_path))))
+    assert "is not there; install the driver again" in found

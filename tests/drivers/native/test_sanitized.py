@@ -1,0 +1,60 @@
+"""The example driver in a process in which the address and undefined-behaviour sanitizers look on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.c_compiler import COMPILER, ROOT, SANITIZERS, compile_acme, needs_compiler
+
+pytestmark = needs_compiler
+
+
+def runtimes():
+    """Libraries that must be loaded before Python is: the sanitizer's, and the one whose exceptions it looks at."""
+    names = ("libasan.so", "libstdc++.so.6")
+    asked = [subprocess.run([COMPILER, f"-print-file-name={name}"], capture_output=True, text=True) for name in names]
+    return [done.stdout.strip() for done in asked if Path(done.stdout.strip()).is_absolute()]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    if len(runtimes()) < 2:
+        pytest.skip("the C compiler has no libasan.so, or no libstdc++.so.6")
+    folder = compile_acme(tmp_path_factory.mktemp("sanitized"), *SANITIZERS).parent
+    return {
+        **os.environ,
+        "LD_PRELOAD": " ".join(runtimes()),
+        # Python itself does not free everything at its end; what the driver leaves is counted by its own statistics.
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "NNADAPTER_DRIVER_PATH": str(folder),
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+def test_models_run_without_a_finding(environment):
+    command = [sys.executable, "-m", "tests.drivers.native.acme_models"]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "models are right, no device memory is left behind" in done.stdout
+    assert "runtime error" not in done.stderr and "AddressSanitizer" not in done.stderr
+
+
+def test_a_mistake_would_be_found(environment):
+    code = (
+        "import numpy as np\n"
+        "from nnadapter.drivers import registry\n"
+        "memory = registry.open_device('acme_c').allocate(8)\n"
+        "memory.nbytes = 4096\n"
+        "handle, memory.handle = memory.handle, None\n"
+        "memory._functions.plain('free_memory', handle)\n"
+        "memory.handle = handle\n"
+        "memory.copy_in(np.zeros(8, np.uint8))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode != 0 and "heap-use-after-free" in done.stderr
