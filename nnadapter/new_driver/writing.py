@@ -1,14 +1,15 @@
 """Writing the package of a new driver from templates.
 
-A template is a file of `templates/LANGUAGE/` with `.template` behind its name. Names of files and their contents hold
-`$name` (the device's and the package's name), `$title` (the same in words) and `$Class`; `package` as the name of a
-folder stands for the package.
+A template is a file of `templates/LANGUAGE/` or `templates/any/` with `.template` behind its name. Names of files and
+their contents hold `$name` (the device's and the package's name), `$title` (the same in words) and `$Class`; `package`
+as the name of a folder stands for the package.
 """
 
 from __future__ import annotations
 
 import keyword
 import re
+import shutil
 import sys
 import tempfile
 from importlib.resources import files
@@ -21,8 +22,9 @@ import onnx.parser
 
 from nnadapter.drivers.registry import sources
 from nnadapter.errors import InvalidOptionError
+from nnadapter.including import get_include
 
-LANGUAGES = ("python",)
+LANGUAGES = ("python", "c")
 """What a driver can be written in."""
 EXAMPLE = "example.onnx"
 """A model in the package, of which the new device takes a part."""
@@ -59,9 +61,13 @@ def write_driver(name: str, folder: Path, language: str = "python") -> tuple[Pat
     words = {"name": name, "title": name.replace("_", " "), "Class": "".join(map(str.capitalize, name.split("_")))}
     try:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as beside:
-            _write(files("nnadapter.new_driver") / "templates" / language, Path(beside) / "new", words)
-            (Path(beside) / "new" / EXAMPLE).write_bytes(onnx.parser.parse_model(_MODEL).SerializeToString())
-            (Path(beside) / "new").rename(folder)
+            new = Path(beside) / "new"
+            for part in ("any", language):
+                _write(files("nnadapter.new_driver") / "templates" / part, new, words)
+            (new / EXAMPLE).write_bytes(onnx.parser.parse_model(_MODEL).SerializeToString())
+            if language == "c":
+                shutil.copy(Path(get_include()) / "nnadapter_driver.h", new / "csrc")
+            new.rename(folder)
     except OSError as error:
         raise InvalidOptionError(
             f"{str(folder)!r} cannot be written: {error.strerror or error}; give another folder"
@@ -81,7 +87,7 @@ def _check_name(name: str) -> None:
 
 
 def _write(source: Traversable, target: Path, words: dict[str, str]) -> None:
-    target.mkdir()
+    target.mkdir(exist_ok=True)
     for entry in source.iterdir():
         if entry.is_dir():
             _write(entry, target / (words["name"] if entry.name == "package" else entry.name), words)

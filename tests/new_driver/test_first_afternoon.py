@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.c_compiler import needs_compiler
+
 PAGE = (Path(__file__).parents[2] / "docs" / "write-a-driver.md").read_text(encoding="utf-8")
 COMMANDS = re.search(r"## Five commands\n.*?```console\n(.*?)```", PAGE, re.DOTALL)[1].splitlines()
 
@@ -31,15 +33,18 @@ def environment(tmp_path_factory):
     return {**os.environ, "PATH": f"{folder}/bin{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": str(folder)}
 
 
+def run(command, environment, folder):
+    done = subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="the scripts of the environment are for a POSIX shell")
-def test_the_five_commands(environment, tmp_path):
+@pytest.mark.parametrize("language", ["python", pytest.param("c", marks=needs_compiler)])
+def test_the_five_commands(environment, tmp_path, language):
+    """As they stand for Python; for C the first one says so."""
     assert len(COMMANDS) == 5
-    said = []
-    for command in COMMANDS:
-        done = subprocess.run(
-            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-        said.append(done.stdout)
+    name, first = f"my_{language}_npu", COMMANDS[0] if language == "python" else f"{COMMANDS[0]} --lang {language}"
+    said = [run(command.replace("my_npu", name), environment, tmp_path) for command in (first, *COMMANDS[1:])]
     assert re.search(r"\d+ passed", said[2])
-    assert "my_npu" in said[3] and "ran on    my_npu: 2 segments" in said[4]
+    assert name in said[3] and f"ran on    {name}: 2 segments" in said[4]
