@@ -97,7 +97,9 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Read text from pictures on an accelerator.")
     parser.add_argument("pictures", nargs="*", type=Path, default=PICTURES, help="pictures (default: all in pictures/)")
-    parser.add_argument("-d", "--device", default="fake_npu", help="comes before the CPU (default: fake_npu)")
+    parser.add_argument(
+        "-d", "--device", default="fake_npu", help="devices before the CPU, with commas (default: fake_npu)"
+    )
     parser.add_argument(
         "--device-of",
         type=lambda text: text.rpartition("=")[::2],
@@ -114,11 +116,12 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def devices_of(chosen: argparse.Namespace, model: Path) -> list[Any]:
-    """The device for a model with its options; the CPU is added by itself."""
+    """The devices for a model with their options; the CPU is added by itself."""
     for part, device in chosen.device_of:
         if part in model.name:
             return [device]
-    return [(chosen.device, {"switched_off": chosen.switch_off}) if chosen.switch_off else chosen.device]
+    options = {"switched_off": chosen.switch_off} if chosen.switch_off else {}
+    return [(name, options) for name in chosen.device.split(",")]
 
 
 def read_all(pictures: Sequence[Path]) -> dict[Path, Reading]:

@@ -79,6 +79,7 @@ ONNX = (
     "nnadapter.drivers.onnxruntime_versions",
     "nnadapter.drivers.execution_providers",
     "nnadapter.drivers.culprits",
+    "nnadapter.drivers.openvino",
     "nnadapter.drivers.reference",
     "nnadapter.drivers.reference_operators",
     "nnadapter.costs.onnx_programs",
@@ -149,7 +150,10 @@ def test_imports_go_one_way(name):
         assert other < rank or room == other_room, f"{name} imports {imported}, which stands above it or beside it"
 
 
-@pytest.mark.parametrize(("package", "allowed"), [("onnx", ONNX), ("onnxruntime", ONNXRUNTIME)])
+OPENVINO = ("nnadapter.drivers.openvino.engine",)
+
+
+@pytest.mark.parametrize(("package", "allowed"), [("onnx", ONNX), ("onnxruntime", ONNXRUNTIME), ("openvino", OPENVINO)])
 def test_foreign_packages_stay_at_their_border(package, allowed):
     for name, path in modules().items():
         uses = any(within(imported, package) for imported in imports(path))

@@ -42,6 +42,7 @@ _BUILT_IN = {
     "cpu": "nnadapter.drivers.onnxruntime:CpuDriver",
     "fake_npu": "nnadapter.drivers.fake_npu.driver:FakeNpuDriver",
     "null": "nnadapter.drivers.null:NullDriver",
+    "openvino": "nnadapter.drivers.openvino.driver:OpenvinoDriver",
     "ort": "nnadapter.drivers.execution_providers.driver:EpDriver",
     "qnn": "nnadapter.drivers.qnn.driver:QnnDriver",
     "reference": "nnadapter.drivers.reference:ReferenceDriver",

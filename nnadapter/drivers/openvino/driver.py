@@ -1,0 +1,134 @@
+"""The driver and its devices: the way in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from nnadapter.drivers.capability import (
+    Capability,
+    DeviceInfo,
+    DeviceType,
+    ModelForm,
+    OperationSupport,
+    OptionValues,
+    Threading,
+)
+from nnadapter.drivers.interface import Context, Device, Driver
+from nnadapter.drivers.openvino.context import OpenvinoContext
+from nnadapter.drivers.openvino.engine import MISSING, core, is_installed, translated, version
+from nnadapter.drivers.openvino.operators import OPERATORS
+from nnadapter.drivers.openvino.options import options_of
+from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
+
+KINDS = {"CPU": DeviceType.CPU, "GPU": DeviceType.GPU, "NPU": DeviceType.ACCELERATOR}
+"""The engine's kinds of devices that are offered, first choice first."""
+
+_LIMITS = (
+    "Shapes are known and no tensor is empty. NaN in an input may come out as a number, since the engine's maximum, "
+    "comparison and softmax do not pass it on."
+)
+_HOW_TO_GET = {
+    "CPU": "install the package openvino again",
+    "GPU": "install the driver of Intel's graphics (Level Zero or OpenCL), or choose openvino:CPU",
+    "NPU": "install the driver of Intel's NPU (intel-npu-driver), or choose openvino:CPU",
+}
+
+
+class OpenvinoDevice(Device):
+    """One device of the engine."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def capability(self) -> Capability:
+        """See `Device.capability`."""
+        return self._capability
+
+    def create_context(self, options: OptionValues) -> Context:
+        """See `Device.create_context`."""
+        return OpenvinoContext(self._name, options, self._properties)
+
+    @cached_property
+    def _properties(self) -> frozenset[str]:
+        """Names of the properties that the device understands and that may be set."""
+        with translated(f"OpenVINO's {self._name} did not open", "update its driver", DeviceUnavailableError):
+            return frozenset(map(str, core().get_property(self._name, "SUPPORTED_PROPERTIES")))
+
+    @cached_property
+    def _capability(self) -> Capability:
+        with translated(f"OpenVINO's {self._name} did not open", "update its driver", DeviceUnavailableError):
+            abilities = frozenset(map(str, core().get_property(self._name, "OPTIMIZATION_CAPABILITIES")))
+        return Capability(
+            form=ModelForm.ONNX,
+            threading=Threading.EXCLUSIVE,
+            options=options_of(abilities, self._properties),
+            operations=tuple(
+                OperationSupport(type=f"ai.onnx::{name}", dtypes=row.dtypes, ranks=(0, 8), limits=row.limits)
+                for name, row in sorted(OPERATORS.items())
+            ),
+            limits=_LIMITS,
+        )
+
+
+class OpenvinoDriver(Driver):
+    """Offers the devices of Intel's engine."""
+
+    def open(self, device_id: str) -> OpenvinoDevice:
+        """See `Driver.open`: `CPU`, `GPU`, `NPU`, or as the engine numbers several, `GPU.1`; the CPU if empty.
+
+        Raises:
+            DeviceNotFoundError: the engine has no such kind of device.
+            DeviceUnavailableError: the package or the device is not there.
+        """
+        name = device_id or "CPU"
+        kind = name.partition(".")[0]
+        if kind not in KINDS:
+            offered = ", ".join(f"openvino:{each}" for each in KINDS)
+            raise DeviceNotFoundError(f"openvino has no device {device_id!r}; choose one of {offered}")
+        why = _missing(name)
+        if why:
+            raise DeviceUnavailableError(f"device 'openvino:{name}' cannot be used: {why}")
+        return OpenvinoDevice(name)
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        """See `Driver.devices`."""
+        return [row for kind in KINDS for row in _rows(kind)]
+
+
+def _rows(kind: str) -> Sequence[DeviceInfo]:
+    found = [name for name in _present() if name.partition(".")[0] == kind] or [kind]
+    return [_row(name, KINDS[kind]) for name in found]
+
+
+def _row(name: str, type_: DeviceType) -> DeviceInfo:
+    why = _missing(name)
+    if why:
+        return DeviceInfo(name=f"openvino:{name}", vendor="OpenVINO", type=type_, available=False, reason=why)
+    return DeviceInfo(
+        name=f"openvino:{name}",
+        vendor="OpenVINO",
+        type=type_,
+        sub_type=str(core().get_property(name, "FULL_DEVICE_NAME")),
+        version=version(),
+    )
+
+
+def _missing(name: str) -> str:
+    """Why a device is not there and what to do about it; empty if it is."""
+    if not is_installed():
+        return MISSING
+    try:
+        present = _present()
+    except DeviceUnavailableError as error:
+        return str(error)
+    kind, _, number = name.partition(".")
+    if name in present or (not number and any(each.startswith(f"{kind}.") for each in present)):
+        return ""
+    return f"OpenVINO finds no {name} on this machine, only {', '.join(present) or 'nothing'}; {_HOW_TO_GET[kind]}"
+
+
+def _present() -> list[str]:
+    """The engine's devices on this machine; none where it is not installed."""
+    return list(map(str, core().available_devices)) if is_installed() else []

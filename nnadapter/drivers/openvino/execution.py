@@ -1,0 +1,91 @@
+"""A request of the engine; tensors are bound over the arrays' own memory, and nothing is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nnadapter.drivers.interface import Execution
+from nnadapter.drivers.openvino.engine import brief, module
+from nnadapter.drivers.openvino.signature import Signature
+from nnadapter.errors import ExecutionError
+from nnadapter.ir.operand import Array
+
+
+class OpenvinoExecution(Execution):
+    """One request, which computes one thing at a time.
+
+    A tensor stays bound until memory at another address is given: callers that use their arrays again bind them once.
+    """
+
+    def __init__(self, request: Any, signature: Signature) -> None:
+        self._request = request
+        self._infer = _plain_infer(request)
+        self._tensor = module().Tensor
+        self._inputs = signature.inputs
+        self._outputs = tuple((output.shape, np.dtype(output.dtype)) for output in signature.outputs)
+        self._bound_inputs: list[object] = [None] * len(signature.inputs)
+        self._bound_outputs: list[object] = [None] * len(signature.outputs)
+
+    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute`. The engine reads the given arrays, and writes into new ones that are handed over.
+
+        Raises:
+            ExecutionError: the engine does not take the inputs, or fails.
+        """
+        results = [np.empty(shape, dtype) for shape, dtype in self._outputs]
+        try:
+            for position, (port, array) in enumerate(zip(self._inputs, inputs, strict=True)):
+                if port is not None:
+                    self._bind(self._request.set_input_tensor, port, array, self._bound_inputs, position)
+            for port, array in enumerate(results):
+                self._bind(self._request.set_output_tensor, port, array, self._bound_outputs, port)
+            self._infer()
+        except Exception as error:
+            raise ExecutionError(f"OpenVINO failed while it ran: {brief(error)}; check the inputs") from error
+        return results
+
+    def close(self) -> None:
+        """See `Execution.close`."""
+        del self._infer, self._request
+
+    def _bind(self, setter: Callable[..., None], port: int, array: Array, bound: list[object], position: int) -> None:
+        interface = array.__array_interface__
+        place = (interface["data"][0], interface["shape"], interface["typestr"], interface["strides"])
+        if bound[position] == place:
+            return
+        bound[position] = None
+        setter(port, self._tensor(_shareable(array, interface), shared_memory=True))
+        bound[position] = place
+
+
+class _Memory:
+    """Somebody else's memory, as numpy takes it."""
+
+    __slots__ = ("__array_interface__",)
+
+    def __init__(self, interface: dict[str, Any]) -> None:
+        self.__array_interface__ = interface
+
+
+def _shareable(array: Array, interface: dict[str, Any]) -> Array:
+    """The array as the engine shares it.
+
+    Its Python interface refuses what is read-only, although it only reads from inputs. So it gets the same memory under
+    an array that does not say so; the one given stays alive as long as the run.
+    """
+    if array.flags.writeable:
+        return array
+    interface["data"] = (interface["data"][0], False)
+    return np.asarray(_Memory(interface))
+
+
+def _plain_infer(request: Any) -> Callable[[], object]:
+    """The request's `infer` with its tensors as they are, without the layer that sorts inputs, where that is known."""
+    native: Any = next((base for base in type(request).__mro__[1:] if base.__name__ == "InferRequest"), None)
+    if native is None:
+        return partial(request.infer, share_outputs=True)
+    return partial(native.infer, request, {}, share_outputs=True, decode_strings=False)

@@ -1,0 +1,98 @@
+"""What the engine computes rightly, op by op: the reviewed table of data types.
+
+Each row was held against ONNX Runtime and onnx's reference evaluator with numbers from the whole range of every type
+(`tests/drivers/openvino/test_operators.py`). What is missing was found wrong, or was not looked at:
+
+- float64 is computed in float32, int64 and uint64 in int32, and are cut to that even where they only move.
+- int32 and uint32 pass through float32 in most arithmetic, comparisons and reductions, so large numbers are rounded.
+- int8 and uint8 saturate in arithmetic where ONNX wraps around.
+- ReduceMax and ReduceMin give the largest finite number where all they see is infinite; Greater calls NaN greater; TopK
+  and NonMaxSuppression order equal scores in another way; Softplus is off by half a percent below -8; QuantizeLinear
+  and DynamicQuantizeLinear round halves to another neighbour, an odd zero point being added before.
+
+An int64 tensor is taken where it counts elements or positions of a tensor, which stay far below 2^31.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from nnadapter.ir.operand import DataType
+
+FLOATS = frozenset((DataType.FLOAT32, DataType.FLOAT16))
+"""What arithmetic is done in."""
+_BYTES = frozenset((DataType.INT8, DataType.UINT8))
+_SHORTS = frozenset((DataType.INT16, DataType.UINT16))
+_BOOL = frozenset((DataType.BOOL,))
+_INT32 = frozenset((DataType.INT32,))
+_INT64 = frozenset((DataType.INT64,))
+_MOVED = FLOATS | _BYTES | _SHORTS | _INT32 | _BOOL
+"""What comes through unchanged where it only moves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorRow:
+    """What is taken of one op."""
+
+    dtypes: frozenset[DataType]
+    """Of inputs and outputs that no other field names."""
+    inputs: Mapping[int, frozenset[DataType]] = field(default_factory=dict)
+    """Of single inputs, by position."""
+    outputs: Mapping[int, frozenset[DataType]] = field(default_factory=dict)
+    """Of single outputs, by position."""
+    limits: str = ""
+    """Further limits, in words."""
+
+
+_INDEX = _INT64 | _INT32
+_COUNTED = {0: _INT64}
+"""An output that counts elements or positions."""
+_ROWS: tuple[tuple[str, OperatorRow], ...] = (
+    (
+        "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Elu Erf Exp Floor HardSigmoid HardSwish LeakyRelu Log Mish "
+        "Neg Reciprocal Relu Round Selu Sigmoid Sin Sinh Softmax LogSoftmax Softsign Sqrt Tan Tanh Gelu Celu "
+        "PRelu Pow Mean Conv ConvTranspose Gemm MatMul AveragePool GlobalAveragePool GlobalMaxPool BatchNormalization "
+        "InstanceNormalization LayerNormalization GroupNormalization LRN LpNormalization MeanVarianceNormalization "
+        "Einsum",
+        OperatorRow(dtypes=FLOATS),
+    ),
+    ("Add Sub Mul Sum", OperatorRow(dtypes=FLOATS | _SHORTS | _INT32)),
+    ("Div", OperatorRow(dtypes=FLOATS)),
+    ("Max Min Clip", OperatorRow(dtypes=FLOATS | _BYTES | _SHORTS | _INT32)),
+    ("MaxPool", OperatorRow(dtypes=FLOATS | _BYTES, outputs={1: frozenset()})),
+    ("Sign", OperatorRow(dtypes=frozenset((DataType.FLOAT32,)))),
+    (
+        "ReduceSum ReduceMean ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare",
+        OperatorRow(dtypes=FLOATS, inputs={1: _INT64}),
+    ),
+    ("And Or Xor Not", OperatorRow(dtypes=_BOOL)),
+    ("IsNaN IsInf", OperatorRow(dtypes=FLOATS, outputs={0: _BOOL})),
+    ("Equal Less LessOrEqual", OperatorRow(dtypes=FLOATS | _BYTES | _SHORTS, outputs={0: _BOOL})),
+    ("Greater GreaterOrEqual", OperatorRow(dtypes=_BYTES | _SHORTS, outputs={0: _BOOL})),
+    ("Identity Flatten Transpose Concat DepthToSpace SpaceToDepth", OperatorRow(dtypes=_MOVED)),
+    ("Reshape Squeeze Unsqueeze Split Expand Tile", OperatorRow(dtypes=_MOVED, inputs={1: _INT64})),
+    ("Trilu", OperatorRow(dtypes=_MOVED, inputs={1: _INT64})),
+    ("Slice", OperatorRow(dtypes=_MOVED, inputs={1: _INDEX, 2: _INDEX, 3: _INDEX, 4: _INDEX})),
+    ("Pad", OperatorRow(dtypes=_MOVED, inputs={1: _INT64, 3: _INDEX})),
+    ("Gather GatherElements GatherND", OperatorRow(dtypes=_MOVED, inputs={1: _INDEX})),
+    ("Where", OperatorRow(dtypes=_MOVED, inputs={0: _BOOL})),
+    ("Shape Size", OperatorRow(dtypes=_MOVED, outputs=_COUNTED)),
+    ("ArgMax ArgMin", OperatorRow(dtypes=FLOATS | _BYTES, outputs=_COUNTED)),
+    ("Cast", OperatorRow(dtypes=_MOVED)),
+    ("Resize", OperatorRow(dtypes=FLOATS, inputs={1: FLOATS, 2: FLOATS, 3: _INT64})),
+    ("Upsample", OperatorRow(dtypes=FLOATS)),
+    ("LSTM GRU RNN", OperatorRow(dtypes=frozenset((DataType.FLOAT32,)), inputs={4: _INT32})),
+    ("Dropout", OperatorRow(dtypes=FLOATS, inputs={1: FLOATS, 2: _BOOL}, outputs={1: _BOOL})),
+    ("GridSample", OperatorRow(dtypes=frozenset((DataType.FLOAT32,)))),
+    ("CumSum", OperatorRow(dtypes=FLOATS, inputs={1: _INDEX})),
+)
+
+
+def _by_name(rows: Iterable[tuple[str, OperatorRow]]) -> Mapping[str, OperatorRow]:
+    return MappingProxyType({name: row for names, row in rows for name in names.split()})
+
+
+OPERATORS = _by_name(_ROWS)
+"""By op type of ONNX's own domain."""

@@ -1,0 +1,92 @@
+"""A compiled model, and its serialised form: an envelope around the blob that the engine exports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import onnx
+
+from nnadapter.drivers.envelope import ADVICE, Envelope
+from nnadapter.drivers.interface import Execution, Program
+from nnadapter.drivers.openvino.engine import core, translated
+from nnadapter.drivers.openvino.execution import OpenvinoExecution
+from nnadapter.drivers.openvino.signature import Signature, fits, outputs_of, signature_from, signature_of
+from nnadapter.errors import ExecutionError, IncompatibleProgramError
+
+_ENVELOPE = Envelope(magic=b"nna-ov\r\n", version=1)
+
+
+class OpenvinoProgram(Program):
+    """One compiled model of the engine."""
+
+    def __init__(self, compiled: Any, signature: Signature, seal: Mapping[str, Any], weight_bytes: int) -> None:
+        """Hold a compiled model.
+
+        Args:
+            compiled: the engine's.
+            signature: its ports.
+            seal: what it was compiled with, as plain data.
+            weight_bytes: what it takes at least.
+        """
+        self._compiled = compiled
+        self._signature = signature
+        self._seal = dict(seal)
+        self._weight_bytes = weight_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `Program.memory_bytes`: the weights; the engine does not say what a run needs."""
+        return self._weight_bytes
+
+    def create_execution(self) -> Execution:
+        """See `Program.create_execution`."""
+        with translated("OpenVINO made no request for a run", "close other programs", ExecutionError):
+            return OpenvinoExecution(self._compiled.create_infer_request(), self._signature)
+
+    def serialise(self) -> bytes:
+        """See `Program.serialise`."""
+        with translated("OpenVINO did not export the program", "run it without keeping it", ExecutionError):
+            contents = self._compiled.export_model().getvalue()
+        header = {"seal": self._seal, "signature": self._signature.to_dict(), "weight_bytes": self._weight_bytes}
+        return _ENVELOPE.close(json.dumps(header).encode(), [contents])
+
+    def close(self) -> None:
+        """See `Program.close`."""
+        del self._compiled
+
+
+def program_of(compiled: Any, model: onnx.ModelProto, seal: Mapping[str, Any]) -> OpenvinoProgram:
+    """Return the program of a compiled ONNX model.
+
+    Raises:
+        ValueError: the engine made other outputs of it than ONNX says.
+    """
+    return OpenvinoProgram(compiled, signature_of(compiled, model), seal, int(model.ByteSize()))
+
+
+def restored(blob: bytes, seal: Mapping[str, Any]) -> OpenvinoProgram:
+    """Return the program that was written as `blob`.
+
+    Raises:
+        IncompatibleProgramError: it is damaged, or was compiled by another engine, for another device or with other
+            options than `seal` says.
+    """
+    header, contents = _ENVELOPE.open(blob)
+    try:
+        said = json.loads(header)
+        found, signature, weight_bytes = said["seal"], signature_from(said["signature"]), int(said["weight_bytes"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise IncompatibleProgramError(f"the program's header is damaged; {ADVICE}") from error
+    for name, value in seal.items():
+        other = found.get(name) if isinstance(found, dict) else None
+        if other != value:
+            raise IncompatibleProgramError(
+                f"the program was compiled for {name} {other!r}, here is {value!r}; {ADVICE}"
+            )
+    with translated("OpenVINO does not take the program back", ADVICE, IncompatibleProgramError):
+        compiled = core().import_model(bytes(contents), seal["device"], dict(seal["properties"]))
+        if not fits(signature, compiled.inputs, outputs_of(compiled)):
+            raise IncompatibleProgramError(f"the program has other inputs and outputs than its header says; {ADVICE}")
+    return OpenvinoProgram(compiled, signature, seal, weight_bytes)

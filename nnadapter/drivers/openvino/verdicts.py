@@ -1,0 +1,57 @@
+"""Whether one node is taken: the reviewed tables, before the engine is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import onnx
+
+from nnadapter.drivers.culprits import Parts
+from nnadapter.drivers.openvino.operators import OPERATORS, OperatorRow
+from nnadapter.drivers.openvino.restrictions import restriction
+from nnadapter.ir.operand import DataType
+from partition.onnx_nodes import plain_domain
+from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
+
+
+def judge(node: onnx.NodeProto, parts: Parts, switched_off: Collection[str]) -> Verdict:
+    """Return the verdict of the tables on a node.
+
+    1. Ops of ONNX's own domain that stand in the table, and that nobody switched off.
+    2. Every value is a tensor of known, non-empty shape and of a data type that the row names.
+    3. No restriction on its attributes holds.
+    """
+    if plain_domain(node.domain):
+        return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"domain {node.domain!r} is not ONNX's own")
+    row = OPERATORS.get(node.op_type)
+    if row is None:
+        detail = f"{node.op_type} is not among the ops that were found right on OpenVINO"
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
+    if node.op_type in switched_off:
+        return Unsupported(Reason.SWITCHED_OFF, f"{node.op_type} is switched off (option switched_off)")
+    return all_of((_types(node, row, parts), restriction(node, parts)))
+
+
+def _types(node: onnx.NodeProto, row: OperatorRow, parts: Parts) -> Verdict:
+    values = (
+        *((name, row.inputs.get(position, row.dtypes)) for position, name in enumerate(node.input)),
+        *((name, row.outputs.get(position, row.dtypes)) for position, name in enumerate(node.output)),
+    )
+    return all_of(_type(node, name, accepted, parts) for name, accepted in values if name)
+
+
+def _type(node: onnx.NodeProto, name: str, accepted: Collection[DataType], parts: Parts) -> Verdict:
+    value = parts.value(name)
+    if value is None or value.dtype is None:
+        return Unsupported(Reason.DYNAMIC_SHAPE, f"the type of {name!r} of {node.op_type} is not known")
+    if value.dtype not in {dtype.value for dtype in accepted}:
+        expected = ", ".join(sorted(dtype.value for dtype in accepted)) or "nothing there"
+        detail = f"{node.op_type} got {value.dtype} for {name!r}, accepted: {expected}"
+        is_tensor = "(" not in value.dtype and value.dtype != "string"
+        return Unsupported(Reason.UNSUPPORTED_DTYPE if is_tensor else Reason.UNSUPPORTED_TYPE, detail)
+    if value.static_shape is None:
+        return Unsupported(Reason.DYNAMIC_SHAPE, f"the shape of {name!r} of {node.op_type} is not known")
+    if 0 in value.static_shape and name not in parts.constants:  # an empty constant is how Resize has none
+        detail = f"{name!r} of {node.op_type} has shape {list(value.static_shape)}, accepted: tensors with elements"
+        return Unsupported(Reason.UNSUPPORTED_TYPE, detail)
+    return SUPPORTED

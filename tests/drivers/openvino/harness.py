@@ -1,0 +1,40 @@
+"""What the tests of the driver share: a context, and one model through it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+pytest.importorskip("openvino", reason="the package openvino is not installed")
+
+from nnadapter.drivers.openvino import OpenvinoDriver
+from nnadapter.drivers.selection import check_options
+
+HEAD = '<ir_version: 10, opset_import: ["" : 18]>'
+
+
+def model_of(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f"{HEAD} g {text}")
+
+
+def context(**options):
+    return OpenvinoDriver().open("CPU").create_context(check_options("openvino:CPU", options))
+
+
+def computed(opened, model, inputs):
+    """The results of a model that `opened` takes."""
+    program = opened.compile(model)
+    execution = program.create_execution()
+    results = execution.compute(list(map(fixed, inputs)))
+    execution.close()
+    program.close()
+    return results
+
+
+def fixed(array):
+    """As the host hands arrays over: contiguous and read-only."""
+    array = np.array(array, order="C")
+    array.setflags(write=False)
+    return array

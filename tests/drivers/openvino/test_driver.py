@@ -1,0 +1,250 @@
+"""The driver as a host sees it: rows, options, verdicts, programs, executions."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers.capability import ModelForm, Threading
+from nnadapter.drivers.openvino import engine
+from nnadapter.errors import (
+    CompilationError,
+    DeviceNotFoundError,
+    DeviceUnavailableError,
+    ExecutionError,
+    IncompatibleProgramError,
+    InvalidOptionError,
+)
+from partition.verdict import Reason
+from tests.drivers.openvino.harness import computed, context, fixed, model_of
+from tests.models import numbers, run_whole
+
+X = numbers(2, 1, 3)
+SMALL = "(float[2,1,3] x) => (float[2,1,3] y, float[2,1,3] z) { y = Relu(x)  z = Neg(y) }"
+
+
+def rows():
+    return {row.name: row for row in nna.devices() if row.name.startswith("openvino")}
+
+
+def test_each_kind_is_a_row():
+    found = rows()
+    assert found["openvino:CPU"].available and found["openvino:CPU"].version
+    for kind in ("GPU", "NPU"):
+        assert any(name.startswith(f"openvino:{kind}") and (row.available or row.reason) for name, row in found.items())
+
+
+def test_a_missing_package_is_a_row_that_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("nnadapter.drivers.openvino.driver.is_installed", lambda: False)
+    assert {name: "pip install nnadapter[openvino]" in row.reason for name, row in rows().items()} == dict.fromkeys(
+        ["openvino:CPU", "openvino:GPU", "openvino:NPU"], True
+    )
+
+
+def test_the_capability():
+    capability = nna.drivers.registry.open_device("openvino:CPU").capability
+    assert (capability.form, capability.threading) == (ModelForm.ONNX, Threading.EXCLUSIVE)
+    assert {"precision", "threads", "performance_hint"} <= {option.name for option in capability.options}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("openvino:TPU", DeviceNotFoundError), ("openvino:CPU.7", DeviceUnavailableError)]
+)
+def test_devices_that_are_not_there(name, kind):
+    with pytest.raises(kind, match="CPU"):
+        nna.InferenceSession(model_of(SMALL), devices=name)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"precision": "float128"}, "one of float32"),
+        ({"performance_hint": "fast"}, "one of latency, throughput"),
+        ({"threads": -1}, "at least 0"),
+        ({"thread": 1}, "threads"),
+    ],
+)
+def test_wrong_options_name_what_is_allowed(options, why):
+    with pytest.raises(InvalidOptionError, match=why):
+        context(**options)
+
+
+@pytest.mark.parametrize("options", [{}, {"threads": 1}, {"performance_hint": "throughput"}])
+def test_options_reach_the_engine_and_floats_stay_exact(options):
+    compiled = context(**options).compile(model_of(SMALL))._compiled
+    assert compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name() == "f32"
+    assert not options.get("threads") or compiled.get_property("INFERENCE_NUM_THREADS") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("(double[2] x) => (double[2] y) { y = Relu(x) }", Reason.UNSUPPORTED_DTYPE),
+        ("(int64[2] x) => (int64[2] y) { y = Identity(x) }", Reason.UNSUPPORTED_DTYPE),
+        ("(int32[2] x, int32[2] z) => (bool[2] y) { y = Less(x, z) }", Reason.UNSUPPORTED_DTYPE),
+        ("(string[2] x) => (string[2] y) { y = Identity(x) }", Reason.UNSUPPORTED_TYPE),
+        ("(float[0, 2] x) => (float[0, 2] y) { y = Relu(x) }", Reason.UNSUPPORTED_TYPE),
+        ("(float[N] x) => (float[N] y) { y = Relu(x) }", Reason.DYNAMIC_SHAPE),
+        ("(float[2] x) => (float[2] y) { y = com.microsoft.Gelu(x) }", Reason.UNSUPPORTED_DOMAIN),
+        ("(float[2] x) => (float[2] y) { y = Softplus(x) }", Reason.UNSUPPORTED_OPERATION),
+        ("(float[2] x, int64[1] s) => (float[N, M] y) { y = Reshape(x, s) }", Reason.DYNAMIC_SHAPE),
+    ],
+)
+def test_what_would_be_computed_wrongly_is_refused(text, reason):
+    (verdict,) = context().supported(model_of(text))
+    assert verdict.reason is reason and verdict.detail
+
+
+def test_switched_off_ops_are_refused():
+    verdicts = context(switched_off="Neg").supported(model_of(SMALL))
+    assert [bool(verdict) for verdict in verdicts] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float[2,1,3] x) => (y, w, z) { z = Sum(x)  w = Relu(z)  y = Min(x) }",
+        "(float[2,1,3] x) => (y) { y = Dropout(x) }",
+        "(float[2,1,3] x) => (y, z) { y = Relu(x)  z = Identity(y) }",
+        "(float[2,1,3] x, float[2,1,3] unused) => (y) { y = Neg(x) }",
+        "(float[2,1,3] unused, float[2,1,3] x) => (y) { y = Sum(x) }",
+        "(float x) => (y) { y = Neg(x) }",
+        "(float x) => (y) { y = Max(x) }",
+        "(bool[2,3] x) => (y) { y = Not(x) }",
+        "(float[4,3] x, int64[2] i) => (y) { y = Gather(x, i) }",
+        "(float[2,3] x) => (y, z) { y = ArgMax(x)  z = Shape(x) }",
+        "(int64[2,3] x) => (y, z) <float[4,2] w = {1,2,3,4,5,6,7,8}> { y = Gather(w, x)  z = Gather(w, x) }",
+    ],
+)
+def test_borders_that_the_engine_changes(text):
+    model = model_of(text)
+    feed = {value.name: array_for(value) for value in model.graph.input}
+    expected = run_whole(model, feed)
+    for again in range(2):
+        feed = feed if not again else {name: array.copy() for name, array in feed.items()}
+        for mine, theirs in zip(computed(context(), model, feed.values()), expected, strict=True):
+            assert mine.dtype == theirs.dtype
+            np.testing.assert_array_equal(mine, theirs)
+
+
+def array_for(value):
+    shape = tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim)
+    kind = {7: np.int64, 9: np.bool_}.get(value.type.tensor_type.elem_type, np.float32)
+    return np.random.default_rng(len(shape)).integers(0, 2, shape).astype(kind)
+
+
+def test_inputs_are_not_written_to_and_results_are_the_callers():
+    execution = context().compile(model_of(SMALL)).create_execution()
+    given = fixed(X)
+    first = execution.compute([given])
+    kept = [array.copy() for array in first]
+    second = execution.compute([fixed(-X)])
+    np.testing.assert_array_equal(given, X)
+    for old, copy, new in zip(first, kept, second, strict=True):
+        np.testing.assert_array_equal(old, copy)
+        assert not np.shares_memory(old, new)
+
+
+def test_other_memory_and_the_same_memory_with_other_contents():
+    execution = context().compile(model_of(SMALL)).create_execution()
+    array = X.copy()
+    for number in range(5):
+        array[:] = number - 2
+        np.testing.assert_array_equal(execution.compute([array])[0], np.maximum(array, 0))
+        np.testing.assert_array_equal(execution.compute([fixed(X * number)])[0], np.maximum(X * number, 0))
+
+
+def test_wrong_inputs_are_an_error_of_ours():
+    execution = context().compile(model_of(SMALL)).create_execution()
+    with pytest.raises(ExecutionError, match="check the inputs"):
+        execution.compute([np.zeros((7, 7), np.float32)])
+
+
+def test_executions_side_by_side():
+    program = context().compile(model_of(SMALL))
+    wrong = []
+
+    def work(seed):
+        execution = program.create_execution()
+        for number in range(50):
+            array = numbers(2, 1, 3, seed=seed + number)
+            if not np.array_equal(execution.compute([array])[0], np.maximum(array, 0)):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(100 * index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_node_that_the_query_takes_and_the_compiler_does_not_is_named():
+    model = model_of("(string[4] s, float[4] x) => (bool[4] b, float[4] y) { y = Relu(x)  b = Equal(s, s) }")
+    opened = context()
+    assert opened._query(model) is None  # the engine says that it takes it
+    with pytest.raises(CompilationError, match="OpenVINO does not compile") as caught:
+        opened.compile(model)
+    assert list(caught.value.refused) == [1]
+    assert caught.value.refused[1].reason is Reason.COMPILE_FAILED
+
+
+def test_programs_are_kept_and_restored():
+    model = model_of(SMALL)
+    blob = context().compile(model).serialise()
+    execution = context().restore(blob).create_execution()
+    for mine, theirs in zip(execution.compute([fixed(X)]), run_whole(model, {"x": X}), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_damaged_programs_are_refused():
+    blob = context().compile(model_of(SMALL)).serialise()
+    for position in range(0, len(blob), max(1, len(blob) // 40)):
+        tampered = blob[:position] + bytes([blob[position] ^ 1]) + blob[position + 1 :]
+        with pytest.raises(IncompatibleProgramError, match="compile the model again"):
+            context().restore(tampered)
+    for cut in (0, 10, len(blob) // 2):
+        with pytest.raises(IncompatibleProgramError):
+            context().restore(blob[:cut])
+
+
+def test_programs_of_another_engine_or_other_options_are_refused(monkeypatch):
+    blob = context().compile(model_of(SMALL)).serialise()
+    with pytest.raises(IncompatibleProgramError, match="properties"):
+        context(threads=1).restore(blob)
+    monkeypatch.setattr("nnadapter.drivers.openvino.context.version", lambda: "1.0")
+    with pytest.raises(IncompatibleProgramError, match="engine"):
+        context().restore(blob)
+
+
+def test_contents_that_only_look_right_are_refused():
+    from nnadapter.drivers.openvino.program import _ENVELOPE
+
+    header, contents = _ENVELOPE.open(context().compile(model_of(SMALL)).serialise())
+    for forged in (
+        _ENVELOPE.close(header, [b"nothing"]),
+        _ENVELOPE.close(b"{}", [contents]),
+        _ENVELOPE.close(b"[", []),
+    ):
+        with pytest.raises(IncompatibleProgramError):
+            context().restore(forged)
+
+
+def test_a_model_that_is_too_large_to_be_written(monkeypatch):
+    monkeypatch.setattr("nnadapter.drivers.openvino.loading._WRITTEN_BYTES", 0)
+    monkeypatch.setattr("nnadapter.drivers.openvino.loading._LARGE_BYTES", 16)
+    model = model_of(
+        "(float[2,4] x) => (float[2,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}>"
+        "{ a = MatMul(x, w)  y = MatMul(a, w) }"
+    )
+    x = numbers(2, 4)
+    np.testing.assert_allclose(computed(context(), model, [x])[0], run_whole(model, {"x": x})[0], rtol=1e-5)
+
+
+def test_the_engines_words_lose_their_places():
+    error = RuntimeError("Exception from src/a/b.cpp:12:\nCheck 'x == y' failed at src/c.cpp:3:\nshapes differ\n")
+    assert engine.brief(error) == "shapes differ"
+    assert engine.brief(RuntimeError()) == "RuntimeError"

@@ -1,0 +1,87 @@
+"""Sessions over openvino, alone and beside other devices."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers.openvino import operators
+from nnadapter.errors import CompilationError, FallbackWarning
+from nnadapter.ir.operand import DataType
+from tests.drivers.openvino.harness import model_of
+from tests.models import OCR_SHAPES, SANDWICH, numbers, ocr_model, parse, run_whole
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+THREE = [("openvino:CPU", {"switched_off": "Sin,Cos"}), ("fake_npu", {"switched_off": "COS"}), "cpu"]
+
+
+def test_three_drivers_in_one_plan():
+    model, x = parse(SANDWICH), numbers(3, 4)
+    with nna.InferenceSession(model, devices=THREE) as session:
+        (y,) = session.run(None, {"x": x})
+        report = session.report()
+    np.testing.assert_allclose(y, run_whole(model, {"x": x})[0], rtol=1e-5, atol=1e-6)
+    assert [segment.device for segment in report.segments] == [
+        *("openvino:CPU", "fake_npu", "openvino:CPU", "cpu", "openvino:CPU")
+    ]
+    assert report.switches == 4 and "4 switches between devices" in str(report)
+
+
+def test_nodes_that_fail_to_compile_go_elsewhere_and_the_rest_stays(monkeypatch):
+    rows = dict(operators.OPERATORS)
+    rows["Neg"] = replace(rows["Neg"], dtypes=frozenset((DataType.UINT8,)))
+    monkeypatch.setattr("nnadapter.drivers.openvino.verdicts.OPERATORS", rows)
+    monkeypatch.setattr("nnadapter.drivers.openvino.context.OpenvinoContext._query", lambda self, part: None)
+    model = model_of("(uint8[4] x) => (uint8[4] y) { a = Identity(x)  b = Identity(a)  c = Max(b, a)  y = Neg(c) }")
+    pair = [("openvino:CPU", {}), "reference"]
+    with (
+        pytest.warns(FallbackWarning, match="failed to compile"),
+        nna.InferenceSession(model, devices=pair) as session,
+    ):
+        (y,) = session.run(None, {"x": np.uint8([1, 2, 3, 4])})
+        report = session.report()
+    np.testing.assert_array_equal(y, np.negative(np.uint8([1, 2, 3, 4])))
+    assert report.coverage.nodes == pytest.approx(0.75)
+    assert any("does not compile" in note for note in report.notes)
+    with pytest.raises(CompilationError, match="fallback is forbidden"):
+        nna.InferenceSession(model, devices=pair, options=nna.Options(fallback="forbid"))
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("kind", ["det", "rec", "cls"])
+def test_networks_run_whole_and_right(kind):
+    model = ocr_model(kind)
+    with nna.InferenceSession(model, devices="openvino:CPU", options=nna.Options(fallback="forbid")) as session:
+        for shape in OCR_SHAPES[kind][:2]:
+            x = numbers(*shape)
+            (y,) = session.run(None, {"x": x})
+            np.testing.assert_allclose(y, run_whole(model, {"x": x})[0], atol=1e-4)
+        assert session.report().coverage.nodes == 1
+
+
+@pytest.mark.models
+def test_a_network_over_two_accelerators():
+    model, x = ocr_model("det"), numbers(*OCR_SHAPES["det"][2])
+    devices = [("openvino:CPU", {"switched_off": "Resize,Sigmoid,ConvTranspose"}), "fake_npu"]
+    with nna.InferenceSession(model, devices=devices, options=nna.Options(fallback="forbid")) as session:
+        (y,) = session.run(None, {"x": x})
+        assert {segment.device for segment in session.report().segments} == {"openvino:CPU", "fake_npu"}
+    np.testing.assert_allclose(y, run_whole(model, {"x": x})[0], atol=1e-4)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("devices", ["openvino:CPU", "openvino:CPU,fake_npu"])
+def test_rapidocr_reads_the_same_text(devices, tmp_path):
+    script = EXAMPLES / "read_text.py"
+    picture = min((EXAMPLES / "pictures").glob("*.png"), key=lambda path: path.stat().st_size)
+    command = [sys.executable, str(script), str(picture), "-d", devices, "--check", "-o", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "same text as ONNX Runtime: yes" in done.stdout
+    assert done.stdout.count("100.0% of nodes") == 3

@@ -1,0 +1,70 @@
+"""onnx's operator tests on openvino alone: what the driver takes is right."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from onnx.backend.test.loader import load_model_tests
+from onnx.backend.test.runner import Runner
+
+from nnadapter.errors import NNAdapterError
+from tests.drivers.openvino.harness import computed, context
+
+HALF = "ONNX's own numbers are rounded to half precision at every step, the engine's only in the end"
+EXCLUDED = {"test_attention_4d_causal_fp16_expanded": HALF}
+LEAST_TAKEN = 450
+"""Cases, so that the test cannot become empty."""
+
+
+@pytest.fixture(scope="module")
+def cases():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return load_model_tests(kind="node")
+
+
+def baked(model: onnx.ModelProto, values) -> tuple[onnx.ModelProto, list]:
+    """The model with every input of integers behind the first input, and small floats, as constants."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.input[:]
+    left = []
+    for position, (info, value) in enumerate(zip(model.graph.input, values, strict=False)):
+        if position and isinstance(value, np.ndarray) and (value.dtype == np.int64 or value.size <= 8):
+            copy.graph.initializer.append(numpy_helper.from_array(value, info.name))
+        else:
+            copy.graph.input.append(info)
+            left.append(value)
+    return copy, left
+
+
+def array_of(value):
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+def outcome(opened, case, bake):
+    """None where the driver refuses a node, else how the results differ."""
+    inputs, outputs = (list(map(array_of, values)) for values in case.data_sets[0])
+    model, given = baked(case.model, inputs) if bake else (case.model, inputs)
+    if len(given) != len(model.graph.input) or not all(opened.supported(model)):
+        return None
+    try:
+        Runner.assert_similar_outputs(outputs, computed(opened, model, given), case.rtol, case.atol)
+    except (AssertionError, NNAdapterError) as error:
+        return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return ""
+
+
+@pytest.mark.parametrize("bake", [False, True], ids=["inputs", "constants"])
+def test_what_is_taken_is_right(cases, bake, capsys):
+    opened = context()
+    outcomes = {case.name: outcome(opened, case, bake) for case in cases}
+    taken = {name: why for name, why in outcomes.items() if why is not None}
+    with capsys.disabled():
+        print(f"openvino takes {len(taken)} of {len(outcomes)} node tests as a whole")
+    assert {name: why for name, why in taken.items() if why and name not in EXCLUDED} == {}
+    assert len(taken) >= LEAST_TAKEN
