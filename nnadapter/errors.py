@@ -16,6 +16,7 @@
     │   ├── CompilationError     it said yes and could not compile
     │   └── ExecutionError       a compiled program failed while it ran
     │       └── DeviceLostError  the device is gone; nothing on it can be used again
+    │           └── DeviceTimeoutError  it gave no answer in time, and was given up
     ├── PassError                the pass: it changed what a model computes, or broke its form
     ├── IncompatibleProgramError a serialised program is damaged, or of another version, device or options
     ├── StoredFileError          a file that is kept between sessions is damaged, or of another version
@@ -152,6 +153,10 @@ class ExecutionError(DriverError):
 
 class DeviceLostError(ExecutionError):
     """The device is gone; nothing on it can be used again."""
+
+
+class DeviceTimeoutError(DeviceLostError):
+    """The device gave no answer in time, and was given up."""
 
 
 class PassError(NNAdapterError):

@@ -20,6 +20,7 @@ def trial_drivers(tmp_path_factory):
         {
             "trial": "tests.trial_driver:TrialDriver",
             "metered": "tests.metered_driver:MeteredDriver",
+            "lying": "tests.lying_driver:LyingDriver",
             "old": "tests.trial_driver:OldDriver",
             "abstract": "tests.trial_driver:AbstractDriver",
             "notadriver": "tests.trial_driver:NotADriver",

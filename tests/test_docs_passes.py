@@ -12,8 +12,8 @@ import pytest
 from nnadapter.drivers.fake_npu.options import OPTIONS
 from nnadapter.errors import PassError
 from nnadapter.ir.passes import PASSES, check_numbers, run_passes
+from nnadapter.testing.interpreter.interpret import interpret
 from tests.ir.passes.program import Program, check, random, types
-from tests.ir_interpreter import interpret
 from tests.test_docs import blocks, page
 
 PAGE = "passes.md"

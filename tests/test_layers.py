@@ -60,6 +60,7 @@ RANKS = [
     ("nnadapter.engine",),
     ("nnadapter.session",),
     ("nnadapter.comparing", "nnadapter.ort", "nnadapter.backend", "nnadapter.health", "nnadapter.new_driver"),
+    ("nnadapter.testing",),
     ("nnadapter.cli",),
     ("nnadapter.__main__",),
 ]
@@ -87,6 +88,9 @@ ONNX = (
     "nnadapter.backend",
     "nnadapter.health",
     "nnadapter.new_driver",
+    "nnadapter.testing.onnx_cases",
+    "nnadapter.testing.onnx_models",
+    "nnadapter.testing.operator_tests",
 )
 ONNXRUNTIME = (
     "nnadapter.drivers.onnxruntime",

@@ -20,7 +20,7 @@ from nnadapter.drivers import (
     Unsupported,
 )
 from nnadapter.errors import CancelledError, InvalidInputError
-from tests.ir_interpreter import interpret
+from nnadapter.testing.interpreter.interpret import interpret
 
 FAULTS = (
     "none",

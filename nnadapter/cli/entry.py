@@ -8,7 +8,7 @@ import click
 
 from nnadapter.cli.command import told
 
-_COMMANDS = ("devices", "ops", "report", "run", "compare", "calibrate", "new-driver", "doctor")
+_COMMANDS = ("devices", "ops", "report", "run", "compare", "calibrate", "conformance", "new-driver", "doctor")
 """In the order of the help; each is a module beside this one with a command of its name, hyphens as underscores."""
 
 

@@ -1,7 +1,7 @@
 """Bytes that are kept and read back: a prefix that says what they are, a header, and contents.
 
-They are: magic, version and length of the header as little-endian uint32, SHA-256 of everything that follows it, the
-header, and the contents.
+They are: magic, version and length of the header as little-endian uint32, SHA-256 of that length and of everything that
+follows, the header, and the contents.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from hashlib import sha256
 from nnadapter.errors import IncompatibleProgramError
 
 _PREFIX = struct.Struct("<8sII32s")
+_LENGTH = struct.Struct("<I")
 PREFIX_BYTES = _PREFIX.size
 """Bytes in front of the header."""
 ADVICE = "compile the model again"
@@ -32,7 +33,7 @@ class Envelope:
     def close(self, header: bytes, contents: Iterable[bytes | memoryview]) -> bytes:
         """Return a header and the parts of the contents as bytes that `open` takes."""
         parts = (header, *contents)
-        digest = sha256()
+        digest = sha256(_LENGTH.pack(len(header)))
         for part in parts:
             digest.update(part)
         return b"".join((_PREFIX.pack(self.magic, self.version, len(header), digest.digest()), *parts))
@@ -52,6 +53,8 @@ class Envelope:
         if version != self.version:
             raise IncompatibleProgramError(f"the program has version {version}, expected {self.version}; {ADVICE}")
         rest = memoryview(blob)[PREFIX_BYTES:]
-        if length > len(rest) or sha256(rest).digest() != digest:
+        found = sha256(_LENGTH.pack(length))
+        found.update(rest)
+        if length > len(rest) or found.digest() != digest:
             raise IncompatibleProgramError(f"the program's contents do not match its digest: damaged; {ADVICE}")
         return bytes(rest[:length]), rest[length:]

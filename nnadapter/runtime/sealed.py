@@ -12,7 +12,7 @@ from nnadapter.drivers.envelope import ADVICE, Envelope
 from nnadapter.errors import IncompatibleProgramError, InvalidModelError
 from nnadapter.ir.operand import Operand
 
-_ENVELOPE = Envelope(magic=b"NNAPROG\0", version=1)
+_ENVELOPE = Envelope(magic=b"NNAPROG\0", version=2)
 
 
 @dataclass(frozen=True, slots=True)

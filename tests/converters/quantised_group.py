@@ -11,10 +11,10 @@ from nnadapter.converters.groups import find_groups
 from nnadapter.converters.quantised_groups import convert_quantised_group
 from nnadapter.converters.registry import read_node, since_version
 from nnadapter.ir.verify import verify
+from nnadapter.testing.interpreter.interpret import interpret
 from partition.graph import Value
 from tests.converters.quantised_nodes import integers
 from tests.drivers.fake_npu.harness import run_model
-from tests.ir_interpreter import interpret
 
 OPSET = 20
 

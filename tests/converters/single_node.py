@@ -14,9 +14,9 @@ from onnx.reference import ReferenceEvaluator
 from nnadapter.converters import Conversion, OnnxNode, convert_graph, converted, read_node, since_version
 from nnadapter.ir.operand import Array
 from nnadapter.ir.verify import verify
+from nnadapter.testing.interpreter.interpret import interpret
 from partition.graph import Value
 from partition.verdict import Reason, Unsupported
-from tests.ir_interpreter import interpret
 
 
 def opsets(op_type: str, first: int = 1, last: int = 99) -> list[int]:

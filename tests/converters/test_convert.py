@@ -6,10 +6,10 @@ from nnadapter.converters import OnnxNode, convert_graph
 from nnadapter.converters.refusal import Refusal
 from nnadapter.ir.operand import Lifetime
 from nnadapter.ir.verify import verify
+from nnadapter.testing.interpreter.interpret import interpret
 from partition.graph import Value
 from partition.verdict import SUPPORTED, Reason
 from tests.converters.single_node import convert
-from tests.ir_interpreter import interpret
 
 
 def _parse(text):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from nnadapter.ir.verify import verify
+from nnadapter.testing.interpreter.interpret import interpret
 from partition.verdict import Reason, Unsupported
 from tests.converters.single_node import convert
-from tests.ir_interpreter import interpret
 
 _DIFFERENT = {
     # ONNX's data divide by the scaled length, ONNX Runtime and PyTorch by the number of elements that there are.

@@ -23,13 +23,14 @@ def test_what_is_written_comes_back(header, parts):
 
 def test_the_prefix():
     assert BLOB[:16] == b"ENVELOPE" + bytes([3, 0, 0, 0, 6, 0, 0, 0])
-    assert BLOB[16:PREFIX_BYTES] == sha256(b"headersomething").digest()
+    assert BLOB[16:PREFIX_BYTES] == sha256(bytes([6, 0, 0, 0]) + b"headersomething").digest()
     assert BLOB[PREFIX_BYTES:] == b"headersomething"
 
 
+@pytest.mark.parametrize("bit", [1, 128])
 @pytest.mark.parametrize("position", range(len(BLOB)))
-def test_a_flipped_highest_bit_is_found(position):
-    damaged = BLOB[:position] + bytes([BLOB[position] ^ 128]) + BLOB[position + 1 :]
+def test_a_flipped_bit_is_found(position, bit):
+    damaged = BLOB[:position] + bytes([BLOB[position] ^ bit]) + BLOB[position + 1 :]
     with pytest.raises(IncompatibleProgramError, match="compile the model again$"):
         ENVELOPE.open(damaged)
 

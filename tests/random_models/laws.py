@@ -14,10 +14,10 @@ from nnadapter.drivers.fake_npu.lowering import PASSES as DEVICE_PASSES
 from nnadapter.drivers.interface import Context, Program
 from nnadapter.ir import ABSENT, Array, Lifetime, Model, ModelBuilder, digest, submodel, to_text, verify
 from nnadapter.ir.passes import PASSES, run_passes
+from nnadapter.testing.random_models.maker import Accept, Case
+from nnadapter.testing.random_models.oracle import check, outputs_of
 from partition.verdict import Supported, Unsupported
-from tests.random_models.maker import Accept, Case
 from tests.random_models.models import anything, taken
-from tests.random_models.oracle import check, outputs_of
 from tests.random_models.running import in_parts, reordered, run
 
 Law = Callable[[Case, Random], None]

@@ -11,8 +11,8 @@ from nnadapter.drivers.fake_npu.verdicts import judge
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.operations import SCHEMAS
-from tests.random_models.maker import Accept, Case, Maker
-from tests.random_models.recipes import FROM_SCHEMA, RECIPES, UNREACHED
+from nnadapter.testing.random_models.maker import Accept, Case, Maker
+from nnadapter.testing.random_models.recipes import FROM_SCHEMA, RECIPES, UNREACHED
 
 LARGEST_MODEL = 12
 _ATTEMPTS = 4

@@ -8,7 +8,7 @@ from random import Random
 
 from nnadapter.drivers.interface import Context
 from nnadapter.ir import ABSENT, Array, Lifetime, Model, submodel, verify
-from tests.random_models.oracle import outputs_of
+from nnadapter.testing.random_models.oracle import outputs_of
 
 
 def run(context: Context, model: Model, feeds: Sequence[Array]) -> Sequence[Array]:

@@ -14,9 +14,9 @@ from nnadapter.drivers.interface import Context
 from nnadapter.drivers.null import NullContext
 from nnadapter.errors import InvalidModelError, NNAdapterError
 from nnadapter.ir import Model, verify
+from nnadapter.testing.mutations.families import MUTATIONS
 from tests.random_models.laws import new_context
 from tests.random_models.models import varied
-from tests.random_models.mutations.families import MUTATIONS
 
 _FEW = 8
 _MANY = int(os.environ.get("NNADAPTER_FUZZ_EXAMPLES", "2000"))

@@ -9,8 +9,8 @@ import pytest
 from nnadapter.drivers.fake_npu.operations import OPERATIONS
 from nnadapter.ir.operations import SCHEMAS
 from nnadapter.ir.verify import verify
+from nnadapter.testing.random_models.recipes import RECIPES, UNREACHED
 from tests.random_models.models import anything, attempt, maker_of, taken
-from tests.random_models.recipes import RECIPES, UNREACHED
 
 _ATTEMPTS = 400
 
@@ -29,7 +29,8 @@ def test_operation_is_reached(type_: str) -> None:
         refusals.append(maker.refusals[-1])
     pytest.fail(
         f"{type_} was never reached in {_ATTEMPTS} attempts; its schema alone does not say enough. Add a recipe for it "
-        f"to RECIPES in tests/random_models/recipes.py, or a reason to UNREACHED there. Refusals: {set(refusals[-40:])}"
+        f"to RECIPES in nnadapter/testing/random_models/recipes.py, or a reason to UNREACHED there. "
+        f"Refusals: {set(refusals[-40:])}"
     )
 
 

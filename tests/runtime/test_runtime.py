@@ -26,8 +26,8 @@ from nnadapter.errors import (
     NotDelegatedError,
 )
 from nnadapter.ir import DataType, OperandType
+from nnadapter.testing.interpreter.interpret import interpret
 from partition.verdict import Reason
-from tests.ir_interpreter import interpret
 from tests.runtime.small import X, Y, small, trial
 from tests.trial_driver import COUNTS
 

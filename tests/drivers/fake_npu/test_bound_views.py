@@ -7,8 +7,8 @@ import pytest
 
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.testing.interpreter.interpret import interpret
 from tests.drivers.fake_npu.harness import close, floats, run_model, type_of
-from tests.ir_interpreter import interpret
 
 
 def after_negation(type_: str, arrays: list[np.ndarray], attributes: dict[str, AttributeValue]) -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from nnadapter.testing.interpreter.interpret import interpret
 from tests.drivers.fake_npu.harness import close, floats, model_of, oracle, run, run_model
-from tests.ir_interpreter import interpret
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])

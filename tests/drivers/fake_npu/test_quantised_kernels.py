@@ -6,8 +6,8 @@ import pytest
 from nnadapter.drivers.fake_npu.lowering import lower
 from nnadapter.ir import DataType, ModelBuilder, OperandType, Quantisation, QuantisedType
 from nnadapter.ir.operations.quantisation import TABULATED
+from nnadapter.testing.interpreter.interpret import interpret
 from tests.drivers.fake_npu.harness import context, run_model
-from tests.ir_interpreter import interpret
 
 LIMITS = {"int8": (-128, 127), "uint8": (0, 255)}
 

@@ -5,7 +5,7 @@ import numpy as np
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.verify import verify as check_model
-from tests.ir_interpreter import interpret
+from nnadapter.testing.interpreter.interpret import interpret
 
 
 class Program:

@@ -9,8 +9,8 @@ from nnadapter.ir.passes import all_of, check_numbers, dump_to, run_passes
 from nnadapter.ir.passes.sampling import sample_inputs
 from nnadapter.ir.pattern import operand, operation
 from nnadapter.ir.rewrite import Rule, rewrite
+from nnadapter.testing.interpreter.interpret import interpret
 from tests.ir.passes.program import Program, random
-from tests.ir_interpreter import interpret
 
 
 def model():

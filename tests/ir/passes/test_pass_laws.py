@@ -12,8 +12,8 @@ from nnadapter.ir.operand import DataType
 from nnadapter.ir.passes import PASSES, check_numbers, run_passes
 from nnadapter.ir.text import to_text
 from nnadapter.ir.verify import verify
+from nnadapter.testing.interpreter.interpret import interpret
 from tests.ir.passes.program import Program, check, random
-from tests.ir_interpreter import interpret
 
 TOLERANCES = {"float64": 1e-9, "float32": 2e-4, "float16": 1e-1}
 STEP_TOLERANCES = {DataType(dtype): 5 * tolerance for dtype, tolerance in TOLERANCES.items()}

@@ -8,8 +8,8 @@ import pytest
 from nnadapter.converters.convert import convert_graph
 from nnadapter.ir.passes import PASSES, run_passes
 from nnadapter.preparation.prepare import prepare, specialise
+from nnadapter.testing.interpreter.interpret import interpret
 from tests.ir.passes.program import border, origins, types, verify
-from tests.ir_interpreter import interpret
 
 SHAPES = {"cls": (1, 3, 48, 192), "det": (1, 3, 96, 128), "rec": (1, 3, 48, 160)}
 

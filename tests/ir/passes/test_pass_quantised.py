@@ -10,10 +10,10 @@ from nnadapter.ir import DataType, ModelBuilder, OperandType, Quantisation, Quan
 from nnadapter.ir.passes import PASSES, run_passes
 from nnadapter.ir.passes.quantised_to_real import quantised_to_real
 from nnadapter.ir.passes.symmetric_to_asymmetric import symmetric_to_asymmetric
+from nnadapter.testing.interpreter.interpret import interpret
 from tests.drivers.fake_npu.harness import run_model
 from tests.ir.passes.program import border, origins, types
 from tests.ir.passes.program import verify as verify_again
-from tests.ir_interpreter import interpret
 
 
 def quantised(scale, zero_point=0, dtype=DataType.INT8):

@@ -1,0 +1,135 @@
+"""`nnadapter conformance DEVICE`: whether a driver does what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from nnadapter.cli.command import NO, Failure, ModelCommand
+from nnadapter.cli.parameters import device_options, requests
+from nnadapter.cli.progress import progress
+from nnadapter.cli.writing import to_json, write_file
+from nnadapter.drivers.isolated import TIME_LIMIT_S
+from nnadapter.testing.bench import Bench, Settings
+from nnadapter.testing.case import Case
+from nnadapter.testing.failures import keep_failure
+from nnadapter.testing.kit import cases_of, run_cases
+from nnadapter.testing.outcomes import Failed, Outcome
+from nnadapter.testing.score import ScoreCard
+from nnadapter.testing.score_markdown import to_markdown
+from nnadapter.testing.score_text import to_text
+from nnadapter.testing.tolerances import Precision
+
+_FORMATS: Mapping[str, Callable[[ScoreCard], str]] = {
+    "text": to_text,
+    "json": lambda card: to_json(card.to_dict()),
+    "md": to_markdown,
+}
+
+_SUFFIXES = {"text": "txt"}
+
+
+@click.command(cls=ModelCommand)
+@click.argument("device")
+@click.option(
+    "--option", "options", multiple=True, metavar="DEVICE.NAME=VALUE", callback=device_options,
+    help="An option of the device; the devices' options are listed below.",
+)  # fmt: skip
+@click.option("-k", "pattern", default="", metavar="NAME", help="Only cases with this in their name, or a glob.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many cases of each group.")
+@click.option("--short", is_flag=True, help="Fewer cases of each kind, for every change.")
+@click.option(
+    "--precision", type=click.Choice([each.value for each in Precision]), default=Precision.FLOAT32.value,
+    show_default=True,
+    help="In what the device computes float32; results are compared accordingly.",
+)  # fmt: skip
+@click.option("--seed", default=0, show_default=True, help="Of all that is random.")
+@click.option(
+    "--time-limit", type=click.FloatRange(min=0, min_open=True), default=TIME_LIMIT_S, show_default=True,
+    help="Seconds that one request to the driver may take.",
+)  # fmt: skip
+@click.option("--format", "form", type=click.Choice(list(_FORMATS)), default="text", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option(
+    "-o", "folder", metavar="DIR",
+    help="A folder for the score card in all forms, and for each failure: model, inputs, expected and got, versions, "
+    "and the command that repeats it.",
+)  # fmt: skip
+def conformance(
+    device: str,
+    options: Mapping[str, Mapping[str, str]],
+    pattern: str,
+    limit: int | None,
+    short: bool,
+    precision: str,
+    seed: int,
+    time_limit: float,
+    form: str,
+    as_json: bool,
+    folder: str | None,
+) -> None:
+    """Test whether DEVICE does what it says, each case in a process of its own; exit code 1 without full marks.
+
+    Cases are filtered by what the device says it takes: operations of the adapter IR with usual and unusual shapes,
+    onnx's operator tests, random graphs, invalid models, contexts, threads, stored programs, memory.
+    """
+    requests((device,), options)
+    settings = Settings(
+        device=device,
+        options=options.get(device, {}),
+        precision=Precision(precision),
+        seed=seed,
+        time_limit_s=time_limit,
+        short=short,
+    )
+    bench = Bench(settings)
+    try:
+        card = _run(bench, pattern, limit, None if folder is None else Path(folder))
+    finally:
+        bench.close()
+    click.echo(_FORMATS["json" if as_json else form](card).rstrip("\n"))
+    if not card.full_marks:
+        click.get_current_context().exit(NO)
+
+
+def _run(bench: Bench, pattern: str, limit: int | None, folder: Path | None) -> ScoreCard:
+    cases = cases_of(bench, pattern, limit)
+    if not cases:
+        raise Failure(f"no case has {pattern!r} in its name; names begin with operations/, boundary/, onnx/ and so on")
+    if folder is not None:
+        _make(folder)
+    with progress("conformance", len(cases)) as advance:
+
+        def told(case: Case, outcome: Outcome) -> None:
+            advance()
+            if folder is not None and isinstance(outcome, Failed):
+                _keep(folder, bench, case, outcome)
+
+        card = run_cases(bench, cases, told)
+    if folder is not None:
+        for form, render in _FORMATS.items():
+            text = render(card).rstrip("\n") + "\n"
+            write_file(folder / f"score.{_SUFFIXES.get(form, form)}", partial(_write, text))
+    return card
+
+
+def _write(text: str, file: BinaryIO) -> None:
+    file.write(text.encode())
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Failure(f"{str(folder)!r} cannot be a folder: {error.strerror or error}; give another path") from error
+
+
+def _keep(folder: Path, bench: Bench, case: Case, failed: Failed) -> None:
+    try:
+        keep_failure(folder / "failures", bench.settings, case.name, failed)
+    except OSError as error:
+        raise Failure(f"{str(folder)!r} cannot be written: {error.strerror or error}; give another path") from error

@@ -1,0 +1,173 @@
+"""The device under test, in a process of its own: opened when it is needed, and opened again after it was lost."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from nnadapter.drivers.capability import Capability
+from nnadapter.drivers.interface import Admission, Context, Execution, Program, SegmentModel
+from nnadapter.drivers.isolated import TIME_LIMIT_S, IsolatedContext, IsolatedDevice
+from nnadapter.errors import DeviceLostError, DeviceTimeoutError, NNAdapterError
+from nnadapter.testing.outcomes import Evidence, Failed, Kind, Outcome, Passed, Skipped
+from nnadapter.testing.subjects import Subject
+from nnadapter.testing.tolerances import Precision
+from partition.verdict import Supported, Unsupported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is tested, and how."""
+
+    device: str
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """Of the device's context."""
+    precision: Precision = Precision.FLOAT32
+    """In what the device computes."""
+    seed: int = 0
+    """Of everything that is random."""
+    time_limit_s: float = TIME_LIMIT_S
+    """Seconds that one request to the driver may take."""
+    short: bool = False
+    """Fewer cases of each kind: for every change, where the whole kit is for a release."""
+
+
+class Broken(Exception):  # noqa: N818  it is an outcome on its way, not an error
+    """Ends a case with what the driver did wrong."""
+
+    def __init__(self, failed: Failed) -> None:
+        super().__init__(failed.detail)
+        self.failed = failed
+
+
+class Bench:
+    """Holds the device of a run of the kit.
+
+    Raises:
+        NNAdapterError: the device does not open with these options, which is no case but the end.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._device: IsolatedDevice | None = None
+        self._context: IsolatedContext | None = None
+        self.capability: Capability = self.device.capability
+        """What the device says of itself."""
+        self.notes: dict[str, Any] = {}
+        """What cases found out and others may use, by name."""
+
+    @property
+    def device(self) -> IsolatedDevice:
+        """The device, open."""
+        if self._device is None or self._device.lost:
+            self.close()
+            self._device = IsolatedDevice(self.settings.device, time_limit_s=self.settings.time_limit_s)
+            try:
+                self._context = self._device.create_context(self.settings.options)
+            except NNAdapterError:
+                self.close()
+                raise
+        return self._device
+
+    @property
+    def context(self) -> IsolatedContext:
+        """A context that cases share."""
+        _ = self.device
+        assert self._context is not None
+        return self._context
+
+    def new_context(self) -> IsolatedContext:
+        """A context of its own."""
+        return self.device.create_context(self.settings.options)
+
+    def takes(self, model: SegmentModel) -> bool:
+        """Whether the device says that it takes every operation of a model."""
+        return all(isinstance(verdict, Supported) for verdict in self.context.supported(model))
+
+    def examine(self, subject: Subject) -> Outcome:
+        """Put a model before the device: asked, compiled, computed, compared."""
+        refusal = self.refusal(subject)
+        if refusal:
+            return Skipped(refusal)
+        with self.compiled(subject) as program, self.execution(subject, program) as execution:
+            self.run(subject, execution)
+        return Passed()
+
+    def refusal(self, subject: Subject) -> str:
+        """Why the device does not take a model; empty if it does. Raises `Broken` for an answer that is none."""
+        verdicts = self.context.supported(subject.model)
+        if len(verdicts) != len(subject.operations):
+            detail = f"got {len(verdicts)} verdicts, expected one for each of {len(subject.operations)} operations"
+            raise Broken(Failed(Kind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
+        for verdict, operation in zip(verdicts, subject.operations, strict=True):
+            if not isinstance(verdict, (Supported, Unsupported)):
+                detail = f"got {type(verdict).__name__} as verdict on {operation}, expected Supported or Unsupported"
+                raise Broken(Failed(Kind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
+            if isinstance(verdict, Unsupported):
+                return f"{operation}: {verdict.detail}"
+        admission = self.context.admit(subject.model)
+        if not isinstance(admission, Admission):
+            detail = f"got {type(admission).__name__} when asked to admit a model, expected an Admission"
+            raise Broken(Failed(Kind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
+        return admission.verdict.detail if isinstance(admission.verdict, Unsupported) else ""
+
+    @contextmanager
+    def compiled(self, subject: Subject, context: Context | None = None) -> Iterator[Program]:
+        """A program of what the device said it takes; closed afterwards."""
+        with blamed(Kind.DOES_NOT_COMPILE, subject, "compile raised"):
+            program = (context or self.context).compile(subject.model)
+        with closing(program):
+            yield program
+
+    @contextmanager
+    def execution(self, subject: Subject, program: Program) -> Iterator[Execution]:
+        """An execution; closed afterwards."""
+        with blamed(Kind.DOES_NOT_RUN, subject, "create_execution raised"):
+            execution = program.create_execution()
+        with closing(execution):
+            yield execution
+
+    def run(self, *pairs: Any, at_once: bool = False) -> None:
+        """Compute subjects with executions, given in turn, and compare. Raises `Broken` for what is wrong."""
+        subjects, executions = pairs[::2], pairs[1::2]
+        jobs = [(execution, subject.feeds) for subject, execution in zip(subjects, executions, strict=True)]
+        with blamed(Kind.DOES_NOT_RUN, subjects[0], "compute raised"):
+            computed = self.device.compute(jobs, at_once=at_once)
+        for subject, each in zip(subjects, computed, strict=True):
+            failed = subject.judge(each.results, each.changed_inputs)
+            if failed is not None:
+                raise Broken(failed)
+
+    def close(self) -> None:
+        """End the device's process."""
+        device, self._device, self._context = self._device, None, None
+        if device is not None:
+            device.close()
+
+
+@contextmanager
+def blamed(kind: Kind, subject: Subject, what: str) -> Iterator[None]:
+    """Turn what the driver raises within into `Broken`; a lost device passes, as whoever runs the case knows best."""
+    evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
+    try:
+        yield
+    except DeviceLostError as error:
+        lost = Kind.HUNG if isinstance(error, DeviceTimeoutError) else Kind.CRASHED
+        raise Broken(Failed(lost, str(error), evidence)) from error
+    except NNAdapterError as error:
+        operations = ", ".join(dict.fromkeys(subject.operations))
+        raise Broken(Failed(kind, f"{what} {error} ({operations})", evidence)) from error
+
+
+@contextmanager
+def closing(made: Program | Execution | Context) -> Iterator[None]:
+    """Close what was made, if its device still lives."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(DeviceLostError):
+            made.close()

@@ -1,0 +1,123 @@
+"""What the interpreter does with quantised operands: integers as int64, reals as float32, nothing clever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.operand import Array, OperandType
+from nnadapter.ir.operations.quantisation import MOVERS, REALS
+from nnadapter.ir.quantised import integer_range
+
+PRODUCTS = frozenset({"CONV_2D", "FULLY_CONNECTED", "MAT_MUL"})
+ANY_QUANTISED = frozenset({"QUANTIZE", "DEQUANTIZE", "STORAGE_CAST"})
+
+
+def quantised_function(model: Model, operation: Operation, plain: Callable[..., Any] | None) -> Callable[..., Any]:
+    """The operation's function on its integers, or `plain` where it sees integers or floats alone.
+
+    It is called with the inputs and attributes, and with `finish`, the fused activation of reals.
+    """
+    types = [None if index == ABSENT else model.operands[index].type for index in operation.inputs]
+    result = model.operands[operation.outputs[0]].type
+    if operation.type in ANY_QUANTISED:
+        return {"QUANTIZE": _quantize, "DEQUANTIZE": _dequantize, "STORAGE_CAST": _same}[operation.type](types, result)
+    assert plain is not None
+    first = types[0]
+    if first is None or first.quantisation is None:
+        return _finished(plain)
+    if operation.type in PRODUCTS:
+        return _product(plain, types, result, 1 if operation.type == "CONV_2D" else -1)
+    moves = operation.type in MOVERS and all(type_ is None or type_.quantised == result.quantised for type_ in types)
+    if result.quantisation is not None and operation.type in REALS and not moves:
+        return _real(plain, types, result)
+    return _finished(plain)
+
+
+def _finished(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def function(*inputs: Array, finish: Any, **attributes: Any) -> Any:
+        results = plain(*inputs, **attributes)
+        results = list(results) if isinstance(results, list | tuple) else [results]
+        return [finish(result) for result in results]
+
+    return function
+
+
+def _spread(values: Any, type_: OperandType, rank: int, axis: int | None, dtype: Any) -> Array:
+    """Scales or zero points so that they broadcast along `axis`."""
+    array = np.array(values, dtype)
+    return array.reshape(()) if axis is None else array.reshape([-1 if each == axis else 1 for each in range(rank)])
+
+
+def _parts(type_: OperandType | None) -> tuple[Array, Array]:
+    assert type_ is not None and type_.quantisation is not None
+    found = type_.quantisation
+    scale = _spread(found.scale, type_, type_.rank, found.axis, np.float32)
+    return scale, _spread(found.zero_point, type_, type_.rank, found.axis, np.int64)
+
+
+def to_reals(x: Array, type_: OperandType | None) -> Array:
+    """The reals that quantised integers stand for, in float32."""
+    scale, zero_point = _parts(type_)
+    return (x.astype(np.int64) - zero_point).astype(np.float32) * scale
+
+
+def to_integers(x: Array, type_: OperandType) -> Array:
+    """Reals as the integers of a quantised type, rounded to even and kept within it."""
+    scale, zero_point = _parts(type_)
+    with np.errstate(all="ignore"):
+        rounded = np.rint(x.astype(np.float32) / scale)
+    return _saturated(rounded, zero_point, type_)
+
+
+def _saturated(rounded: Array, zero_point: Array, type_: OperandType) -> Array:
+    smallest, largest = integer_range(type_.dtype)
+    whole = np.clip(np.nan_to_num(rounded.astype(np.float64), nan=smallest - 512.0), -(2.0**40), 2.0**40)
+    return np.clip(whole.astype(np.int64) + zero_point, smallest, largest)
+
+
+def _quantize(types: Any, result: OperandType) -> Callable[..., Any]:
+    return lambda x, finish: [to_integers(x, result)]
+
+
+def _dequantize(types: Any, result: OperandType) -> Callable[..., Any]:
+    return lambda x, finish, to: [to_reals(x, types[0])]
+
+
+def _same(types: Any, result: OperandType) -> Callable[..., Any]:
+    return lambda x, finish: [x]
+
+
+def _product(plain: Callable[..., Any], types: Any, result: OperandType, channels: int) -> Callable[..., Any]:
+    def function(x: Array, y: Array, bias: Array | None = None, *, finish: Any, **attributes: Any) -> Any:
+        (x_scale, x_zero), (y_scale, y_zero) = map(_parts, types[:2])
+        sums = plain(x.astype(np.int64) - x_zero, y.astype(np.int64) - y_zero, **attributes)
+        sums = sums.astype(np.int64)
+        along = [1] * sums.ndim
+        if sums.ndim:
+            along[channels] = -1
+        if bias is not None:
+            sums = sums + bias.astype(np.int64).reshape(along)
+        if result.quantisation is None:
+            return [sums]
+        scale, zero_point = _parts(result)
+        per_channel = y_scale.reshape(along) if y_scale.size > 1 else y_scale.reshape(())
+        factors = x_scale * per_channel / scale
+        integers = _saturated(np.rint(sums.astype(np.float32) * factors), zero_point, result)
+        # what is a multiple of the scale comes back unchanged if the activation leaves it alone
+        return [to_integers(finish(to_reals(integers, result)), result)]
+
+    return function
+
+
+def _real(plain: Callable[..., Any], types: Any, result: OperandType) -> Callable[..., Any]:
+    def function(*inputs: Array, finish: Any, **attributes: Any) -> Any:
+        # in float64 and rounded once, as the interpreter computes with all floats
+        reals = [to_reals(x, type_).astype(np.float64) for x, type_ in zip(inputs, types, strict=True)]
+        computed = finish(np.asarray(plain(*reals, **attributes), np.float32))
+        return [to_integers(computed.astype(np.float32), result)]
+
+    return function

@@ -1,0 +1,114 @@
+"""The kit: which groups there are for a device, which cases are asked for, and a run of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from time import perf_counter
+from types import MappingProxyType
+
+from nnadapter.drivers.capability import ModelForm
+from nnadapter.testing import ir_cases, onnx_cases
+from nnadapter.testing.bench import Bench, Settings
+from nnadapter.testing.case import Case, Cases
+from nnadapter.testing.operator_tests import operator_tests
+from nnadapter.testing.outcomes import Failed, Kind, Outcome, Skipped
+from nnadapter.testing.program_cases import programs
+from nnadapter.testing.score import Row, ScoreCard
+
+GROUPS: Mapping[ModelForm, Mapping[str, Cases]] = MappingProxyType(
+    {
+        ModelForm.IR: MappingProxyType(
+            {
+                "operations": ir_cases.operations,
+                "boundary": ir_cases.boundaries,
+                "graphs": ir_cases.graphs,
+                "refusals": ir_cases.refusals,
+                "onnx": operator_tests,
+                "programs": programs,
+            }
+        ),
+        ModelForm.ONNX: MappingProxyType(
+            {
+                "onnx": operator_tests,
+                "boundary": onnx_cases.boundaries,
+                "graphs": onnx_cases.graphs,
+                "refusals": onnx_cases.refusals,
+                "programs": programs,
+            }
+        ),
+    }
+)
+"""By the form in which a device takes models: groups of cases, in the order in which they run."""
+MOST_LOST = 5
+"""Times that a group may lose the device; the rest of it is given up."""
+
+
+def cases_of(bench: Bench, pattern: str = "", limit: int | None = None) -> list[Case]:
+    """The cases for a device.
+
+    Args:
+        bench: the device.
+        pattern: a case's name, or a part of names, or a glob; all cases if empty.
+        limit: at most so many of each group.
+    """
+    found: list[Case] = []
+    for name, group in GROUPS[bench.capability.form].items():
+        if "/" in pattern and not fnmatchcase(name, pattern.partition("/")[0]):
+            continue
+        found += [case for case in group(bench) if _matches(case.name, pattern)][:limit]
+    return [case for case in found if case.name == pattern] or found
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return pattern in name or fnmatchcase(name, pattern)
+
+
+def run_cases(
+    bench: Bench, cases: list[Case], told: Callable[[Case, Outcome], None] = lambda case, outcome: None
+) -> ScoreCard:
+    """Run cases and count.
+
+    Args:
+        bench: the device; left open.
+        cases: from `cases_of`.
+        told: called after each case.
+    """
+    started = perf_counter()
+    rows = []
+    for case, outcome in _outcomes(bench, cases):
+        told(case, outcome)
+        rows.append(Row(name=case.name, outcome=outcome))
+    return ScoreCard(settings=bench.settings, rows=tuple(rows), seconds=perf_counter() - started)
+
+
+def _outcomes(bench: Bench, cases: list[Case]) -> Iterator[tuple[Case, Outcome]]:
+    lost: Counter[str] = Counter()
+    for case in cases:
+        if lost[case.group] >= MOST_LOST:
+            yield case, Skipped(f"given up: the group lost the device {MOST_LOST} times")
+            continue
+        outcome = case.run(bench)
+        lost[case.group] += isinstance(outcome, Failed) and outcome.kind in (Kind.CRASHED, Kind.HUNG)
+        yield case, outcome
+
+
+def run_conformance(
+    settings: Settings,
+    *,
+    pattern: str = "",
+    limit: int | None = None,
+    told: Callable[[Case, Outcome], None] = lambda case, outcome: None,
+) -> ScoreCard:
+    """Run the kit on a device that is opened and closed for it.
+
+    Raises:
+        DeviceNotFoundError, DeviceUnavailableError: there is no such device, or it cannot be used here.
+        InvalidOptionError: an option does not exist or does not fit.
+    """
+    bench = Bench(settings)
+    try:
+        return run_cases(bench, cases_of(bench, pattern, limit), told)
+    finally:
+        bench.close()

@@ -1,0 +1,200 @@
+"""ONNX models for devices that take that form: of one node, with unusual shapes, and random graphs.
+
+ONNX Runtime on the CPU says what is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from random import Random
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from nnadapter.ir.operand import Array
+from nnadapter.session import InferenceSession
+from nnadapter.testing.subjects import Subject, by_band
+from nnadapter.testing.tolerances import Precision
+
+if TYPE_CHECKING:
+    from nnadapter.testing.bench import Bench
+
+OPSET, _IR_VERSION = 17, 8
+Node = tuple[str, Mapping[str, Any], int, tuple[Array, ...]]
+"""Op type, attributes, number of further inputs like the first, and constants behind them."""
+Make = Callable[[tuple[int, ...]], Node | None]
+"""A node for an input of these dimensions; None where the op does not go with them."""
+
+
+def _plain(op_type: str, more: int = 0, least: int = 0, **attributes: Any) -> Make:
+    return lambda dimensions: (op_type, attributes, more, ()) if len(dimensions) >= least else None
+
+
+def _matrix(dimensions: tuple[int, ...]) -> Node | None:
+    if len(dimensions) < 2:
+        return None
+    weights = np.linspace(-1, 1, dimensions[-1] * 3, dtype=np.float32).reshape(dimensions[-1], 3)
+    return "MatMul", {}, 0, (weights,)
+
+
+def _reshape(dimensions: tuple[int, ...]) -> Node | None:
+    return ("Reshape", {}, 0, (np.asarray([-1]),)) if 0 not in dimensions else None
+
+
+def _transpose(dimensions: tuple[int, ...]) -> Node | None:
+    return ("Transpose", {"perm": tuple(reversed(range(len(dimensions))))}, 0, ()) if dimensions else None
+
+
+def _convolution(dimensions: tuple[int, ...]) -> Node | None:
+    if len(dimensions) != 4 or 0 in dimensions:
+        return None
+    weights = np.linspace(-1, 1, 2 * dimensions[1] * 9, dtype=np.float32).reshape(2, dimensions[1], 3, 3)
+    return "Conv", {"pads": (1, 1, 1, 1)}, 0, (weights, np.asarray([0.5, -0.5], np.float32))
+
+
+def _pool(op_type: str) -> Make:
+    attributes = {"kernel_shape": (2, 2), "pads": (1, 1, 1, 1)}
+    return lambda dimensions: (op_type, attributes, 0, ()) if len(dimensions) == 4 and 0 not in dimensions else None
+
+
+def _slice(dimensions: tuple[int, ...]) -> Node | None:
+    if not dimensions or dimensions[-1] < 2:
+        return None
+    return "Slice", {}, 0, tuple(np.asarray([each]) for each in (1, dimensions[-1], -1))
+
+
+NODES: Mapping[str, Make] = MappingProxyType(
+    {
+        **{op: _plain(op) for op in ("Relu", "Abs", "Neg", "Tanh", "Sigmoid", "Floor", "Erf", "LeakyRelu", "Identity")},
+        **{op: _plain(op, more=1) for op in ("Add", "Sub", "Mul", "Max", "Min")},
+        "Softmax": _plain("Softmax", least=1, axis=-1),
+        "Concat": _plain("Concat", more=1, least=1, axis=0),
+        "ReduceMean": _plain("ReduceMean", least=1, axes=(-1,), keepdims=1),
+        "ReduceMax": _plain("ReduceMax", least=1, axes=(0,), keepdims=0),
+        "MatMul": _matrix,
+        "Reshape": _reshape,
+        "Transpose": _transpose,
+        "Slice": _slice,
+        "Conv": _convolution,
+        "MaxPool": _pool("MaxPool"),
+        "AveragePool": _pool("AveragePool"),
+    }
+)
+"""What graphs are made of, all float32."""
+
+
+def of_op(bench: Bench, random: Random, op_type: str, dimensions: tuple[int, ...]) -> Subject | None:
+    """A model of one node on an input of these dimensions; None where the op does not go with them."""
+    return _grown(bench.settings.precision, random, dimensions, [op_type])
+
+
+def of_many_nodes(bench: Bench, random: Random, count: int) -> Subject | None:
+    """A random graph of ops that the device takes one by one; None if there are none."""
+    taken = _ops_taken(bench)
+    dimensions = random.choice(((3, 4), (2, 3, 4), (1, 3, 5, 6), (2, 2, 4, 4), (7,)))
+    chosen = [random.choice(taken) for _ in range(count)] if taken else []
+    return _grown(bench.settings.precision, random, dimensions, chosen) if chosen else None
+
+
+def of_one_node(bench: Bench, dimensions: tuple[int, ...]) -> Subject | None:
+    """The first op that the device takes, on an input of these dimensions."""
+    taken = _ops_taken(bench)
+    return of_op(bench, Random(0), taken[0], dimensions) if taken else None
+
+
+def one_input(bench: Bench, dimensions: tuple[int, ...]) -> onnx.ModelProto | None:
+    """The same without contents, for dimensions that no memory holds."""
+    taken = _ops_taken(bench)
+    if not taken:
+        return None
+    graph = _Graph(Random(0), dimensions)
+    graph.add(taken[0])
+    return graph.model(types_only=True)
+
+
+def _ops_taken(bench: Bench) -> list[str]:
+    if "ops" not in bench.notes:
+        small = {op: of_op(bench, Random(op), op, (1, 2, 3, 4)) for op in NODES}
+        bench.notes["ops"] = [op for op, subject in small.items() if subject and bench.takes(subject.model)]
+    return list(bench.notes["ops"])
+
+
+class _Graph:
+    """A model in the making, float32 throughout."""
+
+    def __init__(self, random: Random, dimensions: tuple[int, ...]) -> None:
+        self._random = random
+        self.nodes: list[onnx.NodeProto] = []
+        self._constants: list[onnx.TensorProto] = []
+        self._shapes = {"x": dimensions}
+        self._read: set[str] = set()
+
+    def add(self, op_type: str) -> bool:
+        """Add a node that reads one of the last values; False where the op does not go with it."""
+        source = self._random.choice(list(self._shapes)[-2:])
+        dimensions = self._shapes[source]
+        made = NODES[op_type](dimensions)
+        if made is None:
+            return False
+        name, attributes, more, constants = made
+        like = [each for each, shape in self._shapes.items() if shape == dimensions]
+        inputs = [source, *(self._random.choice(like) for _ in range(more))]
+        self._read.update(inputs)
+        for constant in constants:
+            inputs.append(f"c{len(self._constants)}")
+            self._constants.append(numpy_helper.from_array(constant, inputs[-1]))
+        output = f"y{len(self.nodes)}"
+        self.nodes.append(helper.make_node(name, inputs, [output], name=f"n{len(self.nodes)}", **attributes))
+        self._shapes[output] = _shape_of(self.model(), output)
+        return True
+
+    def model(self, *, types_only: bool = False) -> onnx.ModelProto:
+        """The model so far: what nobody reads is its outputs. `types_only`: results have the input's shape."""
+        made = [output for node in self.nodes for output in node.output]
+        outputs = [
+            helper.make_tensor_value_info(
+                name, onnx.TensorProto.FLOAT, self._shapes["x"] if types_only else self._shapes.get(name)
+            )
+            for name in made
+            if name not in self._read
+        ]
+        given = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, self._shapes["x"])
+        graph = helper.make_graph(self.nodes, "conformance", [given], outputs, self._constants)
+        return helper.make_model(graph, ir_version=_IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)])
+
+
+def _shape_of(model: onnx.ModelProto, name: str) -> tuple[int, ...]:
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    value = next(each for each in inferred.graph.output if each.name == name)
+    return tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim)
+
+
+def _grown(
+    precision: Precision, random: Random, dimensions: tuple[int, ...], op_types: Sequence[str]
+) -> Subject | None:
+    graph = _Graph(random, dimensions)
+    for op_type in op_types:
+        graph.add(op_type)
+    if not graph.nodes:
+        return None
+    generator = np.random.default_rng(random.randrange(1000))
+    try:
+        return _of_model(precision, graph.model(), [generator.uniform(-2, 2, dimensions).astype(np.float32)])
+    except ValueError:  # empty reductions: nobody says what is right
+        return None
+
+
+def _of_model(precision: Precision, model: onnx.ModelProto, feeds: Sequence[Array]) -> Subject:
+    """With what ONNX Runtime makes of it; raises ValueError where that is not of the shapes that ONNX says."""
+    with InferenceSession(model, devices="cpu") as session:
+        expected = session.run(None, {"x": feeds[0]})
+    for value, result in zip(model.graph.output, expected, strict=True):
+        dimensions = tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim)
+        if result.shape != dimensions:
+            raise ValueError(f"ONNX Runtime gives {list(result.shape)}, ONNX says {list(dimensions)}")
+    operations = [node.op_type for node in model.graph.node]
+    return by_band(model, operations, feeds, expected, precision, partial(_of_model, precision, model))

@@ -1,0 +1,151 @@
+"""onnx's own operator tests, in the form that a device takes; for devices that take the adapter IR, converted."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from random import Random
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.loader import load_model_tests
+
+from nnadapter.conversions import converted
+from nnadapter.drivers.capability import ModelForm
+from nnadapter.drivers.interface import SegmentModel
+from nnadapter.errors import NNAdapterError
+from nnadapter.ir.operand import Array
+from nnadapter.preparation.prepare import Specialised, prepare, specialise
+from nnadapter.segments import OnnxParts
+from nnadapter.testing.bench import Bench
+from nnadapter.testing.case import Case
+from nnadapter.testing.outcomes import Outcome, Skipped
+from nnadapter.testing.subjects import Subject, by_band
+from partition.onnx_io import OnnxIndex
+from partition.verdict import Unsupported
+
+_SHORT = 12
+"""In the short form, one of so many."""
+_RANDOM = frozenset(
+    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+)
+"""Ops whose results are drawn: the data hold those that somebody else drew."""
+_UNDECIDED = {
+    "test_resize_downsample_scales_cubic_align_corners": "ONNX and its implementations divide by different lengths",
+    "test_resize_downsample_scales_linear_align_corners": "ONNX and its implementations divide by different lengths",
+    "test_maxunpool_export_with_output_shape": "ONNX and its implementations count indices in different shapes",
+    "test_training_dropout": "numbers are drawn at random",
+    "test_training_dropout_default": "numbers are drawn at random",
+    "test_training_dropout_default_mask": "numbers are drawn at random",
+    "test_training_dropout_mask": "numbers are drawn at random",
+}
+"""Tests whose results are not laid down, by name, and why."""
+
+_NO_TENSORS = "it is about sequences, maps or optional values, which devices are not asked for"
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A test's model as a device takes it."""
+
+    model: SegmentModel
+    operations: tuple[str, ...]
+    inputs: tuple[int, ...]
+    """Positions of the test's inputs that the model reads."""
+    outputs: tuple[int, ...]
+    """Positions of the test's outputs that the model makes: others are known beforehand."""
+
+
+def operator_tests(bench: Bench) -> Iterator[Case]:
+    """Every test of one operator that onnx ships."""
+    found = _tests()
+    for name in list(found)[:: _SHORT if bench.settings.short else 1]:
+        yield Case(f"onnx/{name}", partial(_test, name=name))
+
+
+@cache
+def _tests() -> dict[str, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # onnx overflows on purpose where it makes expected results
+        return {test.name: test for test in load_model_tests(kind="node")}
+
+
+def _test(bench: Bench, random: Random, name: str) -> Outcome:
+    test = _tests()[name]
+    if name in _UNDECIDED:
+        return Skipped(_UNDECIDED[name])
+    if any(node.op_type in _RANDOM for node in test.model.graph.node):
+        return Skipped("numbers are drawn at random")
+    if any(not _is_tensor(value) for data in test.data_sets for group in data for value in group):
+        return Skipped(_NO_TENSORS)
+    try:
+        piece = _piece(test.model, bench.capability.form)
+    except NNAdapterError as error:
+        return Skipped(f"the model cannot be prepared: {error}")
+    if isinstance(piece, Skipped):
+        return piece
+    outcome: Outcome = Skipped("the test has no data")
+    for inputs, outputs in test.data_sets:
+        outcome = bench.examine(_subject(bench, piece, inputs, outputs))
+    return outcome
+
+
+def _subject(bench: Bench, piece: _Piece, inputs: Sequence[Any], outputs: Sequence[Any]) -> Subject:
+    feeds = [_array(inputs[position]) for position in piece.inputs]
+    expected = [_array(outputs[position]) for position in piece.outputs]
+    return by_band(piece.model, piece.operations, feeds, expected, bench.settings.precision)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, np.generic, onnx.TensorProto))
+
+
+def _array(value: Any) -> Array:
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
+
+
+def _piece(model: onnx.ModelProto, form: ModelForm) -> _Piece | Skipped:
+    prepared = prepare(model)
+    values = prepared.graph.values
+    if any(name in values and values[name].dtype is None for name in (*prepared.graph.inputs, *prepared.graph.outputs)):
+        return Skipped(_NO_TENSORS)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name in prepared.graph.inputs:
+        shape = values[name].shape
+        if shape is None or any(not isinstance(size, int) for size in shape):
+            return Skipped("its shapes are not known beforehand")
+        shapes[name] = tuple(size for size in shape if isinstance(size, int))
+    specialised = specialise(prepared, shapes)
+    if not specialised.graph.nodes:
+        return Skipped("nothing is left to run: the results are known beforehand")
+    return _ir_piece(specialised) if form is ModelForm.IR else _onnx_piece(specialised, OnnxIndex.of(prepared.model))
+
+
+def _ir_piece(specialised: Specialised) -> _Piece | Skipped:
+    conversion, graph = converted(specialised), specialised.graph
+    for verdict in conversion.verdicts:
+        if isinstance(verdict, Unsupported):
+            return Skipped(f"its converter: {verdict.detail}")
+    made = _made(specialised)
+    operand_of = conversion.operand_of
+    inputs = tuple(position for position, name in enumerate(graph.inputs) if name in operand_of)
+    given = [operand_of[graph.inputs[position]] for position in inputs]
+    wanted = [operand_of[graph.outputs[position]] for position in made]
+    model = conversion.part(range(len(conversion.model.operations)), given, wanted)
+    return _Piece(model, tuple(operation.type for operation in model.operations), inputs, made)
+
+
+def _onnx_piece(specialised: Specialised, index: OnnxIndex) -> _Piece:
+    graph = specialised.graph
+    model = OnnxParts(specialised, index).whole()
+    operations = tuple(node.op_type for node in model.graph.node)
+    return _Piece(model, operations, tuple(range(len(graph.inputs))), _made(specialised))
+
+
+def _made(specialised: Specialised) -> tuple[int, ...]:
+    graph = specialised.graph
+    return tuple(position for position, name in enumerate(graph.outputs) if name in graph.producer)

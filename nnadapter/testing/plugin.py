@@ -1,0 +1,39 @@
+"""The pytest plug-in, found through an entry point: a test with the fixture `conformance_case` runs once for each case.
+
+import pytest
+
+@pytest.mark.conformance("my_device", short=True)
+def test_conformance(conformance_case):
+conformance_case.check()
+"""
+
+from __future__ import annotations
+
+import pytest
+
+_FIXTURE = "conformance_case"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line(
+        "markers",
+        "conformance(device, **settings): run the test with every conformance case of this device; the settings are "
+        "those of nnadapter.testing.conformance_cases",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give each test that asks for a case all cases of the device that its marker names."""
+    if _FIXTURE not in metafunc.fixturenames:
+        return
+    marker = metafunc.definition.get_closest_marker("conformance")
+    if marker is None:
+        raise pytest.UsageError(
+            f"{metafunc.definition.nodeid} asks for {_FIXTURE!r} and has no marker; "
+            'write @pytest.mark.conformance("DEVICE") above it'
+        )
+    from nnadapter.testing.bound import conformance_cases
+
+    cases = conformance_cases(*marker.args, **marker.kwargs)
+    metafunc.parametrize(_FIXTURE, cases, ids=[case.name for case in cases])

@@ -1,0 +1,213 @@
+"""Groups of what a driver does beside computing: contexts, executions, threads, programs as bytes, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from random import Random
+
+from nnadapter.drivers.capability import Threading
+from nnadapter.drivers.interface import Execution
+from nnadapter.errors import DeviceLostError, IncompatibleProgramError, NNAdapterError
+from nnadapter.testing.bench import Bench, Broken, blamed, closing
+from nnadapter.testing.case import Case
+from nnadapter.testing.outcomes import Evidence, Failed, Kind, Outcome, Passed, Skipped
+from nnadapter.testing.samples import samples, steady, too_large
+from nnadapter.testing.subjects import Subject
+
+_AT_ONCE = 4
+_FLIPS = 24
+_WARM_UP = 20
+_ROOM_BYTES = 2 << 20
+"""What may grow once: pools, caches, the interpreter's own memory."""
+_ROOM_PER_ROUND = 8 << 10
+"""Bytes that each round may add without being called a leak: fragments, and counters that are full at some time."""
+
+Act = Callable[[Bench, Subject], Outcome]
+
+
+def programs(bench: Bench) -> Iterator[Case]:
+    """What holds for every program."""
+    for name, act in _ACTS.items():
+        for number in range(1 if bench.settings.short else 3):
+            yield Case(f"programs/{name}/{number}", partial(_with_sample, number=number, act=act))
+    yield Case("programs/out-of-memory/0", _out_of_memory)
+    yield Case("programs/leaks/0", _leaks)
+
+
+def _with_sample(bench: Bench, random: Random, number: int, act: Act) -> Outcome:
+    found = samples(bench)
+    return act(bench, found[number]) if number < len(found) else Skipped("the device takes no further model")
+
+
+def _contexts(bench: Bench, subject: Subject) -> Outcome:
+    """Two contexts at once; when one is closed the other goes on."""
+    with ExitStack() as stack:
+        other = stack.enter_context(closing(bench.new_context()))
+        program = stack.enter_context(bench.compiled(subject, other))
+        execution = stack.enter_context(bench.execution(subject, program))
+        third = bench.new_context()
+        with bench.compiled(subject, third) as again, bench.execution(subject, again) as second:
+            bench.run(subject, execution, subject.varied(), second)
+        third.close()
+        bench.run(subject, execution)
+    return Passed()
+
+
+def _executions(bench: Bench, subject: Subject) -> Outcome:
+    """Several executions of one program in turn; what one gives away, no other writes to."""
+    varied = subject.varied()
+    with bench.compiled(subject) as program, ExitStack() as stack:
+        first, second = (stack.enter_context(bench.execution(subject, program)) for _ in range(2))
+        bench.run(subject, first, varied, second, subject, second, varied, first)
+    return Passed()
+
+
+def _results_stay(bench: Bench, subject: Subject) -> Outcome:
+    """A later computation of the same execution does not change results."""
+    varied = subject.varied()
+    with bench.compiled(subject) as program, bench.execution(subject, program) as execution:
+        bench.run(subject, execution)
+        try:
+            bench.run(subject, execution, varied, execution)
+        except Broken as broken:
+            kind, why = Kind.CHANGED_RESULTS, "results differ after the same execution computed again"
+            raise Broken(Failed(kind, f"{why}: {broken.failed.detail}", broken.failed.evidence)) from broken
+    return Passed()
+
+
+def _at_once(bench: Bench, subject: Subject) -> Outcome:
+    """Threads, as many as the device's `Threading` allows it to be met by."""
+    threading = bench.capability.threading
+    varied = subject.varied()
+    with bench.compiled(subject) as program, ExitStack() as stack:
+        count = 1 if threading is Threading.REENTRANT else _AT_ONCE
+        made = [stack.enter_context(bench.execution(subject, program)) for _ in range(count)]
+        executions: list[Execution] = made * (_AT_ONCE // count)
+        pairs = [
+            each
+            for number, execution in enumerate(executions)
+            for each in (varied if number % 2 else subject, execution)
+        ]
+        for _ in range(8):
+            bench.run(*pairs, at_once=threading is not Threading.SERIAL)
+    return Passed()
+
+
+def _restored(bench: Bench, subject: Subject) -> Outcome:
+    """A program as bytes computes the same, in another context too."""
+    with bench.compiled(subject) as program, blamed(Kind.DOES_NOT_RUN, subject, "serialise raised"):
+        blob = program.serialise()
+    if blob is None:
+        return Skipped("the device's programs have no form as bytes")
+    for context in (bench.context, bench.new_context()):
+        with blamed(Kind.DOES_NOT_RUN, subject, "restore raised"):
+            restored = context.restore(blob)
+        with closing(restored), bench.execution(subject, restored) as execution:
+            bench.run(subject, execution)
+    return Passed()
+
+
+def _damaged(bench: Bench, subject: Subject) -> Outcome:
+    """Bytes that were cut off or changed are refused as such; or, where the change means nothing, compute the same."""
+    with bench.compiled(subject) as program:
+        blob = program.serialise()
+    if blob is None:
+        return Skipped("the device's programs have no form as bytes")
+    for what, spoilt in _spoilt(blob):
+        failed = _refuses(bench, subject, what, spoilt)
+        if failed is not None:
+            return failed
+    return Passed()
+
+
+def _spoilt(blob: bytes) -> Iterator[tuple[str, bytes]]:
+    for length in sorted({0, 1, 8, len(blob) // 2, len(blob) - 1}):
+        yield f"cut off after {length} of {len(blob)} bytes", blob[:length]
+    yield "bytes of something else", b"\x00\xff" * 64
+    random = Random(len(blob))
+    for place in sorted(random.randrange(len(blob)) for _ in range(_FLIPS)):
+        yield f"byte {place} of {len(blob)} changed", blob[:place] + bytes([blob[place] ^ 0x55]) + blob[place + 1 :]
+
+
+def _refuses(bench: Bench, subject: Subject, what: str, blob: bytes) -> Failed | None:
+    evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
+    try:
+        restored = bench.context.restore(blob)
+    except IncompatibleProgramError:
+        return None
+    except DeviceLostError:
+        raise
+    except NNAdapterError as error:
+        detail = f"restore of a program ({what}) raised {type(error).__name__}: {error}, expected an "
+        return Failed(Kind.ACCEPTS_DAMAGED, f"{detail}IncompatibleProgramError", evidence)
+    try:
+        with closing(restored), bench.execution(subject, restored) as execution:
+            bench.run(subject, execution)
+    except Broken as broken:
+        detail = f"restore took a program ({what}) that then goes wrong, expected an IncompatibleProgramError: "
+        return Failed(Kind.ACCEPTS_DAMAGED, detail + broken.failed.detail, evidence)
+    return None
+
+
+def _out_of_memory(bench: Bench, random: Random) -> Outcome:
+    """What no memory holds is refused, before or when it is compiled or executed, and the device lives on."""
+    model = too_large(bench)
+    if model is None:
+        return Skipped("the device takes no operation that could be made too large")
+    evidence = Evidence(model=model)
+    try:
+        admitted = bool(bench.context.admit(model).verdict)
+        if admitted:
+            program = bench.context.compile(model)
+            with closing(program), closing(program.create_execution()):
+                pass
+    except DeviceLostError as error:
+        return Failed(Kind.CRASHED, f"a model larger than any memory: {error}", evidence)
+    except NNAdapterError:
+        admitted = False
+    if admitted and bench.capability.memory_bytes is not None:
+        room = bench.capability.memory_bytes
+        return Failed(Kind.WRONG_ANSWER, f"it admitted a model larger than its memory of {room} bytes", evidence)
+    found = samples(bench)
+    return bench.examine(found[0]) if found else Passed()
+
+
+def _leaks(bench: Bench, random: Random) -> Outcome:
+    """What the process holds does not grow with every context, program and execution that is closed again."""
+    subject = steady(bench)
+    if subject is None:
+        return Skipped("the device takes no model to repeat")
+    rounds = 60 if bench.settings.short else 150
+    for _ in range(_WARM_UP):
+        _round(bench, subject)
+    before = bench.device.footprint()
+    for _ in range(rounds):
+        _round(bench, subject)
+    after = bench.device.footprint()
+    evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
+    grown, handles = after.resident_bytes - before.resident_bytes, after.handles - before.handles
+    told = f"{rounds} times a context, a program, an execution and a computation, all closed"
+    if handles >= rounds // 4:
+        return Failed(Kind.LEAKS, f"{handles} more open handles after {told}", evidence)
+    if grown > _ROOM_BYTES + rounds * _ROOM_PER_ROUND:
+        return Failed(Kind.LEAKS, f"{grown} bytes more after {told}", evidence)
+    return Passed()
+
+
+def _round(bench: Bench, subject: Subject) -> None:
+    context = bench.new_context()
+    with closing(context), bench.compiled(subject, context) as program, bench.execution(subject, program) as execution:
+        bench.run(subject, execution)
+
+
+_ACTS = {
+    "contexts": _contexts,
+    "executions": _executions,
+    "results-stay": _results_stay,
+    "at-once": _at_once,
+    "restored": _restored,
+    "damaged": _damaged,
+}
+"""By name of the case."""

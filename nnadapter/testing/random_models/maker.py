@@ -1,0 +1,202 @@
+"""A model in the making: the builder, and what every operand holds for one set of inputs.
+
+That values are known while a model grows keeps it tame: an operation whose result is not finite, is too large to
+compare, or is left undefined by ONNX is taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from random import Random
+from typing import Any, Protocol
+
+import numpy as np
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir.model import ABSENT, Model
+from nnadapter.ir.operand import Array, DataType, Layout, OperandType, Quantisation, QuantisedType
+from nnadapter.ir.operations import schema_of
+from nnadapter.ir.schema import AttributeValue, OperationSchema
+from nnadapter.ir.text import to_text
+from nnadapter.testing.random_models.oracle import compute_operation
+from nnadapter.testing.random_models.values import contents
+
+Accept = Callable[[Model], bool]
+"""Whether a model of one operation, the last, is wanted."""
+
+LARGEST = 100.0
+"""Of what a floating-point result may hold: far enough from float16's end for sums of it."""
+MOST_ELEMENTS = 4096
+MOST_FRESH = 2048
+"""Elements of a fresh operand: the oracle looks at each by itself."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and contents for its inputs."""
+
+    model: Model
+    feeds: tuple[Array, ...]
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What hypothesis shows: the text form."""
+        printer.text(f"Case of\n{to_text(self.model)}")
+
+
+Sound = Callable[[Sequence[Array | None], Mapping[str, AttributeValue]], bool]
+"""Whether ONNX defines the result for these values of the inputs."""
+Proposal = tuple[Sequence[int], dict[str, AttributeValue], Sequence[QuantisedType]]
+"""Inputs, attributes, and quantised types of results."""
+
+
+class Recipe(Protocol):
+    """How one operation is made; see `recipes`."""
+
+    @property
+    def sound(self) -> Sound:
+        """Whether the result is defined for these values."""
+
+    @property
+    def knows_values(self) -> bool:
+        """Whether the oracle has a result for all that is sound."""
+
+    def propose(self, maker: Maker, schema: OperationSchema) -> Proposal:
+        """Raises InvalidModelError where nothing fits."""
+
+
+@dataclass
+class Maker:
+    """Grows one model; `random` decides everything."""
+
+    random: Random
+    dtypes: Sequence[DataType]
+    """Data types of fresh operands."""
+    sizes: Sequence[int] = (1, 2, 3, 4, 6)
+    """Sizes of their axes."""
+    ranks: Sequence[int] = (0, 1, 2, 2, 3, 3, 4, 4, 4, 5)
+    """Numbers of their axes, where the operation leaves that open."""
+    builder: ModelBuilder = field(default_factory=ModelBuilder)
+    values: dict[int, Array] = field(default_factory=dict)
+    inputs: list[int] = field(default_factory=list)
+    read: set[int] = field(default_factory=set)
+    made: list[int] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    """Why attempts failed, the latest last."""
+
+    def type_of(self, operand: int) -> OperandType:
+        """The type of an operand."""
+        return self.builder.type_of(operand)
+
+    def chance(self, probability: float) -> bool:
+        """True with this probability."""
+        return self.random.random() < probability
+
+    def dimensions(self, rank: int | None = None) -> tuple[int, ...]:
+        """Sizes of so many axes, or of any usual number."""
+        rank = self.random.choice(self.ranks) if rank is None else rank
+        sizes: list[int] = []
+        for _ in range(rank):
+            size = self.random.choice(self.sizes)
+            sizes.append(size if prod(sizes) * size <= MOST_FRESH else 1)
+        return tuple(sizes)
+
+    def at_hand(self, fits: Callable[[OperandType], bool], *, quantised: bool = False) -> int | None:
+        """An operand that fits, later ones more often; None if there is none. Quantised ones only where asked for."""
+        types = {operand: self.type_of(operand) for operand in self.values}
+        found = [each for each, type_ in types.items() if (quantised or not type_.quantisation) and fits(type_)]
+        if not found:
+            return None
+        return self.random.choice(found[-2:] if self.chance(0.5) else found)
+
+    def fresh(
+        self,
+        value: Array,
+        layout: Layout = Layout.NCHW,
+        constant: float = 0.5,
+        quantisation: Quantisation | None = None,
+    ) -> int:
+        """An operand that holds `value`: a constant with this probability, else an input."""
+        name = f"v{len(self.values)}"
+        if self.chance(constant):
+            operand = self.builder.add_constant(name, value, quantisation)
+        else:
+            type_ = OperandType(DataType(value.dtype.name), value.shape, layout, quantisation)
+            operand = self.builder.add_input(name, type_)
+            self.inputs.append(operand)
+        self.values[operand] = value
+        return operand
+
+    def fresh_of(self, dtype: DataType, dimensions: tuple[int, ...], constant: float = 0.5) -> int:
+        """See `fresh`: an operand of this type with contents by chance, an image with channels last once in a while."""
+        layout = Layout.NHWC if len(dimensions) == 4 and self.chance(0.1) else Layout.NCHW
+        return self.fresh(contents(self.random, dtype, dimensions), layout, constant)
+
+    def image(self, dtypes: frozenset[DataType]) -> int:
+        """An operand of rank 4."""
+        found = self.at_hand(lambda type_: type_.rank == 4 and type_.dtype in dtypes) if self.chance(0.8) else None
+        return self.fresh_of(self.dtype(dtypes), self.dimensions(4), 0.1) if found is None else found
+
+    def dtype(self, allowed: frozenset[DataType]) -> DataType:
+        """One of those in use that are allowed, or any allowed one."""
+        return self.random.choice([each for each in self.dtypes if each in allowed] or sorted(allowed))
+
+    def attempt(self, type_: str, recipe: Recipe, accept: Accept) -> bool:
+        """Add an operation as the recipe says; False, and nothing is added, where it does not come out well."""
+        mark, inputs, known = self.builder.mark(), list(self.inputs), dict(self.values)
+        schema = schema_of(type_)
+        try:
+            operands, attributes, quantised = recipe.propose(self, schema)
+            made = self.builder.add_operation(
+                type_, operands, attributes, origins=[f"n{len(self.made)}"], quantised=quantised
+            )
+            model = self.builder.finish(())
+            given = [None if operand == ABSENT else self.values[operand] for operand in operands]
+            complete = model.operations[-1].attributes
+            if not recipe.sound(given, complete):
+                raise InvalidModelError("the values make the result undefined")
+            if not accept(model):
+                raise InvalidModelError("the operation is not wanted here, such as by the device's verdict")
+            results = _results(model, given, recipe)
+            _expect_tame(results)
+        except InvalidModelError as error:
+            self.refusals.append(str(error))
+            self.builder.undo(mark)
+            self.inputs, self.values = inputs, known
+            return False
+        self.values.update(zip(made, results, strict=True))
+        self.made.extend(made)
+        self.read.update(operands)
+        return True
+
+    def finish(self, *, own: bool = False) -> Case:
+        """The model: what nobody reads is its outputs, with some of the rest; `own` leaves out what it did not make."""
+        unread = [operand for operand in self.made if operand not in self.read]
+        rest = [operand for operand in (self.made if own else self.values) if operand not in unread]
+        others = [operand for operand in rest if self.chance(0.15)]
+        outputs = [*unread, *others] or list(self.values)[:1]
+        if not own and self.chance(0.1):
+            outputs.append(outputs[0])
+        self.random.shuffle(outputs)
+        return Case(self.builder.finish(outputs), tuple(self.values[operand] for operand in self.inputs))
+
+
+def _results(model: Model, given: Sequence[Array | None], recipe: Recipe) -> list[Array]:
+    try:
+        return compute_operation(model, len(model.operations) - 1, given)
+    except (IndexError, ValueError) as error:
+        if recipe.knows_values:
+            raise
+        raise InvalidModelError(f"the oracle has no result for these values: {error}") from error
+
+
+def _expect_tame(results: Sequence[Array]) -> None:
+    for result in results:
+        if result.size > MOST_ELEMENTS:
+            raise InvalidModelError(f"the result has {result.size} elements, expected at most {MOST_ELEMENTS}")
+        if DataType(result.dtype.name).is_floating and result.size:
+            wide = np.abs(result.astype(np.float64))
+            if not np.isfinite(wide).all() or wide.max() > LARGEST:
+                raise InvalidModelError("the result is not finite, or too large to be compared in float16")

@@ -1,0 +1,156 @@
+"""What a model computes, and how far a device may be from it.
+
+The oracle runs operation by operation, each by `interpret`. How far results may be off follows from the
+model itself: it is run again with every value off by a few units in the last place of its data type. Where such a run
+gives something else (a comparison that flips, a cancellation), a device may too. This is stochastic arithmetic as in
+J. Vignes, A stochastic arithmetic for reliable scientific computation, 1993.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from nnadapter.ir.model import ABSENT, Model
+from nnadapter.ir.operand import Array, DataType, Lifetime, Operand
+from nnadapter.testing.interpreter.interpret import interpret
+from nnadapter.testing.tolerances import BANDS
+
+Perturb = Callable[[Array], Array]
+
+_RUNS, _MORE_RUNS = 2, 64
+_ROOM = 4.0
+"""How much further than the runs with noise a device may be off."""
+_SMALLEST = 1.0
+"""Results nearer to 0 may be off as one of this size: they come from sums that cancel."""
+
+
+def compute_operation(model: Model, position: int, given: Sequence[Array | None]) -> list[Array]:
+    """What one operation of a model makes of the values of its inputs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, with a warning
+        return interpret(_alone(model, position), _distinct(model.operations[position].inputs, given))
+
+
+def _distinct(operands: Sequence[int], given: Sequence[Array | None]) -> list[Array]:
+    return list({operand: value for operand, value in zip(operands, given, strict=True) if value is not None}.values())
+
+
+def _alone(model: Model, position: int) -> Model:
+    """The operation as a model whose inputs, constants among them, are all fed."""
+    operation = model.operations[position]
+    given = list(dict.fromkeys(operand for operand in operation.inputs if operand != ABSENT))
+    kept = [*given, *operation.outputs]
+    place = {operand: index for index, operand in enumerate(kept)} | {ABSENT: ABSENT}
+    operands = tuple(
+        Operand(f"o{operand}", model.operands[operand].type, Lifetime.MODEL_INPUT if operand in given else _OUTPUT)
+        for operand in kept
+    )
+    inputs, outputs = (tuple(place[operand] for operand in each) for each in (operation.inputs, operation.outputs))
+    moved = replace(operation, inputs=inputs, outputs=outputs)
+    return Model(operands, (moved,), tuple(range(len(given))), outputs)
+
+
+_OUTPUT = Lifetime.MODEL_OUTPUT
+
+
+def evaluate(model: Model, feeds: Sequence[Array], perturb: Perturb = lambda value: value) -> dict[int, Array]:
+    """Every operand's value."""
+    values = {index: operand.value for index, operand in enumerate(model.operands) if operand.value is not None}
+    values.update(zip(model.inputs, feeds, strict=True))
+    for position, operation in enumerate(model.operations):
+        given = [None if operand == ABSENT else perturb(values[operand]) for operand in operation.inputs]
+        results = compute_operation(model, position, given)
+        values.update(zip(operation.outputs, map(perturb, results), strict=True))
+    return values
+
+
+def outputs_of(model: Model, feeds: Sequence[Array]) -> list[Array]:
+    """The values of the model's outputs."""
+    values = evaluate(model, feeds)
+    return [values[operand] for operand in model.outputs]
+
+
+def noise(generator: np.random.Generator, *, half_precision: bool) -> Perturb:
+    """A function that puts every floating-point value off by a little; in half precision, by as much as that is off."""
+
+    def perturb(value: Array) -> Array:
+        dtype = DataType(value.dtype.name)
+        if not dtype.is_floating:
+            return value
+        share = _share(dtype, half_precision) * generator.uniform(-1, 1, value.shape)
+        moved = np.asarray(value.astype(np.float64) * (1 + share))
+        # On the coarse grid of half precision, reals that differ may become equal.
+        return (moved.astype(np.float16) if half_precision else moved).astype(value.dtype)
+
+    return perturb
+
+
+def _share(dtype: DataType, half_precision: bool) -> float:
+    own = BANDS[dtype].noise
+    return max(own, BANDS[DataType.FLOAT16].noise) if half_precision else own
+
+
+def check(model: Model, feeds: Sequence[Array], got: Sequence[Array], *, half_precision: bool = False) -> None:
+    """Raise AssertionError unless `got` is what the model makes of `feeds`, as exactly as can be asked."""
+    right = evaluate(model, feeds)
+    expected = [right[operand] for operand in model.outputs]
+    for found, wanted, operand in zip(got, expected, model.outputs, strict=True):
+        name = model.operands[operand].name
+        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape), f"{name}: {found.dtype}{found.shape}"
+    generator = np.random.default_rng(0)
+    spread: list[Array] = [np.zeros(wanted.shape) for wanted in expected]
+    for runs in (_RUNS, _MORE_RUNS):
+        for _ in range(runs):
+            if not _widen(model, feeds, expected, spread, noise(generator, half_precision=half_precision)):
+                return
+        off = _furthest(model, got, expected, spread, half_precision)
+        if off is None:
+            return
+    raise AssertionError(off)
+
+
+def _widen(
+    model: Model, feeds: Sequence[Array], expected: Sequence[Array], spread: list[Array], perturb: Perturb
+) -> bool:
+    """Take one more run with noise into account; False where that run leaves what the model is defined for."""
+    try:
+        values = evaluate(model, feeds, perturb)
+    except (IndexError, ValueError):
+        return False
+    for position, operand in enumerate(model.outputs):
+        off = _distance(values[operand], expected[position])
+        if not DataType(expected[position].dtype.name).is_floating:
+            off = np.where(off > 0, np.inf, 0)
+        spread[position] = np.maximum(spread[position], np.where(np.isnan(off), np.inf, off))
+    return True
+
+
+def _furthest(
+    model: Model, got: Sequence[Array], expected: Sequence[Array], spread: Sequence[Array], half_precision: bool
+) -> str | None:
+    for found, wanted, room, operand in zip(got, expected, spread, model.outputs, strict=True):
+        dtype = DataType(wanted.dtype.name)
+        share = _share(dtype, half_precision) if dtype.is_floating else 0.0
+        limit = _ROOM * room + share * (np.abs(wanted.astype(np.float64)) + _SMALLEST)
+        off = _distance(found, wanted)
+        wrong = ~(off <= limit) & np.isfinite(limit)  # where anything may come out, NaN may too
+        if wrong.any():
+            where = tuple(int(axis[0]) for axis in np.nonzero(wrong)) if wrong.ndim else ()
+            return (
+                f"{model.operands[operand].name}{list(where)}: got {found[where]}, expected {wanted[where]} "
+                f"within {limit[where]}; {int(wrong.sum())} of {wrong.size} elements are off"
+            )
+    return None
+
+
+def _distance(found: Array, wanted: Array) -> Any:
+    if found.dtype == np.bool_:
+        return (found != wanted).astype(np.float64)
+    if found.dtype.kind in "iu":  # without leaving the integers: float64 does not hold all of int64
+        return np.where(found == wanted, 0.0, np.maximum(1.0, np.abs(found.astype(np.float64) - wanted)))
+    return np.asarray(np.abs(found.astype(np.float64) - wanted.astype(np.float64)))

@@ -1,0 +1,120 @@
+"""A model with inputs and what it makes of them: what is put before a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from nnadapter.drivers.interface import SegmentModel
+from nnadapter.ir.model import Model
+from nnadapter.ir.operand import Array
+from nnadapter.testing.outcomes import Evidence, Failed, Kind
+from nnadapter.testing.random_models.maker import Case as RandomCase
+from nnadapter.testing.random_models.oracle import check, outputs_of
+from nnadapter.testing.tolerances import Precision, furthest
+
+Differ = Callable[[Sequence[Array]], str]
+"""Says how results of the right number, types and shapes differ from what is right; empty if they do not."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subject:
+    """One model for one device."""
+
+    model: SegmentModel
+    operations: tuple[str, ...]
+    """For every operation (node), what it is."""
+    feeds: tuple[Array, ...]
+    expected: tuple[Array, ...]
+    differ: Differ
+    refeed: Callable[[Sequence[Array]], Subject] | None = field(default=None, repr=False)
+    """The same model with other contents of its inputs, where they can be computed."""
+
+    def judge(self, got: Sequence[Array], changed_inputs: Sequence[int] = ()) -> Failed | None:
+        """What is wrong with the results; None if nothing is."""
+        evidence = Evidence(model=self.model, inputs=self.feeds, expected=self.expected, got=tuple(got))
+        if changed_inputs:
+            return Failed(Kind.CHANGED_INPUTS, f"input {changed_inputs[0]} holds something else afterwards", evidence)
+        if len(got) != len(self.expected):
+            return Failed(Kind.WRONG_COUNT, f"got {len(got)} outputs, expected {len(self.expected)}", evidence)
+        for position, (found, wanted) in enumerate(zip(got, self.expected, strict=True)):
+            if found.dtype != wanted.dtype and wanted.dtype.kind not in "OUS":
+                text = f"output {position} is {found.dtype}, expected {wanted.dtype}"
+                return Failed(Kind.WRONG_TYPE, text, evidence)
+            if found.shape != wanted.shape:
+                text = f"output {position} is {list(found.shape)}, expected {list(wanted.shape)}"
+                return Failed(Kind.WRONG_SHAPE, text, evidence)
+        text = self.differ(got)
+        if not text:
+            return None
+        made_of_nothing = any(_more_nan(*pair) for pair in zip(got, self.expected, strict=True))
+        return Failed(Kind.NOT_A_NUMBER if made_of_nothing else Kind.WRONG_VALUES, text, evidence)
+
+    def varied(self) -> Subject:
+        """The same model with its floating-point inputs halved; itself where that is not to be had."""
+        if self.refeed is None:
+            return self
+        try:
+            return self.refeed([np.asarray(feed / 2, feed.dtype) if _real(feed) else feed for feed in self.feeds])
+        except (ArithmeticError, LookupError, ValueError):  # an operation is not defined for these
+            return self
+
+
+def of_ir(case: RandomCase, precision: Precision) -> Subject:
+    """A random model, with what the interpreter of the adapter IR makes of it."""
+    return _of_model(precision, case.model, case.feeds)
+
+
+def _of_model(precision: Precision, model: Model, feeds: Sequence[Array]) -> Subject:
+    return Subject(
+        model=model,
+        operations=tuple(operation.type for operation in model.operations),
+        feeds=tuple(feeds),
+        expected=tuple(outputs_of(model, feeds)),
+        differ=partial(_differ_by_noise, model, tuple(feeds), precision),
+        refeed=partial(_of_model, precision, model),
+    )
+
+
+def _differ_by_noise(model: Model, feeds: Sequence[Array], precision: Precision, got: Sequence[Array]) -> str:
+    try:
+        check(model, feeds, got, half_precision=precision is Precision.FLOAT16)
+    except AssertionError as error:
+        return " ".join(str(error).split())
+    return ""
+
+
+def by_band(
+    model: SegmentModel,
+    operations: Sequence[str],
+    feeds: Sequence[Array],
+    expected: Sequence[Array],
+    precision: Precision,
+    refeed: Callable[[Sequence[Array]], Subject] | None = None,
+) -> Subject:
+    """A model with results from elsewhere, compared by the table of bands."""
+
+    def differ(got: Sequence[Array]) -> str:
+        pairs = enumerate(zip(got, expected, strict=True))
+        found = ((position, furthest(*pair, precision, steps=1)) for position, pair in pairs)
+        return next((f"output {position}{text}" for position, text in found if text), "")
+
+    return Subject(
+        model=model,
+        operations=tuple(operations),
+        feeds=tuple(feeds),
+        expected=tuple(expected),
+        differ=differ,
+        refeed=refeed,
+    )
+
+
+def _real(array: Array) -> bool:
+    return array.dtype.kind == "f"
+
+
+def _more_nan(got: Array, expected: Array) -> bool:
+    return _real(got) and bool((np.isnan(got) & ~np.isnan(expected.astype(got.dtype))).any())

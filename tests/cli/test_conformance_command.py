@@ -1,0 +1,59 @@
+"""`nnadapter conformance`: exit codes, forms, and failures as folders that can be repeated."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import numpy as np
+import onnx
+import pytest
+
+
+def test_full_marks(call):
+    out = call("conformance fake_npu -k operations/ADD").stdout
+    assert out.startswith("fake_npu: full marks; 4 of 4 cases passed")
+    data = json.loads(call("conformance fake_npu -k operations/ADD --json").stdout)
+    assert data["full_marks"] and data["groups"] == {"operations": {"passed": 4, "failed": 0, "skipped": 0}}
+
+
+def test_failures_are_kept_and_repeat(call, folder):
+    out = call("conformance lying --option lying.lie=wrong_count -k operations/SPLIT --short -o card", 1).stdout
+    assert "wrong number of outputs: got" in out
+    assert {path.name for path in (folder / "card").iterdir()} == {"failures", "score.txt", "score.json", "score.md"}
+    kept = folder / "card" / "failures" / "operations__SPLIT__0"
+    facts = json.loads((kept / "failure.json").read_text())
+    assert {"model.txt", "model.nnadapter", "input_0.npy", "expected_0.npy"} <= {path.name for path in kept.iterdir()}
+    assert facts["kind"] == "wrong number of outputs" and facts["versions"]["numpy"] == np.__version__
+    again = call(" ".join(shlex.split(facts["command"])[1:]), 1).stdout
+    assert facts["detail"] in again
+
+
+def test_models_in_onnx_form_are_kept_too(call, folder):
+    call("conformance cpu -k onnx/test_reduce_max_empty_set_bool -o card", 1)
+    onnx.load(folder / "card" / "failures" / "onnx__test_reduce_max_empty_set_bool" / "model.onnx")
+
+
+def test_what_is_claimed_in_vain_is_listed(call):
+    out = call("conformance lying --option lying.lie=claims -k operations/ABS --short --format md", 1).stdout
+    assert "## Said to be supported, and not compiled\n\n| case |\n| --- |\n| `operations/ABS/0` |" in out
+
+
+def test_half_precision_needs_to_be_said(call):
+    words = "conformance fake_npu --option fake_npu.precision=float16 -k operations/EXP"
+    call(words, 1)
+    call(f"{words} --precision float16")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("nothing", "no driver offers a device named 'nothing'"),
+        ("fake_npu -k no_such_case", "no case has 'no_such_case' in its name"),
+        ("fake_npu --option fake_npu.lie=x", "has no option 'lie'"),
+        ("fake_npu --option cpu.lie=x", "not among fake_npu"),
+        ("missing", "did not load"),
+    ],
+)
+def test_wrong_use(call, words, message):
+    assert message in " ".join(call(f"conformance {words}", 2).stderr.split())

@@ -1,0 +1,113 @@
+"""A device in a process of its own: answers, errors, a crash, a hang, and the death of either side."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from nnadapter.drivers.isolated import IsolatedDevice
+from nnadapter.errors import (
+    DeviceLostError,
+    DeviceNotFoundError,
+    DeviceTimeoutError,
+    IncompatibleProgramError,
+    InvalidOptionError,
+)
+from nnadapter.ir import DataType, ModelBuilder, OperandType
+
+X = np.asarray([[-1.0, 0.5]], np.float32)
+
+
+def model(type_="RELU"):
+    builder = ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, X.shape))
+    w = builder.add_constant("w", np.asarray([0.5, 1.0], np.float32))
+    return builder.finish(builder.add_operation("ADD", (*builder.add_operation(type_, [x], {}), w), {}))
+
+
+@pytest.fixture
+def opened(request):
+    device = IsolatedDevice(getattr(request, "param", "fake_npu"))
+    yield device
+    device.close()
+
+
+def compute(device, options, type_="RELU"):
+    context = device.create_context(options)
+    program = context.compile(model(type_))
+    return program.create_execution().compute([X])
+
+
+def test_it_answers_as_the_device_does(opened):
+    context = opened.create_context({"precision": "float32"})
+    assert all(context.supported(model())) and context.admit(model()).verdict
+    program = context.compile(model())
+    (result,) = program.create_execution().compute([X])
+    np.testing.assert_array_equal(result, [[0.5, 1.5]])
+    (again,) = context.restore(program.serialise()).create_execution().compute([X])
+    np.testing.assert_array_equal(again, result)
+
+
+def test_errors_keep_their_type(opened):
+    with pytest.raises(InvalidOptionError, match="did you mean 'threads'"):
+        opened.create_context({"thread": 1})
+    with pytest.raises(IncompatibleProgramError):
+        opened.create_context({}).restore(b"nothing")
+    with pytest.raises(DeviceNotFoundError, match="no driver offers"):
+        IsolatedDevice("no_such_device")
+
+
+def test_results_stay_and_inputs_are_watched(opened):
+    execution = opened.create_context({}).compile(model()).create_execution()
+    first, second = opened.compute([(execution, [X]), (execution, [X + 1])])
+    np.testing.assert_array_equal(first.results[0], [[0.5, 1.5]])
+    np.testing.assert_array_equal(second.results[0], [[0.5, 2.5]])
+    assert first.changed_inputs == ()
+
+
+@pytest.mark.parametrize("opened", ["lying"], indirect=True)
+def test_a_crash_is_an_error(opened):
+    with pytest.raises(DeviceLostError, match="ended at 'compute', with exit code 3"):
+        compute(opened, {"lie": "crashes"}, "TANH")
+    assert opened.lost
+    with pytest.raises(DeviceLostError, match="open it again"):
+        opened.create_context({})
+
+
+def test_a_hang_is_an_error():
+    device = IsolatedDevice("lying", time_limit_s=1.0)
+    with pytest.raises(DeviceTimeoutError, match="no answer to 'compute' within 1 s"):
+        compute(device, {"lie": "hangs"}, "TANH")
+    assert not alive(device.process_id)
+    device.close()
+
+
+def test_a_killed_process_is_an_error(opened):
+    os.kill(opened.process_id, signal.SIGKILL)
+    with pytest.raises(DeviceLostError, match="killed by signal 9"):
+        opened.create_context({})
+
+
+def test_the_process_ends_with_its_host():
+    script = "from nnadapter.drivers.isolated import IsolatedDevice as D; print(D('null').process_id, flush=True)"
+    script += "; import os; os._exit(0)"
+    host = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    for _ in range(100):
+        if not alive(int(host.stdout)):
+            return
+        time.sleep(0.1)
+    pytest.fail("the process outlives its host")
+
+
+def alive(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return True

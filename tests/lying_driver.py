@@ -1,0 +1,129 @@
+"""fake_npu, telling one lie: what the conformance kit has to find."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from nnadapter.drivers import Context, Device, Driver, Execution, Option, Program
+from nnadapter.drivers.fake_npu import FakeNpuDriver
+from nnadapter.errors import InvalidModelError
+
+LIES = (
+    "none",
+    "wrong_axis",
+    "off_by_one",
+    "not_a_number",
+    "wrong_dtype",
+    "wrong_count",
+    "mutates_inputs",
+    "crashes",
+    "leaks",
+    "hangs",
+    "claims",
+)
+LEAKED = []
+
+
+def with_wrong_axis(model):
+    """Softmax along the first axis."""
+    operations = [
+        replace(operation, attributes={**operation.attributes, "axis": 0}) if operation.type == "SOFTMAX" else operation
+        for operation in model.operations
+    ]
+    return replace(model, operations=tuple(operations))
+
+
+class LyingExecution(Execution):
+    def __init__(self, execution, model, lie):
+        self.execution, self.lie = execution, lie
+        self.types = {model.operations[model.producer[out]].type for out in model.outputs if out in model.producer}
+        self.all_types = {operation.type for operation in model.operations}
+
+    def compute(self, inputs):
+        if self.lie == "crashes" and "TANH" in self.all_types:
+            os._exit(3)
+        if self.lie == "hangs" and "TANH" in self.all_types:
+            time.sleep(3600)
+        if self.lie == "leaks":
+            LEAKED.append(np.ones(40_000, np.float32))
+        results = list(self.execution.compute(inputs))
+        if self.lie == "mutates_inputs" and "RELU" in self.all_types:
+            for array in inputs:
+                array.setflags(write=True)
+                array[...] = 0
+        return self.told(results)
+
+    def told(self, results):
+        if self.lie == "off_by_one" and "ARG_MAX" in self.types:
+            return [result + 1 if result.dtype == np.int64 else result for result in results]
+        if self.lie == "not_a_number" and "EXP" in self.types:
+            return [np.full_like(result, np.nan) if result.dtype.kind == "f" else result for result in results]
+        if self.lie == "wrong_dtype" and "EQUAL" in self.types:
+            return [result.astype(np.int8) if result.dtype == np.bool_ else result for result in results]
+        if self.lie == "wrong_count" and "SPLIT" in self.types:
+            return results[:-1]
+        return results
+
+    def close(self):
+        self.execution.close()
+
+
+class LyingProgram(Program):
+    def __init__(self, program, model, lie):
+        self.program, self.model, self.lie = program, model, lie
+
+    def create_execution(self):
+        return LyingExecution(self.program.create_execution(), self.model, self.lie)
+
+    def close(self):
+        self.program.close()
+
+
+class LyingContext(Context):
+    def __init__(self, context, lie):
+        self.context, self.lie = context, lie
+
+    def supported(self, model):
+        return self.context.supported(model)
+
+    def admit(self, model):
+        return self.context.admit(model)
+
+    def compile(self, model):
+        if self.lie == "claims" and any(operation.type == "ABS" for operation in model.operations):
+            raise RuntimeError("internal compiler error 7")
+        if self.lie == "wrong_axis":
+            try:
+                return LyingProgram(self.context.compile(with_wrong_axis(model)), model, self.lie)
+            except (TypeError, AttributeError) as error:  # the lie meets a model that is none
+                raise InvalidModelError(str(error)) from error
+        return LyingProgram(self.context.compile(model), model, self.lie)
+
+    def close(self):
+        self.context.close()
+
+
+class LyingDevice(Device):
+    def __init__(self):
+        self.device = FakeNpuDriver().open("")
+
+    @property
+    def capability(self):
+        return replace(
+            self.device.capability,
+            options=(*self.device.capability.options, Option(name="lie", default="none", help="It.", choices=LIES)),
+        )
+
+    def create_context(self, options):
+        lie = options["lie"]
+        own = {name: value for name, value in options.items() if name != "lie"}
+        return LyingContext(self.device.create_context(own), lie)
+
+
+class LyingDriver(Driver):
+    def open(self, device_id):
+        return LyingDevice()

@@ -1,0 +1,51 @@
+"""A driver that tells one of ten lies is found out, and one that tells none gets full marks."""
+
+from __future__ import annotations
+
+import pytest
+
+from nnadapter.testing import Settings, run_conformance
+from nnadapter.testing.outcomes import Kind
+from tests.lying_driver import LIES
+
+FOUND_AS = {
+    "wrong_axis": ("operations/SOFTMAX", Kind.WRONG_VALUES),
+    "off_by_one": ("operations/ARG_MAX", Kind.WRONG_VALUES),
+    "not_a_number": ("operations/EXP", Kind.NOT_A_NUMBER),
+    "wrong_dtype": ("operations/EQUAL", Kind.WRONG_TYPE),
+    "wrong_count": ("operations/SPLIT", Kind.WRONG_COUNT),
+    "mutates_inputs": ("operations/RELU", Kind.CHANGED_INPUTS),
+    "crashes": ("operations/TANH", Kind.CRASHED),
+    "leaks": ("programs/leaks", Kind.LEAKS),
+    "hangs": ("operations/TANH", Kind.HUNG),
+    "claims": ("operations/ABS", Kind.DOES_NOT_COMPILE),
+}
+"""Where each lie must show, and as what."""
+
+
+def settings(lie: str, **others) -> Settings:
+    return Settings(device="lying", options={"lie": lie}, time_limit_s=2.0 if lie == "hangs" else 30.0, **others)
+
+
+def test_there_are_ten():
+    assert {"none", *FOUND_AS} == set(LIES) and len(FOUND_AS) == 10
+
+
+@pytest.mark.parametrize("lie", FOUND_AS)
+def test_lie_is_found(lie):
+    where, kind = FOUND_AS[lie]
+    card = run_conformance(settings(lie), pattern=where)
+    assert not card.full_marks
+    assert kind in {failed.kind for _, failed in card.failures}, card.failures
+
+
+@pytest.mark.parametrize("where", ["operations", "programs"])
+def test_the_truth_has_full_marks(where):
+    card = run_conformance(settings("none", short=True), pattern=f"{where}/*")
+    assert card.full_marks, card.failures
+
+
+def test_the_rest_goes_on_after_a_crash():
+    card = run_conformance(settings("crashes", short=True), pattern="operations/*")
+    assert [row.name for row, _ in card.failures] == ["operations/TANH/0"]
+    assert card.groups["operations"].passed > 100

@@ -1,0 +1,57 @@
+"""A driver's own test file is a few lines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from nnadapter.testing import conformance_cases
+
+MARKED = """
+import pytest
+
+@pytest.mark.conformance("fake_npu", pattern="operations/ADD")
+def test_conformance(conformance_case):
+    conformance_case.check()
+"""
+LISTED = """
+import pytest
+from nnadapter.testing import conformance_cases
+
+@pytest.mark.parametrize("case", conformance_cases("null", pattern="operations/ADD"), ids=str)
+def test_conformance(case):
+    case.check()
+"""
+
+
+def run(folder, text):
+    (folder / "test_driver.py").write_text(text)
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "nnadapter.testing.plugin", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run([*words, str(folder)], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_marker(tmp_path):
+    result = run(tmp_path, MARKED)
+    assert "4 passed" in result.stdout, result.stdout
+
+
+def test_list(tmp_path):
+    result = run(tmp_path, LISTED)
+    assert "4 failed" in result.stdout and "wrong values" in result.stdout, result.stdout
+    assert "again: nnadapter conformance null -k operations/ADD/0" in result.stdout
+
+
+def test_without_a_marker(tmp_path):
+    result = run(tmp_path, "def test_it(conformance_case): pass")
+    assert 'write @pytest.mark.conformance("DEVICE") above it' in result.stdout + result.stderr
+
+
+def test_cases_can_be_run_by_anyone():
+    (case,) = conformance_cases("null", pattern="operations/ADD/1")
+    with pytest.raises(AssertionError, match="wrong values"):
+        case.check()
+    case.bench.close()

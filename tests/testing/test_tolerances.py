@@ -1,0 +1,59 @@
+"""One table of bands, which the page shows as it is; and what is beyond them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from nnadapter.testing.tolerances import BANDS, Precision, furthest
+
+PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
+ROW = re.compile(r"^\| (b?float\w+) \| 2\^(-\d+) \| (\S+) \| (\S+) \|$", re.MULTILINE)
+
+
+def test_the_page_has_the_table():
+    found = {
+        name: (2.0 ** int(power), float(one), float(two)) for name, power, one, two in ROW.findall(PAGE.read_text())
+    }
+    assert found == {dtype.value: (band.noise, band.relative, band.absolute) for dtype, band in BANDS.items()}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "off", "fine"),
+    [
+        (np.float32, 5e-4, True),
+        (np.float32, 5e-3, False),
+        (np.float16, 8e-3, True),
+        (ml_dtypes.bfloat16, 4e-2, True),
+        (np.int32, 1, False),
+        (np.uint8, 1, True),
+        (np.uint8, 2, False),
+    ],
+)
+def test_bands(dtype, off, fine):
+    expected = np.asarray([1, 2], dtype)
+    got = (expected.astype(np.float64) + np.asarray([0, off])).astype(dtype)
+    assert (furthest(got, expected, Precision.FLOAT32, steps=1) == "") is fine
+
+
+def test_half_precision_widens():
+    got, expected = np.float32([1.005]), np.float32([1])
+    assert furthest(got, expected, Precision.FLOAT32) and not furthest(got, expected, Precision.FLOAT16)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.float8_e4m3fnuz])
+def test_nan_and_infinity_have_to_be_met(dtype):
+    nan = np.asarray([np.nan, 1], dtype)
+    assert not furthest(nan, nan, Precision.FLOAT32)
+    assert "1 of 2 elements" in furthest(nan, np.asarray([1, 1], dtype), Precision.FLOAT32)
+    assert furthest(np.float32([np.inf]), np.float32([1]), Precision.FLOAT32)
+
+
+def test_zeros_of_sums_of_large_numbers():
+    got, expected = np.float32([1e-4, 50]), np.float32([0, 50])
+    assert not furthest(got, expected, Precision.FLOAT32)
+    assert furthest(got[:1], expected[:1], Precision.FLOAT32).endswith("expected 0.0; 1 of 1 elements are off")
