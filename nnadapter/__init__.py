@@ -13,8 +13,13 @@ if TYPE_CHECKING:
     from nnadapter.comparing import CompareReport, compare
     from nnadapter.defaults import devices, get_device, set_device
     from nnadapter.drivers.capability import DeviceInfo
+    from nnadapter.drivers.kernel import Kernel, KernelType
+    from nnadapter.eager.fallback import set_eager_fallback
+    from nnadapter.eager.place import Place
+    from nnadapter.eager.tensor import Tensor, tensor
     from nnadapter.including import get_include
     from nnadapter.ir.builder import ModelBuilder
+    from nnadapter.kernels.registry import kernel, register_kernel, unregister_kernel
     from nnadapter.missing.facts import WhatIf
     from nnadapter.missing.what_if import what_if
     from nnadapter.options import Options
@@ -36,12 +41,16 @@ _HOMES = {
     "DeviceInfo": "nnadapter.drivers.capability",
     "Execution": "nnadapter.runtime.execution",
     "InferenceSession": "nnadapter.session",
+    "Kernel": "nnadapter.drivers.kernel",
+    "KernelType": "nnadapter.drivers.kernel",
     "Limits": "nnadapter.rules",
     "ModelBuilder": "nnadapter.ir.builder",
     "Options": "nnadapter.options",
     "PartitionReport": "nnadapter.reports.facts",
     "Pin": "nnadapter.rules",
+    "Place": "nnadapter.eager.place",
     "Rules": "nnadapter.rules",
+    "Tensor": "nnadapter.eager.tensor",
     "WhatIf": "nnadapter.missing.facts",
     "backend": "",
     "compare": "nnadapter.comparing",
@@ -49,9 +58,14 @@ _HOMES = {
     "errors": "",
     "get_device": "nnadapter.defaults",
     "get_include": "nnadapter.including",
+    "kernel": "nnadapter.kernels.registry",
     "ort": "",
     "partition_report": "nnadapter.reporting",
+    "register_kernel": "nnadapter.kernels.registry",
     "set_device": "nnadapter.defaults",
+    "set_eager_fallback": "nnadapter.eager.fallback",
+    "tensor": "nnadapter.eager.tensor",
+    "unregister_kernel": "nnadapter.kernels.registry",
     "what_if": "nnadapter.missing.what_if",
 }
 """Where each public name lives; empty for modules."""
@@ -65,12 +79,16 @@ __all__ = [
     "DeviceInfo",
     "Execution",
     "InferenceSession",
+    "Kernel",
+    "KernelType",
     "Limits",
     "ModelBuilder",
     "Options",
     "PartitionReport",
     "Pin",
+    "Place",
     "Rules",
+    "Tensor",
     "WhatIf",
     "backend",
     "compare",
@@ -78,9 +96,14 @@ __all__ = [
     "errors",
     "get_device",
     "get_include",
+    "kernel",
     "ort",
     "partition_report",
+    "register_kernel",
     "set_device",
+    "set_eager_fallback",
+    "tensor",
+    "unregister_kernel",
     "what_if",
 ]
 

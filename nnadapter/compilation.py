@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -208,15 +209,29 @@ class Compiler:
             f"device {step.device!r} failed while it ran segment {step.segment} ({named(nodes)}): {describe(error)}"
         )
         device = self._host_of(analysis.plan, step)
-        self._fall_back(ExecutionError, step, nodes, message, f"it runs on {called(device)} instead", error)
-        part = analysis.parts.part(step)
-        try:
-            built = self._built(device, part)
-        except CompilationError as failure:
-            if not failure.refused:
-                raise
-            device, built = REFERENCE, self._built(REFERENCE, part)
+        fall_back = partial(self._fall_back, ExecutionError, step, nodes, message, error=error)
+        if self.options.fallback == "forbid":
+            fall_back(instead="")
+        device, built = self._built_instead(device, analysis.parts.part(step), message, step, error)
+        fall_back(instead=f"it runs on {called(device)} instead")
         return Substitute(device, self._pool(device, built.program), tuple(slots[name] for name in built.inputs))
+
+    def _built_instead(
+        self, device: str, part: Part, message: str, step: Step, error: BaseException
+    ) -> tuple[str, Built]:
+        """A failed step compiled for `device`, or for the last resort."""
+        try:
+            return device, self._built(device, part)
+        except CompilationError as failure:
+            if device != REFERENCE and not failure.refused:
+                raise
+            last = failure
+        if device != REFERENCE:
+            with suppress(CompilationError):
+                return REFERENCE, self._built(REFERENCE, part)
+        raise ExecutionError(
+            f"{message}; nothing else runs it: {last}", device=step.device, segment=step.segment
+        ) from error
 
     def _host_of(self, plan: Plan, step: Step) -> str:
         """The CPU, if it takes every node of a step as far as is known, else the last resort."""

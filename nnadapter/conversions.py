@@ -17,6 +17,7 @@ from threading import Lock
 from typing import Any
 
 from nnadapter.atoms import captured_names, groups_of, with_atoms, with_nodes_alone, with_own_sources
+from nnadapter.converters.calls import KernelCalls
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convert import Conversion, GrowingConversion, convert_graph
 from nnadapter.converters.node import OnnxNode
@@ -38,10 +39,16 @@ Converted = tuple[Specialised, Conversion]
 
 
 class Conversions:
-    """Specialises and converts one prepared model; safe to use from many threads."""
+    """Specialises and converts one prepared model; safe to use from many threads.
 
-    def __init__(self, prepared: Prepared) -> None:
+    Args:
+        prepared: the model.
+        calls: what kernels of the session's devices compute; None where there are none.
+    """
+
+    def __init__(self, prepared: Prepared, calls: KernelCalls | None = None) -> None:
         self._prepared = prepared
+        self._calls = calls
         self._templates: tuple[ConversionTemplate, ...] = ()
         self._in_vain = 0
         self._lock = Lock()
@@ -57,6 +64,17 @@ class Conversions:
         if values != self._apart:
             self._apart = values
             self.clear()
+
+    def call_kernels(self, nodes: frozenset[str]) -> None:
+        """Let exactly these nodes be calls of kernels, by name, beside those that have no converter."""
+        if self._calls is not None and nodes != self._calls.forced:
+            self._calls = replace(self._calls, forced=nodes)
+            self.clear()
+
+    @property
+    def called(self) -> frozenset[str]:
+        """Names of nodes that are calls of kernels although they have a converter."""
+        return frozenset() if self._calls is None else self._calls.forced
 
     @property
     def templates(self) -> tuple[ConversionTemplate, ...]:
@@ -82,13 +100,13 @@ class Conversions:
         specialised = with_own_sources(specialise(self._prepared, shapes), self._apart)
         made = self._template(shapes, specialised)
         filled = None if made is None else made.filled(shapes)
-        return filled or with_atoms(specialised, converted(specialised, self._apart), self._apart)
+        return filled or with_atoms(specialised, converted(specialised, self._apart, self._calls), self._apart)
 
     def _template(self, shapes: Shapes, specialised: Specialised) -> ConversionTemplate | None:
         if self._in_vain >= _MOST_IN_VAIN:
             self.clear()
             return None
-        tracing = _Tracing(self._prepared, shapes, specialised)
+        tracing = _Tracing(self._prepared, shapes, specialised, self._calls)
         if not tracing.has_open_dimensions:
             return None
         try:
@@ -113,7 +131,7 @@ class Conversions:
             self._templates = ()
 
 
-def converted(specialised: Specialised, apart: Collection[str] = ()) -> Conversion:
+def converted(specialised: Specialised, apart: Collection[str] = (), calls: KernelCalls | None = None) -> Conversion:
     """The model converted for its shapes, nothing traced; no group holds a value of `apart` inside."""
     graph = specialised.graph
     return convert_graph(
@@ -123,6 +141,7 @@ def converted(specialised: Specialised, apart: Collection[str] = ()) -> Conversi
         graph.outputs,
         captured_names(graph),
         groups_of(specialised, apart),
+        calls,
     )
 
 
@@ -208,8 +227,9 @@ class _FilledValues(Mapping[str, Value]):
 class _Tracing:
     """Converts one specialised model once more, its open dimensions traced."""
 
-    def __init__(self, prepared: Prepared, shapes: Shapes, specialised: Specialised) -> None:
+    def __init__(self, prepared: Prepared, shapes: Shapes, specialised: Specialised, calls: KernelCalls | None) -> None:
         self._prepared = prepared
+        self._calls = calls
         self._specialised = specialised
         self._trace = Trace()
         self._shapes = {name: self._dimensions(name, shape) for name, shape in shapes.items()}
@@ -235,7 +255,7 @@ class _Tracing:
         for node, position in enumerate(self._specialised.positions):
             kept.setdefault(position, []).append(node)
         groups = groups_of(self._specialised, apart)
-        growing = GrowingConversion(self._context, nodes, graph.outputs, groups)
+        growing = GrowingConversion(self._context, nodes, graph.outputs, groups, self._calls)
         behind = self._behind(kept.keys())
         self._known = ChainMap(self._evaluated(behind), self._specialised.constants)  # type: ignore[arg-type]
         try:

@@ -106,7 +106,7 @@ def expanded(prepared: Prepared, bodies: Bodies) -> tuple[Prepared, tuple[str, .
     if model is prepared.model:
         return None
     origin = {node.name: node.origins[0] if node.origins else node.name for node in prepared.graph.nodes}
-    made = prepare_again(model, [origin[name] for name in names])
+    made = prepare_again(model, [origin[name] for name in names], prepared.inference.rules)
     # Both are kept, so weights are shared.
     constants = {name: prepared.constants.get(name, array) for name, array in made.constants.items()}
     return replace(made, constants=constants, given=prepared.given), names

@@ -6,8 +6,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from nnadapter.conversions import Conversions
+from nnadapter.converters.calls import KernelCalls
 from nnadapter.converters.convert import Conversion
+from nnadapter.drivers.selection import HOSTS
 from nnadapter.judged import Drafts, Judged
+from nnadapter.kernels.deciding import Asked, called_nodes, calls_of
 from nnadapter.offers import offers, worth_parting
 from nnadapter.placing import Placer
 from nnadapter.preparation.functions import Bodies
@@ -37,11 +40,14 @@ class Form:
     _whole: set[tuple[str, ...]] = field(default_factory=set)
     """Atoms, by their nodes' names, that were offered node by node in vain."""
     _known_structure: Structure | None = None
+    _calls: KernelCalls | None = None
 
     def __post_init__(self) -> None:
         """Index the model once."""
         self.index = OnnxIndex.of(self.prepared.model)
-        self.conversions = Conversions(self.prepared)
+        tables = [target.kernels for target in self.placer.targets]
+        self._calls = calls_of(tables, {entry.domain: entry.version for entry in self.prepared.model.opset_import})
+        self.conversions = Conversions(self.prepared, self._calls)
 
     def clear(self) -> None:
         """Forget what other shapes would share."""
@@ -49,7 +55,26 @@ class Form:
         self.drafts.clear()
 
     def judge(self, shapes: Shapes) -> Judged:
-        """Specialise, convert, and ask every device; atoms that one refuses are offered to it node by node."""
+        """Specialise, convert, and ask every device; atoms that one refuses are offered to it node by node.
+
+        Nodes that a device refuses after that and has a custom kernel for are calls of it.
+        """
+        if self._calls is None:
+            return self._offered(shapes)
+        self.conversions.call_kernels(frozenset())  # what is called follows from the verdicts at these shapes
+        judged = self._offered(shapes)
+        asked = [
+            Asked(target.kernels, judged.verdicts[target.name])
+            for target in self.placer.targets
+            if target.name in judged.verdicts and target.name not in HOSTS
+        ]
+        called = called_nodes(judged.graph, judged.specialised.nodes, self._calls, asked)
+        if not called:
+            return judged
+        self.conversions.call_kernels(called)
+        return self._judge(shapes)
+
+    def _offered(self, shapes: Shapes) -> Judged:
         judged = self._judge(shapes)
         offered = [offer for offer in offers(judged.graph, judged.answers) if offer.nodes not in self._whole]
         if not offered:

@@ -317,8 +317,13 @@ class Judged:
         )
         if invalid is not None:
             return f"{called} is no valid ONNX, so no device takes it: {invalid.detail}; export the model again"
+        kernels = "".join(
+            f"; {target.name!r}: {self.verdicts[target.name][atom]}"
+            for target in self.asked
+            if (node.domain, node.op_type) in target.kernels.by_op
+        )
         return (
-            f"{called} is taken by no device, not even by the CPU: {self.verdicts[CPU][atom]}; "
+            f"{called} is taken by no device, not even by the CPU: {self.verdicts[CPU][atom]}{kernels}; "
             "give session options with the library that has the operator, or export without it"
         )
 

@@ -15,6 +15,7 @@ from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelEr
 from nnadapter.executor import Provenance
 from nnadapter.feeds import feed_for
 from nnadapter.judged import Judged
+from nnadapter.kernels.deciding import type_rules
 from nnadapter.measuring import Measurer
 from nnadapter.options import Options
 from nnadapter.placing import Placer
@@ -42,7 +43,7 @@ class PlannedEngine:
         options: Options,
         refused_by_cpu: Mapping[int, Unsupported] | None = None,
     ) -> None:
-        prepared = prepare(model)
+        prepared = prepare(model, type_rules([target.kernels for target in targets]))
         # Positions are those of the model that was given; where preparation changed it, they are found again.
         known = (refused_by_cpu or {}) if prepared.model is model else {}
         refused = {prepared.graph.nodes[position].name: why for position, why in known.items()}

@@ -13,6 +13,7 @@ from nnadapter.compilation import Timed, refuse_fallback, warn_of_idle, warn_of_
 from nnadapter.costs.calibration_files import driver_version
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.judged import Analysis
+from nnadapter.kernels.deciding import type_rules
 from nnadapter.measuring import EARLIER, Memory
 from nnadapter.options import Options, default_devices, options_from
 from nnadapter.placing import Placer
@@ -79,7 +80,7 @@ def _analysed(
     chosen: Options,
 ) -> tuple[Analysis, tuple[Timed, ...], str]:
     """The model placed and cut; by policy `measured`, also what was timed, and how."""
-    prepared = prepare(model)
+    prepared = prepare(model, type_rules([target.kernels for target in targets]))
     given = {name: tuple(int(size) for size in shape) for name, shape in (input_shapes or {}).items()}
     judged = Analyser(prepared, Placer(chosen, targets)).judge(default_shapes(prepared, given))
     if chosen.policy != "measured":

@@ -12,6 +12,8 @@ from nnadapter.drivers.border import open_context
 from nnadapter.drivers.capability import Capability, OptionValues
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.selection import CPU, REFERENCE, DeviceRequest, Selected, check_options, select
+from nnadapter.kernels.choosing import KernelTable
+from nnadapter.kernels.context import with_kernels
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -28,6 +30,8 @@ class Target:
     """The person named it."""
     options: OptionValues = field(default_factory=dict)
     """Of the context: every option, defaults filled in."""
+    kernels: KernelTable = field(default_factory=KernelTable)
+    """Custom kernels of the device, as they were when it was opened; the context calls them."""
 
     @property
     def is_cpu(self) -> bool:
@@ -74,4 +78,5 @@ def _open(selected: Selected, session_options: onnxruntime.SessionOptions | None
         from nnadapter.drivers.onnxruntime import CpuContext
 
         context = CpuContext(session_options)
-    return Target(selected.name, device.capability, context, selected.named, selected.options)
+    context, kernels = with_kernels(selected.name, device.capability, context)
+    return Target(selected.name, device.capability, context, selected.named, selected.options, kernels)

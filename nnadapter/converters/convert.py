@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
+from nnadapter.converters.calls import KernelCalls, convert_call
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.groups import Group
 from nnadapter.converters.node import OnnxNode
@@ -25,7 +26,7 @@ from nnadapter.ir.operations import schema_of
 from nnadapter.ir.structure import TracedModel
 from nnadapter.ir.tracing import current
 from partition.graph import Value
-from partition.verdict import SUPPORTED, Reason, Verdict
+from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -90,6 +91,7 @@ def convert_graph(
     outputs: Sequence[str],
     captured: Sequence[str] = (),
     groups: Sequence[Group] = (),
+    calls: KernelCalls | None = None,
 ) -> Conversion:
     """Convert what can be converted.
 
@@ -101,7 +103,9 @@ def convert_graph(
     3. What the operations make must be what the graph says of the node's outputs, or the node is refused.
     4. Model inputs are the values that no converted node makes, in the order of their first use.
     5. Outputs after a node's first that nobody reads are taken as not asked for.
-    6. Model outputs are the graph's outputs, what refused nodes read, and `captured`, as far as they have an operand.
+    6. A node that was refused, and that a kernel of some device computes, is a call of that kernel; also one that was
+       not, if `calls` says so.
+    7. Model outputs are the graph's outputs, what refused nodes read, and `captured`, as far as they have an operand.
 
     Args:
         nodes: in a topological order; nodes whose inputs are all constant were folded before.
@@ -110,9 +114,10 @@ def convert_graph(
         outputs: names of the graph's outputs.
         captured: names of outer values that sub-graphs read.
         groups: of nodes that only they hold.
+        calls: what kernels compute; None where there are none.
     """
     wanted = dict.fromkeys((*outputs, *captured))
-    growing = GrowingConversion(ConversionContext(values, constants), nodes, wanted, groups)
+    growing = GrowingConversion(ConversionContext(values, constants), nodes, wanted, groups, calls)
     for position in range(len(nodes)):
         growing.add(position)
     return growing.finish()
@@ -126,6 +131,7 @@ class GrowingConversion:
         nodes: in a topological order.
         wanted: values that are read outside of the nodes.
         groups: see `convert_graph`.
+        calls: see `convert_graph`.
     """
 
     def __init__(
@@ -134,8 +140,10 @@ class GrowingConversion:
         nodes: Sequence[OnnxNode],
         wanted: Iterable[str],
         groups: Sequence[Group] = (),
+        calls: KernelCalls | None = None,
     ) -> None:
         self.context = context
+        self._calls = calls
         self._wanted = dict.fromkeys(wanted)
         read = {*self._wanted, *(name for node in nodes for name in node.inputs)}
         self._nodes = [trimmed(node, read) for node in nodes]
@@ -159,7 +167,7 @@ class GrowingConversion:
 
     def _add_node(self, position: int) -> None:
         node, before = self._nodes[position], self.context.operations
-        verdict = self._verdicts[position] = _convert(self.context, node)
+        verdict = self._verdicts[position] = _convert(self.context, node, self._calls)
         self._operations[position] = tuple(range(before, self.context.operations))
         if not verdict:
             self._left.update(dict.fromkeys(node.inputs))
@@ -217,21 +225,48 @@ def trimmed(node: OnnxNode, read: Set[str]) -> OnnxNode:
     return replace(node, outputs=(node.outputs[0], *kept))
 
 
-def _convert(context: ConversionContext, node: OnnxNode) -> Verdict:
+def _convert(context: ConversionContext, node: OnnxNode, calls: KernelCalls | None) -> Verdict:
+    if calls is None or node.contradiction or not calls.concerns(node):
+        return _tried(context, node, _convert_node)
+    call = partial(_convert_call, calls)
+    if node.name in calls.forced:
+        return _tried(context, node, call)
+    verdict = _tried(context, node, _convert_node)
+    if isinstance(verdict, Supported):
+        return verdict
+    called = _tried(context, node, call)
+    return _both(verdict, called) if isinstance(called, Unsupported) else called
+
+
+def _both(verdict: Unsupported, called: Unsupported) -> Unsupported:
+    return Unsupported(verdict.reason, f"{verdict.detail}; {called.detail}")
+
+
+def _tried(
+    context: ConversionContext, node: OnnxNode, convert: Callable[[ConversionContext, OnnxNode], None]
+) -> Verdict:
     mark = context.begin(node)
     try:
-        if node.contradiction:
-            raise Refusal(Reason.INVALID_NODE, node.contradiction)
-        convert = _converter_of(node)
-        for name in filter(None, node.inputs):
-            context.type_of(name)
-        _check_known(context, node, convert)
         convert(context, node)
         _check_outputs(context, node)
     except Refusal as refusal:
         context.undo(mark)
         return refusal.verdict
     return SUPPORTED
+
+
+def _convert_call(calls: KernelCalls, context: ConversionContext, node: OnnxNode) -> None:
+    convert_call(context, node, calls)
+
+
+def _convert_node(context: ConversionContext, node: OnnxNode) -> None:
+    if node.contradiction:
+        raise Refusal(Reason.INVALID_NODE, node.contradiction)
+    convert = _converter_of(node)
+    for name in filter(None, node.inputs):
+        context.type_of(name)
+    _check_known(context, node, convert)
+    convert(context, node)
 
 
 def _check_known(context: ConversionContext, node: OnnxNode, convert: Converter) -> None:

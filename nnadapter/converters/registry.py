@@ -68,6 +68,25 @@ def since_version(domain: str, op_type: str, opset: int) -> int | None:
 
 
 @cache
+def newest_since_version(domain: str, op_type: str) -> int | None:
+    """The newest schema version of an op that the installed onnx has, or None if it has none."""
+    try:
+        return int(onnx.defs.get_schema(op_type, domain).since_version)
+    except onnx.defs.SchemaError:
+        return None
+
+
+@cache
+def schema_defaults(domain: str, op_type: str, since_version: int) -> Mapping[str, object]:
+    """The attributes that a node of this schema version has without stating them; none where there is no schema."""
+    if not since_version:
+        return MappingProxyType({})
+    schema = onnx.defs.get_schema(op_type, since_version, domain)
+    stated = {name: each.default_value for name, each in schema.attributes.items() if each.default_value.type}
+    return MappingProxyType({name: _value(value) for name, value in stated.items()})
+
+
+@cache
 def data_type_name(code: int) -> str:
     """The numpy name of an element type that ONNX gives as a number, such as the attribute `to` of Cast."""
     try:

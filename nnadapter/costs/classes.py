@@ -12,6 +12,7 @@ from nnadapter.ir.operations import (
     attention,
     bits,
     convolution,
+    custom,
     elementwise,
     functions,
     generation,
@@ -58,7 +59,7 @@ class OperationClass(StrEnum):
     MOVEMENT = "movement"
     """Copies in another order or place."""
     OTHER = "other"
-    """No operation of the adapter IR."""
+    """No operation of the adapter IR, or one that a custom kernel computes."""
     VIEW = "view"
     """The same bytes under other dimensions; no traffic."""
 
@@ -78,6 +79,7 @@ _FAMILIES: tuple[tuple[OperationClass, tuple[_Rows, ...]], ...] = (
         OperationClass.MOVEMENT,
         (movement.ROWS, indexing.ROWS, generation.ROWS, resizing.ROWS, scattering.ROWS, sampling.ROWS),
     ),
+    (OperationClass.OTHER, (custom.ROWS,)),
 )
 _OTHERWISE = {
     OperationClass.CONVOLUTION: "DEFORMABLE_CONV_2D",

@@ -21,6 +21,7 @@ from nnadapter.drivers.interface import (
     Program,
     SegmentModel,
 )
+from nnadapter.drivers.kernel import Kernel, KernelType, Target
 from nnadapter.drivers.profile import Profile
 from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
 
@@ -36,6 +37,8 @@ __all__ = [
     "DeviceType",
     "Driver",
     "Execution",
+    "Kernel",
+    "KernelType",
     "ModelForm",
     "OperationSupport",
     "Option",
@@ -45,6 +48,7 @@ __all__ = [
     "Reason",
     "SegmentModel",
     "Supported",
+    "Target",
     "Threading",
     "Unsupported",
     "Verdict",

@@ -20,13 +20,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.capability import Capability, DeviceInfo, OptionValues
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import IncompatibleProgramError
 from nnadapter.ir.operand import Array
 from partition.verdict import SUPPORTED, Verdict
+
+if TYPE_CHECKING:
+    from nnadapter.drivers.kernel import Kernel
 
 INTERFACE_VERSION = (1, 0)
 """Major and minor. A driver's major must be equal, its minor at most this."""
@@ -35,6 +38,8 @@ SegmentModel = Any
 """`nnadapter.ir.Model` or `onnx.ModelProto`, as the device's capability says."""
 
 
+KERNEL = "kernel "
+"""What stands before the name of the custom kernel that an operation runs as."""
 NO_OPERATION = "no operation"
 """What an operation runs as that costs nothing: a view, or one that a pass took away."""
 
@@ -112,6 +117,13 @@ class Context(ABC):
     def profile(self) -> Profile | None:
         """How fast the device is under the context's options; None for what the capability says."""
         return None
+
+    def kernels(self) -> Sequence[Kernel]:
+        """Functions on the host for ONNX ops that the device itself does not take; for devices that take adapter IR.
+
+        The host runs them between the driver's own programs, as docs/kernels.md says. Asked once per context.
+        """
+        return ()
 
     @abstractmethod
     def compile(self, model: SegmentModel) -> Program:

@@ -10,6 +10,7 @@ from nnadapter.analysis import Analyser
 from nnadapter.closing import close_all
 from nnadapter.drivers.selection import HOSTS, DeviceRequest
 from nnadapter.errors import DeviceNotFoundError, InvalidModelError, InvalidOptionError, NNAdapterError
+from nnadapter.kernels.deciding import type_rules
 from nnadapter.missing.building import facts_of
 from nnadapter.missing.facts import FailedModel, WhatIf
 from nnadapter.missing.situation import Situation, situation_of
@@ -102,7 +103,7 @@ def _learner(targets: Sequence[Target], name: str | None) -> Target:
 def _situation(
     name: str, source: Any, shapes: Mapping[str, Sequence[int]], placer: Placer, target: Target, *, alone: bool
 ) -> Situation:
-    prepared = prepare(load_model(source))
+    prepared = prepare(load_model(source), type_rules([each.kernels for each in placer.targets]))
     given = {
         input_name: tuple(int(size) for size in shape)
         for input_name, shape in shapes.items()

@@ -4,7 +4,8 @@ Inference over a whole graph stops where a shape must be computed first by what 
 `Reshape`), and must then be begun again: once for every level of such shapes. Here every node is looked at once:
 
 1. `Shape` and `Size` of a known shape are taken as constants.
-2. A result of unknown shape is inferred from what is now known of the inputs of its node alone.
+2. A result of unknown shape is inferred from what is now known of the inputs of its node alone: by the rule for the op
+   where onnx has none, else by onnx.
 3. A node whose inputs are known waits to be evaluated; all that wait are evaluated in one go, as soon as a shape
    hangs on the contents of one of them.
 """
@@ -36,6 +37,8 @@ class Forward:
         self._inference = inference
         self._budget = budget
         self._types: dict[str, onnx.ValueInfoProto] = {}
+        self.stated: dict[str, onnx.ValueInfoProto] = {}
+        """What rules said of values, which inference over the whole graph is told from then on."""
         self._values: dict[str, Value] = {}
         self._found: dict[str, Array] = {}
         self._known: Mapping[str, Array] = {}
@@ -61,7 +64,7 @@ class Forward:
         Raises:
             InvalidModelError: types contradict each other.
         """
-        self._types = self._inference.types(shapes, known, nodes)
+        self._types = self._inference.types(shapes, known, nodes, self.stated)
         self._values = {name: value_of(info) for name, info in self._types.items()}
         self._known = ChainMap(self._found, known)  # type: ignore[arg-type]
         for index in nodes:
@@ -97,6 +100,12 @@ class Forward:
 
     def _infer(self, index: int) -> None:
         if self._is_known(index):
+            return
+        said = self._inference.stated_of_one(index, self._values, self._known)
+        if said:
+            self.stated.update(said)
+            self._types.update(said)
+            self._values.update((name, value_of(info)) for name, info in said.items())
             return
         for name, info in self._inference.types_of_one(index, self._types, self._known).items():
             value, before = value_of(info), self._values.get(name)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import onnx
 from onnx import helper, numpy_helper, shape_inference
 
+from nnadapter.converters.calls import TypeRule
+from nnadapter.converters.node import OnnxNode
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array
-from partition.dtypes import ITEMSIZE_OF_DTYPE
+from partition.dtypes import ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
 from partition.graph import Graph, Value
 from partition.onnx_io import value_of
 
@@ -19,21 +22,49 @@ _DEFAULTS = {"STFT": ("onesided", 1)}
 """Ops of which inference takes another default than their schema gives, and the schema's."""
 SMALL_ELEMENTS = 1024
 """Constants of at most so many elements are given to inference with their contents: shapes, axes, sizes."""
+Types = Mapping[str, onnx.ValueInfoProto]
+"""What is known of values, by name."""
+_NOTHING: Types = MappingProxyType({})
 
 
 class Inference:
-    """Infers the values of one model again and again, for other input shapes and other known constants."""
+    """Infers the values of one model again and again, for other input shapes and other known constants.
 
-    def __init__(self, model: onnx.ModelProto, graph: Graph) -> None:
+    Args:
+        model: the model.
+        graph: the same.
+        nodes: of the graph, attributes read; needed with `rules`.
+        rules: by domain and op type, what is known of ops beside what onnx knows.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        graph: Graph,
+        nodes: Sequence[OnnxNode] = (),
+        rules: Mapping[tuple[str, str], TypeRule] = MappingProxyType({}),
+    ) -> None:
         self._graph = graph
         self._model = model
+        self._nodes = nodes
+        self.rules = rules
+        self._opsets = {entry.domain: entry.version for entry in model.opset_import}
         self._functions = frozenset((function.domain, function.name) for function in model.functions)
         inputs = frozenset(graph.inputs)
         self._inputs = [value for value in model.graph.input if value.name in inputs]
         self._outputs = [_without_shape(value) for value in model.graph.output]
 
+    @property
+    def has_rules(self) -> bool:
+        """Whether a rule is for some node of the model."""
+        return bool(self.rules) and any((node.domain, node.op_type) in self.rules for node in self._nodes)
+
     def values(
-        self, shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, Array], nodes: Sequence[int]
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        constants: Mapping[str, Array],
+        nodes: Sequence[int],
+        stated: Types = _NOTHING,
     ) -> dict[str, Value]:
         """Return what is known of every value that `nodes` (positions, ascending) read or make.
 
@@ -41,20 +72,25 @@ class Inference:
             shapes: dimensions of model inputs; an input that is not named keeps what the model says of it.
             constants: every value whose contents are known.
             nodes: the nodes that are left to run.
+            stated: what rules say of values, which nothing else says.
 
         Raises:
             InvalidModelError: types contradict each other.
         """
-        graph = _inferred(self._skeleton(shapes, constants, nodes))
+        graph = _inferred(self._skeleton(shapes, constants, nodes, stated))
         found = {value.name: value_of(value) for value in (*graph.input, *graph.value_info, *graph.output)}
         found.update((tensor.name, constant_value(tensor.name, constants[tensor.name])) for tensor in graph.initializer)
         return found
 
     def types(
-        self, shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, Array], nodes: Sequence[int]
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        constants: Mapping[str, Array],
+        nodes: Sequence[int],
+        stated: Types = _NOTHING,
     ) -> dict[str, onnx.ValueInfoProto]:
         """Return the same as `values`, as onnx says it and without the constants whose contents inference was given."""
-        graph = _inferred(self._skeleton(shapes, constants, nodes))
+        graph = _inferred(self._skeleton(shapes, constants, nodes, stated))
         return {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
 
     def types_of_one(
@@ -77,6 +113,35 @@ class Inference:
         _add_constants(skeleton.graph, [name for name in names if name in constants], constants)
         return {value.name: value for value in _inferred(skeleton).value_info}
 
+    def stated_of_one(
+        self, index: int, values: Mapping[str, Value], constants: Mapping[str, Array]
+    ) -> dict[str, onnx.ValueInfoProto]:
+        """Return what a rule says of the results of the node at `index`; nothing where there is none.
+
+        Args:
+            index: the node's position.
+            values: what is known of values; a name may be missing.
+            constants: every value whose contents are known.
+        """
+        node = self._nodes[index] if self.rules else None
+        rule = None if node is None else self.rules.get((node.domain, node.op_type))
+        if node is None or rule is None:
+            return {}
+        given = [
+            constant_value(name, constants[name])
+            if name in constants
+            else values.get(name, Value(name))
+            if name
+            else None
+            for name in node.inputs
+        ]
+        found = rule(node, node.since_version or self._opsets.get(node.domain, 1), given)
+        return {
+            name: helper.make_tensor_value_info(name, ELEMENT_TYPE_OF_DTYPE[type_.dtype.value], type_.dimensions)
+            for name, type_ in zip(node.outputs, found or (), strict=False)
+            if name
+        }
+
     def agrees(
         self, shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, Array], nodes: Sequence[int]
     ) -> bool:
@@ -89,7 +154,11 @@ class Inference:
         return True
 
     def _skeleton(
-        self, shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, Array], nodes: Sequence[int]
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        constants: Mapping[str, Array],
+        nodes: Sequence[int],
+        stated: Types = _NOTHING,
     ) -> onnx.ModelProto:
         model = self._model
         skeleton = self._empty(with_functions=True)
@@ -102,7 +171,9 @@ class Inference:
         read = dict.fromkeys(name for index in nodes for name in self._graph.nodes[index].reads if name in constants)
         _add_constants(graph, read, constants)
         made = {name for index in nodes for name in self._graph.nodes[index].outputs}
-        graph.output.extend(value for value in self._outputs if value.name in made)
+        graph.output.extend(stated.get(value.name, value) for value in self._outputs if value.name in made)
+        outputs = {value.name for value in graph.output} if stated else set()
+        graph.value_info.extend(info for name, info in stated.items() if name in made and name not in outputs)
         return skeleton
 
     def _empty(self, *, with_functions: bool) -> onnx.ModelProto:

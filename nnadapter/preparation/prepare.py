@@ -19,11 +19,13 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 
 import onnx
 from onnx import numpy_helper
 
 from nnadapter.collecting import paused_collection
+from nnadapter.converters.calls import TypeRule
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.registry import read_node, since_version
 from nnadapter.errors import InvalidModelError
@@ -49,6 +51,9 @@ _MOST_ROUNDS = 6
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Input name -> dimensions, every one known."""
+Rules = Mapping[tuple[str, str], TypeRule]
+"""By domain and op type, what is known of ops that onnx knows nothing of."""
+_NO_RULES: Rules = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,22 +102,26 @@ class Specialised:
 
 
 @paused_collection()
-def prepare(model: onnx.ModelProto) -> Prepared:
+def prepare(model: onnx.ModelProto, rules: Rules = _NO_RULES) -> Prepared:
     """Return `model` with what does not depend on input shapes done.
 
     An `If` with a condition that is known gives way to its branch, `Gradient` to what computes it: the model may be
     another one than was given.
+
+    Args:
+        model: the model.
+        rules: types of the results of ops that onnx knows nothing of.
 
     Raises:
         InvalidModelError: the graph contradicts itself, or an equation of Einsum is none.
     """
     check_versions(model)
     check_equations(model)
-    given = prepared = prepare_again(*expand_functions(expand_gradients(in_order(model))))
+    given = prepared = prepare_again(*expand_functions(expand_gradients(in_order(model))), rules)
     while conditions := _known_conditions(prepared):
         try:
             prepared = replace(
-                prepare_again(*expand_functions(inline_branches(prepared.model, conditions))), given=given
+                prepare_again(*expand_functions(inline_branches(prepared.model, conditions)), rules), given=given
             )
         except InvalidModelError:
             break  # a contradiction inside of a branch, which nothing sees as long as it stays there
@@ -132,12 +141,13 @@ def _known_conditions(prepared: Prepared) -> dict[int, bool]:
     }
 
 
-def prepare_again(model: onnx.ModelProto, origins: Sequence[str]) -> Prepared:
+def prepare_again(model: onnx.ModelProto, origins: Sequence[str], rules: Rules = _NO_RULES) -> Prepared:
     """Return a model with what does not depend on input shapes done; nothing of it is rewritten.
 
     Args:
         model: the model.
         origins: for each of its nodes, the name of the model's own node that it stands for.
+        rules: see `prepare`.
 
     Raises:
         InvalidModelError: the graph contradicts itself.
@@ -153,7 +163,7 @@ def prepare_again(model: onnx.ModelProto, origins: Sequence[str]) -> Prepared:
     )
     initialisers = _initialisers(model, graph.constants)
     defaults = _initialisers(model, frozenset(graph.inputs))
-    inference = Inference(model, graph)
+    inference = Inference(model, graph, nodes, rules)
     everything = range(len(nodes))
     values = inference.values({}, initialisers, everything)
     found, evaluated = _fold(model, graph, nodes, initialisers, everything, values, ONCE_BYTES)
@@ -180,12 +190,15 @@ def specialise(prepared: Prepared, shapes: Shapes) -> Specialised:
     known = ChainMap(added, prepared.constants)  # type: ignore[arg-type]
     evaluated = set(prepared.evaluated)
     left = _reached(graph, known)
+    stated: dict[str, onnx.ValueInfoProto] = {}
     for number in range(_MOST_ROUNDS):
-        if number >= _WHOLE_ROUNDS:
+        if number >= _WHOLE_ROUNDS or (number == 0 and prepared.inference.has_rules):
             onward = Forward(prepared.model, graph, prepared.nodes, prepared.inference, PER_SHAPE_BYTES)
+            onward.stated.update(stated)
             evaluated |= onward.go(shapes, known, left, added)
+            stated.update(onward.stated)
             left = _reached(graph, known)
-        values = prepared.inference.values(shapes, known, left)
+        values = prepared.inference.values(shapes, known, left, stated)
         found, newly = _fold(prepared.model, graph, prepared.nodes, known, left, values, PER_SHAPE_BYTES)
         evaluated |= newly
         fresh = [name for name in found if name not in known]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nnadapter.drivers.interface import NO_OPERATION
+from nnadapter.drivers.interface import KERNEL, NO_OPERATION
 from nnadapter.drivers.selection import HOSTS
 from nnadapter.reports.cost_text import cost_lines, plan_file_lines, rule_lines
 from nnadapter.reports.op_types import op_type_lines
@@ -16,6 +16,7 @@ from nnadapter.reports.wrapping import wrapped
 if TYPE_CHECKING:
     from nnadapter.reports.facts import NodeFacts, PartitionReport, SegmentFacts, TensorFacts
 
+_SHOWN_KERNELS = 8
 _SHOWN_SEGMENTS = 20
 _SHOWN_REFUSALS = 20
 _KEPT = "\u00a0"
@@ -82,6 +83,10 @@ def _groups(report: PartitionReport) -> Iterator[str]:
             fused = f"fused into {len(groups)}, most of them ({len(members)}) into {largest}"
             text = fused if len(members) > 1 else "none fused"
             yield from wrapped(f"{device}: {count(len(said), 'node')}, {text}", " " * 11)
+        by_kernel = [f"{node.runs_as} ({node.name})" for node in said if node.runs_as.startswith(KERNEL)]
+        if by_kernel:
+            more = f" and {len(by_kernel) - _SHOWN_KERNELS} more" if len(by_kernel) > _SHOWN_KERNELS else ""
+            yield from wrapped(f"{device}: {', '.join(by_kernel[:_SHOWN_KERNELS])}{more}", " " * 11)
 
 
 def _segments(report: PartitionReport) -> Iterator[str]:

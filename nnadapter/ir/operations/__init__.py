@@ -12,6 +12,7 @@ from nnadapter.ir.operations import (
     attention,
     bits,
     convolution,
+    custom,
     elementwise,
     functions,
     generation,
@@ -62,6 +63,7 @@ _FAMILIES = (
     losses.ROWS,
     spectral.ROWS,
     quantisation.ROWS,
+    custom.ROWS,
 )
 
 SCHEMAS: Mapping[str, OperationSchema] = MappingProxyType(

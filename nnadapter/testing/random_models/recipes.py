@@ -101,5 +101,5 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 FROM_SCHEMA = Recipe(knows_values=False)
 """How an operation is made that is not in the table."""
 
-UNREACHED: Mapping[str, str] = MappingProxyType({})
+UNREACHED: Mapping[str, str] = MappingProxyType({"CUSTOM": "what it computes is written elsewhere, in a kernel"})
 """Operations that are not made at random, and why."""

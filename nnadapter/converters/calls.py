@@ -1,0 +1,98 @@
+"""Nodes that a custom kernel of some device computes, as one operation of the adapter IR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.node import OnnxNode
+from nnadapter.converters.refusal import Refusal
+from nnadapter.converters.registry import schema_defaults
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operand import OperandType
+from nnadapter.ir.operations.custom import CUSTOM, CustomCall
+from partition.graph import Value
+from partition.verdict import Reason, Unsupported
+
+Answer = Callable[
+    [OnnxNode, int, Mapping[str, object], Sequence[OperandType | None], tuple[OperandType, ...] | None],
+    tuple[OperandType, ...] | Unsupported,
+]
+"""A node, the version of its op, its attributes, types of its inputs and of its outputs (None if not known) -> the
+types of its outputs, if some device has a kernel for it, or why none has."""
+
+TypeRule = Callable[[OnnxNode, int, Sequence[Value | None]], Sequence[OperandType] | None]
+"""A node of an op that onnx knows nothing of, the version of its op, and what is known of its inputs (None where one is
+absent) -> the types of its outputs, or None."""
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCalls:
+    """Which nodes of one model kernels may compute."""
+
+    answer: Answer
+    ops: frozenset[tuple[str, str]] = frozenset()
+    """Domain and op type of all that have a kernel on some device of the session."""
+    opsets: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Version per domain; ONNX's own is empty."""
+    forced: frozenset[str] = frozenset()
+    """Names of nodes that are calls although they have a converter."""
+
+    def concerns(self, node: OnnxNode) -> bool:
+        """Whether some kernel is for the op of a node."""
+        return (node.domain, node.op_type) in self.ops
+
+    def version_of(self, node: OnnxNode) -> int:
+        """Of the op's schema, or else of its domain."""
+        return node.since_version or self.opsets.get(node.domain, 1)
+
+
+def attributes_of(node: OnnxNode) -> dict[str, object]:
+    """A node's attributes, with the defaults of its schema, if it has one."""
+    return {**schema_defaults(node.domain, node.op_type, node.since_version), **node.attributes}
+
+
+def convert_call(context: ConversionContext, node: OnnxNode, calls: KernelCalls) -> None:
+    """Add the one operation that a node is.
+
+    Raises:
+        Refusal: no kernel fits, an output is not known beforehand, or a value is nothing that an operand can be.
+    """
+    operands = [context.operand(name) if name else None for name in node.inputs]
+    types = [None if operand is None else _settled(context.type_of(operand)) for operand in operands]
+    attributes = attributes_of(node)
+    given = calls.answer(node, calls.version_of(node), attributes, types, _declared(context, node))
+    if isinstance(given, Unsupported):
+        raise Refusal(given.reason, given.detail)
+    if len(node.outputs) > len(given):
+        raise Refusal(Reason.INVALID_NODE, f"{node.op_type} has {len(node.outputs)} outputs, its kernel {len(given)}")
+    present = tuple(position for position, operand in enumerate(operands) if operand is not None)
+    call = CustomCall(
+        domain=node.domain,
+        op_type=node.op_type,
+        since_version=calls.version_of(node),
+        attributes=attributes,
+        present=present,
+        outputs=given,
+    )
+    if not present:
+        raise Refusal(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} has no inputs, and kernels compute from some")
+    try:
+        written = call.to_attributes()
+    except InvalidModelError as error:
+        raise Refusal(Reason.UNSUPPORTED_ATTRIBUTE, f"{node.op_type}: {error}") from error
+    context.add(CUSTOM, [each for each in operands if each is not None], written, outputs=node.outputs)
+
+
+def _settled(type_: OperandType) -> OperandType:
+    """The type with plain numbers: what a kernel says of it holds for them alone."""
+    return OperandType(type_.dtype, tuple(int(size) for size in type_.dimensions), type_.layout, type_.quantisation)
+
+
+def _declared(context: ConversionContext, node: OnnxNode) -> tuple[OperandType, ...] | None:
+    try:
+        return tuple(_settled(context.declared(name)) for name in node.outputs if name)
+    except Refusal:
+        return None

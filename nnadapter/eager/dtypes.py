@@ -1,0 +1,84 @@
+"""Data types of results.
+
+1. Tensors with tensors: numpy's promotion; but an integer or boolean one with a floating one takes the floating type,
+   so that float64, which accelerators seldom have, comes about only where somebody asked for it.
+2. Python's numbers take the tensors' type; an int with booleans is int64, a float with integers the default float32.
+3. What numpy makes floating of integers (`/`, `exp`, `mean`) is float32.
+4. Sums, products and extremes keep the data type; those of booleans are int64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nnadapter.errors import InvalidInputError
+from nnadapter.ir.operand import Array, DataType, freeze
+
+DEFAULT_FLOAT = np.dtype(np.float32)
+"""What Python's floats are, and what integers become where a result is floating."""
+_DEFAULT_INTEGER = np.dtype(np.int64)
+_KNOWN = frozenset(map(str, DataType))
+
+Dtype = np.dtype[Any]
+
+
+def contents(data: object, dtype: object = None) -> Array:
+    """Return what a person gives for a tensor as an array of its own, which nobody can write to.
+
+    Python's floats become float32; arrays keep their data type.
+
+    Raises:
+        InvalidInputError: it is no array of numbers or booleans.
+    """
+    try:
+        if dtype is not None:
+            wanted = DataType(dtype).array_type if isinstance(dtype, str) and dtype in _KNOWN else np.dtype(dtype)  # type: ignore[call-overload]
+            array = np.array(data, dtype=wanted)
+        else:
+            array = np.array(data)
+            if not hasattr(data, "dtype") and array.dtype == np.float64 and not _holds_arrays(data):
+                array = array.astype(DEFAULT_FLOAT)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInputError(f"a tensor is made of numbers: {' '.join(str(error).split())}; got {data!r}") from error
+    if array.dtype.name not in _KNOWN:
+        raise InvalidInputError(f"a tensor holds numbers or booleans, got {array.dtype}; expected one of {_listed()}")
+    return freeze(array)
+
+
+def _holds_arrays(data: object) -> bool:
+    return isinstance(data, (list, tuple)) and any(hasattr(each, "dtype") or _holds_arrays(each) for each in data)
+
+
+def _listed() -> str:
+    return ", ".join(map(str, DataType))
+
+
+def is_floating(dtype: Dtype) -> bool:
+    """Whether it is a floating-point type, ml_dtypes' included."""
+    return dtype.name in _KNOWN and DataType(dtype.name).is_floating
+
+
+def common(dtypes: Sequence[Dtype], numbers: Sequence[object] = ()) -> Dtype:
+    """Return the data type in which tensors, and Python's numbers with them, are computed."""
+    floating = [dtype for dtype in dtypes if is_floating(dtype)]
+    chosen = floating or list(dtypes)
+    found = chosen[0]
+    for dtype in chosen[1:]:
+        found = np.promote_types(found, dtype)
+    kinds = {type(number) for number in numbers}
+    if float in kinds and not is_floating(found):
+        return DEFAULT_FLOAT
+    return _DEFAULT_INTEGER if int in kinds and found == np.bool_ else found
+
+
+def floating(dtype: Dtype) -> Dtype:
+    """The type of what is floating whatever it is made of."""
+    return dtype if is_floating(dtype) else DEFAULT_FLOAT
+
+
+def summed(dtype: Dtype) -> Dtype:
+    """The type of a sum."""
+    return _DEFAULT_INTEGER if dtype == np.bool_ else dtype

@@ -1,0 +1,50 @@
+"""What has a place: the part of a tensor that functions on tensors need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from nnadapter.eager.dtypes import contents
+from nnadapter.eager.place import Place, same_place
+from nnadapter.ir.operand import Array
+
+
+class Placed:
+    """Contents in a place.
+
+    Args:
+        array: read-only.
+        place: where they live.
+    """
+
+    __slots__ = ("_array", "_place")
+
+    def __init__(self, array: Array, place: Place) -> None:
+        self._array = array
+        self._place = place
+
+    @property
+    def place(self) -> Place:
+        """Where it lives."""
+        return self._place
+
+    @property
+    def held(self) -> Array:
+        """The contents, read-only, not copied."""
+        return self._array
+
+    def made(self, array: Array) -> Self:
+        """Another one in the same place."""
+        return type(self)(array, self._place)
+
+
+def joined(given: Sequence[Any]) -> tuple[Placed, list[Array]]:
+    """Return the first that has a place of what an operation is given, and everything as arrays.
+
+    Raises:
+        InvalidInputError: they are of two devices, or something is no array of numbers.
+    """
+    placed = [each for each in given if isinstance(each, Placed)]
+    same_place([each.place for each in placed])
+    return placed[0], [each.held if isinstance(each, Placed) else contents(each) for each in given]

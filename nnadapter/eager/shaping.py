@@ -1,0 +1,153 @@
+"""Operations that move elements or reduce axes, with numpy's arguments read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from nnadapter.eager.applying import apply, cast
+from nnadapter.eager.dtypes import common, floating, summed
+from nnadapter.eager.place import Place
+from nnadapter.ir.operand import Array
+from nnadapter.ir.schema import AttributeValue
+
+Axes = int | Sequence[int] | None
+
+
+def one_axis(axis: int, rank: int) -> int:
+    """An axis counted from the first.
+
+    Raises:
+        numpy.exceptions.AxisError: there is no such axis.
+    """
+    if not -rank <= axis < rank:
+        raise np.exceptions.AxisError(axis, rank)
+    return axis % rank
+
+
+def all_axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
+    """Several axes counted from the first.
+
+    Raises:
+        ValueError: one stands there twice.
+        numpy.exceptions.AxisError: one does not exist.
+    """
+    given = axes if isinstance(axes, Sequence) else (axes,)
+    found = tuple(one_axis(axis, rank) for axis in given)
+    if len(set(found)) != len(found):
+        raise ValueError(f"axes are {list(given)}, expected none twice")
+    return found
+
+
+def reshape(place: Place, array: Array, shape: Sequence[int]) -> Array:
+    """The same elements under other dimensions, of which one may be -1."""
+    known = array.reshape(tuple(shape)).shape  # numpy works out what -1 means, and says what is wrong
+    return apply(place, "RESHAPE", [array], lambda given: given.reshape(known), {"shape": known})
+
+
+def transpose(place: Place, array: Array, axes: Sequence[int] | None = None) -> Array:
+    """Axes in another order, reversed if None."""
+    order = tuple(range(array.ndim))[::-1] if axes is None else all_axes(tuple(axes), array.ndim)
+    if len(order) != array.ndim:
+        raise ValueError(f"axes are {list(order)}, expected each of {array.ndim} once")
+    return apply(place, "TRANSPOSE", [array], lambda given: given.transpose(order), {"perm": order})
+
+
+def expand(place: Place, array: Array, shape: Sequence[int]) -> Array:
+    """Repeated along axes of size 1, as numpy broadcasts."""
+    known = np.broadcast_shapes(array.shape, tuple(shape))
+    if known != tuple(shape):
+        raise ValueError(f"dimensions {list(array.shape)} cannot be broadcast to {list(shape)}")
+    return apply(place, "EXPAND", [array], lambda given: np.broadcast_to(given, known), {"shape": known})
+
+
+def concatenate(place: Place, arrays: Sequence[Array], axis: int = 0) -> Array:
+    """Arrays behind one another along an axis."""
+    dtype = common([array.dtype for array in arrays])
+    given = [cast(place, array, dtype) for array in arrays]
+    along = one_axis(axis, given[0].ndim)
+    return apply(place, "CONCAT", given, lambda *each: np.concatenate(each, along), {"axis": along}, "")
+
+
+def where(place: Place, condition: Array, one: Array, other: Array) -> Array:
+    """Elements of one array or the other."""
+    dtype = common([one.dtype, other.dtype])
+    given = [cast(place, condition, np.dtype(np.bool_)), cast(place, one, dtype), cast(place, other, dtype)]
+    return apply(place, "WHERE", given, np.where, None, "Where")
+
+
+def take(place: Place, array: Array, indices: Array, axis: int) -> Array:
+    """Elements along one axis, by their numbers; negative ones count from the end."""
+    along = one_axis(axis, array.ndim)
+    size = array.shape[along]
+    if indices.size and not -size <= int(indices.min()) <= int(indices.max()) < size:
+        raise IndexError(f"an index is out of bounds for axis {along} of size {size}")
+    numbers = np.asarray(np.where(indices < 0, indices + size, indices), np.int64)
+    return apply(place, "GATHER", [array, numbers], lambda given, at: np.take(given, at, along), {"axis": along}, "")
+
+
+def clip(place: Place, array: Array, low: float | None, high: float | None) -> Array:
+    """Elements between two of Python's numbers."""
+    bounds: dict[str, AttributeValue] = {
+        "min": -np.inf if low is None else float(low),
+        "max": np.inf if high is None else float(high),
+    }
+    return apply(place, "CLIP", [array], lambda given: np.clip(given, low, high).astype(given.dtype), bounds)
+
+
+REDUCTIONS: Mapping[str, tuple[str, Callable[..., Any]]] = MappingProxyType(
+    {
+        "sum": ("REDUCE_SUM", np.sum),
+        "prod": ("REDUCE_PROD", np.prod),
+        "max": ("REDUCE_MAX", np.max),
+        "min": ("REDUCE_MIN", np.min),
+        "mean": ("REDUCE_MEAN", np.mean),
+    }
+)
+"""By numpy's name."""
+
+
+def reduce(place: Place, name: str, array: Array, axis: Axes = None, keepdims: bool = False) -> Array:
+    """A reduction over some axes, over all of them if None."""
+    type_, function = REDUCTIONS[name]
+    axes = tuple(range(array.ndim)) if axis is None else all_axes(axis, array.ndim)
+    dtype = floating(array.dtype) if name == "mean" else summed(array.dtype)
+    if name in ("max", "min") and array.dtype == np.bool_:
+        dtype = array.dtype
+    given = cast(place, array, dtype)
+    if not axes:
+        return given
+    return apply(
+        place,
+        type_,
+        [given],
+        lambda each: function(each, axis=axes, keepdims=keepdims).astype(dtype),
+        {"axes": tuple(sorted(axes)), "keepdims": keepdims},
+    )
+
+
+def arg_extreme(place: Place, name: str, array: Array, axis: int | None = None, keepdims: bool = False) -> Array:
+    """Where the first largest or smallest element stands: `argmax` or `argmin`."""
+    type_, function = {"argmax": ("ARG_MAX", np.argmax), "argmin": ("ARG_MIN", np.argmin)}[name]
+    flat = reshape(place, array, (-1,)) if axis is None else array
+    along = 0 if axis is None else one_axis(axis, array.ndim)
+    found = apply(
+        place,
+        type_,
+        [flat],
+        lambda each: function(each, axis=along, keepdims=keepdims and axis is not None),
+        {"axis": along, "keepdims": keepdims and axis is not None},
+    )
+    return reshape(place, found, (1,) * array.ndim) if keepdims and axis is None else found
+
+
+def cumulate(place: Place, array: Array, axis: int | None = None) -> Array:
+    """Sums from the first element on, along an axis or over all elements in order."""
+    flat = reshape(place, array, (-1,)) if axis is None else array
+    along = 0 if axis is None else one_axis(axis, array.ndim)
+    dtype = summed(array.dtype)
+    given = cast(place, flat, dtype)
+    return apply(place, "CUM_SUM", [given], lambda each: np.cumsum(each, along).astype(dtype), {"axis": along})

@@ -1,0 +1,276 @@
+"""Tensors that live on a device and compute there, one operation at a time.
+
+Source: numpy's `__array_ufunc__` (NEP 13) and `__array_function__` (NEP 18); Paddle's eager tensors on custom devices.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from nnadapter.eager import shaping
+from nnadapter.eager.applying import cast
+from nnadapter.eager.dtypes import Dtype, contents
+from nnadapter.eager.fallback import fall_back
+from nnadapter.eager.functions import FUNCTIONS, NotMapped
+from nnadapter.eager.indexing import get_item
+from nnadapter.eager.place import Place, place_of, same_place
+from nnadapter.eager.placed import Placed
+from nnadapter.eager.ufuncs import compute_ufunc
+from nnadapter.errors import InvalidOptionError
+from nnadapter.ir.operand import Array, freeze
+
+_REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
+"""`ufunc.reduce` -> the reduction that it is."""
+
+
+def tensor(data: Any, dtype: Any = None, device: str | Place | None = None) -> Tensor:
+    """Return a tensor that lives on a device.
+
+    Args:
+        data: numbers, nested lists of them, an array, or another tensor, which is moved.
+        dtype: the data type; if None, that of an array, int64 for Python's ints, float32 for its floats.
+        device: where; the process's default device (`set_device`) if None, or that of `data`.
+
+    Raises:
+        InvalidInputError: `data` is nothing that tensors hold.
+        DeviceNotFoundError, DeviceUnavailableError: there is no such device, or it cannot be used.
+        InvalidOptionError: the device takes no single operations.
+    """
+    if isinstance(data, Tensor):
+        moved = data if device is None else data.to(device)
+        return moved if dtype is None else moved.astype(dtype)
+    place = place_of(device)
+    _check(place)
+    return Tensor(contents(data, dtype), place)
+
+
+class Tensor(Placed, NDArrayOperatorsMixin):
+    """Numbers on a device. Never changes; made by `nnadapter.tensor`."""
+
+    __hash__ = None  # type: ignore[assignment]
+    __slots__ = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its dimensions."""
+        return self._array.shape
+
+    @property
+    def dtype(self) -> Dtype:
+        """Its data type."""
+        return self._array.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self._array.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._array.size
+
+    @property
+    def T(self) -> Tensor:  # noqa: N802  numpy's name
+        """Axes reversed."""
+        return self.transpose()
+
+    def numpy(self) -> Array:
+        """A copy in host memory, which the caller may write to."""
+        return self._array.copy()
+
+    def item(self) -> Any:
+        """Its one element as Python's number."""
+        return self._array.item()
+
+    def tolist(self) -> Any:
+        """Its elements in nested lists."""
+        return self._array.tolist()
+
+    def to(self, device: str | Place) -> Tensor:
+        """The same on another device.
+
+        Raises:
+            DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: as in `nnadapter.tensor`.
+        """
+        place = place_of(device)
+        _check(place)
+        return self if place == self._place else Tensor(self._array, place)
+
+    def astype(self, dtype: Any) -> Tensor:
+        """The same in another data type, cast on its device."""
+        return self.made(cast(self._place, self._array, contents(0, dtype).dtype))
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The same elements under other dimensions, of which one may be -1."""
+        return self.made(shaping.reshape(self._place, self._array, _axes(shape)))
+
+    def transpose(self, *axes: Any) -> Tensor:
+        """Axes in another order, reversed if none is given."""
+        given = None if not axes or axes == (None,) else _axes(axes)
+        return self.made(shaping.transpose(self._place, self._array, given))
+
+    def sum(self, axis: shaping.Axes = None, keepdims: bool = False) -> Tensor:
+        """Sum over axes; keeps the data type."""
+        return self.made(shaping.reduce(self._place, "sum", self._array, axis, keepdims))
+
+    def prod(self, axis: shaping.Axes = None, keepdims: bool = False) -> Tensor:
+        """Product over axes; keeps the data type."""
+        return self.made(shaping.reduce(self._place, "prod", self._array, axis, keepdims))
+
+    def mean(self, axis: shaping.Axes = None, keepdims: bool = False) -> Tensor:
+        """Mean over axes; of integers, float32."""
+        return self.made(shaping.reduce(self._place, "mean", self._array, axis, keepdims))
+
+    def max(self, axis: shaping.Axes = None, keepdims: bool = False) -> Tensor:
+        """Largest element over axes."""
+        return self.made(shaping.reduce(self._place, "max", self._array, axis, keepdims))
+
+    def min(self, axis: shaping.Axes = None, keepdims: bool = False) -> Tensor:
+        """Smallest element over axes."""
+        return self.made(shaping.reduce(self._place, "min", self._array, axis, keepdims))
+
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+        """Where the first largest element stands."""
+        return self.made(shaping.arg_extreme(self._place, "argmax", self._array, axis, keepdims))
+
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+        """Where the first smallest element stands."""
+        return self.made(shaping.arg_extreme(self._place, "argmin", self._array, axis, keepdims))
+
+    def __getitem__(self, key: Any) -> Tensor:
+        """Elements, by numpy's rules; what there is no operation for is taken on the host."""
+        plain = tuple(map(_plain, key)) if isinstance(key, tuple) else _plain(key)
+        found = get_item(self._place, self._array, plain)
+        if found is None:
+            self._say_not_mapped("indexing with such a key")
+            found = freeze(np.asarray(self._array[plain]))
+        return self.made(found)
+
+    def __setitem__(self, key: object, value: object) -> None:
+        raise TypeError("a tensor never changes; make another one, for example with numpy.where")
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[position] for position in range(len(self)))
+
+    def __bool__(self) -> bool:
+        return bool(self._array)
+
+    def __int__(self) -> int:
+        return int(self._array.item())
+
+    def __float__(self) -> float:
+        return float(self._array.item())
+
+    def __index__(self) -> int:
+        return self._array.__index__()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if copy is False and dtype is not None and self._array.dtype != dtype:
+            raise ValueError("another data type takes a copy")
+        return self._array.astype(dtype) if dtype is not None else self._array.copy() if copy else self._array
+
+    def __repr__(self) -> str:
+        """As in `Tensor(shape=[2], dtype=float32, place=Place(fake_npu:0), [1., 2.])`."""
+        shown = np.array2string(self._array, separator=", ")
+        between = "\n       " if "\n" in shown else " "
+        shown = shown.replace("\n", "\n       ")
+        return f"Tensor(shape={list(self.shape)}, dtype={self.dtype.name}, place={self._place!r},{between}{shown})"
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **details: Any) -> Any:
+        if "out" in details and any(isinstance(each, Tensor) for each in details["out"]):
+            raise TypeError("a tensor never changes, so it cannot be the out of a ufunc; take the result instead")
+        place = same_place([each.place for each in inputs if isinstance(each, Tensor)])
+        if method == "__call__" and not details:
+            found = compute_ufunc(place, ufunc, [_operand(each) for each in inputs])
+            if found is not None:
+                return Tensor(found, place)
+        if method == "reduce" and ufunc.__name__ in _REDUCED and details.keys() <= {"axis", "keepdims"}:
+            axis, keepdims = details.get("axis", 0), bool(details.get("keepdims", False))
+            return Tensor(shaping.reduce(place, _REDUCED[ufunc.__name__], inputs[0]._array, axis, keepdims), place)
+        called = ufunc if method == "__call__" else getattr(ufunc, method)
+        return self._on_host(f"numpy.{ufunc.__name__}", called, inputs, details)
+
+    def __array_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        mapped = FUNCTIONS.get(func)
+        if mapped is not None and _takes(mapped, args, kwargs):
+            found = mapped(*args, **kwargs)
+            if found is not NotMapped:
+                return found
+        return self._on_host(f"numpy.{getattr(func, '__name__', func)}", func, args, kwargs)
+
+    def _on_host(
+        self, called: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """What numpy makes of a function that there is no operation for; arrays that it gives live here again."""
+        self._say_not_mapped(called)
+        result = function(*_on_host(args), **_on_host(dict(kwargs)))
+        if isinstance(result, (tuple, list)):
+            return type(result)(map(self._back, result)) if type(result) in (tuple, list) else result
+        return self._back(result)
+
+    def _say_not_mapped(self, what: str) -> None:
+        if not self._place.is_host:
+            fall_back(self._place.device, what, "no operation of the adapter IR is mapped to it")
+
+    def _back(self, result: Any) -> Any:
+        held = isinstance(result, (np.ndarray, np.generic)) and result.dtype.kind in "biuf"
+        return self.made(freeze(np.array(result))) if held else result
+
+
+def _operand(given: Any) -> Any:
+    if isinstance(given, Tensor):
+        return given._array
+    return given if type(given) in (bool, int, float) else contents(given)
+
+
+def _on_host(given: Any) -> Any:
+    if isinstance(given, Tensor):
+        return given._array
+    if isinstance(given, (tuple, list)):
+        return type(given)(map(_on_host, given))
+    return {name: _on_host(each) for name, each in given.items()} if isinstance(given, dict) else given
+
+
+def _plain(key: Any) -> Any:
+    if isinstance(key, Tensor):
+        return key._array
+    return np.asarray(key) if isinstance(key, list) else key
+
+
+def _axes(given: tuple[Any, ...]) -> tuple[int, ...]:
+    one = given[0] if len(given) == 1 else given
+    return tuple(one) if isinstance(one, (tuple, list)) else (int(one),)
+
+
+def _takes(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a row of the table has all of these arguments, and a tensor where it wants one."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def _check(place: Place) -> None:
+    """Raise what says why tensors cannot live there."""
+    if place.is_host:
+        return
+    from nnadapter.drivers.capability import ModelForm
+    from nnadapter.drivers.registry import open_device
+
+    if open_device(place.device).capability.form is not ModelForm.IR:
+        raise InvalidOptionError(
+            f"device {place.device!r} takes ONNX alone, no single operations, so no tensor can live there; choose a "
+            "device that takes the adapter IR, or 'cpu'"
+        )

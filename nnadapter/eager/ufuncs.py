@@ -1,0 +1,162 @@
+"""THE table: numpy's ufuncs as operations, and the data types that they are computed in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from nnadapter.eager.applying import apply, cast
+from nnadapter.eager.dtypes import Dtype, common, floating
+from nnadapter.eager.place import Place
+from nnadapter.ir.operand import Array
+
+
+class Rule(StrEnum):
+    """In which data type an operation is computed."""
+
+    SAME = "same"
+    """The common type of the inputs."""
+    FLOATING = "floating"
+    """The same, float32 where that is not floating."""
+    BOOLEAN = "boolean"
+    """Inputs are taken as true where they are not 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One ufunc."""
+
+    type: str
+    """The operation."""
+    op_type: str
+    """The ONNX op, for custom kernels."""
+    rule: Rule = Rule.SAME
+
+
+def _rows(rule: Rule, text: str) -> dict[str, Row]:
+    triples = [each.split() for each in text.strip().splitlines()]
+    return {name: Row(type_, op_type, rule) for name, type_, op_type in triples}
+
+
+UFUNCS: Mapping[str, Row] = MappingProxyType(
+    {
+        **_rows(
+            Rule.SAME,
+            """
+            add ADD Add
+            subtract SUB Sub
+            multiply MUL Mul
+            power POW Pow
+            maximum MAX Max
+            minimum MIN Min
+            remainder MOD Mod
+            floor_divide FLOOR_DIV -
+            negative NEG Neg
+            absolute ABS Abs
+            sign SIGN Sign
+            square SQUARE -
+            equal EQUAL Equal
+            not_equal NOT_EQUAL -
+            greater GREATER Greater
+            greater_equal GREATER_EQUAL GreaterOrEqual
+            less LESS Less
+            less_equal LESS_EQUAL LessOrEqual
+            bitwise_and BITWISE_AND BitwiseAnd
+            bitwise_or BITWISE_OR BitwiseOr
+            bitwise_xor BITWISE_XOR BitwiseXor
+            invert BITWISE_NOT BitwiseNot
+            matmul MAT_MUL MatMul
+            """,
+        ),
+        **_rows(
+            Rule.FLOATING,
+            """
+            true_divide DIV Div
+            divide DIV Div
+            exp EXP Exp
+            log LOG Log
+            sqrt SQRT Sqrt
+            sin SIN Sin
+            cos COS Cos
+            tan TAN Tan
+            sinh SINH Sinh
+            cosh COSH Cosh
+            tanh TANH Tanh
+            arcsin ASIN Asin
+            arccos ACOS Acos
+            arctan ATAN Atan
+            arcsinh ASINH Asinh
+            arccosh ACOSH Acosh
+            arctanh ATANH Atanh
+            reciprocal RECIPROCAL Reciprocal
+            floor FLOOR Floor
+            ceil CEIL Ceil
+            rint ROUND Round
+            isnan IS_NAN IsNaN
+            """,
+        ),
+        **_rows(
+            Rule.BOOLEAN,
+            """
+            logical_and AND And
+            logical_or OR Or
+            logical_xor XOR Xor
+            logical_not NOT Not
+            """,
+        ),
+    }
+)
+"""By the ufunc's name."""
+
+_ON_BOOLEANS: Mapping[str, str] = MappingProxyType(
+    {"bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor": "logical_xor", "invert": "logical_not"}
+)
+"""What numpy's bitwise ufuncs are on booleans."""
+
+
+def compute_ufunc(place: Place, ufunc: np.ufunc, inputs: Sequence[Any]) -> Array | None:
+    """Return what a ufunc makes, or None where there is no operation for it.
+
+    Args:
+        place: where the tensors among the inputs live.
+        ufunc: numpy's.
+        inputs: arrays, and Python's own numbers.
+
+    Raises:
+        NotDelegatedError: the device does not take it, and fallback is forbidden.
+    """
+    arrays = [given for given in inputs if isinstance(given, np.ndarray)]
+    numbers = [given for given in inputs if not isinstance(given, np.ndarray)]
+    name = ufunc.__name__
+    if name in _ON_BOOLEANS and all(array.dtype == np.bool_ for array in arrays) and not _beyond_bool(numbers):
+        name = _ON_BOOLEANS[name]
+    row = UFUNCS.get(name)
+    if row is None or not arrays or not {type(number) for number in numbers} <= {bool, int, float}:
+        return None
+    dtype = _dtype(row, arrays, numbers)
+    given = [cast(place, each, dtype) if isinstance(each, np.ndarray) else np.asarray(each, dtype) for each in inputs]
+    function = getattr(np, name)
+    op_type = "" if row.op_type == "-" else row.op_type
+    if name == "matmul" and min(array.ndim for array in given) == 0:
+        return None  # numpy says what is wrong with it
+    return apply(place, row.type, given, lambda *each: _as_device(function(*each), dtype), None, op_type)
+
+
+def _beyond_bool(numbers: Sequence[object]) -> bool:
+    return any(type(number) is not bool for number in numbers)
+
+
+def _dtype(row: Row, arrays: Sequence[Array], numbers: Sequence[object]) -> Dtype:
+    found = np.dtype(np.bool_) if row.rule is Rule.BOOLEAN else common([array.dtype for array in arrays], numbers)
+    return floating(found) if row.rule is Rule.FLOATING else found
+
+
+def _as_device(result: Any, dtype: Dtype) -> Array:
+    """Numpy's result in the type that the operation has: booleans stay what they are."""
+    array = np.asarray(result)
+    return array if array.dtype == np.bool_ else array.astype(dtype)

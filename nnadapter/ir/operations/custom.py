@@ -1,0 +1,178 @@
+"""The operation that stands for one node of any ONNX op: a custom kernel computes it.
+
+It carries what a kernel is chosen by and called with, and the types of its results, which no table knows. Attributes
+and types are text, so that models with it can be verified, printed and kept in files like any other.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operand import ANY, DataType, OperandType
+from nnadapter.ir.operations.row import Types, row
+from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+
+CUSTOM = "CUSTOM"
+"""The operation's type."""
+
+_TYPE = re.compile(r"(\w+)\[([0-9, ]*)\]")
+_TENSOR = "tensor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CustomCall:
+    """What one such operation computes."""
+
+    domain: str
+    """Empty for ONNX's own."""
+    op_type: str
+    since_version: int
+    """Of the op's schema; for an op without one, of the domain's opset."""
+    attributes: Mapping[str, object] = field(default_factory=dict)
+    """int, float, str, tuples of these, and numpy arrays for tensors."""
+    present: tuple[int, ...] = ()
+    """Which inputs of the node the operation's own are, ascending; the others are absent."""
+    outputs: tuple[OperandType, ...]
+
+    @property
+    def called(self) -> str:
+        """The op as messages call it."""
+        return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
+
+    def to_attributes(self) -> dict[str, str | int | tuple[int, ...]]:
+        """The attributes of the operation.
+
+        Raises:
+            InvalidModelError: an attribute of the node is a graph, or of another kind that text cannot say.
+        """
+        return {
+            "domain": self.domain,
+            "op_type": self.op_type,
+            "since_version": self.since_version,
+            "attributes": _written(self.attributes),
+            "present": self.present,
+            "output_types": "; ".join(_plain(type_) for type_ in self.outputs),
+        }
+
+    @classmethod
+    def of(cls, attributes: Attributes) -> CustomCall:
+        """What the attributes of an operation say.
+
+        Raises:
+            InvalidModelError: they say nothing of sense.
+        """
+        present = attributes["present"]
+        version = attributes["since_version"]
+        assert isinstance(present, tuple) and isinstance(version, int), "checked against the row"
+        return cls(
+            domain=str(attributes["domain"]),
+            op_type=str(attributes["op_type"]),
+            since_version=version,
+            attributes=_read(str(attributes["attributes"])),
+            present=tuple(map(int, present)),
+            outputs=_types(str(attributes["output_types"])),
+        )
+
+    def spread(self, given: Sequence[Any]) -> list[Any]:
+        """One thing per input of the node, None where it is absent, of one thing per input of the operation."""
+        found: list[Any] = [None] * (self.present[-1] + 1 if self.present else 0)
+        for position, each in zip(self.present, given, strict=True):
+            found[position] = each
+        return found
+
+
+def _plain(type_: OperandType) -> str:
+    return f"{type_.dtype.value}[{', '.join(str(int(size)) for size in type_.dimensions)}]"
+
+
+def _types(text: str) -> tuple[OperandType, ...]:
+    found = [_TYPE.fullmatch(each.strip()) for each in text.split(";")]
+    known = set(map(str, DataType))
+    if any(each is None or each[1] not in known for each in found):
+        raise InvalidModelError(f"output_types is {text!r}, expected types such as 'float32[1, 3]; int64[]'")
+    return tuple(
+        OperandType(DataType(each[1]), tuple(int(size) for size in each[2].split(",") if size.strip()))
+        for each in found
+        if each is not None
+    )
+
+
+def _written(attributes: Mapping[str, object]) -> str:
+    try:
+        return json.dumps(dict(sorted(attributes.items())), default=_as_text, separators=(",", ":"))
+    except TypeError as error:
+        raise InvalidModelError(f"an attribute cannot be handed to a kernel: {error}") from None
+
+
+def _as_text(value: object) -> object:
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
+        return {_TENSOR: [value.dtype.name, list(value.shape), data]}
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"it is {type(value).__name__}, expected numbers, texts, lists of these or a tensor")
+
+
+def _read(text: str) -> dict[str, object]:
+    try:
+        found = json.loads(text)
+        return {str(name): _value(value) for name, value in found.items()}
+    except (ValueError, TypeError, AttributeError, binascii.Error) as error:
+        raise InvalidModelError(f"attributes is {text!r}, expected a JSON object of values by name: {error}") from None
+
+
+def _value(value: object) -> object:
+    if isinstance(value, list):
+        return tuple(map(_value, value))
+    if isinstance(value, dict):
+        dtype, shape, data = value[_TENSOR]
+        return np.frombuffer(base64.b64decode(data), DataType(dtype).array_type).reshape(shape)
+    return value
+
+
+def _results(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
+    call = CustomCall.of(attributes)
+    ascending = all(one < other for one, other in zip(call.present, call.present[1:], strict=False))
+    if len(call.present) != len(types) or not ascending or any(position < 0 for position in call.present):
+        raise InvalidModelError(
+            f"present is {list(call.present)}, expected one position for each of {len(types)} inputs, ascending"
+        )
+    if not call.op_type:
+        raise InvalidModelError("op_type is empty, expected the name of an ONNX op")
+    return call.outputs
+
+
+def _flops(_: Types, outputs: Sequence[OperandType], __: Attributes) -> int:
+    # Nobody knows what a kernel does. At least it makes every element.
+    return sum(type_.size for type_ in outputs)
+
+
+ROWS: tuple[OperationSchema, ...] = (
+    row(
+        CUSTOM,
+        (Role("inputs", ANY, variadic=True),),
+        _results,
+        _flops,
+        "NNADAPTER_CUSTOM; any one ONNX op, by its domain, name and version",
+        attributes=(
+            Attribute("domain", Kind.STRING, ""),
+            Attribute("op_type", Kind.STRING),
+            Attribute("since_version", Kind.INT, 1),
+            Attribute("attributes", Kind.STRING, "{}"),
+            Attribute("present", Kind.INTS),
+            Attribute("output_types", Kind.STRING),
+        ),
+        outputs=("outputs",),
+        variadic_outputs=True,
+    ),
+)
+"""The rows of this family."""

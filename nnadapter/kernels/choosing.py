@@ -1,0 +1,191 @@
+"""Which of a device's kernels computes an operation: those that fit, in one total order.
+
+A kernel fits if all that it states holds. Of those that fit, the first is chosen by:
+
+1. the higher `priority`;
+2. fewer arguments whose axes the host has to turn around;
+3. fewer data types admitted, over all arguments: an exact one goes before a wider one, and one that is stated before
+   one that is left out;
+4. more arguments stated;
+5. for this very device before for all of its driver's;
+6. the later `since_version`;
+7. a user's before a driver's;
+8. the later registered.
+
+Registrations are counted, so no two kernels are equal in all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import zip_longest
+from typing import Any
+
+from nnadapter.drivers.kernel import InferRule, Kernel, KernelOrigin, KernelType, Target
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operand import Layout, OperandType
+from nnadapter.ir.operations.custom import CustomCall
+from partition.verdict import Reason, Unsupported
+
+_IMAGE_RANK = 4
+_ANYTHING = KernelType(target=Target.ANY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Request:
+    """What a kernel is wanted for."""
+
+    domain: str
+    op_type: str
+    version: int
+    attributes: Mapping[str, Any]
+    inputs: tuple[OperandType | None, ...]
+    """None where absent."""
+    outputs: tuple[OperandType, ...] | None = None
+    """None where nobody but the kernel knows."""
+
+    @classmethod
+    def of(cls, call: CustomCall, inputs: Sequence[OperandType]) -> Request:
+        """The request that an operation is."""
+        return cls(
+            domain=call.domain,
+            op_type=call.op_type,
+            version=call.since_version,
+            attributes=call.attributes,
+            inputs=tuple(call.spread(inputs)),
+            outputs=call.outputs,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A kernel, and the types of what it makes."""
+
+    kernel: Kernel
+    outputs: tuple[OperandType, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class KernelTable:
+    """The kernels of one device."""
+
+    device: str = ""
+    kernels: tuple[Kernel, ...] = ()
+
+    @cached_property
+    def by_op(self) -> Mapping[tuple[str, str], tuple[Kernel, ...]]:
+        """The kernels of every op, those that come first in front."""
+        found: dict[tuple[str, str], list[Kernel]] = {}
+        for kernel in self.kernels:
+            found.setdefault(kernel.op, []).append(kernel)
+        return {op: tuple(of_op) for op, of_op in found.items()}
+
+    def choose(self, request: Request) -> Choice | Unsupported:
+        """Return the kernel for a request, or why there is none."""
+        candidates = self.by_op.get((request.domain, request.op_type), ())
+        fitting = [kernel for kernel in candidates if not misfit(kernel, request)]
+        refusals = [f"kernel {kernel.name!r}: {misfit(kernel, request)}" for kernel in candidates]
+        for kernel in sorted(fitting, key=lambda each: order(each, request)):
+            outputs = _outputs(kernel, request)
+            if not isinstance(outputs, str):
+                return Choice(kernel, outputs)
+            refusals.append(f"kernel {kernel.name!r}: {outputs}")
+        told = "; ".join(text for text in refusals if not text.endswith(": "))
+        called = f"{request.domain}::{request.op_type}" if request.domain else request.op_type
+        why = f"no kernel of device {self.device!r} fits {called}{': ' if told else ''}{told}"
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, why)
+
+
+def misfit(kernel: Kernel, request: Request) -> str:
+    """Return what a kernel states that does not hold, in words; empty if it fits."""
+    return next(_misfits(kernel, request), "")
+
+
+def _misfits(kernel: Kernel, request: Request) -> Iterator[str]:
+    last = kernel.until_version
+    if request.version < kernel.since_version or (last is not None and request.version > last):
+        yield f"it is for versions {kernel.since_version} to {last or 'any'}, the op has {request.version}"
+    if kernel.attributes is not None and not request.attributes.keys() <= kernel.attributes.keys():
+        unknown = sorted(request.attributes.keys() - kernel.attributes.keys())
+        yield f"it does not know the attributes {', '.join(unknown)}"
+    for what, stated, types in (
+        ("input", kernel.inputs, request.inputs),
+        ("output", kernel.outputs, request.outputs or ()),
+    ):
+        if types and len(stated) > len(types) and what == "output":
+            yield f"it states {len(stated)} outputs, the op has {len(types)}"
+        for position, (wanted, type_) in enumerate(zip(stated, types, strict=False)):
+            why = "" if type_ is None else _mismatch(wanted, type_)
+            if why:
+                yield f"{what} {position} {why}"
+
+
+def _mismatch(wanted: KernelType, type_: OperandType) -> str:
+    if wanted.target is Target.DEVICE:
+        return "is wanted in the device's memory, and drivers hand over host memory"
+    if type_.dtype not in wanted.precision:
+        return f"is {type_.dtype.value}, it takes {', '.join(sorted(wanted.precision))}"
+    if wanted.layout is Layout.NHWC and type_.rank != _IMAGE_RANK:
+        return f"has rank {type_.rank}, its layout NHWC is for rank {_IMAGE_RANK}"
+    return ""
+
+
+def order(kernel: Kernel, request: Request) -> tuple[int, ...]:
+    """Return a key by which kernels that fit a request are sorted; the first is chosen."""
+    pairs = [*_paired(kernel.inputs, request.inputs), *_paired(kernel.outputs, request.outputs or ())]
+    return (
+        -kernel.priority,
+        sum(turns(wanted, type_) for wanted, type_ in pairs),
+        sum(len(wanted.precision) for wanted, _ in pairs),
+        -len(kernel.inputs) - len(kernel.outputs),
+        0 if ":" in kernel.device else 1,
+        -kernel.since_version,
+        0 if kernel.origin is KernelOrigin.USER else 1,
+        -kernel.number,
+    )
+
+
+def _paired(
+    stated: Sequence[KernelType], types: Sequence[OperandType | None]
+) -> Iterator[tuple[KernelType, OperandType | None]]:
+    for wanted, type_ in zip_longest(stated[: len(types)], types):
+        yield wanted or _ANYTHING, type_
+
+
+def turns(wanted: KernelType, type_: OperandType | None) -> bool:
+    """Whether the host turns the axes of an argument around for a kernel."""
+    return wanted.layout is not None and type_ is not None and type_.layout is not wanted.layout and type_.rank == 4
+
+
+def inferred(infer: InferRule, request: Request, attributes: Mapping[str, Any]) -> tuple[OperandType, ...] | str:
+    """Return what a kernel says its outputs are, or what is wrong with that."""
+    try:
+        found = infer(request.inputs, attributes)
+    except Exception as error:  # noqa: BLE001  a person's function may raise anything; this is its border
+        text = str(error) if isinstance(error, InvalidModelError) else f"{type(error).__name__}: {error}"
+        return f"its infer failed: {text}"
+    types = (found,) if isinstance(found, OperandType) else found
+    if isinstance(types, (tuple, list)) and types and all(isinstance(each, OperandType) for each in types):
+        return tuple(types)
+    return f"its infer gave {found!r}, expected an OperandType for each output"
+
+
+def complete(kernel: Kernel, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes that a kernel is called with: those of the node, and its own defaults."""
+    return {**(kernel.attributes or {}), **attributes}
+
+
+def _outputs(kernel: Kernel, request: Request) -> tuple[OperandType, ...] | str:
+    known = request.outputs
+    if kernel.infer is None:
+        return known if known is not None else "neither ONNX nor the model says what it makes, and it has no infer"
+    found = inferred(kernel.infer, request, complete(kernel, request.attributes))
+    if isinstance(found, str) or known is None:
+        return found
+    if [(each.dtype, each.dimensions) for each in found[: len(known)]] != [
+        (each.dtype, each.dimensions) for each in known
+    ]:
+        return f"it makes {', '.join(map(str, found))}; the model says {', '.join(map(str, known))}"
+    return known

@@ -1,0 +1,141 @@
+"""What the kernels of a session's devices mean for one model: types of results, and which nodes are calls.
+
+A node without a converter is a call if any device has a kernel that fits. A node with one is a call if the first device
+that would compute it, in the order of preference, needs its kernel for it: it refuses what the node was converted to,
+or the kernel overrides. Devices behind that one are then not asked for the node's own operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nnadapter.converters.calls import Answer, KernelCalls, TypeRule, attributes_of
+from nnadapter.converters.node import OnnxNode
+from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.kernels.choosing import Choice, KernelTable, Request
+from partition.graph import Graph, Value
+from partition.verdict import Unsupported, Verdict
+
+_NAMES = frozenset(map(str, DataType))
+_ONNX = "ai.onnx"
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """One device of a session, in the order of preference."""
+
+    table: KernelTable
+    verdicts: Sequence[Verdict]
+    """On every atom of the graph."""
+
+
+def type_rules(tables: Sequence[KernelTable]) -> Mapping[tuple[str, str], TypeRule]:
+    """Return what kernels say of the results of ops, for ops that onnx knows nothing of."""
+    ops = {op for table in tables for op, kernels in table.by_op.items() if any(each.infer for each in kernels)}
+    answer = _answer(tables)
+
+    def rule(node: OnnxNode, version: int, inputs: Sequence[Value | None]) -> Sequence[OperandType] | None:
+        types = [None if value is None else _type(value) for value in inputs]
+        if any(type_ is None and value is not None for type_, value in zip(types, inputs, strict=True)):
+            return None
+        found = answer(node, version, attributes_of(node), types, None)
+        return None if isinstance(found, Unsupported) else found
+
+    return dict.fromkeys(ops, rule)
+
+
+def calls_of(tables: Sequence[KernelTable], opsets: Mapping[str, int]) -> KernelCalls | None:
+    """Return which nodes of a model may be calls; None where no device has a kernel.
+
+    Args:
+        tables: of the devices, in the order of preference.
+        opsets: version per domain, as the model imports them.
+    """
+    ops = frozenset(op for table in tables for op in table.by_op)
+    if not ops:
+        return None
+    plain = {"" if domain == _ONNX else domain: version for domain, version in opsets.items()}
+    return KernelCalls(answer=_answer(tables), ops=ops, opsets=plain)
+
+
+def called_nodes(graph: Graph, nodes: Sequence[OnnxNode], calls: KernelCalls, asked: Sequence[Asked]) -> frozenset[str]:
+    """Return the names of the nodes with a converter that are calls.
+
+    Nodes of an atom that some device takes as a whole stay in it.
+
+    Args:
+        graph: what is placed.
+        nodes: its nodes with their attributes.
+        calls: of the session, for versions.
+        asked: the devices but the host's, in the order of preference.
+    """
+    found = set()
+    for atom, members in enumerate(graph.atoms):
+        if len(members) == 1 and calls.concerns(nodes[members[0]]):
+            node = nodes[members[0]]
+            if _is_called(_request(graph, node, calls), [(each.table, each.verdicts[atom]) for each in asked]):
+                found.add(node.name)
+    return frozenset(found)
+
+
+def _is_called(request: Request | None, asked: Sequence[tuple[KernelTable, Verdict]]) -> bool:
+    for table, verdict in asked:
+        choice = table.choose(request) if request is not None else None
+        if isinstance(choice, Choice) and (not verdict or choice.kernel.overrides):
+            return True
+        if verdict:
+            return False
+    return False
+
+
+def _request(graph: Graph, node: OnnxNode, calls: KernelCalls) -> Request | None:
+    inputs = [_type(graph.value(name)) if name else None for name in node.inputs]
+    outputs = [_type(graph.value(name)) for name in node.outputs if name]
+    if any(type_ is None and name for name, type_ in zip(node.inputs, inputs, strict=True)) or None in outputs:
+        return None
+    return Request(
+        domain=node.domain,
+        op_type=node.op_type,
+        version=calls.version_of(node),
+        attributes=attributes_of(node),
+        inputs=_trimmed(inputs),
+        outputs=tuple(type_ for type_ in outputs if type_ is not None),
+    )
+
+
+def _answer(tables: Sequence[KernelTable]) -> Answer:
+    def answer(
+        node: OnnxNode,
+        version: int,
+        attributes: Mapping[str, object],
+        inputs: Sequence[OperandType | None],
+        outputs: tuple[OperandType, ...] | None,
+    ) -> tuple[OperandType, ...] | Unsupported:
+        request = Request(
+            domain=node.domain,
+            op_type=node.op_type,
+            version=version,
+            attributes=attributes,
+            inputs=_trimmed(inputs),
+            outputs=outputs,
+        )
+        found = [table.choose(request) for table in tables if (node.domain, node.op_type) in table.by_op]
+        taken = next((each for each in found if isinstance(each, Choice)), None)
+        if taken is not None:
+            return taken.outputs
+        refused = [each for each in found if isinstance(each, Unsupported)]
+        return Unsupported(refused[0].reason, "; ".join(each.detail for each in refused))
+
+    return answer
+
+
+def _trimmed(inputs: Sequence[OperandType | None]) -> tuple[OperandType | None, ...]:
+    """Inputs as an operation gives them: absent ones at the end say nothing."""
+    last = max((position for position, type_ in enumerate(inputs) if type_ is not None), default=-1)
+    return tuple(inputs[: last + 1])
+
+
+def _type(value: Value) -> OperandType | None:
+    dimensions, dtype = value.static_shape, value.dtype or ""
+    return OperandType(DataType(dtype), dimensions) if dimensions is not None and dtype in _NAMES else None

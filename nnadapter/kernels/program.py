@@ -1,0 +1,116 @@
+"""A segment that is computed in turns: by programs of the driver, and by kernels on the host in between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nnadapter.closing import close_all
+from nnadapter.drivers.border import OutputCheck, check_results, create_execution, read_only
+from nnadapter.drivers.interface import Execution, Program
+from nnadapter.ir.operand import Array
+from nnadapter.kernels.calling import KernelCall
+from nnadapter.kernels.stored import Stored, write
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """One piece, compiled."""
+
+    work: Program | KernelCall
+    inputs: tuple[int, ...]
+    """Operands of the segment's model."""
+    outputs: tuple[int, ...]
+    names: tuple[str, ...] = ()
+    """Of the outputs of a program."""
+    expected: OutputCheck = ()
+
+
+class KernelProgram(Program):
+    """Turns in order.
+
+    Args:
+        turns: the pieces.
+        inputs: operands of the segment's model that go in.
+        outputs: operands that come out.
+        constants: contents of the operands that only kernels read, or that come out as they are.
+        stored: what `serialise` writes beside the driver's programs.
+    """
+
+    def __init__(
+        self,
+        turns: Sequence[Turn],
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        constants: Mapping[int, Array],
+        stored: Stored,
+    ) -> None:
+        self._turns = tuple(turns)
+        self._inputs, self._outputs = tuple(inputs), tuple(outputs)
+        self._constants = dict(constants)
+        self._stored = stored
+
+    def create_execution(self) -> Execution:
+        """See `Program.create_execution`."""
+        return KernelExecution(self._turns, self._inputs, self._outputs, self._constants)
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `Program.memory_bytes`: all of the driver's programs, and what is kept for kernels."""
+        return sum(each.memory_bytes for each in self._programs) + sum(
+            array.nbytes for array in self._constants.values()
+        )
+
+    def serialise(self) -> bytes | None:
+        """See `Program.serialise`: None where the driver has no such form of one of its programs."""
+        blobs = [program.serialise() for program in self._programs]
+        return write(self._stored, [blob for blob in blobs if blob is not None]) if None not in blobs else None
+
+    def close(self) -> None:
+        """See `Program.close`."""
+        close_all(self._programs)
+
+    @property
+    def _programs(self) -> list[Program]:
+        return [turn.work for turn in self._turns if isinstance(turn.work, Program)]
+
+
+class KernelExecution(Execution):
+    """An execution of each of the driver's programs. Nothing of a run is kept, so it is re-entrant where they are."""
+
+    def __init__(
+        self, turns: Sequence[Turn], inputs: Sequence[int], outputs: Sequence[int], constants: Mapping[int, Array]
+    ) -> None:
+        self._inputs, self._outputs, self._constants = inputs, outputs, constants
+        self._made: list[Execution] = []
+        self._steps: list[tuple[Turn, Execution | KernelCall]] = []
+        try:
+            for turn in turns:
+                self._steps.append((turn, self._opened(turn)))
+        except BaseException:
+            self.close()
+            raise
+
+    def _opened(self, turn: Turn) -> Execution | KernelCall:
+        if isinstance(turn.work, KernelCall):
+            return turn.work
+        self._made.append(create_execution(turn.work))
+        return self._made[-1]
+
+    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute`.
+
+        Raises:
+            ExecutionError: a kernel failed, which is named, or the driver gave something else than its model says.
+        """
+        values = {**self._constants, **dict(zip(self._inputs, inputs, strict=True))}
+        for turn, step in self._steps:
+            results = step.compute([read_only(values[operand]) for operand in turn.inputs])
+            if not isinstance(step, KernelCall):
+                results = check_results(results, turn.names, turn.expected)
+            values.update(zip(turn.outputs, results, strict=True))
+        return [values[operand] for operand in self._outputs]
+
+    def close(self) -> None:
+        """See `Execution.close`."""
+        close_all(self._made)

@@ -1,0 +1,23 @@
+"""No kernel of one test is there in the next."""
+
+from __future__ import annotations
+
+import pytest
+
+import nnadapter as nna
+from nnadapter.kernels.registry import registered_kernels, unregister_kernel
+
+
+@pytest.fixture(autouse=True)
+def no_kernels_left():
+    yield
+    for kernel in registered_kernels():
+        unregister_kernel(kernel)
+
+
+@pytest.fixture(autouse=True)
+def fallback_is_forbidden():
+    """What a test expects of the device, the device has done."""
+    before = nna.set_eager_fallback("forbid")
+    yield
+    nna.set_eager_fallback(before)

@@ -1,0 +1,158 @@
+"""Where tensors live, what they say, what they refuse, and the programs that are kept for them."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.eager import programs
+from nnadapter.eager.programs import OperationCall, Programs
+from nnadapter.errors import FallbackWarning, InvalidInputError, InvalidOptionError, NotDelegatedError
+from nnadapter.options import set_default_devices
+
+
+@pytest.fixture
+def on_npu():
+    nna.set_device("fake_npu")
+    yield
+    set_default_devices([])  # as before: nothing was set
+
+
+def test_a_tensor_says_where_it_lives(on_npu):
+    x = nna.tensor([1.0, 2.0])
+    assert repr(x + x) == "Tensor(shape=[2], dtype=float32, place=Place(fake_npu:0), [2., 4.])"
+    assert repr(nna.tensor([[1], [2]])) == (
+        "Tensor(shape=[2, 1], dtype=int64, place=Place(fake_npu:0),\n       [[1],\n        [2]])"
+    )
+    assert (x.to("cpu") + 1).place == nna.Place("cpu")
+
+
+@pytest.mark.parametrize(
+    ("data", "dtype", "found"),
+    [
+        ([1, 2], None, "int64"),
+        ([1.5], None, "float32"),
+        (True, None, "bool"),
+        (np.float64([1.5]), None, "float64"),
+        ([np.float64(1.5)], None, "float64"),
+        ([1], "float16", "float16"),
+        ([1], "bfloat16", "bfloat16"),
+    ],
+)
+def test_data_types_of_new_tensors(data, dtype, found):
+    assert nna.tensor(data, dtype, "fake_npu").dtype.name == found
+
+
+@pytest.mark.parametrize("data", ["text", [1j], object(), [[1], [2, 3]]])
+def test_what_no_tensor_holds(data):
+    with pytest.raises(InvalidInputError, match=r"a tensor (is made of|holds) numbers"):
+        nna.tensor(data)
+
+
+def test_tensors_of_two_devices_do_not_meet():
+    x = nna.tensor([1.0], device="fake_npu")
+    for meet in (lambda: x + x.to("cpu"), lambda: np.concatenate([x, x.to("cpu")])):
+        with pytest.raises(InvalidInputError, match=r"'fake_npu'.*'cpu'.*\.to\('fake_npu'\)"):
+            meet()
+
+
+def test_what_a_device_refuses_is_said():
+    x = nna.tensor([1, 2], device="fake_npu")
+    with pytest.raises(NotDelegatedError, match=r"ADD of int64\[2\], int64\[2\]: unsupported_dtype.*forbidden"):
+        x + x
+    with pytest.raises(NotDelegatedError, match=r"numpy\.sort"):
+        np.sort(x)
+    assert nna.set_eager_fallback("warn") == "forbid"
+    with pytest.warns(FallbackWarning, match=r"ADD of int64.*numpy does it on the host") as warned:
+        assert (x + x).tolist() == [2, 4]
+    assert warned[0].filename == __file__
+    nna.set_eager_fallback("allow")
+    assert np.sort(x)[::-1].tolist() == [2, 1] and np.sort(x).place == x.place
+    with pytest.raises(InvalidOptionError, match="warn, allow, forbid"):
+        nna.set_eager_fallback("never")
+
+
+def test_a_kernel_for_what_a_device_refuses():
+    x = nna.tensor([1, 2], device="fake_npu")
+    wide = nna.KernelType(precision="int64")
+    kernel = nna.register_kernel("fake_npu", "Add", lambda a, b: a + b, inputs=[wide, wide])
+    assert (x + x).tolist() == [2, 4]
+    nna.unregister_kernel(kernel)
+    with pytest.raises(NotDelegatedError):
+        x + x
+
+
+@pytest.mark.parametrize("overrides", [False, True])
+def test_a_kernel_that_overrides(overrides):
+    x = nna.tensor([1.0], device="fake_npu")
+    nna.register_kernel("fake_npu", "Add", lambda a, b: a - b, overrides=overrides)
+    assert (x + x).tolist() == [0 if overrides else 2]
+
+
+def test_a_kernel_that_fails_falls_back():
+    x = nna.tensor([1], device="fake_npu")
+    nna.register_kernel("fake_npu", "Add", lambda a, b: {}[1], name="faulty")
+    with pytest.raises(NotDelegatedError, match="kernel 'faulty' of Add raised KeyError"):
+        x + x
+
+
+def test_a_device_that_takes_onnx_has_no_tensors():
+    with pytest.raises(InvalidOptionError, match="'reference' takes ONNX alone"):
+        nna.tensor([1], device="reference")
+
+
+def test_a_tensor_never_changes():
+    data = np.ones(2, np.float32)
+    x = nna.tensor(data, device="fake_npu")
+    data[:] = 5
+    x.numpy()[:] = 5
+    assert x.tolist() == [1, 1] and not np.asarray(x).flags.writeable
+    with pytest.raises(TypeError, match="never changes"):
+        x[0] = 2
+    with pytest.raises(TypeError, match="never changes"):
+        np.add(x, x, out=x)
+
+
+def test_python_s_own_protocols():
+    x = nna.tensor([[1.0, 2.0]], device="fake_npu")
+    assert len(x) == 1 and float(x[0, 1]) == 2 and [row.tolist() for row in x] == [[1, 2]]
+    assert bool(x[0, 0]) and int(x[0, 1]) == 2 and np.array(x, dtype=np.int8).dtype == np.int8
+    assert x.astype("int32").dtype == np.int32 and (x == x).tolist() == [[True, True]]
+
+
+def call(width):
+    x = np.ones(width, np.float32)
+    return OperationCall("ADD", (x, x))
+
+
+def test_programs_are_kept_and_bounded(monkeypatch):
+    made = []
+    real = programs._made
+    monkeypatch.setattr(programs, "_made", lambda *given: made.append(1) or real(*given))
+    kept = Programs(most=2)
+    for width in (1, 2, 1, 3, 1, 2):
+        assert kept.compute("fake_npu", call(width))[0].tolist() == [2] * width
+        assert len(kept) <= 2
+    assert len(made) == 4
+    kept.clear()
+    assert len(kept) == 0
+
+
+def test_many_threads_and_few_programs():
+    kept, wrong = Programs(most=2), []
+
+    def work(width):
+        for _ in range(20):
+            (found,) = kept.compute("fake_npu", call(width))
+            wrong.extend([width] * (found.shape != (width,)))
+
+    threads = [threading.Thread(target=work, args=(width,)) for width in (1, 2, 3, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    kept.clear()
+    assert not wrong

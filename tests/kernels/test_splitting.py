@@ -1,0 +1,84 @@
+"""Segments in pieces: run piece by piece they are the whole, and there are as few programs as can be."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nnadapter.testing.interpreter.interpret import interpret
+
+from nnadapter.ir import DataType, ModelBuilder, OperandType
+from nnadapter.ir.operations.custom import CUSTOM, CustomCall
+from nnadapter.ir.verify import verify
+from nnadapter.kernels.splitting import split, without_calls
+
+TYPE = OperandType(DataType.FLOAT32, (2,))
+
+
+def call():
+    return CustomCall(domain="d", op_type="Add", since_version=1, present=(0, 1), outputs=(TYPE,)).to_attributes()
+
+
+@st.composite
+def models(draw):
+    builder = ModelBuilder()
+    values = [builder.add_input("x", TYPE), builder.add_constant("c", np.array([1, 2], np.float32))]
+    for custom in draw(st.lists(st.booleans(), min_size=1, max_size=12)):
+        pair = [draw(st.sampled_from(values)), draw(st.sampled_from(values))]
+        values += builder.add_operation(CUSTOM if custom else "ADD", pair, call() if custom else None)
+    outputs = draw(st.lists(st.sampled_from(values), min_size=1, max_size=4))
+    return builder.finish(outputs)
+
+
+@settings(deadline=None)
+@given(models())
+def test_pieces_in_order_are_the_whole(model):
+    values = {at: each.value for at, each in enumerate(model.operands) if each.value is not None}
+    values[model.inputs[0]] = np.array([3, 4], np.float32)
+    expected = dict(values)
+    for operation in model.operations:
+        expected[operation.outputs[0]] = expected[operation.inputs[0]] + expected[operation.inputs[1]]
+    for piece in split(model):
+        given_ = [values[operand] for operand in piece.inputs]
+        if piece.model is None:
+            results = [given_[0] + given_[1]]
+        else:
+            verify(piece.model)
+            results = interpret(piece.model, given_)
+        values.update(zip(piece.outputs, results, strict=True))
+    assert all(np.array_equal(values[operand], expected[operand]) for operand in model.outputs)
+
+
+@given(models())
+def test_each_operation_is_in_one_piece_and_no_piece_waits_in_vain(model):
+    pieces = split(model)
+    assert sorted(at for piece in pieces for at in piece.operations) == list(range(len(model.operations)))
+
+    @functools.cache
+    def turns(operand):
+        """The most times that the path to an operand enters the driver."""
+        at = model.producer.get(operand)
+        if at is None:
+            return 0, False
+        custom = model.operations[at].type == CUSTOM
+        before = [turns(each) for each in model.operations[at].inputs]
+        if custom:
+            return max(count for count, _ in before), True
+        return max(count + (after_call or count == 0) for count, after_call in before), False
+
+    # A path may end in a call that follows another path's programs: the bound is of the longest alternation.
+    programs = sum(piece.model is not None for piece in pieces)
+    most = max((turns(operand)[0] for operation in model.operations for operand in operation.outputs), default=0)
+    assert programs >= most
+    levels = 1 + sum(operation.type == CUSTOM for operation in model.operations)
+    assert programs <= levels
+
+
+@given(models())
+def test_the_driver_sees_its_own_operations_alone(model):
+    rest, positions = without_calls(model)
+    assert [each.type for each in rest.operations] == ["ADD"] * len(positions)
+    if positions:
+        verify(rest)
