@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import onnxruntime
 import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import registry
+from tests.examples.acme_site import DRIVER, acme_python_site
 from tests.models import numbers, parse
 
-DRIVER = Path(__file__).parents[2] / "examples" / "drivers" / "acme_python"
 HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
 CONVOLUTIONS = [
     "",
@@ -25,18 +22,9 @@ CONVOLUTIONS = [
 
 @pytest.fixture(scope="module", autouse=True)
 def installed(tmp_path_factory):
-    """The package and its entry point, as pip leaves them."""
-    site = tmp_path_factory.mktemp("acme")
-    info = site / "acme_python-1.0.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-python\nVersion: 1.0.0\n")
-    points = (DRIVER / "pyproject.toml").read_text().split('[project.entry-points."nnadapter.drivers"]\n')[1]
-    (info / "entry_points.txt").write_text(f"[nnadapter.drivers]\n{points.splitlines()[0].replace(chr(34), '')}\n")
-    sys.path[:0] = [str(site), str(DRIVER)]
-    registry.refresh()
-    yield
-    sys.path.remove(str(site))
-    sys.path.remove(str(DRIVER))
+    with pytest.MonkeyPatch.context() as patch:
+        acme_python_site(tmp_path_factory.mktemp("acme"), patch)
+        yield
     registry.refresh()
 
 

@@ -7,12 +7,12 @@ import functools
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nnadapter.testing.interpreter.interpret import interpret
 
 from nnadapter.ir import DataType, ModelBuilder, OperandType
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
 from nnadapter.ir.verify import verify
 from nnadapter.kernels.splitting import split, without_calls
+from nnadapter.testing.interpreter.interpret import interpret
 
 TYPE = OperandType(DataType.FLOAT32, (2,))
 

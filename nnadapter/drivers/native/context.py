@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,7 @@ from nnadapter.drivers.native.structures import Holder, make
 from nnadapter.drivers.native.verdicts import Verdicts
 from nnadapter.errors import CompilationError, IncompatibleProgramError
 from nnadapter.ir.model import Model
+from nnadapter.ir.verify import verify
 from partition.verdict import Verdict
 
 
@@ -27,9 +29,16 @@ class NativeContext(Context):
     def __init__(self, functions: Functions, device: int, handle: int) -> None:
         self._functions, self._device, self._handle = functions, device, handle
         self._lock = threading.Lock()
+        self._sound: weakref.ref[Model] | None = None
+        """The model that was verified last: it comes to `supported`, `admit` and `compile` in turn."""
 
     def supported(self, model: Model) -> Sequence[Verdict]:
-        """See `Context.supported`."""
+        """See `Context.supported`.
+
+        Raises:
+            InvalidModelError: the model contradicts itself. Drivers in C get none such.
+        """
+        self._verify(model)
         holder = Holder()
         verdicts = Verdicts(len(model.operations))
         with self._lock:
@@ -40,6 +49,7 @@ class NativeContext(Context):
         """See `Context.admit`."""
         if "admit" not in self._functions:
             return Admission()
+        self._verify(model)
         holder, verdicts = Holder(), Verdicts(1, supported=True)
         admission = make("Admission", verdict=verdicts.addresses[0])
         with self._lock:
@@ -55,9 +65,11 @@ class NativeContext(Context):
         """As `compile`, with a deadline, somebody who may cancel, and somebody who is told how far it is.
 
         Raises:
+            InvalidModelError: the model contradicts itself.
             CancelledError: the driver was told that nobody wants the program, and stopped.
             CompilationError: the deadline passed, or the driver failed.
         """
+        self._verify(model)
         held, passing = Holder(), Holder()
         request = make("CompileRequest", model=build(model, held), control=control.build(passing))
         with self._lock:
@@ -86,6 +98,11 @@ class NativeContext(Context):
                 misuse=IncompatibleProgramError,
             )
         return NativeProgram(self._functions, self._device, handle, border, held)
+
+    def _verify(self, model: Model) -> None:
+        if self._sound is None or self._sound() is not model:
+            verify(model)
+            self._sound = weakref.ref(model)
 
     def close(self) -> None:
         """See `Context.close`."""

@@ -74,9 +74,12 @@ NNAdapterStatus acme_admit(NNAdapterContext *context, const NNAdapterModel *mode
     NNAdapterStatus status = acme_plan_slots(model, &slots, error);
     if (status) return status;
     admission->memory_bytes = slots.total;
-    if (slots.total > context->pool.limit)
-        acme_refuse(admission->verdict, NNADAPTER_MEMORY_LIMIT, "its temporaries take %llu bytes, memory_bytes is %llu",
-                    (unsigned long long)slots.total, (unsigned long long)context->pool.limit);
+    uint64_t needed = slots.total; /* and what goes in, comes out, or is constant, each of which must fit as well */
+    for (uint32_t i = 0; i < model->operand_count && needed <= context->pool.limit; i++)
+        if (model->operands[i]->lifetime != NNADAPTER_TEMPORARY) needed += acme_chunks(model->operands[i]->bytes);
+    if (needed > context->pool.limit)
+        acme_refuse(admission->verdict, NNADAPTER_MEMORY_LIMIT, "it takes %llu bytes or more, memory_bytes is %llu",
+                    (unsigned long long)needed, (unsigned long long)context->pool.limit);
     acme_free_slots(&slots);
     return NNADAPTER_OK;
 }

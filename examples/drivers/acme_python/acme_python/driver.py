@@ -23,7 +23,7 @@ from nnadapter.drivers import (
     Verdict,
 )
 from nnadapter.errors import DeviceNotFoundError
-from nnadapter.ir import ABSENT, SCHEMAS, Array, DataType, Layout, Lifetime, Model, Operation
+from nnadapter.ir import ABSENT, SCHEMAS, Array, DataType, Layout, Lifetime, Model, Operation, verify
 
 FLOAT32 = frozenset({DataType.FLOAT32})
 CAPABILITY = Capability(
@@ -48,7 +48,7 @@ class AcmeExecution(Execution):
         for kernel, operation in self._steps:
             arguments = [values[index] for index in operation.inputs]
             values[operation.outputs[0]] = kernel(operation.attributes, *arguments)
-        return [np.ascontiguousarray(values[index]) for index in self._model.outputs]
+        return [np.asarray(values[index], order="C") for index in self._model.outputs]
 
 
 class AcmeProgram(Program):
@@ -64,6 +64,7 @@ class AcmeContext(Context):
         return [self._judge(model, operation) for operation in model.operations]
 
     def compile(self, model: Model) -> Program:
+        verify(model)
         return AcmeProgram(model)
 
     def _judge(self, model: Model, operation: Operation) -> Verdict:

@@ -1,0 +1,30 @@
+"""Both example drivers keep what they promise; so do fake_npu and openvino. The long form: `nnadapter conformance`."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from nnadapter.testing import Settings, run_conformance
+from tests.c_compiler import compile_acme, needs_compiler
+from tests.examples.acme_site import acme_python_site
+
+needs_openvino = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="openvino is not installed")
+DEVICES = [
+    "fake_npu",
+    "acme_python",
+    pytest.param("acme_c", marks=needs_compiler),
+    pytest.param("openvino:CPU", marks=needs_openvino),
+]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_full_marks(device, tmp_path, monkeypatch):
+    if device == "acme_python":
+        acme_python_site(tmp_path, monkeypatch)
+    if device == "acme_c":
+        compile_acme(tmp_path)
+        monkeypatch.setenv("NNADAPTER_DRIVER_PATH", str(tmp_path))
+    card = run_conformance(Settings(device=device, short=True), limit=40)
+    assert card.full_marks, str(card)
