@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ import click
 import nnadapter
 from nnadapter.cli.command import Command, option_row
 from nnadapter.cli.writing import to_json
+from nnadapter.errors import NNAdapterError
 from nnadapter.health import check_health
 
 _WIDTH = 100
@@ -20,7 +22,7 @@ _WIDTH = 100
 def devices(as_json: bool) -> None:
     """List the devices, available or not, with their options.
 
-    As JSON also whether each one works: it is asked for a sum.
+    As JSON also how full each one is, and whether it works: it is asked for a sum.
     """
     found = nnadapter.devices()
     if as_json:
@@ -47,7 +49,7 @@ def _plain(device: nnadapter.DeviceInfo) -> dict[str, Any]:
     capability = device.capability
     row = {**device.to_dict(), "health": check_health(device).to_dict()}
     if capability is None:
-        return {**row, "form": None, "memory_bytes": None, "options": []}
+        return {**row, "form": None, "threading": None, "memory_bytes": None, "memory": None, "options": []}
     options = [
         {
             "name": option.name,
@@ -59,5 +61,20 @@ def _plain(device: nnadapter.DeviceInfo) -> dict[str, Any]:
         }
         for option in capability.options
     ]
-    form, memory_bytes = capability.form.value, capability.memory_bytes
-    return {**row, "form": form, "memory_bytes": memory_bytes, "options": options}
+    return {
+        **row,
+        "form": capability.form.value,
+        "threading": capability.threading.value,
+        "memory_bytes": capability.memory_bytes,
+        "memory": _memory(device.name),
+        "options": options,
+    }
+
+
+def _memory(name: str) -> dict[str, int] | None:
+    """How full the device is, as far as it tells."""
+    try:
+        statistics = nnadapter.Device.acquire(name).memory_statistics()
+    except NNAdapterError:
+        return None
+    return None if statistics is None else asdict(statistics)

@@ -97,6 +97,16 @@ class Capability:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryStatistics:
+    """How full a device's memory is, in bytes."""
+
+    total_bytes: int
+    used_bytes: int
+    peak_bytes: int
+    """The most that was used at once since the device was opened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInfo:
     """One row of `nnadapter devices`."""
 

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.drivers.capability import Capability, DeviceInfo, OptionValues
+from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistics, OptionValues
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import IncompatibleProgramError
 from nnadapter.ir.operand import Array
@@ -160,6 +160,10 @@ class Device(ABC):
         Args:
             options: every option that the capability lists, checked and with defaults filled in.
         """
+
+    def memory_statistics(self) -> MemoryStatistics | None:
+        """How full the device's own memory is now; None where it has none, or does not count."""
+        return None
 
     def close(self) -> None:  # noqa: B027
         """Close the device. Called after all of its contexts are closed."""

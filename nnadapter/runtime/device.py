@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Self
 
-from nnadapter.drivers.capability import Capability
+from nnadapter.drivers.border import describe
+from nnadapter.drivers.capability import Capability, MemoryStatistics
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import canonical
+from nnadapter.errors import DriverError, NNAdapterError
 from nnadapter.runtime.handle import Handle
 
 
@@ -42,6 +44,22 @@ class Device(Handle):
     def capability(self) -> Capability:
         """Its limits, its options, and what it takes, operation by operation."""
         return self._capability
+
+    def memory_statistics(self) -> MemoryStatistics | None:
+        """How full its own memory is now; None where it has none, or its driver does not count.
+
+        Raises:
+            DriverError: the driver failed.
+        """
+        try:
+            return open_device(self._name).memory_statistics()
+        except NNAdapterError:
+            raise
+        except Exception as error:
+            raise DriverError(
+                f"device {self._name!r} did not tell how full it is: {describe(error)}; report it to the vendor",
+                device=self._name,
+            ) from error
 
     def __repr__(self) -> str:
         """The kind and the name."""

@@ -25,6 +25,7 @@ def test_devices_as_json(call):
     options = {option["name"]: option for option in rows["fake_npu"]["options"]}
     assert options["switched_off"]["type"] == "list" and options["switched_off"]["default"] == []
     assert options["memory_bytes"]["minimum"] == 0
+    assert rows["fake_npu"]["health"]["state"] == "works" and rows["fake_npu"]["memory"] is None
 
 
 def test_ops_is_the_drivers_table(call):

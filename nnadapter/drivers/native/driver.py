@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnadapter.drivers.capability import Capability, DeviceInfo, OptionValues
+from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistics, OptionValues
 from nnadapter.drivers.interface import Device, Driver
 from nnadapter.drivers.native.attributes import option
 from nnadapter.drivers.native.context import NativeContext
 from nnadapter.drivers.native.descriptions import capability_of, device_infos
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.library import load
-from nnadapter.drivers.native.memory import DeviceMemory, MemoryStatistics, statistics_of
+from nnadapter.drivers.native.memory import DeviceMemory, statistics_of
 from nnadapter.drivers.native.streams import Event, Stream
 from nnadapter.drivers.native.structures import Holder
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, DriverError, InvalidOptionError
@@ -94,10 +94,9 @@ class NativeDevice(Device):
         self._need("memory", self.has_memory)
         return DeviceMemory(self._functions, self._handle, nbytes)
 
-    def memory_statistics(self) -> MemoryStatistics:
-        """How full the device is."""
-        self._need("memory", self.has_memory)
-        return statistics_of(self._functions, self._handle)
+    def memory_statistics(self) -> MemoryStatistics | None:
+        """See `Device.memory_statistics`."""
+        return statistics_of(self._functions, self._handle) if self.has_memory else None
 
     @property
     def minimum_chunk(self) -> int:

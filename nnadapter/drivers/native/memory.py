@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 
+from nnadapter.drivers.capability import MemoryStatistics
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.streams import Stream
 from nnadapter.drivers.native.structures import make
 from nnadapter.errors import DriverError, InvalidInputError
 from nnadapter.ir.operand import Array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryStatistics:
-    """How full a device is, in bytes."""
-
-    total_bytes: int
-    used_bytes: int
-    peak_bytes: int
 
 
 class DeviceMemory:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
+from nnadapter.drivers import registry
 from nnadapter.drivers.native.control import Control
 from nnadapter.errors import (
     CancelledError,
@@ -273,3 +274,14 @@ def test_other_threads_run_while_the_device_computes(device):
     with pytest.raises(CancelledError):
         execution_of(device, chain(2000, (1,))).compute_within([np.ones(1, np.float32)], Control(cancelled=cancelled))
     other.join()
+
+
+def test_how_full_the_device_is(acme):
+    with nna.Device.acquire("acme_c:1") as device:
+        before = device.memory_statistics()
+        assert (before.total_bytes, before.used_bytes) == (1 << 30, 0)
+        with registry.open_device("acme_c:1").allocate(1000):
+            assert device.memory_statistics().used_bytes == 1024
+        after = device.memory_statistics()
+    assert after.used_bytes == 0 and after.peak_bytes >= 1024
+    assert nna.Device.acquire("fake_npu").memory_statistics() is None
