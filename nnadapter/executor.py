@@ -57,6 +57,8 @@ class ExecutionPool:
         self._bytes = program.memory_bytes
         self._reentrant = threading_ is Threading.REENTRANT
         self._device_lock = device_lock if threading_ is Threading.SERIAL else None
+        self._shared: Execution | None = None
+        """The one for all threads, where the device allows it."""
         self._free: list[Execution] = []
         self._all: list[Execution] = []
         self._lock = threading.Lock()
@@ -68,6 +70,8 @@ class ExecutionPool:
 
     def compute(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Run the program once, in an execution of its own for as long as it takes."""
+        if (shared := self._shared) is not None:
+            return shared.compute(inputs)
         execution = self._take()
         try:
             if self._device_lock is None:
@@ -75,12 +79,10 @@ class ExecutionPool:
             with self._device_lock:
                 return execution.compute(inputs)
         finally:
-            if not self._reentrant:
+            if self._reentrant:
+                self._shared = execution
+            else:
                 self._free.append(execution)
-
-    def shortest(self) -> Callable[[Sequence[Any]], Sequence[Any]]:
-        """What computes as `compute` does, with nothing before it where the device asks for nothing."""
-        return self._take().compute if self._reentrant and self._device_lock is None else self.compute
 
     def close(self) -> None:
         """Close every execution, then the program."""
@@ -88,11 +90,10 @@ class ExecutionPool:
             executions = list(self._all)
             self._all.clear()
             self._free.clear()
+            self._shared = None
         close_all([*executions, self._program])
 
     def _take(self) -> Execution:
-        if self._reentrant and self._all:
-            return self._all[0]
         with suppress(IndexError):
             return self._free.pop()
         with self._lock:
@@ -148,12 +149,25 @@ class CompiledPlan:
     ) -> None:
         self.steps = tuple(steps)
         self._slots = slots
-        self.names = {slot: name for name, slot in slots.items()}
-        """What the slots hold."""
         self._outputs = outputs
         self._blank: list[Any] = [None] * len(slots)
         for slot, array in constants.items():
             self._blank[slot] = array
+
+    def alone(self, outputs: Sequence[str]) -> tuple[BoundStep, tuple[str, ...], tuple[int, ...]] | None:
+        """The step that is all of the plan, if that is one on the CPU that reads inputs and makes all `outputs`.
+
+        Returns:
+            The step, the names of the inputs that it reads, and where among its results the outputs are; or None.
+        """
+        if len(self.steps) != 1 or self.steps[0].guarded or not set(outputs) <= set(self.steps[0].step.outputs):
+            return None
+        (bound,) = self.steps
+        if any(self._blank[slot] is not None for slot in bound.inputs):
+            return None
+        names = {slot: name for name, slot in self._slots.items()}
+        order = tuple(bound.step.outputs.index(name) for name in outputs)
+        return bound, tuple(names[slot] for slot in bound.inputs), order
 
     def run(
         self, feeds: Mapping[str, Any], wanted: Sequence[str], stopped: Callable[[], bool]

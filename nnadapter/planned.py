@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nnadapter.analysis import Analyser
 from nnadapter.compilation import Compiled, Compiler
-from nnadapter.direct import DirectRun, direct_run
 from nnadapter.drivers.onnxruntime_sessions import run_options
 from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError
 from nnadapter.executor import Provenance
@@ -22,6 +20,7 @@ from nnadapter.placing import Placer
 from nnadapter.plans import PlanCache, PlanCounts
 from nnadapter.preparation.prepare import prepare
 from nnadapter.preparation.sizes import check_shape, default_shapes
+from nnadapter.repeating import Repeat
 from nnadapter.signature import Shapes, Signature, read_signature
 from nnadapter.targets import Target
 from partition.verdict import Unsupported
@@ -57,9 +56,7 @@ class PlannedEngine:
         self.signature: Signature = read_signature(model, self._inputs, frozenset(self._defaults))
         self.targets = targets
         self._all_outputs = list(self.signature.output_names)
-        self._latest: tuple[Compiled | None, DirectRun | None] = None, None
-        self._direct_runs = 0
-        self._closed = False
+        self._latest: Repeat | None = None
         self._measurer = Measurer(model, self._compiler) if options.policy == "measured" else None
         shapes = self._declared_shapes()
         if shapes is None:
@@ -72,18 +69,16 @@ class PlannedEngine:
     @property
     def counts(self) -> PlanCounts:
         """How often plans were made and used again."""
-        counts = self._plans.counts
-        return replace(counts, used_again=counts.used_again + self._direct_runs)
+        return self._plans.counts
 
     def run(
         self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any = None
     ) -> tuple[list[Any], Provenance]:
         """Run the model. See `InferenceSession.run`."""
-        _, direct = self._latest
-        if direct is not None and options is None and (names is None or names == self._all_outputs):
-            done = None if self._closed else direct.run(feed)
+        latest = self._latest
+        if latest is not None and options is None and (names is None or names == self._all_outputs):
+            done = latest.run(feed)
             if done is not None:
-                self._direct_runs += 1
                 return done
         wanted = self.signature.check_outputs(names)
         values = self.signature.check_feed(feed)
@@ -92,9 +87,8 @@ class PlannedEngine:
         shapes = tuple([getattr(values[name], "shape", None) for name in self._inputs])
         lease, compiled = self._plans.take(shapes, lambda: self._make(shapes, values))
         try:
-            if self._latest[0] is not compiled:
-                known = {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
-                self._latest = compiled, direct_run(compiled, self.signature, known)
+            if latest is None or latest.lease is not lease:
+                self._latest = None if self._defaults else Repeat(self._plans, lease, compiled, self.signature, values)
             if options is None:
                 return compiled.plan.run(values, wanted, _never)
             token = run_options.set(options)
@@ -127,8 +121,7 @@ class PlannedEngine:
 
     def close(self) -> None:
         """Free every plan, and then every context; what is in use is freed when it is not any more."""
-        self._closed = True
-        self._latest = None, None
+        self._latest = None
         self._plans.close([target.context for target in self.targets])
         self._analyser.clear()
 

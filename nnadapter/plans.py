@@ -99,6 +99,16 @@ class PlanCache(Generic[Kept]):
             self._forget(key, lease)
             raise
 
+    def take_again(self, lease: Lease[Kept]) -> bool:
+        """Take the plan of a lease once more, to be given back as from `take`; False if it is not kept any more."""
+        with self._lock:
+            if lease.dropped or self._at_end is not None:
+                return False
+            lease.users += 1
+            self._users += 1
+            self._used_again += 1
+            return True
+
     def give(self, lease: Lease[Kept]) -> None:
         """Give a lease back."""
         with self._lock:

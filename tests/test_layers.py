@@ -55,7 +55,7 @@ RANKS = [
     ("nnadapter.analysis",),
     ("nnadapter.executor",),
     ("nnadapter.compilation",),
-    ("nnadapter.measuring", "nnadapter.direct"),
+    ("nnadapter.measuring", "nnadapter.repeating"),
     ("nnadapter.reports",),
     ("nnadapter.reporting", "nnadapter.missing", "nnadapter.binding", "nnadapter.feeds", "nnadapter.defaults"),
     ("nnadapter.host", "nnadapter.planned"),

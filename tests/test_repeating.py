@@ -1,4 +1,4 @@
-"""Plans that leave everything to the CPU run directly from the second run on, and nothing else changes."""
+"""A run like the one before it leaves out what was checked and decided for that, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.direct import DirectRun
 from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError, MissingInputError
+from nnadapter.repeating import Repeat
 from tests.models import numbers, parse
+from tests.trial_driver import TrialExecution
 
 MODEL = parse("""<ir_version: 10, opset_import: ["" : 17]>
 g (float[N, 3] x, float[3] w) => (float[N, 3] z, float[N, 3] y) {
@@ -26,14 +27,14 @@ W = numbers(3, seed=3)
 def direct(monkeypatch):
     """How often a run was direct."""
     done = []
-    inner = DirectRun.run
+    inner = Repeat.run
 
     def run(self, feed):
         result = inner(self, feed)
         done.append(result is not None)
         return result
 
-    monkeypatch.setattr(DirectRun, "run", run)
+    monkeypatch.setattr(Repeat, "run", run)
     return done
 
 
@@ -105,11 +106,27 @@ def test_a_closed_session_stays_closed():
         session.run(None, feed)
 
 
-def test_two_steps_are_not_direct(direct):
-    with nna.InferenceSession(MODEL, devices=("fake_npu", {"switched_off": "Sin"})) as session:
+@pytest.mark.parametrize("off", ["Sin", ""])
+def test_plans_of_any_devices_are_repeated(direct, off):
+    feed = {"x": numbers(2, 3), "w": W}
+    with nna.InferenceSession(MODEL, devices=("fake_npu", {"switched_off": off})) as session:
         for _ in range(3):
-            session.run(None, {"x": numbers(2, 3), "w": W})
-    assert not direct
+            for got, wanted in zip(session.run(None, feed), expected(feed["x"]), strict=True):
+                np.testing.assert_allclose(got, wanted, rtol=1e-6)
+        assert "fake_npu" in {step.device for step in session.provenance.steps}
+    assert direct == [True, True]
+
+
+def test_a_device_that_fails_in_a_repeated_run(direct, monkeypatch):
+    feed = {"x": numbers(2, 3), "w": W}
+    with nna.InferenceSession(MODEL, devices="trial") as session:
+        session.run(None, feed)
+        monkeypatch.setattr(TrialExecution, "compute", lambda self, inputs: 1 / 0)
+        with pytest.warns(nna.errors.FallbackWarning, match="ZeroDivisionError"):
+            got = session.run(None, feed)
+        np.testing.assert_allclose(got[0], expected(feed["x"])[0], rtol=1e-6)
+        assert session.provenance.fell_back
+    assert direct == [True]
 
 
 @pytest.mark.parametrize("outputs", ["x", "c"])
@@ -122,7 +139,7 @@ def test_what_the_step_does_not_make_is_not_handed_out_directly(direct, outputs)
             _, second = session.run(None, {"x": x})
             second[:] = 7
             np.testing.assert_array_equal(x, numbers(2))
-    assert not direct
+    assert direct == [True, True]
 
 
 def test_many_threads_and_shapes(session):
