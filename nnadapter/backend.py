@@ -19,7 +19,7 @@ import onnx
 from onnx import helper
 from onnx.backend import base
 
-from nnadapter.drivers.onnxruntime_versions import onnxruntime_limits
+from nnadapter.drivers.onnxruntime.versions import onnxruntime_limits
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import canonical
 from nnadapter.errors import (

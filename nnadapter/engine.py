@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.drivers.onnxruntime import refused_nodes
+from nnadapter.drivers.onnxruntime.driver import refused_nodes
 from nnadapter.errors import InvalidModelError, ModelFileError
 from nnadapter.host import HostEngine
 from nnadapter.options import Options

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
-from nnadapter.drivers.onnxruntime_errors import translated
-from nnadapter.drivers.onnxruntime_sessions import PROVIDER
-from nnadapter.drivers.onnxruntime_values import inner_run, is_foreign, run_by_memory
-from nnadapter.drivers.onnxruntime_versions import loadable
+from nnadapter.drivers.onnxruntime.errors import translated
+from nnadapter.drivers.onnxruntime.sessions import PROVIDER
+from nnadapter.drivers.onnxruntime.values import inner_run, is_foreign, run_by_memory
+from nnadapter.drivers.onnxruntime.versions import loadable
 from nnadapter.errors import ClosedError, InvalidModelError
 from nnadapter.executor import Provenance, StepRun
 from nnadapter.preparation.loading import check_not_empty, describe, load_model

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nnadapter.analysis import Analyser
 from nnadapter.compilation import Compiled, Compiler
-from nnadapter.drivers.onnxruntime_sessions import run_options
+from nnadapter.drivers.onnxruntime.sessions import run_options
 from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError
 from nnadapter.executor import Provenance
 from nnadapter.feeds import feed_for

@@ -75,7 +75,7 @@ def closed_on_failure(targets: Sequence[Target]) -> Iterator[None]:
 def _open(selected: Selected, session_options: onnxruntime.SessionOptions | None) -> Target:
     device, context = open_context(selected)
     if selected.name == CPU:
-        from nnadapter.drivers.onnxruntime import CpuContext
+        from nnadapter.drivers.onnxruntime.driver import CpuContext
 
         context = CpuContext(session_options)
     context, kernels = with_kernels(selected.name, device.capability, context)

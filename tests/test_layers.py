@@ -79,7 +79,6 @@ ONNX = (
     "nnadapter.converters.registry",
     "nnadapter.converters.node_schema",
     "nnadapter.drivers.onnxruntime",
-    "nnadapter.drivers.onnxruntime_versions",
     "nnadapter.drivers.execution_providers",
     "nnadapter.drivers.culprits",
     "nnadapter.drivers.openvino",
@@ -96,10 +95,6 @@ ONNX = (
 )
 ONNXRUNTIME = (
     "nnadapter.drivers.onnxruntime",
-    "nnadapter.drivers.onnxruntime_errors",
-    "nnadapter.drivers.onnxruntime_sessions",
-    "nnadapter.drivers.onnxruntime_versions",
-    "nnadapter.drivers.onnxruntime_values",
     "nnadapter.drivers.execution_providers",
     "nnadapter.preparation.folding",
     "nnadapter.host",

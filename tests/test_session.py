@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.onnxruntime_sessions import pools as _pools
+from nnadapter.drivers.onnxruntime.sessions import pools as _pools
 from nnadapter.errors import (
     CancelledError,
     ClosedError,

@@ -39,7 +39,7 @@ class DriverSource:
 
 
 _BUILT_IN = {
-    "cpu": "nnadapter.drivers.onnxruntime:CpuDriver",
+    "cpu": "nnadapter.drivers.onnxruntime.driver:CpuDriver",
     "fake_npu": "nnadapter.drivers.fake_npu.driver:FakeNpuDriver",
     "null": "nnadapter.drivers.null:NullDriver",
     "openvino": "nnadapter.drivers.openvino.driver:OpenvinoDriver",

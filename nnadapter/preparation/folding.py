@@ -10,8 +10,8 @@ import onnx
 import onnxruntime
 from onnx import helper
 
-from nnadapter.drivers.onnxruntime_sessions import QUIET
-from nnadapter.drivers.onnxruntime_versions import onnxruntime_limits
+from nnadapter.drivers.onnxruntime.sessions import QUIET
+from nnadapter.drivers.onnxruntime.versions import onnxruntime_limits
 from nnadapter.drivers.validity import contradiction
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, freeze

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.onnxruntime_values import _packed, _unpacked
+from nnadapter.drivers.onnxruntime.values import _packed, _unpacked
 from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
 
 NAMES = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4", "int2", "uint2"]

@@ -18,7 +18,7 @@ from nnadapter.drivers.execution_providers.libraries import (
     register,
 )
 from nnadapter.drivers.execution_providers.names import full_name, how_to_get
-from nnadapter.drivers.onnxruntime_sessions import QUIET, open_session
+from nnadapter.drivers.onnxruntime.sessions import QUIET, open_session
 from nnadapter.errors import DeviceUnavailableError, DriverWarning, InvalidOptionError
 
 _LEVELS = {

@@ -15,8 +15,8 @@ from nnadapter.drivers.execution_providers.backing import Backing
 from nnadapter.drivers.execution_providers.program import EpProgram, restore_program
 from nnadapter.drivers.execution_providers.remainder import without
 from nnadapter.drivers.interface import Context, Program
-from nnadapter.drivers.onnxruntime_errors import brief
-from nnadapter.drivers.onnxruntime_versions import loadable
+from nnadapter.drivers.onnxruntime.errors import brief
+from nnadapter.drivers.onnxruntime.versions import loadable
 from nnadapter.errors import CompilationError
 from partition.verdict import Reason, Unsupported, Verdict
 

@@ -18,7 +18,7 @@ from types import MappingProxyType
 import onnxruntime
 
 from nnadapter.drivers.execution_providers.names import SUFFIX
-from nnadapter.drivers.onnxruntime_errors import brief
+from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.errors import DeviceUnavailableError
 
 GROUP = "nnadapter.execution_providers"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from nnadapter.drivers.onnxruntime_sessions import PROVIDER
+from nnadapter.drivers.onnxruntime.sessions import PROVIDER
 
 DRIVER = "ort"
 """The driver's name."""

@@ -7,7 +7,7 @@ from onnx import helper
 
 from nnadapter.drivers.execution_providers.assignment import read_assignment
 from nnadapter.drivers.execution_providers.backing import Backing
-from nnadapter.drivers.onnxruntime_errors import brief
+from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.errors import InvalidOptionError
 
 

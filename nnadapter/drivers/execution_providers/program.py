@@ -16,8 +16,8 @@ from nnadapter.drivers.envelope import ADVICE, Envelope
 from nnadapter.drivers.execution_providers.assignment import read_assignment
 from nnadapter.drivers.execution_providers.backing import Backing
 from nnadapter.drivers.interface import Execution, Program
-from nnadapter.drivers.onnxruntime_errors import brief
-from nnadapter.drivers.onnxruntime_sessions import SessionExecution
+from nnadapter.drivers.onnxruntime.errors import brief
+from nnadapter.drivers.onnxruntime.sessions import SessionExecution
 from nnadapter.errors import IncompatibleProgramError
 
 _ENVELOPE = Envelope(magic=b"NNAORTEP", version=1)

@@ -19,9 +19,9 @@ from nnadapter.drivers.capability import (
     Threading,
 )
 from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
-from nnadapter.drivers.onnxruntime_errors import brief
-from nnadapter.drivers.onnxruntime_sessions import SessionExecution, open_session, pools
-from nnadapter.drivers.onnxruntime_versions import loadable, onnxruntime_limits
+from nnadapter.drivers.onnxruntime.errors import brief
+from nnadapter.drivers.onnxruntime.sessions import SessionExecution, open_session, pools
+from nnadapter.drivers.onnxruntime.versions import loadable, onnxruntime_limits
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, DeviceNotFoundError, InvalidModelError
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of

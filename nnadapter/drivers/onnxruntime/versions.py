@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from nnadapter.drivers.onnxruntime_sessions import PROVIDER, QUIET
+from nnadapter.drivers.onnxruntime.sessions import PROVIDER, QUIET
 from nnadapter.errors import InvalidModelError
 from nnadapter.versions import check_versions
 from partition.onnx_versions import stamp_down

@@ -16,8 +16,8 @@ from typing import Any
 import onnxruntime
 
 from nnadapter.drivers.interface import Execution
-from nnadapter.drivers.onnxruntime_errors import translation
-from nnadapter.drivers.onnxruntime_values import run_of
+from nnadapter.drivers.onnxruntime.errors import translation
+from nnadapter.drivers.onnxruntime.values import run_of
 from nnadapter.ir.operand import Array
 
 PROVIDER = "CPUExecutionProvider"

@@ -1,0 +1,1 @@
+"""The device `cpu`, which is ONNX Runtime; sessions, errors, versions and values also serve its execution providers."""
