@@ -12,7 +12,7 @@ import onnx
 import onnx.parser
 
 from nnadapter.drivers.capability import DeviceInfo
-from nnadapter.errors import NNAdapterError, NotDelegatedError
+from nnadapter.errors import InvalidOptionError, NNAdapterError, NotDelegatedError
 from nnadapter.options import Options
 from nnadapter.session import InferenceSession
 
@@ -25,7 +25,7 @@ class Health:
 
     state: str
     """`works`, `wrong` (it computed something else), `limited` (so it did, and says that it does), `failed`,
-    `refuses` (a sum is not for it) or `unavailable`."""
+    `refuses` (a sum is not for it), `needs options` (there is nothing it does without) or `unavailable`."""
     detail: str = ""
     """What happened, and what to do about it; empty if it works."""
     first_seconds: float | None = None
@@ -62,8 +62,14 @@ def check_health(device: DeviceInfo) -> Health:
             ended = perf_counter()
     except NotDelegatedError as error:
         return Health(state="refuses", detail=str(error))
+    except InvalidOptionError as error:
+        return Health(state="needs options", detail=str(error))
     except NNAdapterError as error:
         return Health(state="failed", detail=str(error))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  a plug-in may try to end the process, too
+        return Health(state="failed", detail=f"its driver raised {type(error).__name__} {error}; ask its vendor")
     expected = feed["x"] + feed["y"]
     if not np.allclose(first, expected, rtol=1e-2):
         limits = _limits_of_sums(device)

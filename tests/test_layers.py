@@ -31,6 +31,7 @@ RANKS = [
         "nnadapter.caching",
         "nnadapter.line_numbers",
         "nnadapter.versions",
+        "nnadapter.standard_output",
         "nnadapter.including",
     ),
     ("nnadapter.ir",),

@@ -12,6 +12,7 @@ import click
 
 import nnadapter
 from nnadapter.errors import DriverError, FallbackWarning, NNAdapterError, NotDelegatedError
+from nnadapter.standard_output import prints_to_stderr
 
 NO = 1
 """Exit code: the question was understood and the answer is no."""
@@ -49,7 +50,9 @@ class ModelCommand(Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See `click.Command.format_epilog`. Drivers are loaded here, and so for the help alone."""
         super().format_epilog(ctx, formatter)
-        for device in nnadapter.devices():
+        with prints_to_stderr():
+            devices = nnadapter.devices()
+        for device in devices:
             if device.capability is not None and device.capability.options:
                 with formatter.section(f"Options of device {device.name} (--option {device.name}.NAME=VALUE)"):
                     formatter.write_dl([option_row(option) for option in device.capability.options])

@@ -13,6 +13,7 @@ from nnadapter.cli.command import Command, option_row
 from nnadapter.cli.writing import to_json
 from nnadapter.errors import NNAdapterError
 from nnadapter.health import check_health
+from nnadapter.standard_output import prints_to_stderr
 
 _WIDTH = 100
 
@@ -24,9 +25,11 @@ def devices(as_json: bool) -> None:
 
     As JSON also how full each one is, and whether it works: it is asked for a sum.
     """
-    found = nnadapter.devices()
+    with prints_to_stderr():
+        found = nnadapter.devices()
+        rows = [_plain(device) for device in found] if as_json else []
     if as_json:
-        click.echo(to_json([_plain(device) for device in found]))
+        click.echo(to_json(rows))
         return
     width = max((len(device.name) for device in found), default=0)
     for device in found:

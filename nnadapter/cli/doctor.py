@@ -12,10 +12,11 @@ import nnadapter
 from nnadapter.cli.command import NO, Command
 from nnadapter.cli.writing import to_json
 from nnadapter.health import Health, check_health
+from nnadapter.standard_output import prints_to_stderr
 
 _PACKAGES = ("nnadapter", "numpy", "onnx", "onnxruntime", "protobuf")
-_VARIABLES = ("NNADAPTER_CACHE_DIR", "NNADAPTER_DRIVER_PATH", "NNADAPTER_DEVICES", "NNADAPTER_LOG")
-_GOOD = frozenset({"works", "refuses", "limited"})
+_VARIABLES = ("NNADAPTER_CACHE_DIR", "NNADAPTER_DRIVER_PATH", "NNADAPTER_DEVICES")
+_GOOD = frozenset({"works", "refuses", "limited", "needs options"})
 
 
 @click.command(cls=Command)
@@ -26,7 +27,8 @@ def doctor(context: click.Context, as_json: bool) -> None:
 
     The exit code is 1 if a device is there and does not work.
     """
-    found = [(device, check_health(device)) for device in nnadapter.devices()]
+    with prints_to_stderr():
+        found = [(device, check_health(device)) for device in nnadapter.devices()]
     versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
     environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     if as_json:

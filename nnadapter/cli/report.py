@@ -18,6 +18,7 @@ from nnadapter.reports.facts import PartitionReport
 from nnadapter.reports.gates import Gates, broken_gates
 from nnadapter.reports.plain import to_lines
 from nnadapter.reports.reading import read_report
+from nnadapter.standard_output import prints_to_stderr
 
 PLAIN = ("dot", "model-explorer")
 """Formats that have no place for a comparison."""
@@ -77,13 +78,8 @@ def report(
             f"format {form} shows no differences; take text, json, md or html", param_hint="--diff"
         )
     before = read_report(old) if old is not None else None
-    found = nnadapter.partition_report(
-        model,
-        devices=on,
-        input_shapes=shapes,
-        options=chosen,
-        save_plan=save_plan,
-    )
+    with prints_to_stderr():
+        found = nnadapter.partition_report(model, devices=on, input_shapes=shapes, options=chosen, save_plan=save_plan)
     gates = Gates(min_coverage=min_coverage, max_segments=max_segments, max_latency_seconds=max_latency)
     broken = broken_gates(found, gates)
     difference = compare_reports(before, found) if before is not None else None

@@ -16,7 +16,8 @@ from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
 
-from nnadapter.drivers.capability import Capability, DeviceInfo
+from nnadapter.drivers.capability import DeviceInfo
+from nnadapter.drivers.declared import check_capability, check_info
 from nnadapter.drivers.interface import INTERFACE_VERSION, Device, Driver
 from nnadapter.drivers.native.discovery import PATH_VARIABLE, libraries, library_of
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, NNAdapterError
@@ -71,10 +72,8 @@ def sources() -> Mapping[str, DriverSource]:
         known = found.get(name)
         if known is None:
             found[name] = source
-        elif known.target != source.target:
+        elif name not in _BUILT_IN and known.target != source.target:
             _loaded[name] = _Failure(_clash(name, known, source))
-    for name in _BUILT_IN:
-        _loaded.pop(name, None)
     return MappingProxyType(dict(sorted(found.items())))
 
 
@@ -96,7 +95,20 @@ def refresh() -> None:
 
 def devices() -> tuple[DeviceInfo, ...]:
     """Every device of every driver, available or not, each with its reason; never raises for a broken driver."""
-    return tuple(row for name in sources() for row in _rows(name))
+    rows = (*(row for name in sources() for row in _rows(name)), *_shadowed())
+    return tuple(sorted(rows, key=lambda row: row.name))
+
+
+def _shadowed() -> Iterator[DeviceInfo]:
+    """Rows of the drivers that want the name of a built-in one."""
+    for name, source in _brought():
+        if name in _BUILT_IN:
+            yield DeviceInfo(
+                name=f"{name} of {source.distribution}",
+                available=False,
+                reason=f"{source.target} is named {name!r}, which is built in; its vendor must take another name",
+                distribution=source.distribution,
+            )
 
 
 def device_info(name: str) -> DeviceInfo:
@@ -140,12 +152,11 @@ def _open(driver_name: str, device_id: str, name: str) -> Device:
         raise DeviceUnavailableError(f"device {name!r} cannot be used: {driver.reason}")
     try:
         device = driver.open(device_id)
-        if not isinstance(device.capability, Capability):
-            raise TypeError(f"its capability is {device.capability!r}, expected a nnadapter.drivers.Capability")
+        check_capability(device.capability)
         return device
-    except NNAdapterError:
+    except (NNAdapterError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # a plug-in may try to end the process, too
         raise DeviceUnavailableError(f"device {name!r} did not open: {_brief(error)}; ask its vendor") from error
 
 
@@ -165,7 +176,9 @@ def _load(name: str, source: DriverSource) -> Driver | _Failure:
         return _Failure(problem) if problem else factory()  # type: ignore[operator]  # it was checked
     except DeviceUnavailableError as error:
         return _Failure(str(error))
-    except Exception as error:  # noqa: BLE001  importing a plug-in may raise anything; this is its border
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  importing a plug-in may raise anything; this is its border
         return _Failure(
             f"driver {name!r} of {source.distribution} did not load: {_brief(error)}; "
             "install what is missing or remove it"
@@ -212,8 +225,10 @@ def _rows(name: str) -> tuple[DeviceInfo, ...]:
     if isinstance(driver, _Failure):
         return (DeviceInfo(name=name, available=False, reason=driver.reason, distribution=source.distribution),)
     try:
-        rows = tuple(driver.devices()) or (DeviceInfo(name=name),)
-    except Exception as error:  # noqa: BLE001  a plug-in may raise anything; this is its border
+        rows = tuple(check_info(row, name) for row in driver.devices()) or (DeviceInfo(name=name),)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  a plug-in may raise anything; this is its border
         return (DeviceInfo(name=name, available=False, reason=_brief(error), distribution=source.distribution),)
     return tuple(_complete(row, source) for row in rows)
 

@@ -40,6 +40,8 @@ def test_a_driver_that_cannot_be_used_is_a_row_with_its_reason(name, words):
 def test_a_plug_in_cannot_take_a_built_in_name():
     assert registry.sources()["cpu"].distribution == "nnadapter"
     assert rows()["cpu"].available
+    shadowed = rows()["cpu of rival 1.0"]
+    assert not shadowed.available and "is named 'cpu', which is built in" in shadowed.reason
 
 
 def test_unknown_devices_get_close_names():

@@ -9,6 +9,7 @@ from typing import Any
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.layout import FUNCTIONS, GROUPS, REQUIRED, STRUCTURES, VERSION
 from nnadapter.drivers.native.structures import CODED_VERSION, SIGNATURES, read, read_text
+from nnadapter.drivers.native.truncation import missing_bytes
 from nnadapter.errors import DeviceUnavailableError
 
 SYMBOL = "nnadapter_driver"
@@ -42,6 +43,9 @@ def _table(path: Path) -> int:
     if not path.is_file():
         raise DeviceUnavailableError(f"the driver's library {path} is not there; install the driver again")
     try:
+        missing = missing_bytes(path)
+        if missing:
+            raise DeviceUnavailableError(f"the last {missing} bytes of {path} are missing; install the driver again")
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise DeviceUnavailableError(

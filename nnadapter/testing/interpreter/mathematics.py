@@ -62,10 +62,16 @@ def _hardmax(x: Array, axis: int) -> Array:
     return np.moveaxis(chosen, -1, axis)
 
 
+_EXPANDED = 4
+"""Rows up to which a determinant is expanded, which takes as many steps as there are permutations."""
+
+
 def _determinant(x: Array) -> Array:
-    """By Laplace's expansion along the first row."""
+    """By Laplace's expansion along the first row; larger ones by elimination."""
     if x.shape[-1] == 0:
         return np.ones(x.shape[:-2])
+    if x.shape[-1] > _EXPANDED:
+        return np.asarray(np.linalg.det(x.astype(np.float64)))
     total = np.zeros(x.shape[:-2])
     for column in range(x.shape[-1]):
         minor = np.delete(x[..., 1:, :], column, -1)

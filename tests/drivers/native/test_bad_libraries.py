@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nnadapter.drivers import registry
+from nnadapter.drivers.native.truncation import missing_bytes
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
 from tests.c_compiler import compile_library, needs_compiler
 
@@ -132,3 +133,19 @@ def _distribute(site, line):
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: cabi\nVersion: 1.0\n")
     (folder / "entry_points.txt").write_text(f"[nnadapter.drivers]\n{line}\n")
+
+
+@needs_compiler
+@pytest.mark.parametrize("kept", [0.2, 0.5, 0.9, 0.999])
+def test_a_library_that_was_cut_short(folder, tmp_path, kept):
+    whole = compile_library(tmp_path / "whole.so", TRIAL).read_bytes()
+    cut = folder / "nnadapter_bad_cut.so"
+    cut.write_bytes(whole[: int(len(whole) * kept)])
+    assert "are missing; install the driver again" in row("bad_cut").reason
+
+
+@needs_compiler
+def test_a_whole_library_misses_nothing(tmp_path):
+    assert missing_bytes(compile_library(tmp_path / "whole.so", TRIAL)) == 0
+    (tmp_path / "text.so").write_text("no library")
+    assert missing_bytes(tmp_path / "text.so") == 0

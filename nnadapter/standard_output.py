@@ -7,9 +7,9 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _STDOUT, _STDERR = 1, 2
 
 
@@ -35,3 +35,10 @@ def native_prints_to_stderr() -> Iterator[None]:
             flush(None)  # C buffers what goes to a pipe
             os.dup2(kept, _STDOUT)
             os.close(kept)
+
+
+@contextmanager
+def prints_to_stderr() -> Iterator[None]:
+    """The same, for what Python code prints as well."""
+    with redirect_stdout(sys.stderr), native_prints_to_stderr():
+        yield

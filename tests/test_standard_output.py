@@ -13,7 +13,7 @@ from tests.models import CHAIN, parse
 
 PRINTING = """
 import ctypes
-from nnadapter.drivers.qnn.standard_output import native_prints_to_stderr
+from nnadapter.standard_output import native_prints_to_stderr
 print("before")
 with native_prints_to_stderr():
     ctypes.CDLL(None).puts(b"native")

@@ -1,0 +1,79 @@
+"""Plug-ins that end the process, lie about themselves, or print: each is a row, and nothing else breaks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+HEAD = """
+import os, sys
+from nnadapter.drivers import Capability, Context, Device, DeviceInfo, Driver, ModelForm
+
+class D(Device):
+    capability = Capability(form=ModelForm.IR)
+    def create_context(self, options): sys.exit(7)
+
+class Hostile(Driver):
+    def open(self, device_id): return D()
+"""
+PLUG_INS = {
+    "exits at import": ("import sys; sys.exit(3)", "SystemExit: 3"),
+    "raises what nobody catches": ("class Odd(BaseException): pass\nraise Odd('no')", "Odd: no"),
+    "exits when it is made": (f"{HEAD}    def __init__(self): sys.exit(4)", "SystemExit: 4"),
+    "exits when it lists": (f"{HEAD}    def devices(self): sys.exit(5)", "SystemExit: 5"),
+    "exits when it opens": (HEAD.replace("return D()", "sys.exit(6)"), "SystemExit: 6"),
+    "lists no rows": (f"{HEAD}    def devices(self): return ['a']", "hold 'a', expected nnadapter.drivers.DeviceInfo"),
+    "lists a wrong type": (
+        f"{HEAD}    def devices(self): return [DeviceInfo(name='hostile', type='gpu')]",
+        "type of its row of devices is 'gpu', expected DeviceType",
+    ),
+    "lists another's device": (
+        f"{HEAD}    def devices(self): return [DeviceInfo(name='fake_npu')]",
+        "name 'fake_npu', expected 'hostile' or 'hostile:ID'",
+    ),
+    "says nonsense of itself": (HEAD.replace("ModelForm.IR", "'IR'"), "form of its capability is 'IR'"),
+    "says nonsense of its options": (
+        HEAD.replace("ModelForm.IR", "ModelForm.IR, options=('a',)"),
+        "options of its capability hold 'a', expected nnadapter.drivers.Option",
+    ),
+}
+
+
+def listed(folder, code, *words):
+    (folder / "hostile.py").write_text(code)
+    info = folder / "hostile-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hostile\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[nnadapter.drivers]\nhostile = hostile:Hostile\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    command = [sys.executable, "-m", "nnadapter", *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+@pytest.mark.parametrize(("code", "words"), PLUG_INS.values(), ids=PLUG_INS)
+def test_it_is_a_row(tmp_path, code, words):
+    rows = {row["name"]: row for row in json.loads(listed(tmp_path, code, "devices", "--json").stdout)}
+    assert not rows["hostile"]["available"] and words in rows["hostile"]["reason"]
+    assert rows["fake_npu"]["available"] and rows["fake_npu"]["health"]["state"] == "works"
+
+
+def test_one_that_exits_when_it_is_used_does_not_end_the_program(tmp_path):
+    rows = {row["name"]: row for row in json.loads(listed(tmp_path, HEAD, "devices", "--json").stdout)}
+    assert rows["hostile"]["health"] == {
+        "state": "failed",
+        "detail": "its driver raised SystemExit 7; ask its vendor",
+        "first_seconds": None,
+        "run_seconds": None,
+    }
+
+
+def test_what_it_prints_is_not_among_the_results(tmp_path):
+    code = f"print('hello'); import os; os.write(1, b'native')\n{HEAD}"
+    done = listed(tmp_path, code, "devices", "--json")
+    assert json.loads(done.stdout) and "hello" in done.stderr and "native" in done.stderr
