@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.closing import close_all
-from nnadapter.drivers.border import OutputCheck, checked_program, describe
+from nnadapter.drivers.border import FAILURES, OutputCheck, checked_program, describe
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.interface import Program
 from nnadapter.drivers.registry import device_lock
@@ -135,8 +135,8 @@ class Compiler:
                 judged = judged.banning({_atoms(analysis.plan, step): why})
             analysis = judged.settle(known)
 
-    def _compile_all(self, analysis: Analysis, programs: dict[Atoms, Built]) -> list[tuple[Step, Exception]]:
-        failed: list[tuple[Step, Exception]] = []
+    def _compile_all(self, analysis: Analysis, programs: dict[Atoms, Built]) -> list[tuple[Step, BaseException]]:
+        failed: list[tuple[Step, BaseException]] = []
         for step, piece in zip(analysis.plan.steps, analysis.pieces, strict=True):
             key = _atoms(analysis.plan, step)
             if key in programs:
@@ -145,7 +145,7 @@ class Compiler:
                 continue  # the cut will change: what is left for the CPU is compiled when it is final
             try:
                 programs[key] = self._program(analysis, step, piece)
-            except Exception as error:  # a driver may raise anything; this is its border
+            except FAILURES as error:  # a driver may raise anything; this is its border
                 if step.device == CPU and not _blamed(error) and not _delegated(analysis.plan, step):
                     raise
                 failed.append((step, error))
@@ -167,7 +167,7 @@ class Compiler:
         program = checked_program((context.compile_whole if alone else context.compile)(part.model))
         return Built(program, part.inputs, time.perf_counter() - started)
 
-    def _compile_failed(self, analysis: Analysis, step: Step, error: Exception) -> str:
+    def _compile_failed(self, analysis: Analysis, step: Step, error: BaseException) -> str:
         nodes = [analysis.plan.graph.nodes[node].name for node in step.nodes]
         message = (
             f"device {step.device!r} took segment {step.segment} ({named(nodes)}) and failed to compile it: "
@@ -331,7 +331,7 @@ def warn_of_last_resort(analysis: Analysis, targets: Sequence[Target], options: 
         )
 
 
-def _blamed(error: Exception) -> Mapping[int, Unsupported]:
+def _blamed(error: BaseException) -> Mapping[int, Unsupported]:
     return error.refused if isinstance(error, CompilationError) else {}
 
 

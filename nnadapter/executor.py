@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnadapter.closing import close_all
-from nnadapter.drivers.border import OutputCheck, check_results, create_execution, describe, read_only
+from nnadapter.drivers.border import FAILURES, OutputCheck, check_results, create_execution, describe, read_only
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.drivers.selection import CPU
@@ -215,7 +215,7 @@ def _run_step(bound: BoundStep, values: list[Any]) -> StepRun:
     device, failure = bound.step.device, ""
     try:
         results = _guarded(bound, inputs) if bound.guarded else bound.pool.compute(inputs)
-    except Exception as error:
+    except FAILURES as error:
         if not bound.guarded:
             raise  # the host's own errors are typed, and nobody comes after it
         failure = describe(error)
@@ -228,7 +228,7 @@ def _run_step(bound: BoundStep, values: list[Any]) -> StepRun:
     return StepRun(bound.step.segment, device, bound.seconds, failure)
 
 
-def _instead(bound: BoundStep, error: Exception, failure: str, values: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+def _instead(bound: BoundStep, error: BaseException, failure: str, values: Sequence[Any]) -> tuple[str, Sequence[Any]]:
     """What takes the place of a device that failed, and its results."""
     with bound.lock:
         if bound.substitute is None:

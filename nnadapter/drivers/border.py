@@ -25,6 +25,10 @@ OutputCheck = Sequence[tuple[tuple[int, ...], np.dtype[Any]] | None]
 """Dimensions and data type that each output must have; None where they are not known before the run."""
 
 
+FAILURES = (Exception, SystemExit)
+"""What a driver may raise, to be dealt with as its failure: one that tries to end the process, too."""
+
+
 def open_context(selected: Selected) -> tuple[Device, Context]:
     """Open a device and create a context on it.
 
@@ -39,7 +43,7 @@ def open_context(selected: Selected) -> tuple[Device, Context]:
             raise TypeError(f"it gave {type(context).__name__}, expected a nnadapter.drivers.Context")
     except NNAdapterError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         raise DeviceUnavailableError(
             f"device {selected.name!r} did not give a context: {type(error).__name__}: {error}; ask its vendor"
         ) from error
@@ -55,7 +59,7 @@ def ask_supported(context: Context, model: SegmentModel, expected: int) -> Seque
         verdicts = list(context.supported(model))
     except NNAdapterError as error:
         return [Unsupported(Reason.DRIVER_ERROR, str(error))] * expected
-    except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
+    except FAILURES as error:
         return [
             Unsupported(Reason.DRIVER_ERROR, f"the driver failed when asked: {type(error).__name__}: {error}")
         ] * expected
@@ -74,7 +78,7 @@ def ask_admission(context: Context, model: SegmentModel) -> Admission:
         detail = f"the driver gave {type(admission).__name__} when asked for the segment, expected an Admission"
     except NNAdapterError as error:
         detail = str(error)
-    except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
+    except FAILURES as error:
         detail = f"the driver failed when asked for the segment: {type(error).__name__}: {error}"
     return Admission(verdict=Unsupported(Reason.DRIVER_ERROR, detail))
 
@@ -83,7 +87,7 @@ def ask_profile(context: Context, capability: Capability) -> Profile | Unsupport
     """Return how fast a device says it is, or why that cannot be used; None if it says nothing."""
     try:
         said = context.profile()
-    except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
+    except FAILURES as error:
         return Unsupported(Reason.DRIVER_ERROR, f"the driver failed when asked for its profile: {describe(error)}")
     found = capability.profile if said is None else said
     wrong = "" if found is None else flaw(found)

@@ -67,7 +67,7 @@ def test_one_that_exits_when_it_is_used_does_not_end_the_program(tmp_path):
     rows = {row["name"]: row for row in json.loads(listed(tmp_path, HEAD, "devices", "--json").stdout)}
     assert rows["hostile"]["health"] == {
         "state": "failed",
-        "detail": "its driver raised SystemExit 7; ask its vendor",
+        "detail": "device 'hostile' did not give a context: SystemExit: 7; ask its vendor",
         "first_seconds": None,
         "run_seconds": None,
     }
