@@ -113,6 +113,8 @@ class Kernel:
         """
         if not callable(self.function):
             raise InvalidOptionError(f"a kernel's function is {self.function!r}, expected something to call")
+        if self.infer is not None and not callable(self.infer):
+            raise InvalidOptionError(f"a kernel's infer is {self.infer!r}, expected something to call, or None")
         for what in ("op_type", "device", "domain", "name"):
             if not isinstance(getattr(self, what), str):
                 raise InvalidOptionError(f"a kernel's {what} is {getattr(self, what)!r}, expected a text")

@@ -4,12 +4,13 @@
    so that float64, which accelerators seldom have, comes about only where somebody asked for it.
 2. Python's numbers take the tensors' type; an int with booleans is int64, a float with integers the default float32.
 3. What numpy makes floating of integers (`/`, `exp`, `mean`) is float32.
-4. Sums, products and extremes keep the data type; those of booleans are int64.
+4. Sums, products and extremes keep the data type; but sums and products of booleans are int64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,11 @@ _KNOWN = frozenset(map(str, DataType))
 
 Dtype = np.dtype[Any]
 
+_NARROW: Mapping[Dtype, tuple[int, int]] = MappingProxyType(
+    {DataType.INT4.array_type: (-8, 7), DataType.UINT4.array_type: (0, 15)}
+)
+"""Smallest and largest number of the integer types that are not numpy's own."""
+
 
 def contents(data: object, dtype: object = None) -> Array:
     """Return what a person gives for a tensor as an array of its own, which nobody can write to.
@@ -37,6 +43,8 @@ def contents(data: object, dtype: object = None) -> Array:
         if dtype is not None:
             wanted = DataType(dtype).array_type if isinstance(dtype, str) and dtype in _KNOWN else np.dtype(dtype)  # type: ignore[call-overload]
             array = np.array(data, dtype=wanted)
+            if wanted in _NARROW and not hasattr(data, "dtype"):
+                _check_range(np.array(data), wanted)
         else:
             array = np.array(data)
             if not hasattr(data, "dtype") and array.dtype == np.float64 and not _holds_arrays(data):
@@ -46,6 +54,14 @@ def contents(data: object, dtype: object = None) -> Array:
     if array.dtype.name not in _KNOWN:
         raise InvalidInputError(f"a tensor holds numbers or booleans, got {array.dtype}; expected one of {_listed()}")
     return freeze(array)
+
+
+def _check_range(array: Array, dtype: Dtype) -> None:
+    """Refuse what numpy itself refuses for its own integer types: ml_dtypes' wrap around."""
+    low, high = _NARROW[dtype]
+    beyond = array[(array < low) | (array > high)]
+    if beyond.size:
+        raise OverflowError(f"{beyond[0]} is out of bounds for {dtype.name}")
 
 
 def _holds_arrays(data: object) -> bool:

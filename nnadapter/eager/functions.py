@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from nnadapter.eager import shaping
+from nnadapter.eager.applying import cast
+from nnadapter.eager.dtypes import common
 from nnadapter.eager.placed import Placed, joined
 
 NotMapped = object()
@@ -109,7 +111,13 @@ def _take(a: Any, indices: Any, axis: Any = None) -> Any:
 def _clip(a: Any, a_min: Any = None, a_max: Any = None) -> Any:
     if not all(each is None or type(each) in (int, float) for each in (a_min, a_max)):
         return NotMapped
-    return a.made(shaping.clip(_tensor(a).place, a.held, a_min, a_max))
+    bounds = [each for each in (a_min, a_max) if each is not None]
+    if any(float(each) != each for each in bounds):
+        # NaN, or an int that the operation's floating bounds do not hold.
+        raised = a if a_min is None else np.maximum(a, a_min)
+        return raised if a_max is None else np.minimum(raised, a_max)
+    dtype = common([_tensor(a).dtype], bounds)
+    return a.made(shaping.clip(a.place, cast(a.place, a.held, dtype), a_min, a_max))
 
 
 def _dot(a: Any, b: Any) -> Any:

@@ -19,7 +19,7 @@ from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, DataType, OperandType
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.kernels.choosing import Choice, KernelTable, Request
+from nnadapter.kernels.choosing import Choice, KernelTable, Request, warn_of_infer
 from nnadapter.kernels.context import KernelContext
 from nnadapter.kernels.registry import registered_kernels
 from nnadapter.runtime.compilation import Compilation
@@ -185,6 +185,7 @@ def _kernel_call(call: OperationCall, plain: Model, table: KernelTable) -> tuple
     )
     choice = table.choose(request)
     if not isinstance(choice, Choice):
+        warn_of_infer([choice.detail])
         return None
     custom = CustomCall(
         domain="",

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from nnadapter.eager import shaping
 from nnadapter.eager.applying import cast
@@ -18,8 +17,9 @@ from nnadapter.eager.dtypes import Dtype, contents
 from nnadapter.eager.fallback import fall_back
 from nnadapter.eager.functions import FUNCTIONS, NotMapped
 from nnadapter.eager.indexing import get_item
+from nnadapter.eager.operators import Operators
+from nnadapter.eager.outs import is_among, written
 from nnadapter.eager.place import Place, place_of, same_place
-from nnadapter.eager.placed import Placed
 from nnadapter.eager.ufuncs import compute_ufunc
 from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.operand import Array, freeze
@@ -49,10 +49,9 @@ def tensor(data: Any, dtype: Any = None, device: str | Place | None = None) -> T
     return Tensor(contents(data, dtype), place)
 
 
-class Tensor(Placed, NDArrayOperatorsMixin):
+class Tensor(Operators):
     """Numbers on a device. Never changes; made by `nnadapter.tensor`."""
 
-    __hash__ = None  # type: ignore[assignment]
     __slots__ = ()
 
     @property
@@ -114,6 +113,30 @@ class Tensor(Placed, NDArrayOperatorsMixin):
         """Axes in another order, reversed if none is given."""
         given = None if not axes or axes == (None,) else _axes(axes)
         return self.made(shaping.transpose(self._place, self._array, given))
+
+    def squeeze(self, axis: shaping.Axes = None) -> Tensor:
+        """Without axes of size 1: all of them, or those given."""
+        return self.reshape(np.squeeze(self._array, axis).shape)
+
+    def ravel(self) -> Tensor:
+        """The elements in one axis."""
+        return self.reshape(-1)
+
+    def flatten(self) -> Tensor:
+        """The elements in one axis."""
+        return self.reshape(-1)
+
+    def copy(self) -> Tensor:
+        """The tensor itself: it never changes."""
+        return self
+
+    def any(self, axis: shaping.Axes = None, keepdims: bool = False) -> Tensor:
+        """Whether an element over axes is not 0. The largest of booleans."""
+        return self.astype("bool").astype("int32").max(axis, keepdims).astype("bool")
+
+    def all(self, axis: shaping.Axes = None, keepdims: bool = False) -> Tensor:
+        """Whether every element over axes is not 0. The smallest of booleans."""
+        return self.astype("bool").astype("int32").min(axis, keepdims).astype("bool")
 
     def sum(self, axis: shaping.Axes = None, keepdims: bool = False) -> Tensor:
         """Sum over axes; keeps the data type."""
@@ -186,9 +209,13 @@ class Tensor(Placed, NDArrayOperatorsMixin):
         return f"Tensor(shape={list(self.shape)}, dtype={self.dtype.name}, place={self._place!r},{between}{shown})"
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **details: Any) -> Any:
-        if "out" in details and any(isinstance(each, Tensor) for each in details["out"]):
-            raise TypeError("a tensor never changes, so it cannot be the out of a ufunc; take the result instead")
-        place = same_place([each.place for each in inputs if isinstance(each, Tensor)])
+        outs = details.get("out", ())
+        _check_outs(outs)
+        if outs and "where" not in details:
+            plain = {name: given for name, given in details.items() if name not in ("out", "casting")}
+            made = getattr(ufunc, method)(*inputs, **plain)
+            return written(made, outs, details.get("casting", "same_kind"))
+        place = same_place([each.place for each in inputs if isinstance(each, Tensor)] or [self._place])
         if method == "__call__" and not details:
             found = compute_ufunc(place, ufunc, [_operand(each) for each in inputs])
             if found is not None:
@@ -202,6 +229,8 @@ class Tensor(Placed, NDArrayOperatorsMixin):
     def __array_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
+        out = kwargs.get("out")
+        _check_outs(out if isinstance(out, tuple) else (out,))
         mapped = FUNCTIONS.get(func)
         if mapped is not None and _takes(mapped, args, kwargs):
             found = mapped(*args, **kwargs)
@@ -215,6 +244,8 @@ class Tensor(Placed, NDArrayOperatorsMixin):
         """What numpy makes of a function that there is no operation for; arrays that it gives live here again."""
         self._say_not_mapped(called)
         result = function(*_on_host(args), **_on_host(dict(kwargs)))
+        if is_among(result, (*args, *kwargs.values())):
+            return result  # an array of the person's own, written to
         if isinstance(result, (tuple, list)):
             return type(result)(map(self._back, result)) if type(result) in (tuple, list) else result
         return self._back(result)
@@ -226,6 +257,11 @@ class Tensor(Placed, NDArrayOperatorsMixin):
     def _back(self, result: Any) -> Any:
         held = isinstance(result, (np.ndarray, np.generic)) and result.dtype.kind in "biuf"
         return self.made(freeze(np.array(result))) if held else result
+
+
+def _check_outs(outs: Sequence[Any]) -> None:
+    if any(isinstance(each, Tensor) for each in outs):
+        raise TypeError("a tensor never changes, so it cannot be an out; take the result instead")
 
 
 def _operand(given: Any) -> Any:
@@ -245,7 +281,7 @@ def _on_host(given: Any) -> Any:
 def _plain(key: Any) -> Any:
     if isinstance(key, Tensor):
         return key._array
-    return np.asarray(key) if isinstance(key, list) else key
+    return np.asarray(key, None if key else np.int64) if isinstance(key, list) else key
 
 
 def _axes(given: tuple[Any, ...]) -> tuple[int, ...]:

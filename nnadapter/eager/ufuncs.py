@@ -13,7 +13,7 @@ import numpy as np
 from nnadapter.eager.applying import apply, cast
 from nnadapter.eager.dtypes import Dtype, common, floating
 from nnadapter.eager.place import Place
-from nnadapter.ir.operand import Array
+from nnadapter.ir.operand import Array, freeze
 
 
 class Rule(StrEnum):
@@ -118,6 +118,8 @@ _ON_BOOLEANS: Mapping[str, str] = MappingProxyType(
 )
 """What numpy's bitwise ufuncs are on booleans."""
 
+_COMPARISONS = frozenset({"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"})
+
 
 def compute_ufunc(place: Place, ufunc: np.ufunc, inputs: Sequence[Any]) -> Array | None:
     """Return what a ufunc makes, or None where there is no operation for it.
@@ -139,9 +141,14 @@ def compute_ufunc(place: Place, ufunc: np.ufunc, inputs: Sequence[Any]) -> Array
     if row is None or not arrays or not {type(number) for number in numbers} <= {bool, int, float}:
         return None
     dtype = _dtype(row, arrays, numbers)
+    if name in _COMPARISONS and not _holds(dtype, numbers):
+        # The answer is the same whatever the elements are: there is nothing for a device to do.
+        return freeze(np.asarray(ufunc(*inputs)))
     given = [cast(place, each, dtype) if isinstance(each, np.ndarray) else np.asarray(each, dtype) for each in inputs]
     function = getattr(np, name)
     op_type = "" if row.op_type == "-" else row.op_type
+    if name == "power" and dtype.kind in "iu" and (given[1] < 0).any():
+        raise ValueError("Integers to negative integer powers are not allowed.")  # numpy's words
     if name == "matmul" and min(array.ndim for array in given) == 0:
         return None  # numpy says what is wrong with it
     return apply(place, row.type, given, lambda *each: _as_device(function(*each), dtype), None, op_type)
@@ -149,6 +156,14 @@ def compute_ufunc(place: Place, ufunc: np.ufunc, inputs: Sequence[Any]) -> Array
 
 def _beyond_bool(numbers: Sequence[object]) -> bool:
     return any(type(number) is not bool for number in numbers)
+
+
+def _holds(dtype: Dtype, numbers: Sequence[object]) -> bool:
+    """Whether an integer type has all of Python's ints among some numbers; others round."""
+    if dtype.kind not in "iu":
+        return True
+    limits = np.iinfo(dtype)
+    return all(limits.min <= number <= limits.max for number in numbers if isinstance(number, int))
 
 
 def _dtype(row: Row, arrays: Sequence[Array], numbers: Sequence[object]) -> Dtype:

@@ -17,6 +17,7 @@ Registrations are counted, so no two kernels are equal in all of it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,12 +25,13 @@ from itertools import zip_longest
 from typing import Any
 
 from nnadapter.drivers.kernel import InferRule, Kernel, KernelOrigin, KernelType, Target
-from nnadapter.errors import InvalidModelError
+from nnadapter.errors import DriverWarning, InvalidModelError
 from nnadapter.ir.operand import Layout, OperandType
 from nnadapter.ir.operations.custom import CustomCall
 from partition.verdict import Reason, Unsupported
 
 _IMAGE_RANK = 4
+_INFER = "its infer"
 _ANYTHING = KernelType(target=Target.ANY)
 
 
@@ -90,12 +92,20 @@ class KernelTable:
         for kernel in sorted(fitting, key=lambda each: order(each, request)):
             outputs = _outputs(kernel, request)
             if not isinstance(outputs, str):
+                warn_of_infer(refusals)
                 return Choice(kernel, outputs)
             refusals.append(f"kernel {kernel.name!r}: {outputs}")
         told = "; ".join(text for text in refusals if not text.endswith(": "))
         called = f"{request.domain}::{request.op_type}" if request.domain else request.op_type
         why = f"no kernel of device {self.device!r} fits {called}{': ' if told else ''}{told}"
         return Unsupported(Reason.UNSUPPORTED_OPERATION, why)
+
+
+def warn_of_infer(refusals: Sequence[str]) -> None:
+    """Say which kernels nobody hears of any more because their `infer` failed: something else does their work."""
+    failed = [each for each in refusals if f": {_INFER}" in each]
+    if failed:
+        warnings.warn(f"{'; '.join(failed)}; it is passed over, so correct its infer", DriverWarning, stacklevel=2)
 
 
 def misfit(kernel: Kernel, request: Request) -> str:
@@ -165,11 +175,11 @@ def inferred(infer: InferRule, request: Request, attributes: Mapping[str, Any]) 
         found = infer(request.inputs, attributes)
     except Exception as error:  # noqa: BLE001  a person's function may raise anything; this is its border
         text = str(error) if isinstance(error, InvalidModelError) else f"{type(error).__name__}: {error}"
-        return f"its infer failed: {text}"
+        return f"{_INFER} failed: {text}"
     types = (found,) if isinstance(found, OperandType) else found
     if isinstance(types, (tuple, list)) and types and all(isinstance(each, OperandType) for each in types):
         return tuple(types)
-    return f"its infer gave {found!r}, expected an OperandType for each output"
+    return f"{_INFER} gave {found!r}, expected an OperandType for each output"
 
 
 def complete(kernel: Kernel, attributes: Mapping[str, Any]) -> dict[str, Any]:

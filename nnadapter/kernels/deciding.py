@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nnadapter.converters.calls import Answer, KernelCalls, TypeRule, attributes_of
 from nnadapter.converters.node import OnnxNode
 from nnadapter.ir.operand import DataType, OperandType
-from nnadapter.kernels.choosing import Choice, KernelTable, Request
+from nnadapter.kernels.choosing import Choice, KernelTable, Request, warn_of_infer
 from partition.graph import Graph, Value
 from partition.verdict import Unsupported, Verdict
 
@@ -31,8 +31,16 @@ class Asked:
 
 
 def type_rules(tables: Sequence[KernelTable]) -> Mapping[tuple[str, str], TypeRule]:
-    """Return what kernels say of the results of ops, for ops that onnx knows nothing of."""
-    ops = {op for table in tables for op, kernels in table.by_op.items() if any(each.infer for each in kernels)}
+    """Return what kernels say of the results of ops, for ops that onnx knows nothing of.
+
+    Ops of private domains have a rule in any case: where no kernel says what it makes, what the model says holds.
+    """
+    ops = {
+        (domain, op_type)
+        for table in tables
+        for (domain, op_type), kernels in table.by_op.items()
+        if domain or any(each.infer for each in kernels)
+    }
     answer = _answer(tables)
 
     def rule(node: OnnxNode, version: int, inputs: Sequence[Value | None]) -> Sequence[OperandType] | None:
@@ -84,6 +92,8 @@ def _is_called(request: Request | None, asked: Sequence[tuple[KernelTable, Verdi
         choice = table.choose(request) if request is not None else None
         if isinstance(choice, Choice) and (not verdict or choice.kernel.overrides):
             return True
+        if isinstance(choice, Unsupported):
+            warn_of_infer([choice.detail])
         if verdict:
             return False
     return False

@@ -11,8 +11,10 @@ from typing import Any
 
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.kernel import InferRule, Kernel, KernelFunction, KernelOrigin, KernelType
+from nnadapter.drivers.registry import sources
 from nnadapter.drivers.selection import HOSTS, canonical
 from nnadapter.errors import DriverWarning, InvalidOptionError
+from nnadapter.ir.names import close_names
 from nnadapter.kernels.choosing import KernelTable
 
 _lock = threading.Lock()
@@ -55,7 +57,8 @@ def register_kernel(
         overrides: also for nodes that the device takes itself.
 
     Returns:
-        The kernel, which `unregister_kernel` takes.
+        The kernel, which `unregister_kernel` takes. There is a DriverWarning if no driver is called that, but one
+        almost.
 
     Raises:
         InvalidOptionError: something does not fit, or `device` is one of the host's own.
@@ -68,6 +71,7 @@ def register_kernel(
             f"device {chosen!r} takes no kernels; give ONNX Runtime a library of custom ops in session options, or "
             "register the kernel for an accelerator"
         )
+    _warn_of_a_name_like_another(chosen)
     kernel = Kernel(
         device=chosen,
         op_type=op_type,
@@ -88,6 +92,14 @@ def register_kernel(
     with _lock:
         _registered.append(kernel)
     return kernel
+
+
+def _warn_of_a_name_like_another(device: str) -> None:
+    """A driver may be installed later, so that a name that is unknown is no error."""
+    driver, known = device.partition(":")[0], sources().keys() - HOSTS
+    hint = close_names(driver, known)
+    if driver not in known and hint.startswith("did you mean"):
+        warnings.warn(f"a kernel is registered for {device!r}, which no driver offers; {hint}", DriverWarning, 3)
 
 
 def kernel(device: str, op_type: str, **details: Any) -> Callable[[KernelFunction], KernelFunction]:

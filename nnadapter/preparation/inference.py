@@ -12,6 +12,7 @@ from nnadapter.converters.calls import TypeRule
 from nnadapter.converters.node import OnnxNode
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array
+from nnadapter.preparation.written_types import Written
 from partition.dtypes import ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
 from partition.graph import Graph, Value
 from partition.onnx_io import value_of
@@ -53,6 +54,7 @@ class Inference:
         inputs = frozenset(graph.inputs)
         self._inputs = [value for value in model.graph.input if value.name in inputs]
         self._outputs = [_without_shape(value) for value in model.graph.output]
+        self._written = Written(model)
 
     @property
     def has_rules(self) -> bool:
@@ -116,7 +118,7 @@ class Inference:
     def stated_of_one(
         self, index: int, values: Mapping[str, Value], constants: Mapping[str, Array]
     ) -> dict[str, onnx.ValueInfoProto]:
-        """Return what a rule says of the results of the node at `index`; nothing where there is none.
+        """Return what a rule says of the results of the node at `index`, or the model; nothing where no rule is for it.
 
         Args:
             index: the node's position.
@@ -136,9 +138,11 @@ class Inference:
             for name in node.inputs
         ]
         found = rule(node, node.since_version or self._opsets.get(node.domain, 1), given)
+        if found is None:
+            return self._written.types([name for name in node.outputs if name], values)
         return {
             name: helper.make_tensor_value_info(name, ELEMENT_TYPE_OF_DTYPE[type_.dtype.value], type_.dimensions)
-            for name, type_ in zip(node.outputs, found or (), strict=False)
+            for name, type_ in zip(node.outputs, found, strict=False)
             if name
         }
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nnadapter.drivers import Kernel, KernelType, Target, Unsupported
 from nnadapter.drivers.kernel import KernelOrigin
-from nnadapter.errors import InvalidOptionError
+from nnadapter.errors import DriverWarning, InvalidOptionError
 from nnadapter.ir import DataType, OperandType
 from nnadapter.kernels.choosing import KernelTable, Request
 
@@ -143,6 +143,7 @@ def test_a_refusal_says_what_does_not_fit(details, why):
     "details",
     [
         {"function": 3},
+        {"infer": 3},
         {"op_type": ""},
         {"since_version": 0},
         {"since_version": 3, "until_version": 2},
@@ -159,3 +160,12 @@ def test_what_is_no_kernel(details):
 def test_what_is_no_type(details):
     with pytest.raises(InvalidOptionError, match="expected"):
         KernelType(**details)
+
+
+def test_a_kernel_whose_infer_fails_is_not_passed_over_in_silence():
+    request = Request(domain="", op_type="Op", version=1, attributes={}, inputs=(IMAGE,), outputs=(IMAGE,))
+    faulty = Kernel(op_type="Op", function=max, name="faulty", priority=1, infer=lambda types, attributes: 3)
+    other = Kernel(op_type="Op", function=max, name="other")
+    with pytest.warns(DriverWarning, match="kernel 'faulty': its infer gave 3"):
+        choice = KernelTable("npu", (faulty, other)).choose(request)
+    assert choice.kernel is other

@@ -137,3 +137,8 @@ def test_a_driver_offers_kernels():
 def test_what_a_driver_offers_and_is_no_kernel(offered):
     with pytest.warns(DriverWarning, match="offers no kernels"):
         assert kernel_table("npu", Offering(offered)).kernels == ()
+
+
+def test_a_device_whose_name_is_almost_another():
+    with pytest.warns(DriverWarning, match="'fake_npuu'.*did you mean 'fake_npu'"):
+        nna.register_kernel("fake_npuu", "Twice", twice)

@@ -11,7 +11,7 @@ import pytest
 from onnx import parser
 
 import nnadapter as nna
-from nnadapter.errors import ExecutionError, FallbackWarning, InvalidModelError, InvalidOptionError
+from nnadapter.errors import DriverWarning, ExecutionError, FallbackWarning, InvalidModelError, InvalidOptionError
 
 PRIVATE = parser.parse_model(
     """<ir_version: 8, opset_import: ["" : 17, "acme.ops" : 2]>
@@ -216,3 +216,32 @@ def test_a_long_chain_of_private_ops_is_planned_once():
     with warnings.catch_warnings(), nna.InferenceSession(parser.parse_model(text), devices="fake_npu") as session:
         (got,) = session.run(None, {"x0": np.zeros(2, np.float32)})
     assert (got == 300).all() and len(calls) <= 300 * 16
+
+
+@pytest.mark.parametrize("sizes", ["2, 3", "N, 3"])
+@pytest.mark.parametrize(
+    "body", ["{ a = Relu(x)  y = acme.Twice(a) }", "<float[SIZES] b> { b = acme.Twice(x)  y = Relu(b) }"]
+)
+def test_a_kernel_without_infer_where_the_model_says_what_it_makes(sizes, body):
+    text = '<ir_version: 8, opset_import: ["" : 17, "acme" : 1]> g (float[SIZES] x) => (float[SIZES] y) ' + body
+    nna.register_kernel("fake_npu", "Twice", lambda x: x * 2, domain="acme")
+    with nna.InferenceSession(parser.parse_model(text.replace("SIZES", sizes)), devices="fake_npu") as session:
+        (got,) = session.run(None, {"x": X})
+    np.testing.assert_array_equal(got, np.maximum(X, 0) * 2)
+
+
+def test_a_model_that_says_something_else_than_the_kernel_makes():
+    text = '<ir_version: 8, opset_import: ["acme" : 1]> g (float[2, 3] x) => (float[3, 2] y) { y = acme.Twice(x) }'
+    nna.register_kernel("fake_npu", "Twice", lambda x: x * 2, domain="acme")
+    session = nna.InferenceSession(parser.parse_model(text), devices="fake_npu")
+    with pytest.raises(ExecutionError, match=r"gave float32\[2, 3\]"):
+        session.run(None, {"x": X})
+
+
+def test_a_kernel_whose_infer_fails_is_said_where_the_cpu_does_its_work():
+    nna.register_kernel("fake_npu", "Erf", erf, name="faulty", infer=lambda types, attributes: 1 / 0)
+    with (
+        pytest.warns(DriverWarning, match="kernel 'faulty': its infer failed: ZeroDivisionError"),
+        nna.InferenceSession(ERF, devices=[NO_ERF, "cpu"], options={"fallback": "allow"}) as session,
+    ):
+        session.run(None, {"x": X})

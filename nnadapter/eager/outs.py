@@ -1,0 +1,39 @@
+"""Numpy's arrays that results are written to: `out` of ufuncs, and `array += tensor`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
+
+
+def written(made: Any, outs: Sequence[Any], casting: Casting) -> Any:
+    """Write results into the arrays given for them, and return those.
+
+    Args:
+        made: one result, or a tuple of them.
+        outs: an array for each, or None where the result itself is wanted.
+        casting: numpy's rule.
+
+    Raises:
+        TypeError: an array's data type cannot hold its result under that rule.
+        ValueError: its dimensions cannot.
+    """
+    results = made if isinstance(made, tuple) else (made,)
+    given = tuple(_copied(result, out, casting) for result, out in zip(results, outs, strict=True))
+    return given if isinstance(made, tuple) else given[0]
+
+
+def _copied(result: Any, out: Any, casting: Casting) -> Any:
+    if out is None:
+        return result
+    np.copyto(out, np.asarray(result), casting=casting)
+    return out
+
+
+def is_among(result: object, given: Sequence[object]) -> bool:
+    """Whether a result is one of a function's own arguments, or in a tuple of them."""
+    return any(result is each or (isinstance(each, tuple) and any(result is one for one in each)) for each in given)
