@@ -41,9 +41,11 @@ class PlanCounts:
 class Lease(Generic[Kept]):
     """A plan in use: it is not closed before it is given back."""
 
-    __slots__ = ("dropped", "made", "plan", "users")
+    __slots__ = ("again", "dropped", "made", "plan", "users")
 
     def __init__(self) -> None:
+        self.again = 0
+        """Runs of plans that need not be held while they run; many threads at once may count too few."""
         self.plan: Kept | None = None
         self.users = 0
         self.dropped = False
@@ -66,7 +68,8 @@ class PlanCache(Generic[Kept]):
         """How the plans were used so far."""
         with self._lock:
             held = sum(lease.plan.memory_bytes for lease in self._leases.values() if lease.plan is not None)
-            return PlanCounts(len(self._leases), self._made, self._used_again, self._dropped, held)
+            used_again = self._used_again + sum(lease.again for lease in self._leases.values())
+            return PlanCounts(len(self._leases), self._made, used_again, self._dropped, held)
 
     @property
     def newest(self) -> Kept | None:
@@ -161,6 +164,7 @@ class PlanCache(Generic[Kept]):
     def _drop(self, lease: Lease[Kept]) -> Kept | None:
         """Mark a lease as dropped; return its plan if nobody uses it."""
         lease.dropped = True
+        self._used_again += lease.again
         return None if lease.users else lease.plan
 
     def _last_words(self) -> Sequence[Closable]:

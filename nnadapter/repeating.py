@@ -8,13 +8,13 @@ nothing is left but to call ONNX Runtime.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nnadapter.compilation import Compiled
-from nnadapter.executor import Provenance, StepRun
+from nnadapter.executor import BoundStep, Provenance, StepRun
 from nnadapter.plans import Lease, PlanCache
 from nnadapter.signature import Signature
 
@@ -61,16 +61,22 @@ class Repeat:
             array = feed.get(name)
             if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
                 return None
+        if self._alone is not None:
+            return self._run_alone(*self._alone, feed)
         if not self._plans.take_again(self.lease):
             return None
         try:
-            return self._plan.run(feed, self._outputs, _never) if self._alone is None else self._run_alone(feed)
+            return self._plan.run(feed, self._outputs, _never)
         finally:
             self._plans.give(self.lease)
 
-    def _run_alone(self, feed: Mapping[str, Any]) -> Done:
-        assert self._alone is not None, "asked for where there is such a step"
-        bound, given, order = self._alone
+    def _run_alone(
+        self, bound: BoundStep, given: Sequence[str], order: Sequence[int], feed: Mapping[str, Any]
+    ) -> Done | None:
+        # ONNX Runtime's session lives as long as somebody holds it: to close the plan meanwhile takes nothing from it.
+        if self.lease.dropped:
+            return None
+        self.lease.again += 1
         started = time.perf_counter()
         results = bound.pool.compute([feed[name] for name in given])
         seconds = bound.seconds = time.perf_counter() - started
