@@ -19,6 +19,7 @@ from nnadapter.drivers.interface import (
     Device,
     Driver,
     Execution,
+    Memory,
     Program,
     SegmentModel,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "Execution",
     "Kernel",
     "KernelType",
+    "Memory",
     "MemoryStatistics",
     "ModelForm",
     "OperationSupport",

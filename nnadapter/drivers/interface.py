@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistics, OptionValues
 from nnadapter.drivers.profile import Profile
-from nnadapter.errors import IncompatibleProgramError
+from nnadapter.errors import DriverError, IncompatibleProgramError
 from nnadapter.ir.operand import Array
 from partition.verdict import SUPPORTED, Verdict
 
@@ -57,6 +57,24 @@ class Admission:
     """What the device can say beforehand, for the report: names as in `arena_bytes`, units in the name."""
 
 
+class Memory(ABC):
+    """Bytes on a device."""
+
+    nbytes: int
+
+    @abstractmethod
+    def copy_in(self, array: Array) -> None:
+        """Copy a contiguous array to the device, done on return."""
+
+    @abstractmethod
+    def copy_out(self, array: Array) -> None:
+        """Fill a contiguous, writable array from the device, done on return."""
+
+    @abstractmethod
+    def free(self) -> None:
+        """Free it; nothing happens the second time."""
+
+
 class Execution(ABC):
     """Buffers and bindings of one program; what may compute at once is the device's `Threading`."""
 
@@ -71,6 +89,14 @@ class Execution(ABC):
             Arrays in the order of the model's outputs. They belong to the caller: a later `compute` must not
             write to them.
         """
+
+    def compute_on_device(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> bool:
+        """Run the program once from memory of the device into memory of it, done on return.
+
+        Returns:
+            False, and nothing was done, where the driver cannot.
+        """
+        return False
 
     def close(self) -> None:  # noqa: B027  a default, not an omission
         """Free what the execution holds. May be called once; nothing is called after it."""
@@ -160,6 +186,19 @@ class Device(ABC):
         Args:
             options: every option that the capability lists, checked and with defaults filled in.
         """
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether memory of the device can be allocated: what `allocate` gives."""
+        return False
+
+    def allocate(self, nbytes: int) -> Memory:
+        """Return new memory of the device, asked for only where it `has_memory`.
+
+        Raises:
+            OutOfMemoryError: there is no room.
+        """
+        raise DriverError(f"{type(self).__name__} has no memory to allocate")
 
     def memory_statistics(self) -> MemoryStatistics | None:
         """How full the device's own memory is now; None where it has none, or does not count."""

@@ -12,7 +12,7 @@ from nnadapter.eager.dtypes import Dtype
 from nnadapter.eager.fallback import fall_back
 from nnadapter.eager.place import Place
 from nnadapter.eager.programs import PROGRAMS, OperationCall
-from nnadapter.errors import ExecutionError
+from nnadapter.errors import ExecutionError, OutOfMemoryError
 from nnadapter.ir.operand import Array, freeze
 from nnadapter.ir.schema import AttributeValue
 
@@ -46,7 +46,7 @@ def apply(
     call = OperationCall(type_, tuple(map(freeze, inputs)), attributes or {}, op_type)
     try:
         found = PROGRAMS.compute(place.device, call)
-    except ExecutionError as error:
+    except (ExecutionError, OutOfMemoryError) as error:
         found = describe(error)
     if not isinstance(found, str):
         return freeze(found[0])

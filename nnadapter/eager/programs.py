@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from nnadapter.closing import close_all
 from nnadapter.drivers.kernel import Kernel
+from nnadapter.eager.resident import RESIDENTS
 from nnadapter.errors import ClosedError, InvalidModelError, NNAdapterError
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import Model
@@ -97,6 +98,9 @@ class Programs:
                 return kept.refusal
             with kept.lock:
                 try:
+                    on_device = RESIDENTS.compute(device, kept.execution, call.inputs)
+                    if on_device is not None:
+                        return on_device
                     kept.execution.set_inputs(list(call.inputs))
                     return kept.execution.compute()
                 except ClosedError:

@@ -10,6 +10,7 @@ import numpy as np
 
 from nnadapter.drivers.border import check_results, create_execution, describe, read_only
 from nnadapter.drivers.capability import Threading
+from nnadapter.drivers.interface import Memory
 from nnadapter.drivers.registry import device_lock
 from nnadapter.errors import (
     CancelledError,
@@ -68,6 +69,16 @@ class Execution(Handle):
             raise self._failed("did not give an execution", error) from error
         super().__init__(compilation, self._execution)
 
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        """Names and types of what it is given, in order."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[Operand, ...]:
+        """Names and types of what it gives back, in order."""
+        return self._outputs
+
     def set_input(self, which: str | int, array: Array) -> None:
         """Set one input; it stays set for later runs. The array is not copied, so do not change it before `compute`.
 
@@ -114,6 +125,23 @@ class Execution(Handle):
             self._results = None
             self._results = self._computed(inputs)
             return tuple(self._results)
+
+    def compute_on_device(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> bool:
+        """Run the program once from memory of the device into memory of it; inputs that are set are not looked at.
+
+        Returns:
+            False, and nothing was done, where the driver cannot.
+
+        Raises:
+            ExecutionError: the device failed.
+        """
+        with self._lock:
+            self.check_open()
+            try:
+                with self._turn:
+                    return self._execution.compute_on_device(inputs, outputs)
+            except Exception as error:
+                raise self._failed("failed while it computed", error) from error
 
     def output(self, which: str | int) -> Array:
         """Return one output of the last run, by name or position: the very array that `compute` returned, no copy.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 
 from nnadapter.drivers.capability import MemoryStatistics
+from nnadapter.drivers.interface import Memory
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.streams import Stream
 from nnadapter.drivers.native.structures import make
@@ -12,7 +13,7 @@ from nnadapter.errors import DriverError, InvalidInputError
 from nnadapter.ir.operand import Array
 
 
-class DeviceMemory:
+class DeviceMemory(Memory):
     """Bytes on a device; a context manager that frees them.
 
     Args:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from nnadapter.drivers.interface import Execution, Program
+from nnadapter.drivers.interface import Execution, Memory, Program
 from nnadapter.drivers.native.calls import Call
 from nnadapter.drivers.native.control import UNLIMITED, Control
 from nnadapter.drivers.native.functions import Functions
@@ -52,11 +52,15 @@ class NativeExecution(Execution):
             if stream is not None:
                 stream.close()
 
-    def compute_on_device(self, inputs: Sequence[DeviceMemory], outputs: Sequence[DeviceMemory]) -> None:
-        """Compute from device memory into device memory, done on return; both in the order of the model's."""
+    def compute_on_device(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> bool:
+        """See `Execution.compute_on_device`; both in the order of the model's."""
+        given, made = ([each for each in memories if isinstance(each, DeviceMemory)] for memories in (inputs, outputs))
+        if len(given) < len(inputs) or len(made) < len(outputs):
+            return False
         with self._borrowed() as (call, stream):
-            call.place(inputs, outputs)
+            call.place(given, made)
             self._run(call, stream)
+        return True
 
     def close(self) -> None:
         """See `Execution.close`."""

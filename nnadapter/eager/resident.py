@@ -1,0 +1,89 @@
+"""What tensors hold, in their device's own memory, for devices that have one.
+
+A tensor's array is read-only, and so it and its copy on the device stay equal. The copy is made when the first
+operation needs it; a result is made there, and its array is filled from it. It is freed with the array.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnadapter.drivers.interface import Device, Memory
+from nnadapter.drivers.registry import open_device
+from nnadapter.ir.operand import Array, DataType, freeze
+from nnadapter.runtime.execution import Execution
+
+_PACKED = frozenset({DataType.INT4, DataType.UINT4})
+"""Data types whose elements share bytes on a device, and not in numpy."""
+
+
+class Residents:
+    """Memory by device and array; safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._memory: dict[tuple[str, int], Memory] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """How many arrays have a copy on a device."""
+        return len(self._memory)
+
+    def compute(self, device: str, execution: Execution, inputs: Sequence[Array]) -> tuple[Array, ...] | None:
+        """Run a program from memory of the device into memory of it; None, if it has none or its driver cannot.
+
+        Raises:
+            OutOfMemoryError: the device has no room.
+            ExecutionError: it failed.
+        """
+        opened = open_device(device)
+        types = [operand.type for operand in (*execution.inputs, *execution.outputs)]
+        if not opened.has_memory or any(type_.dtype in _PACKED or not type_.size for type_ in types):
+            return None
+        given = [self._of(device, opened, array) for array in inputs]
+        made = [opened.allocate(operand.type.nbytes) for operand in execution.outputs]
+        try:
+            if not execution.compute_on_device(given, made):
+                return None
+            arrays = [np.empty(each.type.dimensions, each.type.dtype.array_type) for each in execution.outputs]
+            for memory, array in zip(made, arrays, strict=True):
+                memory.copy_out(array)
+            results = tuple(map(freeze, arrays))
+            while made:
+                self._keep(device, results[len(made) - 1], made.pop())
+            return results
+        finally:
+            for memory in made:
+                memory.free()
+
+    def _of(self, device: str, opened: Device, array: Array) -> Memory:
+        with self._lock:
+            known = self._memory.get((device, id(array)))
+        if known is not None:
+            return known
+        memory = opened.allocate(array.nbytes)
+        memory.copy_in(np.ascontiguousarray(array))
+        return self._keep(device, array, memory)
+
+    def _keep(self, device: str, array: Array, memory: Memory) -> Memory:
+        key = device, id(array)
+        with self._lock:
+            kept = self._memory.setdefault(key, memory)
+        if kept is memory:
+            weakref.finalize(array, self._forget, key).atexit = False
+        else:
+            memory.free()  # another thread was first
+        return kept
+
+    def _forget(self, key: tuple[str, int]) -> None:
+        with self._lock:
+            memory = self._memory.pop(key, None)
+        if memory is not None:
+            memory.free()
+
+
+RESIDENTS = Residents()
+"""Those of the process."""

@@ -1,0 +1,87 @@
+"""Tensors of a device with memory of its own have their contents there."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers import registry
+from nnadapter.eager.resident import RESIDENTS
+from nnadapter.errors import NNAdapterError
+from tests.c_compiler import compile_acme, needs_compiler
+
+pytestmark = needs_compiler
+
+
+@pytest.fixture(scope="module", autouse=True)
+def acme(tmp_path_factory):
+    folder = compile_acme(tmp_path_factory.mktemp("acme")).parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NNADAPTER_DRIVER_PATH", str(folder))
+        registry.refresh()
+        yield
+    registry.refresh()
+
+
+def used():
+    gc.collect()
+    return nna.Device.acquire("acme_c").memory_statistics().used_bytes
+
+
+def test_contents_are_on_the_device_as_long_as_the_tensor_is():
+    before, kept = used(), len(RESIDENTS)
+    x = nna.tensor(np.arange(256, dtype=np.float32), device="acme_c")
+    y = x + x
+    z = y + x
+    np.testing.assert_array_equal(z.numpy(), 3 * np.arange(256, dtype=np.float32))
+    assert used() - before == 3 * 1024 and len(RESIDENTS) == kept + 3
+    del y
+    assert used() - before == 2 * 1024
+    del x, z
+    assert used() == before and len(RESIDENTS) == kept
+
+
+def test_what_computes_is_what_lies_on_the_device(monkeypatch):
+    """No array goes in a second time."""
+    from nnadapter.drivers.native.memory import DeviceMemory
+
+    copied = []
+    inner = DeviceMemory.copy_in
+    monkeypatch.setattr(DeviceMemory, "copy_in", lambda self, array: (copied.append(array.shape), inner(self, array)))
+    x = nna.tensor([[1.0, -2.0], [3.0, 4.0]], device="acme_c")
+    np.testing.assert_array_equal(((x @ x) + x).numpy(), np.array([[-4, -12], [18, 14]], np.float32))
+    assert copied == [(2, 2)]
+
+
+def test_no_room_is_said():
+    x = nna.tensor(np.zeros(256, np.float32), device="acme_c")
+    before = used()
+    with registry.open_device("acme_c").allocate((1 << 30) - before - 1024):  # room for the operand, not for the sum
+        with pytest.raises(NNAdapterError, match=r"1024 bytes"):
+            x + x
+        assert used() == 1 << 30
+    assert used() == before + 1024
+    np.testing.assert_array_equal((x + x).numpy(), np.zeros(256, np.float32))
+
+
+def test_many_threads():
+    x = nna.tensor(np.arange(64, dtype=np.float32), device="acme_c")
+    failures = []
+
+    def work():
+        try:
+            for _ in range(50):
+                np.testing.assert_array_equal((x + x).numpy(), 2 * np.arange(64, dtype=np.float32))
+        except AssertionError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
