@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.border import check_results, describe, read_only
+from nnadapter.drivers.border import FAILURES, check_results, describe, read_only
 from nnadapter.drivers.kernel import Kernel, KernelType
 from nnadapter.errors import CancelledError, ExecutionError
 from nnadapter.ir.operand import Array, Layout, OperandType
@@ -57,7 +57,7 @@ class KernelCall:
             given = self.kernel.function(*arguments, **self.attributes)
         except CancelledError:
             raise
-        except Exception as error:
+        except FAILURES as error:
             raise self._failed(f"raised {_told(error)}", "correct it") from error
         try:
             return self._checked(given, inputs)
@@ -79,7 +79,7 @@ class KernelCall:
         return ExecutionError(f"kernel {self.kernel.name!r} of {self.call.called} {what}; {advice}")
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     if isinstance(error, ValueError) and "read-only" in text:
         return f"{text} (it may not write to its inputs)"

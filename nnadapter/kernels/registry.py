@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from nnadapter.drivers.border import FAILURES
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.kernel import InferRule, Kernel, KernelFunction, KernelOrigin, KernelType
 from nnadapter.drivers.registry import sources
@@ -63,17 +64,8 @@ def register_kernel(
     Raises:
         InvalidOptionError: something does not fit, or `device` is one of the host's own.
     """
-    chosen = canonical(device) if isinstance(device, str) and ":" not in device else device
-    if not isinstance(chosen, str) or not chosen:
-        raise InvalidOptionError(f"a kernel is registered for a device by its name, got {device!r}")
-    if chosen in HOSTS:
-        raise InvalidOptionError(
-            f"device {chosen!r} takes no kernels; give ONNX Runtime a library of custom ops in session options, or "
-            "register the kernel for an accelerator"
-        )
-    _warn_of_a_name_like_another(chosen)
     kernel = Kernel(
-        device=chosen,
+        device=_accelerator(device),
         op_type=op_type,
         function=function,
         domain=domain,
@@ -92,6 +84,20 @@ def register_kernel(
     with _lock:
         _registered.append(kernel)
     return kernel
+
+
+def _accelerator(device: object) -> str:
+    """The name of a device that takes kernels."""
+    chosen = canonical(device) if isinstance(device, str) and ":" not in device else device
+    if not isinstance(chosen, str) or not chosen:
+        raise InvalidOptionError(f"a kernel is registered for a device by its name, got {device!r}")
+    if chosen in HOSTS:
+        raise InvalidOptionError(
+            f"device {chosen!r} takes no kernels; give ONNX Runtime a library of custom ops in session options, or "
+            "register the kernel for an accelerator"
+        )
+    _warn_of_a_name_like_another(chosen)
+    return chosen
 
 
 def _warn_of_a_name_like_another(device: str) -> None:
@@ -136,7 +142,7 @@ def kernel_table(device: str, context: Context) -> KernelTable:
         offered = list(context.kernels())
         if not all(isinstance(each, Kernel) for each in offered):
             raise TypeError("Context.kernels gave something that is no Kernel")
-    except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
+    except FAILURES as error:
         warnings.warn(
             f"device {device!r} offers no kernels: {type(error).__name__}: {error}; report it to the vendor",
             DriverWarning,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Self
 
-from nnadapter.drivers.border import ask_admission, ask_supported, checked_program, describe
+from nnadapter.drivers.border import FAILURES, ask_admission, ask_supported, checked_program, describe
 from nnadapter.drivers.interface import Admission, Program
 from nnadapter.errors import (
     CompilationError,
@@ -78,7 +78,7 @@ class Compilation(Handle):
             made._own(checked_program(context.driver_context.restore(contents)))
         except IncompatibleProgramError:
             raise
-        except Exception as error:
+        except FAILURES as error:
             raise IncompatibleProgramError(
                 f"device {context.device.name!r} did not restore the program: {describe(error)}; compile it again"
             ) from error
@@ -152,7 +152,7 @@ class Compilation(Handle):
         program = self.program()
         try:
             contents = program.serialise()
-        except Exception as error:
+        except FAILURES as error:
             name = self._context.device.name
             raise DriverError(
                 f"device {name!r} did not serialise the program: {describe(error)}; report it to the vendor",
@@ -190,7 +190,7 @@ class Compilation(Handle):
     def _compiled(self, model: Model) -> Program:
         try:
             return checked_program(self._context.driver_context.compile(model))
-        except Exception as error:
+        except FAILURES as error:
             name = self._context.device.name
             raise CompilationError(
                 f"device {name!r} took the model and failed to compile it: {describe(error)}; report it to the vendor",

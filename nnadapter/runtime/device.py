@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from nnadapter.drivers.border import describe
+from nnadapter.drivers.border import FAILURES, describe
 from nnadapter.drivers.capability import Capability, MemoryStatistics
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import canonical
@@ -55,7 +55,7 @@ class Device(Handle):
             return open_device(self._name).memory_statistics()
         except NNAdapterError:
             raise
-        except Exception as error:
+        except FAILURES as error:
             raise DriverError(
                 f"device {self._name!r} did not tell how full it is: {describe(error)}; report it to the vendor",
                 device=self._name,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.border import check_results, create_execution, describe, read_only
+from nnadapter.drivers.border import FAILURES, check_results, create_execution, describe, read_only
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.interface import Memory
 from nnadapter.drivers.registry import device_lock
@@ -65,7 +65,7 @@ class Execution(Handle):
         )
         try:
             self._execution = create_execution(program)
-        except Exception as error:
+        except FAILURES as error:
             raise self._failed("did not give an execution", error) from error
         super().__init__(compilation, self._execution)
 
@@ -140,7 +140,7 @@ class Execution(Handle):
             try:
                 with self._turn:
                     return self._execution.compute_on_device(inputs, outputs)
-            except Exception as error:
+            except FAILURES as error:
                 raise self._failed("failed while it computed", error) from error
 
     def output(self, which: str | int) -> Array:
@@ -167,10 +167,10 @@ class Execution(Handle):
             with self._turn:
                 results = self._execution.compute(inputs)
             return [_own(result, inputs) for result in check_results(results, names, self._expected)]
-        except Exception as error:
+        except FAILURES as error:
             raise self._failed("failed while it computed", error) from error
 
-    def _failed(self, what: str, error: Exception) -> NNAdapterError:
+    def _failed(self, what: str, error: BaseException) -> NNAdapterError:
         if isinstance(error, _TELLING):
             return error
         return ExecutionError(f"device {self._device!r} {what}: {describe(error)}", device=self._device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 
 import numpy as np
@@ -146,6 +147,7 @@ def mutate(x, **_):
 
 BAD = {
     "raises": (lambda x, **_: {}[1], "raised KeyError: 1"),
+    "ends the process": (lambda x, **_: sys.exit(3), "raised SystemExit: 3"),
     "writes": (mutate, "may not write to its inputs"),
     "shape": (lambda x, **_: x[:1], r"gave float32\[1, 3\] for"),
     "dtype": (lambda x, **_: x.astype(np.float64), r"gave float64\[2, 3\] for"),

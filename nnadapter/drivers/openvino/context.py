@@ -15,7 +15,7 @@ from nnadapter.drivers.openvino.loading import read
 from nnadapter.drivers.openvino.options import properties_of
 from nnadapter.drivers.openvino.program import program_of, restored
 from nnadapter.drivers.openvino.signature import difference
-from nnadapter.drivers.openvino.verdicts import judge
+from nnadapter.drivers.openvino.verdicts import judge, op_types_named
 from nnadapter.errors import CompilationError
 from partition.verdict import Reason, Unsupported, Verdict
 
@@ -31,7 +31,7 @@ class OpenvinoContext(Context):
     def __init__(self, device: str, options: OptionValues, understood: frozenset[str]) -> None:
         self._device = device
         self._properties = properties_of(options, understood)
-        self._switched_off = frozenset(options["switched_off"])  # type: ignore[arg-type]
+        self._switched_off = op_types_named(options["switched_off"])  # type: ignore[arg-type]
         self._known: dict[object, Unsupported | None] = {}
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:

@@ -9,9 +9,26 @@ import onnx
 from nnadapter.drivers.culprits import Parts
 from nnadapter.drivers.openvino.operators import OPERATORS, OperatorRow
 from nnadapter.drivers.openvino.restrictions import restriction
+from nnadapter.errors import InvalidOptionError
+from nnadapter.ir.names import close_names
 from nnadapter.ir.operand import DataType
 from partition.onnx_nodes import plain_domain
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
+
+
+def op_types_named(names: Collection[str]) -> frozenset[str]:
+    """Return the op types that a person switches off.
+
+    Raises:
+        InvalidOptionError: one is not among those that the device takes.
+    """
+    for name in names:
+        if name not in OPERATORS:
+            raise InvalidOptionError(
+                f"option switched_off names {name!r}, none of the {len(OPERATORS)} op types that openvino takes; "
+                f"{close_names(name, OPERATORS)}"
+            )
+    return frozenset(names)
 
 
 def judge(node: onnx.NodeProto, parts: Parts, switched_off: Collection[str]) -> Verdict:

@@ -103,6 +103,11 @@ def test_switched_off_ops_are_refused():
     assert [bool(verdict) for verdict in verdicts] == [True, False]
 
 
+def test_switched_off_ops_that_the_device_does_not_take():
+    with pytest.raises(InvalidOptionError, match=r"names 'Rellu', none of the \d+ op types .* mean 'Relu' or"):
+        context(switched_off="Neg,Rellu")
+
+
 @pytest.mark.parametrize(
     "text",
     [
