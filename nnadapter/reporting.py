@@ -7,24 +7,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.analysis import Analyser
 from nnadapter.closing import close_all
-from nnadapter.compilation import Timed, refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.costs.calibration_files import driver_version
 from nnadapter.drivers.selection import DeviceRequest
-from nnadapter.judged import Analysis
 from nnadapter.kernels.deciding import type_rules
-from nnadapter.measuring import EARLIER, Memory
 from nnadapter.options import Options, default_devices, options_from
-from nnadapter.placing import Placer
 from nnadapter.plan_files.binding import plan_entries
 from nnadapter.plan_files.values import PlanFile
 from nnadapter.plan_files.writing import write_plan
+from nnadapter.planning.analysis import Analyser
+from nnadapter.planning.judged import Analysis
+from nnadapter.planning.placing import Placer
 from nnadapter.preparation.loading import load_model
 from nnadapter.preparation.prepare import prepare
 from nnadapter.preparation.sizes import default_shapes
 from nnadapter.reports.building import Observed, report_of
 from nnadapter.reports.facts import PartitionReport
+from nnadapter.running.compilation import Timed, refuse_fallback, warn_of_idle, warn_of_last_resort
+from nnadapter.running.measuring import EARLIER, Memory
 from nnadapter.targets import Target, open_targets
 
 if TYPE_CHECKING:

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 from nnadapter.binding import IOBinding, bind_results
 from nnadapter.drivers.selection import CPU, DeviceRequest
-from nnadapter.engine import make_engine
 from nnadapter.errors import ClosedError, InvalidOptionError
-from nnadapter.executor import Provenance
-from nnadapter.host import HostEngine
 from nnadapter.options import Options, default_devices, options_from
 from nnadapter.providers import devices_of_providers
 from nnadapter.reporting import partition_report
 from nnadapter.reports.building import report_of_compiled
 from nnadapter.reports.facts import PartitionReport
+from nnadapter.running.engine import make_engine
+from nnadapter.running.executor import Provenance
+from nnadapter.running.host import HostEngine
 from nnadapter.signature import ModelMetadata, NodeArg, node_arg, read_shapes
 from nnadapter.targets import open_targets
 

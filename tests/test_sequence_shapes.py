@@ -6,8 +6,8 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.conversions import Conversions, converted
 from nnadapter.ir.text import to_text
+from nnadapter.offering.conversions import Conversions, converted
 from nnadapter.preparation.prepare import prepare, specialise
 
 LSTM = """

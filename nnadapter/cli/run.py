@@ -18,7 +18,7 @@ from nnadapter.cli.progress import progress
 from nnadapter.cli.run_text import RunFacts, Times, to_text
 from nnadapter.cli.writing import to_json
 from nnadapter.drivers.selection import DeviceRequest
-from nnadapter.executor import Provenance
+from nnadapter.running.executor import Provenance
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from nnadapter.cli.inputs import Feed
 from nnadapter.cli.outputs import OutputFacts, dtype_name
-from nnadapter.executor import Provenance
+from nnadapter.running.executor import Provenance
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nnadapter.atoms import joined
 from nnadapter.converters.convert import Conversion
 from nnadapter.costs.boundary import Crossing
 from nnadapter.costs.device_costs import DeviceCosts, Source
@@ -16,6 +15,7 @@ from nnadapter.costs.fusion import Fusion, Merged
 from nnadapter.costs.roofline import Numbers
 from nnadapter.costs.work import UNKNOWN_DIMENSION, GraphWork
 from nnadapter.drivers.selection import CPU
+from nnadapter.offering.atoms import joined
 from partition.pricing import Prices
 from partition.verdict import Verdict
 

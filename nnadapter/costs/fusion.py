@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nnadapter.atoms import joined
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.border import ask_admission
 from nnadapter.drivers.interface import NO_OPERATION, Context
 from nnadapter.ir.model import ABSENT
+from nnadapter.offering.atoms import joined
 from partition.graph import Graph
 from partition.segments import Segment
 from partition.verdict import Verdict, all_of

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from nnadapter.drivers.capability import ModelForm
-from nnadapter.judged import Judged
+from nnadapter.planning.judged import Judged
+from nnadapter.planning.support import refusals
 from nnadapter.preparation.prepare import Specialised
-from nnadapter.support import refusals
 from nnadapter.targets import Target
 from partition.graph import Graph, Value
 from partition.verdict import SUPPORTED, Reason, Unsupported

@@ -15,16 +15,16 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from nnadapter.atoms import joined
 from nnadapter.converters.convert import Conversion
 from nnadapter.costs.cost_model import cost_table
 from nnadapter.costs.device_costs import DeviceCosts, Source
 from nnadapter.costs.fusion import Fusion, Groups, Merged, fused_groups, merged
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.drivers.selection import CPU, HOSTS
-from nnadapter.judged import Analysis
 from nnadapter.missing.features import Example, Feature, Missing, missing_features
 from nnadapter.missing.wholes import one_to_be
+from nnadapter.offering.atoms import joined
+from nnadapter.planning.judged import Analysis
 from nnadapter.targets import Target
 from partition.graph import Graph
 from partition.latency import place_by_latency

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.analysis import Analyser
 from nnadapter.closing import close_all
 from nnadapter.drivers.selection import HOSTS, DeviceRequest
 from nnadapter.errors import DeviceNotFoundError, InvalidModelError, InvalidOptionError, NNAdapterError
@@ -16,7 +15,8 @@ from nnadapter.missing.facts import FailedModel, WhatIf
 from nnadapter.missing.situation import Situation, situation_of
 from nnadapter.missing.sources import model_sources
 from nnadapter.options import Options, default_devices, options_from
-from nnadapter.placing import Placer
+from nnadapter.planning.analysis import Analyser
+from nnadapter.planning.placing import Placer
 from nnadapter.preparation.loading import load_model
 from nnadapter.preparation.prepare import prepare
 from nnadapter.preparation.sizes import default_shapes

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nnadapter.atoms import often_one, with_atoms
-from nnadapter.conversions import converted
 from nnadapter.costs.fusion import Fusion, Groups
 from nnadapter.missing.features import Missing
+from nnadapter.offering.atoms import often_one, with_atoms
+from nnadapter.offering.conversions import converted
 from nnadapter.preparation.prepare import Specialised
 from partition.graph import Graph
 from partition.verdict import Verdict

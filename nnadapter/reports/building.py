@@ -10,10 +10,8 @@ from nnadapter.collecting import paused_collection
 from nnadapter.costs.weights import weight_bytes
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.drivers.selection import CPU, HOSTS
-from nnadapter.executor import called
-from nnadapter.judged import Analysis, Piece
-from nnadapter.plans import PlanCounts
-from nnadapter.pricing import PlanPrice
+from nnadapter.planning.judged import Analysis, Piece
+from nnadapter.planning.pricing import PlanPrice
 from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RuleFacts, WeightFacts
 from nnadapter.reports.costing import cost_facts, timed_facts, unknown_costs
 from nnadapter.reports.facts import (
@@ -25,13 +23,15 @@ from nnadapter.reports.facts import (
     SegmentFacts,
     TensorFacts,
 )
+from nnadapter.running.executor import called
+from nnadapter.running.plans import PlanCounts
 from partition.graph import Graph
 from partition.plan import Plan, Step
 from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
-    from nnadapter.compilation import Compiled, Timed
-    from nnadapter.executor import BoundStep
+    from nnadapter.running.compilation import Compiled, Timed
+    from nnadapter.running.executor import BoundStep
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from nnadapter.costs.device_costs import Source
 from nnadapter.drivers.selection import CPU
-from nnadapter.judged import Analysis
+from nnadapter.planning.judged import Analysis
 from nnadapter.reports.cost_facts import CandidateFacts, CostFacts
 from partition.latency import BoundKind
 
 if TYPE_CHECKING:
-    from nnadapter.compilation import Timed
+    from nnadapter.running.compilation import Timed
 
 _BOUNDS = {
     BoundKind.ENUMERATION: "all placements were priced",

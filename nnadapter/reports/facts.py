@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.plans import PlanCounts
 from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RuleFacts, WeightFacts
 from nnadapter.reports.dot import to_dot
 from nnadapter.reports.html import to_html
@@ -18,6 +17,7 @@ from nnadapter.reports.markdown import to_markdown
 from nnadapter.reports.model_explorer import to_model_explorer
 from nnadapter.reports.plain import plain, to_lines
 from nnadapter.reports.text import to_text
+from nnadapter.running.plans import PlanCounts
 
 if TYPE_CHECKING:
     from nnadapter.reports.difference import Difference

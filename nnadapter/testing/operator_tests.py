@@ -14,13 +14,13 @@ import onnx
 from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
-from nnadapter.conversions import converted
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.drivers.interface import SegmentModel
 from nnadapter.errors import NNAdapterError
 from nnadapter.ir.operand import Array
+from nnadapter.offering.conversions import converted
+from nnadapter.offering.segments import OnnxParts
 from nnadapter.preparation.prepare import Specialised, prepare, specialise
-from nnadapter.segments import OnnxParts
 from nnadapter.testing.bench import Bench
 from nnadapter.testing.case import Case
 from nnadapter.testing.outcomes import Outcome, Skipped

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from nnadapter.analysis import Analyser
 from nnadapter.costs import CostTable, Fusion, Merged, cost_table, device_costs, fused_groups, merged
 from nnadapter.drivers.capability import ModelForm
-from nnadapter.judged import Judged
 from nnadapter.options import Options
-from nnadapter.placing import Placer
+from nnadapter.planning.analysis import Analyser
+from nnadapter.planning.judged import Judged
+from nnadapter.planning.placing import Placer
 from nnadapter.preparation.prepare import prepare
 from nnadapter.targets import open_targets
 

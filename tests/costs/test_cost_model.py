@@ -11,7 +11,7 @@ from nnadapter.costs.work import UNKNOWN_DIMENSION
 from nnadapter.drivers import Profile
 from tests.costs.judging import priced
 from tests.models import HEAD, parse
-from tests.test_atoms import GELU
+from tests.offering.test_atoms import GELU
 
 PROFILE = Profile(peak_flops=1e6, bandwidth=1e3, launch_seconds=3.0, transfer_seconds=0.25, transfer_bandwidth=1e3)
 """Slow enough for every byte and every operation to show."""

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nnadapter as nna
-from nnadapter.analysis import Analyser
 from nnadapter.missing import ranking
 from nnadapter.missing.situation import situation_of
-from nnadapter.placing import Placer
+from nnadapter.planning.analysis import Analyser
+from nnadapter.planning.placing import Placer
 from nnadapter.preparation.prepare import prepare
 from nnadapter.preparation.sizes import default_shapes
 from nnadapter.targets import open_targets

@@ -4,8 +4,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import helper
 
-from nnadapter.atoms import with_atoms
-from nnadapter.conversions import converted
+from nnadapter.offering.atoms import with_atoms
+from nnadapter.offering.conversions import converted
 from nnadapter.plan_files.binding import bind_plan, plan_entries
 from nnadapter.preparation.prepare import prepare, specialise
 from nnadapter.preparation.structure import structure_of

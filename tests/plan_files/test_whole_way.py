@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 import nnadapter as nna
-from nnadapter.analysis import Analyser
 from nnadapter.closing import close_all
 from nnadapter.errors import RulesError
 from nnadapter.options import Options
-from nnadapter.placing import Placer
 from nnadapter.plan_files.binding import bind_plan, plan_entries
 from nnadapter.plan_files.reading import read_plan
 from nnadapter.plan_files.values import PlanFile
 from nnadapter.plan_files.writing import write_plan
+from nnadapter.planning.analysis import Analyser
+from nnadapter.planning.placing import Placer
 from nnadapter.preparation.prepare import prepare
 from nnadapter.preparation.structure import structure_of
 from nnadapter.rules import apply_rules, read_rules

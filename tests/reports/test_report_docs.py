@@ -11,8 +11,8 @@ import pytest
 
 from nnadapter.cli.report import report
 from nnadapter.plan_files.values import LostEntry
-from nnadapter.plans import PlanCounts
 from nnadapter.reports import cost_facts, facts
+from nnadapter.running.plans import PlanCounts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
 ROWS = {

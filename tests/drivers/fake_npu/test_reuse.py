@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.backend.test.loader import load_model_tests
 
-from nnadapter.atoms import with_atoms
-from nnadapter.conversions import Conversions, converted
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.lowering import lower
 from nnadapter.drivers.fake_npu.reuse import Groups, Lowerings, LoweringTemplate
@@ -22,6 +20,8 @@ from nnadapter.ir.model import Model
 from nnadapter.ir.operand import DataType, OperandType, freeze
 from nnadapter.ir.structure import numbers, with_numbers
 from nnadapter.ir.tracing import is_traced
+from nnadapter.offering.atoms import with_atoms
+from nnadapter.offering.conversions import Conversions, converted
 from nnadapter.preparation.prepare import prepare, specialise
 from tests.models import OCR_SHAPES, ocr_model
 

@@ -10,7 +10,7 @@ import pytest
 
 from nnadapter.drivers import Execution, Program, Threading
 from nnadapter.drivers.registry import device_lock
-from nnadapter.executor import ExecutionPool
+from nnadapter.running.executor import ExecutionPool
 
 
 class Watched(Program, Execution):

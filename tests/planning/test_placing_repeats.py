@@ -6,8 +6,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import nnadapter as nna
-from nnadapter.analysis import Analyser
-from nnadapter.placing import Placer
+from nnadapter.planning.analysis import Analyser
+from nnadapter.planning.placing import Placer
 from nnadapter.preparation.prepare import prepare
 from nnadapter.targets import open_targets
 from tests.models import CHAIN, numbers, parse

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from nnadapter.errors import ClosedError
-from nnadapter.plans import PlanCache, PlanCounts
+from nnadapter.running.plans import PlanCache, PlanCounts
 
 
 class Plan:

@@ -20,16 +20,16 @@ from nnadapter.drivers.interface import Admission
 from nnadapter.drivers.selection import CPU, HOSTS
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import Model
-from nnadapter.limiting import given_up
-from nnadapter.offers import Answers
-from nnadapter.placing import Kept, Placement, Placer
+from nnadapter.offering.offers import Answers
+from nnadapter.offering.segments import OnnxParts, Part, part_of
 from nnadapter.plan_files.binding import Bound, bind_plan
+from nnadapter.planning.limiting import given_up
+from nnadapter.planning.placing import Kept, Placement, Placer
+from nnadapter.planning.pricing import PlanPrice, costs_of, holds_together, price_plan
+from nnadapter.planning.support import judge
 from nnadapter.preparation.prepare import Shapes, Specialised
 from nnadapter.preparation.structure import Structure
-from nnadapter.pricing import PlanPrice, costs_of, holds_together, price_plan
 from nnadapter.rules.applying import Applied, RuleEffect, apply_rules
-from nnadapter.segments import OnnxParts, Part, part_of
-from nnadapter.support import judge
 from nnadapter.targets import Target
 from partition.graph import Graph
 from partition.plan import Plan, Step, make_plan

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnadapter.atoms import with_atoms
-from nnadapter.conversions import Conversions, converted
 from nnadapter.ir.text import to_text
+from nnadapter.offering.atoms import with_atoms
+from nnadapter.offering.conversions import Conversions, converted
 from nnadapter.preparation.prepare import Prepared, prepare, specialise
 from tests.models import OCR_SHAPES, ocr_model
 

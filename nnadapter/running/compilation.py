@@ -29,10 +29,10 @@ from nnadapter.errors import (
     FallbackWarning,
     NotDelegatedError,
 )
-from nnadapter.executor import BoundStep, CompiledPlan, ExecutionPool, Substitute, called
-from nnadapter.judged import Analysis, Atoms, Judged, Piece
+from nnadapter.offering.segments import Part
 from nnadapter.options import Options
-from nnadapter.segments import Part
+from nnadapter.planning.judged import Analysis, Atoms, Judged, Piece
+from nnadapter.running.executor import BoundStep, CompiledPlan, ExecutionPool, Substitute, called
 from nnadapter.targets import Target
 from partition.graph import Graph
 from partition.plan import Plan, Step

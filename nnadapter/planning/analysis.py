@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from nnadapter.collecting import paused_collection
-from nnadapter.expansions import Trial, bodies_to_try, expanded, refused_for_good, trial_of
-from nnadapter.forms import Form
-from nnadapter.judged import Judged
-from nnadapter.placing import Placer
+from nnadapter.offering.expansions import Trial, bodies_to_try, expanded, refused_for_good, trial_of
+from nnadapter.planning.forms import Form
+from nnadapter.planning.judged import Judged
+from nnadapter.planning.placing import Placer
 from nnadapter.preparation.functions import Bodies
 from nnadapter.preparation.prepare import Prepared, Shapes
 from partition.verdict import Unsupported

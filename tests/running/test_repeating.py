@@ -10,7 +10,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError, MissingInputError
-from nnadapter.repeating import Repeat
+from nnadapter.running.repeating import Repeat
 from tests.models import numbers, parse
 from tests.trial_driver import TrialExecution
 

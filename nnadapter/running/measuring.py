@@ -15,11 +15,11 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.closing import close_all
-from nnadapter.compilation import Compiled, Compiler, Timed
 from nnadapter.costs.calibration_files import driver_version
 from nnadapter.costs.remembered import MeasuredChoice, MeasuredDevice, choice_key, recall, remember
 from nnadapter.errors import DriverError, NotDelegatedError, StoredFileError
-from nnadapter.judged import Judged
+from nnadapter.planning.judged import Judged
+from nnadapter.running.compilation import Compiled, Compiler, Timed
 from nnadapter.versions import own_version
 from partition.latency import Candidate
 from partition.plan import Plan

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import onnx
 
 from nnadapter.converters.registry import since_version
-from nnadapter.offers import Answers
+from nnadapter.offering.offers import Answers
 from nnadapter.preparation.functions import Bodies, expand_functions
 from nnadapter.preparation.prepare import Prepared, Specialised, prepare_again
 from nnadapter.preparation.schema_functions import typed_body

@@ -4,9 +4,9 @@ import onnx
 import onnx.parser
 import pytest
 
-from nnadapter.conversions import Conversions
+from nnadapter.offering.conversions import Conversions
 from nnadapter.preparation.prepare import prepare
-from tests.test_conversions import Shape, same
+from tests.offering.test_conversions import Shape, same
 
 _VOLUMES = """
 <ir_version: 10, opset_import: ["": 22]>

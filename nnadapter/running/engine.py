@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.onnxruntime.driver import refused_nodes
 from nnadapter.errors import InvalidModelError, ModelFileError
-from nnadapter.host import HostEngine
 from nnadapter.options import Options
-from nnadapter.planned import PlannedEngine
 from nnadapter.preparation.equations import check_equations
 from nnadapter.preparation.gradients import expand_gradients
 from nnadapter.preparation.loading import load_model
 from nnadapter.providers import options_of_cpu
+from nnadapter.running.host import HostEngine
+from nnadapter.running.planned import PlannedEngine
 from nnadapter.targets import Target, closed_on_failure
 from partition.verdict import Unsupported
 

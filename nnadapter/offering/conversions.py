@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
-from nnadapter.atoms import captured_names, groups_of, with_atoms, with_nodes_alone, with_own_sources
 from nnadapter.converters.calls import KernelCalls
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convert import Conversion, GrowingConversion, convert_graph
@@ -26,6 +25,7 @@ from nnadapter.converters.sizes import MOST_ELEMENTS, SizeArray, evaluate, shape
 from nnadapter.ir.operand import Array
 from nnadapter.ir.structure import TracedModel
 from nnadapter.ir.tracing import Trace, Traced, settled
+from nnadapter.offering.atoms import captured_names, groups_of, with_atoms, with_nodes_alone, with_own_sources
 from nnadapter.preparation.folding import evaluate as evaluate_protos
 from nnadapter.preparation.prepare import Prepared, Shapes, Specialised, specialise
 from partition.graph import Value

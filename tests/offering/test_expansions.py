@@ -9,9 +9,9 @@ import onnx.parser
 import pytest
 
 import nnadapter as nna
-from nnadapter.analysis import Analyser
 from nnadapter.options import Options
-from nnadapter.placing import Placer
+from nnadapter.planning.analysis import Analyser
+from nnadapter.planning.placing import Placer
 from nnadapter.preparation.prepare import prepare
 from nnadapter.targets import open_targets
 from tests.models import numbers, run_whole

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from nnadapter.conversions import Conversions
 from nnadapter.converters.calls import KernelCalls
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.selection import HOSTS
-from nnadapter.judged import Drafts, Judged
 from nnadapter.kernels.deciding import Asked, called_nodes, calls_of
-from nnadapter.offers import offers, worth_parting
-from nnadapter.placing import Placer
+from nnadapter.offering.conversions import Conversions
+from nnadapter.offering.offers import offers, worth_parting
+from nnadapter.offering.segments import OnnxParts
+from nnadapter.planning.judged import Drafts, Judged
+from nnadapter.planning.placing import Placer
+from nnadapter.planning.support import judge
 from nnadapter.preparation.functions import Bodies
 from nnadapter.preparation.prepare import Prepared, Shapes
 from nnadapter.preparation.structure import Structure, structure_of
-from nnadapter.segments import OnnxParts
-from nnadapter.support import judge
 from nnadapter.targets import Target
 from partition.onnx_io import OnnxIndex
 from partition.verdict import Unsupported, Verdict

@@ -14,8 +14,8 @@ from nnadapter.drivers.onnxruntime.sessions import PROVIDER
 from nnadapter.drivers.onnxruntime.values import inner_run, is_foreign, run_by_memory
 from nnadapter.drivers.onnxruntime.versions import loadable
 from nnadapter.errors import ClosedError, InvalidModelError
-from nnadapter.executor import Provenance, StepRun
 from nnadapter.preparation.loading import check_not_empty, describe, load_model
+from nnadapter.running.executor import Provenance, StepRun
 from nnadapter.signature import Signature, read_signature
 
 if TYPE_CHECKING:

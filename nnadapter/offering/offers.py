@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nnadapter.atoms import inside
+from nnadapter.offering.atoms import inside
 from partition.graph import Graph
 from partition.verdict import Verdict
 

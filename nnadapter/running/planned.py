@@ -6,21 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nnadapter.analysis import Analyser
-from nnadapter.compilation import Compiled, Compiler
 from nnadapter.drivers.onnxruntime.sessions import run_options
 from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError
-from nnadapter.executor import Provenance
 from nnadapter.feeds import feed_for
-from nnadapter.judged import Judged
 from nnadapter.kernels.deciding import type_rules
-from nnadapter.measuring import Measurer
 from nnadapter.options import Options
-from nnadapter.placing import Placer
-from nnadapter.plans import PlanCache, PlanCounts
+from nnadapter.planning.analysis import Analyser
+from nnadapter.planning.judged import Judged
+from nnadapter.planning.placing import Placer
 from nnadapter.preparation.prepare import prepare
 from nnadapter.preparation.sizes import check_shape, default_shapes
-from nnadapter.repeating import Repeat
+from nnadapter.running.compilation import Compiled, Compiler
+from nnadapter.running.executor import Provenance
+from nnadapter.running.measuring import Measurer
+from nnadapter.running.plans import PlanCache, PlanCounts
+from nnadapter.running.repeating import Repeat
 from nnadapter.signature import Shapes, Signature, read_signature
 from nnadapter.targets import Target
 from partition.verdict import Unsupported

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.compilation import Compiled
-from nnadapter.executor import BoundStep, Provenance, StepRun
-from nnadapter.plans import Lease, PlanCache
+from nnadapter.running.compilation import Compiled
+from nnadapter.running.executor import BoundStep, Provenance, StepRun
+from nnadapter.running.plans import Lease, PlanCache
 from nnadapter.signature import Signature
 
 Done = tuple[list[Any], Provenance]
