@@ -14,6 +14,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable
+from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from nnadapter.ir.digests import digest_of
 from nnadapter.ir.operand import Array
+from nnadapter.ir.traced_arrays import trace_of
 
 Result = TypeVar("Result")
 Contents = Hashable
@@ -32,9 +34,13 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
 
     Args:
         function: pure; it must not keep or change its arguments.
-        arrays: constants; None stands for itself.
+        arrays: constants, traced ones too (`ir.traced_arrays`); None stands for itself.
         parameters: what else the result depends on.
     """
+    trace = trace_of(arrays)
+    if trace is not None:
+        result: Result = trace.apply(partial(derived, function), arrays, parameters)
+        return result
     given = [array for array in arrays if array is not None]
     if any(array.flags.writeable or array.dtype.hasobject for array in given):
         return function(*arrays, **parameters)
@@ -43,8 +49,8 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
     found = _results.get(key)
     if found is None:
         found = _results.keep(key, _sealed(function(*arrays, **parameters), given))
-    result: Result = found[0]
-    return result
+    kept: Result = found[0]
+    return kept
 
 
 class _Holder(weakref.ref[Array]):

@@ -17,6 +17,7 @@ from nnadapter.ir.operand import Array, DataType, Lifetime, Operand, OperandType
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.quantised import result_types
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir.traced_arrays import applied
 from nnadapter.ir.verify import check_attributes, check_inputs
 
 _Origins = tuple[object, ...]
@@ -104,7 +105,7 @@ class ModelEditor:
 
     def add_constant(self, stem: str, value: Array, quantisation: Quantisation | None = None) -> int:
         """Add a constant whose name is `stem`, with a number where that is taken."""
-        array = freeze(value)
+        array = applied(freeze, value)
         type_ = OperandType(DataType(array.dtype.name), array.shape, quantisation=quantisation)
         return self._add(Operand(self._unique(stem), type_, Lifetime.CONSTANT, array))
 

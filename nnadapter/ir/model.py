@@ -71,24 +71,23 @@ class Model:
 
     @cached_property
     def structure(self) -> Hashable:
-        """All but dimensions and the numbers in attributes: what models for other sizes have in common.
+        """All but names, dimensions, the numbers in attributes, and what constants hold.
 
-        Constants count by identity, so whoever keeps this must keep them alive.
+        It is what models for other sizes have in common, and the layers of one model. Dimensions of constants count.
         """
         operands = tuple(
             (
-                operand.name,
                 operand.lifetime,
                 operand.type.dtype,
                 len(operand.type.dimensions),
                 operand.type.layout,
                 operand.type.quantisation,
-                0 if operand.value is None else id(operand.value),
+                None if operand.value is None else (operand.value.dtype.str, operand.value.shape),
             )
             for operand in self.operands
         )
         operations = tuple(
-            (operation.type, operation.inputs, operation.outputs, operation.origins, _form(operation.attributes))
+            (operation.type, operation.inputs, operation.outputs, _form(operation.attributes))
             for operation in self.operations
         )
         return Structure((operands, operations, self.inputs, self.outputs))

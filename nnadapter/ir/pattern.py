@@ -30,6 +30,7 @@ from nnadapter.ir.names import close_names
 from nnadapter.ir.operand import Array, DataType, Operand
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import AttributeValue, OperationSchema
+from nnadapter.ir.traced_arrays import decided
 
 COMMUTATIVE = frozenset(["ADD", "MUL", "MAX", "MIN", "SUM", "EQUAL", "AND", "OR", "XOR"])
 """Operations whose two inputs may stand in either order."""
@@ -252,7 +253,7 @@ def _is_meant(pattern: OperandPattern | ConstantPattern, found: Operand) -> bool
         return False
     if pattern.value is not None and not _is_number(found.value, found.type.dtype, pattern.value):
         return False
-    return pattern.when is None or pattern.when(found.value)
+    return pattern.when is None or decided(pattern.when, found.value)
 
 
 def _is_number(value: Array, dtype: DataType, expected: float) -> bool:

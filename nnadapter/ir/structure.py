@@ -1,7 +1,8 @@
-"""The numbers of a model that differ from size to size, and the same model with other ones.
+"""What differs between models of one structure, and the same model with another such.
 
-Two models of one `Model.structure` differ in numbers alone: dimensions, and the numbers in attributes. What a compiler
-decided for one of them holds for the other where it asked for none of those numbers (`ir.tracing`).
+Two models of one `Model.structure` differ in names, in numbers (dimensions, and the numbers in attributes) and in what
+constants hold. What a compiler decided for one of them holds for the other where it asked for none of those numbers
+(`ir.tracing`) and contents (`ir.traced_arrays`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from nnadapter.ir.extract import submodel
 from nnadapter.ir.model import Model, Operation, is_number
-from nnadapter.ir.operand import Operand, OperandType
+from nnadapter.ir.operand import Array, Operand, OperandType
 from nnadapter.ir.tracing import Interned, Traced, is_traced
 
 
@@ -36,6 +37,21 @@ def with_numbers(model: Model, values: Sequence[Any]) -> Model:
     operands = tuple(_with_dimensions(operand, source) for operand in model.operands)
     operations = tuple(_with_attributes(operation, source) for operation in model.operations)
     return model.resized(operands, operations, model.varying)
+
+
+def constants(model: Model) -> list[Array]:
+    """The contents of all constants, in an order that the structure fixes."""
+    return [operand.value for operand in model.operands if operand.value is not None]
+
+
+def with_constants(model: Model, values: Sequence[Any]) -> Model:
+    """The same model with other contents, as many as `constants` gives and in that order."""
+    source = iter(values)
+    operands = tuple(
+        operand if operand.value is None else Operand(operand.name, operand.type, operand.lifetime, next(source))
+        for operand in model.operands
+    )
+    return Model(operands, model.operations, model.inputs, model.outputs, model.varying)
 
 
 _MOST_PARTS = 64

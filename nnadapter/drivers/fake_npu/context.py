@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from threading import Lock
 from weakref import WeakKeyDictionary
 
 from nnadapter.drivers.fake_npu.arena import Arenas
 from nnadapter.drivers.fake_npu.clock import simulated_seconds
 from nnadapter.drivers.fake_npu.graph import NpuGraph
-from nnadapter.drivers.fake_npu.lowering import Lowered, lower
-from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
+from nnadapter.drivers.fake_npu.lowering import lower
 from nnadapter.drivers.fake_npu.needs import Needs, check_needs
 from nnadapter.drivers.fake_npu.observing import observer
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
+from nnadapter.drivers.fake_npu.prepared import Prepared, prepared
 from nnadapter.drivers.fake_npu.program import FakeNpuProgram, restore_program
 from nnadapter.drivers.fake_npu.reuse import Lowerings
-from nnadapter.drivers.fake_npu.scratch import with_scratch
 from nnadapter.drivers.fake_npu.verdicts import Verdicts, types_needed
 from nnadapter.drivers.interface import Admission, Context, Program
 from nnadapter.drivers.invalid_models import invalid_models_told
@@ -30,16 +28,6 @@ _REMEMBERED = 64
 """How many admitted models are kept, lowered, until they are compiled."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """What `admit` works out and `compile` needs again."""
-
-    graph: NpuGraph
-    weight_bytes: int
-    runs_as: tuple[str, ...]
-    memory: MemoryPlan
-
-
 class FakeNpuContext(Context):
     """The device under one set of options; safe to use from many threads."""
 
@@ -49,7 +37,7 @@ class FakeNpuContext(Context):
         """Working memory that all programs of this context share."""
         self._verdicts = Verdicts(options.switched_off)
         self._lowerings = Lowerings(half_precision=options.half_precision)
-        self._prepared: WeakKeyDictionary[Model, _Prepared] = WeakKeyDictionary()
+        self._prepared: WeakKeyDictionary[Model, Prepared] = WeakKeyDictionary()
         self._lock = Lock()
 
     def supported(self, model: Model) -> Sequence[Verdict]:
@@ -63,21 +51,21 @@ class FakeNpuContext(Context):
 
     def admit(self, model: Model) -> Admission:
         """See `Context.admit`."""
-        prepared = self._prepare(model)
+        found = self._prepare(model)
         with self._lock:
             if len(self._prepared) < _REMEMBERED:
-                self._prepared[model] = prepared
-        weights, memory = prepared.weight_bytes, prepared.memory
+                self._prepared[model] = found
+        weights, memory = found.weight_bytes, found.memory
         return Admission(
             verdict=self._room_for(weights, memory.arena_bytes, _border_bytes(model)),
-            runs_as=prepared.runs_as,
+            runs_as=found.runs_as,
             facts={
                 "weight_bytes": weights,
                 "arena_bytes": memory.arena_bytes,
                 "arena_lower_bound_bytes": memory.arena_lower_bound_bytes,
                 "arena_over_bound_percent": memory.arena_over_bound_percent,
-                "instructions": len(prepared.graph.instructions),
-                **self._simulated(prepared.graph),
+                "instructions": len(found.graph.instructions),
+                **self._simulated(found.graph),
             },
         )
 
@@ -89,9 +77,9 @@ class FakeNpuContext(Context):
         """See `Context.compile`."""
         with self._lock:
             known = self._prepared.pop(model, None)
-        prepared = known or self._prepare(model)
-        needs = self._needs(model, prepared)
-        return FakeNpuProgram(prepared.graph, prepared.memory, self.arenas, needs, threads=self._options.threads)
+        found = known or self._prepare(model)
+        needs = self._needs(model, found)
+        return FakeNpuProgram(found.graph, found.memory, self.arenas, needs, threads=self._options.threads)
 
     def restore(self, blob: bytes) -> Program:
         """See `Context.restore`."""
@@ -107,25 +95,20 @@ class FakeNpuContext(Context):
         self._verdicts.clear()
         self.arenas.clear()
 
-    def _prepare(self, model: Model) -> _Prepared:
-        with invalid_models_told(model):
-            lowered = self._lower(model)
-            graph = with_scratch(lowered.graph)
-            return _Prepared(graph, lowered.weight_bytes, lowered.runs_as, plan_memory(graph))
-
-    def _lower(self, model: Model) -> Lowered:
+    def _prepare(self, model: Model) -> Prepared:
         half = self._options.half_precision
         watch = observer(self._options.dump_passes, self._options.check_passes, half_precision=half)
-        if watch is None:
-            return self._lowerings.lower(model)
-        # Numbers are looked at, so nothing is traced, and every size is seen.
-        verify(model)
-        return lower(model, half_precision=half, check=watch)
+        with invalid_models_told(model):
+            if watch is None:
+                return self._lowerings.prepare(model)
+            # What is looked at is no trace, so every model is seen.
+            verify(model)
+            return prepared(lower(model, half_precision=half, check=watch), model)
 
-    def _needs(self, model: Model, prepared: _Prepared) -> Needs:
+    def _needs(self, model: Model, found: Prepared) -> Needs:
         return Needs(
             half_precision=self._options.half_precision,
-            memory_bytes=prepared.weight_bytes + prepared.memory.arena_bytes + _border_bytes(model),
+            memory_bytes=found.weight_bytes + found.memory.arena_bytes + _border_bytes(model),
             operations=tuple(sorted({type_ for operation in model.operations for type_ in types_needed(operation)})),
         )
 

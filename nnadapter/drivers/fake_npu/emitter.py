@@ -11,6 +11,7 @@ from nnadapter.drivers.fake_npu.kernels import KERNELS
 from nnadapter.ir.derived import derived
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, DataType, Lifetime
+from nnadapter.ir.traced_arrays import applied
 
 
 def cell_type(dtype: DataType) -> str:
@@ -72,7 +73,7 @@ class Emitter:
 
     def add_constant(self, value: Array) -> int:
         """Add a constant, made contiguous."""
-        value = np.ascontiguousarray(value).reshape(value.shape)
+        value = applied(_contiguous, value)
         return self._add(NpuTensor(TensorType(value.dtype.name, value.shape), value))
 
     def view(self, tensor: int, dimensions: Sequence[int]) -> int:
@@ -82,7 +83,7 @@ class Emitter:
             return tensor
         type_ = TensorType(source.type.dtype, tuple(dimensions))
         if source.value is not None:
-            return self._add(NpuTensor(type_, source.value.reshape(dimensions)))
+            return self._add(NpuTensor(type_, applied(_reshaped, source.value, dimensions=tuple(dimensions))))
         return self._add(NpuTensor(type_, view_of=tensor if source.view_of is None else source.view_of))
 
     def transpose(self, tensor: int, perm: Sequence[int]) -> int:
@@ -173,6 +174,15 @@ class Emitter:
     def _add(self, tensor: NpuTensor) -> int:
         self._tensors.append(tensor)
         return len(self._tensors) - 1
+
+
+def _contiguous(value: Array) -> Array:
+    """Reshaped so that a scalar stays one."""
+    return np.ascontiguousarray(value).reshape(value.shape)
+
+
+def _reshaped(value: Array, *, dimensions: tuple[int, ...]) -> Array:
+    return value.reshape(dimensions)
 
 
 def _in_cells(value: Array, *, half_precision: bool) -> Array:

@@ -10,7 +10,6 @@ from functools import partial
 from nnadapter.drivers.fake_npu.emission import emit
 from nnadapter.drivers.fake_npu.evaluation import EVALUATORS
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
-from nnadapter.drivers.fake_npu.program import weight_bytes
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.passes import Observer, fold_constants, run_passes
@@ -47,14 +46,32 @@ _SIDE_WORK = frozenset({"transpose", "round_to_half", "cast", "copy", "centre", 
 
 
 @dataclass(frozen=True, slots=True)
+class Roles:
+    """What became of the operations of a model, whatever their names are."""
+
+    labels: tuple[tuple[str, int], ...]
+    """For every operation of the device that says something: what it is called, and the position of the first operation
+    that it stands for."""
+    chosen: tuple[int, ...]
+    """For every operation of the model, its place in `labels`; -1 where it costs nothing."""
+
+    def runs_as(self, model: Model) -> tuple[str, ...]:
+        """For every operation of `model`, what it runs as; the same text for operations that run as one."""
+        seen: Counter[str] = Counter()
+        texts = []
+        for label, position in self.labels:
+            text = f"{label} of {_name(model, position)}"
+            seen[text] += 1
+            texts.append(text if seen[text] == 1 else f"{text} ({seen[text]})")
+        return tuple(NO_OPERATION if place < 0 else texts[place] for place in self.chosen)
+
+
+@dataclass(frozen=True, slots=True)
 class Lowered:
     """A model in the device's own form."""
 
     graph: NpuGraph
-    weight_bytes: int
-    """Of all constants."""
-    runs_as: tuple[str, ...]
-    """For every operation of the IR model, what it runs as; the same text for operations that run as one."""
+    roles: Roles
 
 
 def lower(
@@ -64,7 +81,7 @@ def lower(
     own = {"fold_constants": partial(fold_constants, evaluate=EVALUATORS[half_precision], sizes=False)}
     prepared = run_passes(_numbered(model), passes, check, own=own)
     graph, instructions = emit(prepared, half_precision=half_precision)
-    return Lowered(graph, weight_bytes(graph), _runs_as(model, prepared.operations, instructions))
+    return Lowered(graph, _roles(model, prepared.operations, instructions))
 
 
 def _numbered(model: Model) -> Model:
@@ -75,27 +92,24 @@ def _numbered(model: Model) -> Model:
     return Model(model.operands, operations, model.inputs, model.outputs)
 
 
-def _runs_as(
-    model: Model, lowered: Sequence[Operation], instructions: Sequence[Sequence[Instruction]]
-) -> tuple[str, ...]:
-    """For every operation of `model`, the text of the lowered operation that says most about it."""
-    best = [(-1, NO_OPERATION)] * len(model.operations)
-    seen: Counter[str] = Counter()
+def _roles(model: Model, lowered: Sequence[Operation], instructions: Sequence[Sequence[Instruction]]) -> Roles:
+    """For every operation of `model`, the lowered operation that says most about it."""
+    labels: list[tuple[str, int]] = []
+    best = [(-1, -1)] * len(model.operations)
     for operation, written in zip(lowered, instructions, strict=True):
         positions = [int(origin) for origin in operation.origins]
         if not positions or not written:
             continue
         main = next((each for each in written if each.kernel not in _SIDE_WORK), written[0])
-        text = f"{main.label} of {_name(model, positions[0])}"
-        seen[text] += 1
-        unique = text if seen[text] == 1 else f"{text} ({seen[text]})"
+        labels.append((main.label, positions[0]))
         for position in positions:
             same_type = operation.type == model.operations[position].type
-            best[position] = max(best[position], (2 * same_type + (main.kernel not in _SIDE_WORK), unique), key=_rank)
-    return tuple(text for _, text in best)
+            says = 2 * same_type + (main.kernel not in _SIDE_WORK)
+            best[position] = max(best[position], (says, len(labels) - 1), key=_rank)
+    return Roles(tuple(labels), tuple(place for _, place in best))
 
 
-def _rank(candidate: tuple[int, str]) -> int:
+def _rank(candidate: tuple[int, int]) -> int:
     """How much a text says: most if it is of an operation of the same type. Of equals, the first is kept."""
     return candidate[0]
 

@@ -1,38 +1,49 @@
-"""One lowering for many sizes: what was decided for a model is used again for the same model in other sizes.
+"""One lowering for many models: what was decided for a model is used again for others of its structure.
 
-1. A model may say which of its numbers vary. If it does not, it is lowered as it is: a model of fixed sizes is all
-   there ever is of its structure. The second model of that structure then tells which numbers differ.
-2. Those become traced numbers, one for all places that hold the same number always, and the model is lowered with
-   them: a `LoweringTemplate`.
-3. Every further one is the template with its own numbers put in, if they are the same wherever they were the same
-   before, and every answer that the lowering asked for holds. If not, it is traced again: more places are told
-   apart, or other answers are noted, in one more template.
+They may differ in sizes, as a model does from shape to shape, and in what constants hold, as the layers of one model
+do.
+
+1. A model is lowered with traced constants (`ir.traced_arrays`), and with traced numbers where it says that they vary:
+   a `LoweringTemplate`.
+2. Every further one is the template with its own constants and numbers put in, if the numbers are the same wherever
+   they were the same before, and every answer that the lowering asked for holds. If not, it is traced again: more
+   numbers are told apart, or other answers are noted, in one more template.
+3. Memory is planned once per template and set of numbers.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
+from nnadapter.drivers.fake_npu.bound_constants import BoundConstants
 from nnadapter.drivers.fake_npu.graph import NpuGraph, NpuTensor, TensorType
-from nnadapter.drivers.fake_npu.lowering import Lowered, lower
+from nnadapter.drivers.fake_npu.lowering import lower
+from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
+from nnadapter.drivers.fake_npu.prepared import Prepared, prepared
+from nnadapter.drivers.fake_npu.program import weight_bytes
+from nnadapter.drivers.fake_npu.scratch import with_scratch
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
-from nnadapter.ir.structure import numbers, with_numbers
+from nnadapter.ir.structure import constants, numbers, with_constants, with_numbers
+from nnadapter.ir.traced_arrays import ArrayTrace, TracedArray
 from nnadapter.ir.tracing import Interned, Trace, is_traced
 from nnadapter.ir.verify import verify
 
 _STRUCTURES = 64
 """Models that are remembered; the one used longest ago goes first."""
-_MOST_OLD_BYTES = 16 << 20
-"""Of constants that other models than the newest hold."""
 _TEMPLATES = 8
 """Templates per structure; beyond them the one used longest ago goes."""
+_SIZES = 4
+"""Sets of numbers per template that are kept placed in memory; the oldest goes."""
 _MOST_FAILURES = 4
-"""Tracing is given up for a structure where it failed so often."""
+"""Tracing is given up for a structure where it failed so often,"""
+_MOST_MADE = 64
+"""or where so many templates were made that were of no use to others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +97,26 @@ def _comparable(values: Sequence[Any]) -> Sequence[Hashable]:
     return [repr(value) if type(value) is float else value for value in values]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sized:
+    """A template filled with numbers, and placed in memory; its constants are still traced."""
+
+    graph: NpuGraph
+    memory: MemoryPlan
+
+
+@dataclass(frozen=True, slots=True)
+class _OfModel:
+    """What is the same for all sizes of one model."""
+
+    structure: object
+    """The model's own: `ir.structure` hands it on to other sizes."""
+    weight_bytes: int
+    runs_as: tuple[str, ...]
+
+
 class LoweringTemplate:
-    """A lowered model whose sizes are traced numbers."""
+    """A lowered model whose sizes are traced numbers, and whose constants are traced arrays."""
 
     def __init__(self, model: Model, groups: Groups, values: Sequence[Any], *, half_precision: bool) -> None:
         self._groups = groups
@@ -97,28 +126,79 @@ class LoweringTemplate:
         for variable, places in zip(variables, groups.groups, strict=True):
             for place in places:
                 traced[place] = variable
-        self._lowered = lower(with_numbers(model, traced), half_precision=half_precision)
+        self._arrays = ArrayTrace(constants(model))
+        of_any = with_constants(with_numbers(model, traced), self._arrays.variables())
+        self._lowered = lower(of_any, half_precision=half_precision)
+        contents = self._arrays.finish()
         graph = self._lowered.graph
-        self._values = Interned()
+        self._numbers = Interned()
         self._types: dict[tuple[str, int], int] = {}
         self._tensors = [
-            (index, self._types.setdefault((tensor.type.dtype, self._values.add(dimensions)), len(self._types)))
+            (index, self._types.setdefault((tensor.type.dtype, self._numbers.add(dimensions)), len(self._types)))
             for index, tensor in enumerate(graph.tensors)
             if is_traced(dimensions := tensor.type.dimensions)
         ]
         self._instructions = [
-            (index, {name: self._values.add(value) for name, value in instruction.parameters.items()})
+            (index, {name: self._numbers.add(value) for name, value in instruction.parameters.items()})
             for index, instruction in enumerate(graph.instructions)
             if any(map(is_traced, instruction.parameters.values()))
         ]
+        held: list[object] = [tensor.value for tensor in graph.tensors]
+        self._constants = [(index, value.number) for index, value in enumerate(held) if isinstance(value, TracedArray)]
+        self._of_model: _OfModel | None = None
+        self._bound = BoundConstants()
+        self._bound.keep(constants(model), [contents[number] for _, number in self._constants])
+        self._sized: OrderedDict[Hashable, _Sized] = OrderedDict()
 
-    def filled(self, values: Sequence[Any]) -> Lowered | None:
-        """The lowered model for other numbers, None if it would not be this one."""
+    def filled(self, model: Model, values: Sequence[Any]) -> Prepared | None:
+        """The template with the constants of a model, and `values` for its numbers; None if it would not be this one.
+
+        Safe to use from many threads.
+        """
+        sized = self._of_size(values)
+        arrays = None if sized is None else self._made_of(constants(model))
+        if sized is None or arrays is None:
+            return None
+        tensors = list(sized.graph.tensors)
+        for (index, _), array in zip(self._constants, arrays, strict=True):
+            tensors[index] = NpuTensor(tensors[index].type, array, tensors[index].view_of)
+        graph = NpuGraph(tuple(tensors), sized.graph.instructions, sized.graph.inputs, sized.graph.outputs)
+        of_model = self._of_model
+        if of_model is None or of_model.structure is not model.structure:
+            texts = self._lowered.roles.runs_as(model)
+            self._of_model = of_model = _OfModel(model.structure, weight_bytes(graph), texts)
+        return Prepared(graph, sized.memory, of_model.weight_bytes, of_model.runs_as)
+
+    def _made_of(self, given: Sequence[Array]) -> Sequence[Array] | None:
+        """The arrays of the template's constants, None where others would have decided something otherwise."""
+        found = self._bound.look_up(given)
+        if found is None:
+            values = self._arrays.replay(given)
+            found = None if values is None else [values[number] for _, number in self._constants]
+            if found is not None:
+                self._bound.keep(given, found)
+        return found
+
+    def _of_size(self, values: Sequence[Any]) -> _Sized | None:
         variables = self._groups.variables(values)
-        known = None if variables is None else self._trace.replay(variables)
+        if variables is None:
+            return None
+        key = tuple(_comparable(variables))
+        found = self._sized.get(key)
+        if found is not None:
+            return found
+        known = self._trace.replay(variables)
         if known is None:
             return None
-        graph, plain = self._lowered.graph, self._values.settled(known)
+        graph = with_scratch(self._with_numbers(known))
+        made = self._sized[key] = _Sized(graph, plan_memory(graph))
+        while len(self._sized) > _SIZES:
+            with suppress(KeyError):  # another thread did it
+                self._sized.popitem(last=False)
+        return made
+
+    def _with_numbers(self, known: Sequence[Any]) -> NpuGraph:
+        graph, plain = self._lowered.graph, self._numbers.settled(known)
         types = [TensorType(dtype, plain[dimensions]) for dtype, dimensions in self._types]
         tensors, instructions = list(graph.tensors), list(graph.instructions)
         for index, type_ in self._tensors:
@@ -126,23 +206,30 @@ class LoweringTemplate:
         for index, parameters in self._instructions:
             filled = {name: plain[value] for name, value in parameters.items()}
             instructions[index] = replace(instructions[index], parameters=filled)
-        filled_graph = NpuGraph(tuple(tensors), tuple(instructions), graph.inputs, graph.outputs)
-        return replace(self._lowered, graph=filled_graph)
+        return NpuGraph(tuple(tensors), tuple(instructions), graph.inputs, graph.outputs)
 
 
 @dataclass(slots=True)
 class _Known:
     """What is known of one structure."""
 
-    constants: tuple[Array, ...]
-    """Held, because the structure knows them by identity."""
     groups: Groups
+    verified: object = None
+    """The `Structure` of the model that was verified last: models that were made from it by other sizes have it too."""
+    values: Sequence[Any] = ()
+    """Its numbers."""
     templates: tuple[LoweringTemplate, ...] = ()
+    made: int = 0
     failures: int = 0
+
+    @property
+    def hopeless(self) -> bool:
+        """Tracing fails, or what was traced is of no use to others."""
+        return self.failures >= _MOST_FAILURES or self.made >= _MOST_MADE
 
 
 class Lowerings:
-    """Lowers models, each structure as seldom as possible; safe to use from many threads."""
+    """Prepares models, each structure as seldom as possible; safe to use from many threads."""
 
     def __init__(self, *, half_precision: bool) -> None:
         self._half_precision = half_precision
@@ -155,45 +242,43 @@ class Lowerings:
         with self._lock:
             return sum(len(known.templates) for known in self._known.values())
 
-    def lower(self, model: Model) -> Lowered:
-        """Return the lowered model.
+    def prepare(self, model: Model) -> Prepared:
+        """Return the model lowered and placed in memory.
 
         Raises:
-            InvalidModelError: the model is the first of its structure, and contradicts itself: passes rely on models
-                that do not, and some would not end.
+            InvalidModelError: the model contradicts itself: passes rely on models that do not, and some would not end.
+                It is not looked for in models that `ir.structure` made from one that was looked at.
         """
-        with self._lock:
-            is_new = model.structure not in self._known
-        if is_new:
-            verify(model)
         values = numbers(model)
         known = self._look_up(model, values)
         for template in known.templates:
-            filled = template.filled(values)
+            filled = template.filled(model, values)
             if filled is not None:
                 self._keep(known, template)
                 return filled
-        return self._traced(model, known, values) or lower(model, half_precision=self._half_precision)
+        return self._traced(model, known, values) or prepared(lower(model, half_precision=self._half_precision), model)
 
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             self._known.clear()
 
-    def _traced(self, model: Model, known: _Known, values: Sequence[Any]) -> Lowered | None:
-        """The model by a template of its own; None where nothing varies, or it cannot be traced."""
+    def _traced(self, model: Model, known: _Known, values: Sequence[Any]) -> Prepared | None:
+        """The model by a template of its own; None where it cannot be traced, or that is of no use."""
         groups = known.groups if known.groups.variables(values) is not None else known.groups.refined(values)
-        if not groups.groups or known.failures >= _MOST_FAILURES:
+        if known.hopeless:
             return None
         try:
             template = LoweringTemplate(model, groups, values, half_precision=self._half_precision)
+            filled = template.filled(model, values)
         except Exception:  # noqa: BLE001  what saves work must not be what fails; nothing traced gives the same
             known.failures += 1
             return None
         with self._lock:
             known.groups = groups
+            known.made += 1
         self._keep(known, template)
-        return template.filled(values)
+        return filled
 
     def _keep(self, known: _Known, template: LoweringTemplate) -> None:
         """Let a template be the first that is tried; the one used longest ago goes."""
@@ -203,27 +288,15 @@ class Lowerings:
                 known.templates = (template, *others)[:_TEMPLATES]
 
     def _look_up(self, model: Model, values: Sequence[Any]) -> _Known:
+        structure = model.structure
         with self._lock:
-            known = self._known.get(model.structure)
-            if known is None:
-                known = self._known[model.structure] = _Known(_constants(model), Groups.of(values, model.varying))
-                self._trim(known)
-            self._known.move_to_end(model.structure)
+            known = self._known.get(structure)
+        if known is None or (known.verified is not structure and known.values != values):
+            verify(model)
+        with self._lock:
+            known = self._known.setdefault(structure, known or _Known(Groups.of(values, model.varying)))
+            known.verified, known.values = structure, values
+            self._known.move_to_end(structure)
+            while len(self._known) > _STRUCTURES:
+                self._known.popitem(last=False)
         return known
-
-    def _trim(self, newest: _Known) -> None:
-        """Drop what was used longest ago: too many structures, or too many constants that only old ones hold.
-
-        The latter are tables that follow from sizes: other arrays for every shape.
-        """
-        shared = {id(array) for array in newest.constants}
-        extra = {id(array): array.nbytes for known in self._known.values() for array in known.constants}
-        total = sum(nbytes for key, nbytes in extra.items() if key not in shared)
-        while len(self._known) > 1 and (len(self._known) > _STRUCTURES or total > _MOST_OLD_BYTES):
-            _, oldest = self._known.popitem(last=False)
-            held = {id(array) for known in self._known.values() for array in known.constants}
-            total -= sum(array.nbytes for array in oldest.constants if id(array) not in held)
-
-
-def _constants(model: Model) -> tuple[Array, ...]:
-    return tuple(operand.value for operand in model.operands if operand.value is not None)

@@ -9,6 +9,7 @@ from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array
 from nnadapter.ir.pattern import COMMUTATIVE
+from nnadapter.ir.traced_arrays import told_apart_by
 from nnadapter.ir.tracing import told_apart
 
 
@@ -63,7 +64,8 @@ def _operand(editor: ModelEditor, operand: int, constants: dict[int, Hashable]) 
         return operand
     if operand not in constants:
         type_ = editor.type_of(operand)
-        constants[operand] = (type_.dtype, value.shape, type_.layout, type_.quantisation, _contents(value))
+        contents = told_apart_by(_contents, value)
+        constants[operand] = (type_.dtype, value.shape, type_.layout, type_.quantisation, contents)
     return constants[operand]
 
 

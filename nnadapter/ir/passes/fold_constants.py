@@ -12,6 +12,7 @@ from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, Layout
 from nnadapter.ir.passes.evaluation import Evaluator, move
 from nnadapter.ir.schema import Attributes
+from nnadapter.ir.traced_arrays import applied
 from nnadapter.ir.tracing import plain
 
 MOST_BYTES = 64 << 20
@@ -83,7 +84,8 @@ def _results(operation: Operation, arrays: Sequence[Array | None], evaluate: Eva
     kind = _Kind(operation.type, _exact(attributes), attributes)
     if _SIZES.isdisjoint(operation.attributes):
         return derived(_computed, *arrays, evaluate=evaluate, kind=kind)
-    return _computed(*arrays, evaluate=evaluate, kind=kind)
+    results: tuple[Array, ...] | None = applied(_computed, *arrays, evaluate=evaluate, kind=kind)
+    return results
 
 
 @dataclass(frozen=True, slots=True)

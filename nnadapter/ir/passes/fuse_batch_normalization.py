@@ -41,11 +41,11 @@ def _apart(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     old = editor.operation(match.anchor)
     type_ = editor.type_of(old.inputs[0])
     shape = (-1, *[1] * (type_.rank - 1 - layouts.channel_axis(type_)))
-    dtype = np.dtype(type_.dtype.value)
-    with np.errstate(over="ignore", invalid="ignore"):
-        scale, shift = (each.astype(dtype).reshape(shape) for each in _scale_and_shift(editor, old))
-    if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
+    values = (editor.value_of(index) for index in old.inputs[1:])
+    found = derived(_spread, *values, epsilon=old.attributes["epsilon"], dtype=type_.dtype.value, shape=shape)
+    if found is None:
         return None
+    scale, shift = found
     name = editor.operand(old.outputs[0]).name
     (scaled,) = editor.add_operation(
         "MUL", (old.inputs[0], editor.add_constant(f"{name}.scale", scale)), origins=match.operations
@@ -65,6 +65,13 @@ def _factor_and_offset(
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = scale / np.sqrt(variance + epsilon)
         return factor, bias - mean * factor
+
+
+def _spread(*values: Array, epsilon: float, dtype: str, shape: tuple[int, ...]) -> tuple[Array, Array] | None:
+    """Both in that data type and shape; None where one is not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        scale, shift = (each.astype(dtype).reshape(shape) for each in _factor_and_offset(*values, epsilon=epsilon))
+    return (scale, shift) if np.isfinite(scale).all() and np.isfinite(shift).all() else None
 
 
 _STATISTICS = tuple(map(constant, ("scale", "bias", "mean", "variance")))

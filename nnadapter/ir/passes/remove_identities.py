@@ -8,7 +8,9 @@ from typing import Any
 
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import Model, Operation
+from nnadapter.ir.operand import Array
 from nnadapter.ir.passes.bypassing import bypass
+from nnadapter.ir.traced_arrays import decided
 
 
 def remove_identities(model: Model) -> Model:
@@ -53,11 +55,15 @@ def _with(number: float, *positions: int) -> _Handler:
             value = editor.value_of(operation.inputs[position])
             if editor.type_of(operation.inputs[position]).quantisation is not None:
                 return None  # its integers stand for other numbers
-            if value is not None and value.size and value.flat[0] == number and (value == number).all():
+            if value is not None and value.size and decided(_is_all, value, number=number):
                 return 1 - position
         return None
 
     return found
+
+
+def _is_all(value: Array, *, number: float) -> bool:
+    return bool(value.flat[0] == number and (value == number).all())
 
 
 def _where(test: Callable[[Mapping[str, Any]], bool]) -> _Handler:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.lowerings.elementwise import direct
 from nnadapter.ir.model import ABSENT, Operation
-from nnadapter.ir.operand import Layout
+from nnadapter.ir.operand import Array, Layout
+from nnadapter.ir.traced_arrays import applied
 
 lower_softmax = direct("softmax", "axis")
 """SOFTMAX."""
@@ -25,17 +24,22 @@ def _channel_axis(emitter: Emitter, operand: int) -> int:
 
 def lower_batch_normalization(emitter: Emitter, operation: Operation) -> None:
     """BATCH_NORMALIZATION with known statistics: one multiplication, one addition."""
-    scale, bias, mean, variance = (emitter.constant(operand).astype(np.float64) for operand in operation.inputs[1:])
-    epsilon: Any = operation.attributes["epsilon"]
-    factor = scale / np.sqrt(variance + epsilon)
+    statistics = [emitter.constant(operand) for operand in operation.inputs[1:]]
     result = emitter.result_type(operation.outputs[0])
     channels = [1] * len(result.dimensions)
-    channels[_channel_axis(emitter, operation.inputs[0])] = factor.size
-    factors, offsets = (
-        emitter.add_constant(part.astype(np.float32).reshape(channels)) for part in (factor, bias - mean * factor)
-    )
+    channels[_channel_axis(emitter, operation.inputs[0])] = -1
+    found = applied(_factors_and_offsets, *statistics, epsilon=operation.attributes["epsilon"], shape=tuple(channels))
+    factors, offsets = map(emitter.add_constant, found)
     (scaled,) = emitter.emit("multiply", (emitter.tensor(operation.inputs[0]), factors), (result,))
     emitter.assign(operation.outputs[0], emitter.emit("add", (scaled, offsets), (result,))[0])
+
+
+def _factors_and_offsets(
+    scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float, shape: tuple[int, ...]
+) -> tuple[Array, Array]:
+    scale, bias, mean, variance = (each.astype(np.float64) for each in (scale, bias, mean, variance))
+    factor = scale / np.sqrt(variance + epsilon)
+    return factor.astype(np.float32).reshape(shape), (bias - mean * factor).astype(np.float32).reshape(shape)
 
 
 def lower_layer_normalization(emitter: Emitter, operation: Operation) -> None:

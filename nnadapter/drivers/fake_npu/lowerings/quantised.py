@@ -26,6 +26,7 @@ from nnadapter.ir.derived import derived
 from nnadapter.ir.model import ABSENT, Operation
 from nnadapter.ir.operand import Array, OperandType, Quantisation
 from nnadapter.ir.quantised import integer_range
+from nnadapter.ir.traced_arrays import applied, decided
 
 _EXACT_IN_FLOAT32 = 1 << 24
 
@@ -111,15 +112,15 @@ class _Product:
 
     def weigh(self, weight: Array, kept: int) -> None:
         """Choose the type to add up in: `weight` is constant, its axis `kept` is that of the outputs."""
-        sums = derived(_sum_as_array, weight, **self._points(1), kept=kept)
-        self._choose(int(sums) * _largest(self.types[0]) + self._largest_bias())
+        bias = self._bias()
+        known = None if bias is None or not self.emitter.is_constant(bias) else self.emitter.constant(bias)
+        more = self._largest_bias() if known is None else 0
+        most = {"largest": _largest(self.types[0]), "more": more}
+        self.dtype = decided(_sum_type_of, weight, known, **self._points(1), kept=kept, **most)
 
     def count(self, depth: int) -> None:
         """Choose the type to add up in: so many products for each sum."""
-        self._choose(depth * _largest(self.types[0]) * _largest(self.types[1]) + self._largest_bias())
-
-    def _choose(self, most: int) -> None:
-        self.dtype = "float32" if most < _EXACT_IN_FLOAT32 else "float64"
+        self.dtype = _sum_type(depth * _largest(self.types[0]) * _largest(self.types[1]) + self._largest_bias())
 
     def _points(self, position: int) -> dict[str, Any]:
         quantisation = quantisation_of(self.types[position])
@@ -130,7 +131,7 @@ class _Product:
         if bias is None:
             return 0
         known = self.emitter.is_constant(bias)
-        return int(np.abs(self.emitter.constant(bias).astype(np.int64)).max(initial=0)) if known else 1 << 31
+        return _largest_of(self.emitter.constant(bias)) if known else 1 << 31
 
     def _bias(self) -> int | None:
         inputs = self.operation.inputs
@@ -142,7 +143,11 @@ class _Product:
         if bias is None:
             return []
         if self.emitter.is_constant(bias):
-            return [self.emitter.add_constant(pack(self.emitter.constant(bias).astype(self.dtype)))]
+            return [
+                self.emitter.add_constant(
+                    applied(_packed_bias, self.emitter.constant(bias), dtype=self.dtype, pack=pack)
+                )
+            ]
         tensor = self.emitter.tensor(bias)
         result = TensorType(self.dtype, self.emitter.type_of(tensor).dimensions)
         return [*self.emitter.emit("cast", (tensor,), (result,))]
@@ -210,6 +215,25 @@ _REAL_BOUNDS: dict[str, Callable[[Operation], tuple[float, float]]] = {
     "relu": lambda operation: (0.0, np.inf),
     "clip": _clip_bounds,
 }
+
+
+def _sum_type(most: int) -> str:
+    """The type in which sums of that magnitude are exact."""
+    return "float32" if most < _EXACT_IN_FLOAT32 else "float64"
+
+
+def _sum_type_of(weight: Array, bias: Array | None, *, kept: int, largest: int, more: int, **points: Any) -> str:
+    """The type for sums of products of `weight` and integers up to `largest`, with a bias, or `more` for it."""
+    sums = int(derived(_sum_as_array, weight, **points, kept=kept))
+    return _sum_type(sums * largest + (more if bias is None else _largest_of(bias)))
+
+
+def _largest_of(bias: Array) -> int:
+    return int(np.abs(bias.astype(np.int64)).max(initial=0))
+
+
+def _packed_bias(bias: Array, *, dtype: str, pack: Callable[[Array], Array]) -> Array:
+    return pack(bias.astype(dtype))
 
 
 def _sum_as_array(weight: Array, *, zero_points: tuple[int, ...], axis: int, kept: int) -> Array:

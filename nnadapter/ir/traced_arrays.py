@@ -1,0 +1,247 @@
+"""Arrays that remember how they came about, so that what was compiled for one set of weights holds for others.
+
+What `ir.tracing` does for sizes, for the contents of constants. A computation over a model is run once with traced
+arrays in the place of its constants. The trace notes every step that makes an array of others, and every answer on
+which the computation decided something. `ArrayTrace.replay` does the steps again with other constants, and says no
+where an answer would differ.
+
+A traced array is no numpy array, on purpose: whatever looks at its contents must ask for them first, and that is noted
+as an answer too: these contents, and no others. What should hold for other contents as well goes through `applied`,
+`decided` and `told_apart_by`, or through `ir.derived.derived`. All of them take plain arrays too.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from nnadapter.ir.digests import digest_of
+from nnadapter.ir.operand import Array
+
+Answer = TypeVar("Answer")
+Form = Hashable
+"""What a step makes, but for contents: None, or data type and dimensions, or a tuple of such."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """One call of a function. What it makes is put behind the arrays that there are, in its order."""
+
+    function: Callable[..., Any]
+    arrays: tuple[int | Array | None, ...]
+    """Numbers of arrays, and arrays that are the same always."""
+    parameters: dict[str, Any]
+    form: Form
+    """Of what it made; it has to make the like again. None for a question."""
+    answer: Hashable = None
+    """To a question, which makes no array."""
+
+
+@dataclass(slots=True, eq=False)
+class _Comparison:
+    """Arrays that were told apart by a key: which of them are the same one."""
+
+    key: Callable[[Array], Hashable]
+    arrays: list[int] = field(default_factory=list)
+    firsts: list[int] = field(default_factory=list)
+    """For each of them, the first one with the same key."""
+    known: dict[Hashable, int] = field(default_factory=dict)
+
+
+class ArrayTrace:
+    """Steps and answers of one computation over constants. Arrays are numbered: variables, then as they come about."""
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self._values: list[Any] = list(arrays)
+        self._variables = [_form(array) for array in arrays]
+        self._steps: list[_Step] = []
+        self._looked: dict[int, str] = {}
+        self._comparisons: dict[Callable[[Array], Hashable], _Comparison] = {}
+
+    def variables(self) -> list[TracedArray]:
+        """The constants that a replay is given, in their order."""
+        return [self._traced(number) for number in range(len(self._variables))]
+
+    def finish(self) -> list[Any]:
+        """Let the contents go, and return them by number. Nothing can be traced any more; replays are what is left."""
+        values, self._values = self._values, []
+        for comparison in self._comparisons.values():
+            comparison.known.clear()
+        return values
+
+    def replay(self, arrays: Sequence[Array]) -> list[Any] | None:
+        """Every array by its number, made of other constants; None if something would have been decided otherwise."""
+        if [_form(array) for array in arrays] != self._variables:
+            return None
+        values: list[Any] = list(arrays)
+        for step in self._steps:
+            given = [values[each] if isinstance(each, int) else each for each in step.arrays]
+            made = step.function(*given, **step.parameters)
+            if step.form is None:
+                if made != step.answer:
+                    return None
+            elif _form(made) != step.form:
+                return None
+            else:
+                values.extend(made if isinstance(made, tuple) else (made,))
+        if any(digest_of(values[number]) != digest for number, digest in self._looked.items()):
+            return None
+        return values if all(_agrees(each, values) for each in self._comparisons.values()) else None
+
+    def apply(self, function: Callable[..., Any], arrays: Sequence[Any], parameters: dict[str, Any]) -> Any:
+        """What a function makes of arrays, of which one at least is traced: an array, None, or a tuple of these."""
+        made = function(*map(self._contents, arrays), **parameters)
+        form = _form(made)
+        self._steps.append(_Step(function, tuple(map(_given, arrays)), parameters, form))
+        parts = made if isinstance(made, tuple) else (made,)
+        first = len(self._values)
+        self._values.extend(parts)
+        traced = [None if part is None else self._traced(first + at) for at, part in enumerate(parts)]
+        return tuple(traced) if isinstance(made, tuple) else traced[0]
+
+    def decide(self, function: Callable[..., Answer], arrays: Sequence[Any], parameters: dict[str, Any]) -> Answer:
+        """What a function says of arrays, on which something is decided from here on."""
+        answer = function(*map(self._contents, arrays), **parameters)
+        self._steps.append(_Step(function, tuple(map(_given, arrays)), parameters, None, cast("Hashable", answer)))
+        return answer
+
+    def look(self, array: TracedArray) -> Array:
+        """The contents, which have to be the same ones from here on."""
+        contents: Array = self._values[array.number]
+        if array.number not in self._looked:
+            self._looked[array.number] = digest_of(contents)
+        return contents
+
+    def tell_apart(self, array: TracedArray, key: Callable[[Array], Hashable]) -> Hashable:
+        """What arrays of this trace have in common that have the same key."""
+        comparison = self._comparisons.setdefault(key, _Comparison(key))
+        first = comparison.known.setdefault(key(self._values[array.number]), array.number)
+        comparison.arrays.append(array.number)
+        comparison.firsts.append(first)
+        return ("traced", first)
+
+    def _traced(self, number: int) -> TracedArray:
+        value = self._values[number]
+        return TracedArray(self, number, value.dtype, value.shape)
+
+    def _contents(self, array: Any) -> Any:
+        return self._values[array.number] if isinstance(array, TracedArray) else array
+
+
+def _looking(convert: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: TracedArray, *arguments: Any) -> Any:
+        return convert(self.trace.look(self), *arguments)
+
+    return method
+
+
+class TracedArray(NDArrayOperatorsMixin):
+    """An array of a trace. Only arrays of one trace may meet."""
+
+    __slots__ = ("dtype", "number", "shape", "trace")
+
+    def __init__(self, trace: ArrayTrace, number: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        self.trace = trace
+        self.number = number
+        self.dtype = dtype
+        self.shape = shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the contents."""
+        return self.size * int(self.dtype.itemsize)
+
+    __getitem__, __contains__ = _looking(operator.getitem), _looking(operator.contains)
+    __len__, __iter__ = _looking(len), _looking(iter)
+    __bool__, __int__, __float__, __index__ = _looking(bool), _looking(int), _looking(float), _looking(operator.index)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """The contents, for numpy, which are looked at."""
+        return np.asarray(self.trace.look(self), dtype)
+
+    def __array_ufunc__(self, function: np.ufunc, method: str, *arrays: Any, **arguments: Any) -> Any:
+        """What arithmetic makes of the contents, which are looked at."""
+        plain = [self.trace.look(each) if isinstance(each, TracedArray) else each for each in arrays]
+        return getattr(function, method)(*plain, **arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else an array has looks at the contents."""
+        if name.startswith("__"):  # what numpy asks for to learn what this is
+            raise AttributeError(name)
+        return getattr(self.trace.look(self), name)
+
+
+def applied(function: Callable[..., Any], *arrays: Any, **parameters: Any) -> Any:
+    """What a function makes of arrays, taken as one step if one of them is traced.
+
+    Args:
+        function: pure; it makes an array, None, or a tuple of these.
+        arrays: plain or traced ones; None stands for itself.
+        parameters: what else the result depends on.
+    """
+    trace = trace_of(arrays)
+    return function(*arrays, **parameters) if trace is None else trace.apply(function, arrays, parameters)
+
+
+def decided(function: Callable[..., Answer], *arrays: Any, **parameters: Any) -> Answer:
+    """What a function says of arrays; a trace has to be answered the same way for ever.
+
+    Args:
+        function: pure; what it says can be compared.
+        arrays: plain or traced ones; None stands for itself.
+        parameters: what else the answer depends on.
+    """
+    trace = trace_of(arrays)
+    return function(*arrays, **parameters) if trace is None else trace.decide(function, arrays, parameters)
+
+
+def told_apart_by(key: Callable[[Array], Hashable], array: Any) -> Hashable:
+    """What arrays have in common that have the same key, for looking up.
+
+    A trace only notes which of its arrays do, not what the key is. Traced arrays and plain ones never do.
+
+    Args:
+        key: pure; the same object every time.
+        array: plain or traced.
+    """
+    return array.trace.tell_apart(array, key) if isinstance(array, TracedArray) else key(array)
+
+
+def trace_of(arrays: Sequence[Any]) -> ArrayTrace | None:
+    """The trace of the first array that is traced, None if none is."""
+    return next((array.trace for array in arrays if isinstance(array, TracedArray)), None)
+
+
+def _given(array: Any) -> int | Array | None:
+    return array.number if isinstance(array, TracedArray) else array
+
+
+def _form(made: Any) -> Form:
+    """An empty tuple for None, so that None itself can stand for what is no array."""
+    if isinstance(made, tuple):
+        return tuple(map(_form, made))
+    return () if made is None else (made.dtype.str, made.shape)
+
+
+def _agrees(comparison: _Comparison, values: Sequence[Any]) -> bool:
+    known: dict[Hashable, int] = {}
+    return all(
+        known.setdefault(comparison.key(values[number]), number) == first
+        for number, first in zip(comparison.arrays, comparison.firsts, strict=True)
+    )
