@@ -23,7 +23,8 @@ from nnadapter.preparation.prepare import prepare
 from nnadapter.preparation.sizes import default_shapes
 from nnadapter.reports.building import Observed, report_of
 from nnadapter.reports.facts import PartitionReport
-from nnadapter.running.compilation import Timed, refuse_fallback, warn_of_idle, warn_of_last_resort
+from nnadapter.running.compilation import Timed
+from nnadapter.running.fallback import refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.running.measuring import EARLIER, Memory
 from nnadapter.targets import Target, open_targets
 

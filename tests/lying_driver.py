@@ -24,6 +24,7 @@ LIES = (
     "leaks",
     "hangs",
     "claims",
+    "stale_constants",
 )
 LEAKED = []
 
@@ -102,6 +103,12 @@ class LyingContext(Context):
             except (TypeError, AttributeError) as error:  # the lie meets a model that is none
                 raise InvalidModelError(str(error)) from error
         return LyingProgram(self.context.compile(model), model, self.lie)
+
+    def bind(self, program, model):
+        if self.lie == "stale_constants":
+            return LyingProgram(self.context.compile(program.model), model, self.lie)
+        bound = self.context.bind(program.program, model)
+        return None if bound is None else LyingProgram(bound, model, self.lie)
 
     def close(self):
         self.context.close()

@@ -159,6 +159,22 @@ class Context(ABC):
         """Compile a segment that is the whole plan: nothing else of it runs beside, on whatever processor."""
         return self.compile(model)
 
+    def bind(self, program: Program, model: SegmentModel) -> Program | None:
+        """The program of another model, made of one that was compiled, by giving it other constants.
+
+        Layers of a network are such models. A driver that can do so compiles one of them.
+
+        Args:
+            program: what `compile` or `bind` of this context gave; it stays as it was, and may be closed before the
+                new one, or after it.
+            model: adapter IR that `admit` took. It differs from the one that `program` was compiled from in names, and
+                in what constants hold.
+
+        Returns:
+            None where the model has to be compiled after all, because something depends on what constants hold.
+        """
+        return None
+
     def restore(self, blob: bytes) -> Program:
         """Make a program from what `Program.serialise` gave.
 

@@ -206,6 +206,13 @@ class IsolatedContext(Context):
         model_number = self.device.hold(model)
         return IsolatedProgram(self.device, self.device.ask("compile", context=self.number, model=model_number))
 
+    def bind(self, program: Program, model: SegmentModel) -> Program | None:
+        """See `Context.bind`."""
+        assert isinstance(program, IsolatedProgram), "programs of a context are its own"
+        given = {"program": program.number, "model": self.device.hold(model)}
+        number = self.device.ask("bind", context=self.number, **given)
+        return None if number is None else IsolatedProgram(self.device, number)
+
     def restore(self, blob: bytes) -> Program:
         """See `Context.restore`."""
         return IsolatedProgram(self.device, self.device.ask("restore", context=self.number, blob=blob))

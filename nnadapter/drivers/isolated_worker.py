@@ -62,6 +62,10 @@ class _Served:
     def compile(self, context: int, model: int) -> int:
         return self._program(self._made[context].compile(self._held(model)))
 
+    def bind(self, context: int, program: int, model: int) -> int | None:
+        bound = self._made[context].bind(self._made[program], self._held(model))
+        return None if bound is None else self._program(bound)
+
     def restore(self, context: int, blob: bytes) -> int:
         return self._program(self._made[context].restore(blob))
 

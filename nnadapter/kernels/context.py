@@ -90,6 +90,10 @@ class KernelContext(Context):
         """See `Context.compile_whole`."""
         return self._compiled(model) if calls_in(model) else self.inner.compile_whole(model)
 
+    def bind(self, program: Program, model: SegmentModel) -> Program | None:
+        """See `Context.bind`; a model that calls kernels is compiled."""
+        return None if calls_in(model) else self.inner.bind(program, model)
+
     def restore(self, blob: bytes) -> Program:
         """See `Context.restore`; kernels are chosen anew, among those that there are now.
 

@@ -40,6 +40,7 @@ class Observed:
 
     seconds: Mapping[int, float] = field(default_factory=dict)
     compile_seconds: Mapping[int, float] = field(default_factory=dict)
+    bound_to: Mapping[int, int] = field(default_factory=dict)
     failures: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     plans: PlanCounts | None = None
@@ -85,6 +86,7 @@ def report_of_compiled(compiled: Compiled, policy: str, plans: PlanCounts) -> Pa
     observed = Observed(
         seconds={bound.step.segment: bound.seconds for bound in steps if bound.seconds},
         compile_seconds=compiled.compile_seconds,
+        bound_to=compiled.bound_to,
         failures={bound.step.segment: tuple(bound.failures) for bound in steps if bound.failures},
         notes=(*compiled.notes, *(_fell_back(compiled, bound) for bound in steps if bound.failures)),
         plans=plans,
@@ -194,6 +196,7 @@ def _segment_facts(
         seconds=observed.seconds.get(step.segment),
         failures=observed.failures.get(step.segment, ()),
         compile_seconds=observed.compile_seconds.get(step.segment),
+        bound_to=observed.bound_to.get(step.segment),
     )
     return facts if price is None else _with_cost(facts, price)
 

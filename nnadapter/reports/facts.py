@@ -111,6 +111,8 @@ class SegmentFacts:
     """Predicted saving against running its nodes on the CPU; below 0 it costs."""
     compile_seconds: float | None = None
     """What compiling it took, where it was compiled."""
+    bound_to: int | None = None
+    """The segment that was compiled for it: it runs that one's program, with constants of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,8 @@ class PartitionReport:
           `dtype`, `shape`, `nbytes`), `flops`, `weight_bytes`, `facts` (what the device says of it), `seconds` (of the
           last run, else null), `failures`, and in seconds, null where not known: `predicted_seconds` (transfers and
           launch included), `transfer_seconds`, `launch_seconds`, `benefit_seconds` (saved against running its nodes on
-          the CPU), `compile_seconds`.
+          the CPU), `compile_seconds`; `bound_to` (the `index` of the segment whose program it runs, with constants
+          of its own; null where it was compiled itself).
         - `nodes`, the model's own in its order: `name`, `op_type`, `domain`, `state` (`runs`, `folded`, `unused`),
           `device`, `segment` (an `index`, else null), `runs_as`, `flops` (null where unknown), `nbytes`, `refusals`
           (each `device`, `reason`, `detail`), `bodies` (of control flow: each `name`, `op_types` with their numbers),

@@ -75,6 +75,7 @@ def _segment(segment: SegmentFacts, device: int, tensors: _Interned) -> dict[str
         "launch": segment.launch_seconds,
         "benefit": segment.benefit_seconds,
         "compile": segment.compile_seconds,
+        "bound": segment.bound_to,
         "facts": dict(segment.facts),
         "failures": list(segment.failures),
     }

@@ -110,8 +110,11 @@ def _segment(segment: SegmentFacts, priced: bool) -> Iterator[str]:
         f"{segment.index:<8}{segment.device:<14}{len(segment.nodes):>6}{quantity(segment.flops, 'FLOP'):>13}"
         + "".join(f"{size:>11}" for size in sizes)
     )
-    if segment.facts:
-        facts = ", ".join(_fact(name, value).replace(" ", _KEPT) for name, value in segment.facts.items())
+    told = [_fact(name, value) for name, value in segment.facts.items()]
+    if segment.bound_to is not None:
+        told.append(f"bound to the program of segment {segment.bound_to}")
+    if told:
+        facts = ", ".join(each.replace(" ", _KEPT) for each in told)
         yield from (line.replace(_KEPT, " ") for line in wrapped(facts, " " * 8))
 
 

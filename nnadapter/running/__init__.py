@@ -1,7 +1,9 @@
 """From a plan to results: programs, and what runs them.
 
+built        compiled segments, and which can share a program
 compilation  plan -> programs, bound to slots
 measuring    candidates, compiled and timed
+fallback     what is said or refused where nodes are left
 executor     runs a compiled plan
 repeating    a run like the one before
 plans        compiled plans per set of input shapes: bounded, counted

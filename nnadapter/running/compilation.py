@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from nnadapter.closing import close_all
 from nnadapter.drivers.border import FAILURES, OutputCheck, checked_program, describe
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.interface import Program
@@ -27,12 +26,13 @@ from nnadapter.errors import (
     DriverError,
     ExecutionError,
     FallbackWarning,
-    NotDelegatedError,
 )
 from nnadapter.offering.segments import Part
 from nnadapter.options import Options
 from nnadapter.planning.judged import Analysis, Atoms, Judged, Piece
+from nnadapter.running.built import Built, Likeness, Programs, atoms_of, likeness_of
 from nnadapter.running.executor import BoundStep, CompiledPlan, ExecutionPool, Substitute, called
+from nnadapter.running.fallback import named, refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.targets import Target
 from partition.graph import Graph
 from partition.plan import Plan, Step
@@ -61,6 +61,9 @@ class Compiled:
     """What did not go as promised, for the report."""
     compile_seconds: Mapping[int, float]
     """Per segment, what compiling it took."""
+    bound_to: Mapping[int, int] = field(default_factory=dict)
+    """Segment -> the one whose program it was bound to, with constants of its own; those that were compiled are left
+    out."""
     timed: tuple[Timed, ...] = ()
     """What it was chosen from by measurement, fastest first; empty where it was not."""
     chosen: str = ""
@@ -74,16 +77,6 @@ class Compiled:
     def close(self) -> None:
         """Free every program."""
         self.plan.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A compiled segment, and the values that its inputs stand for."""
-
-    program: Program
-    inputs: tuple[str, ...]
-    seconds: float
-    """What compiling took."""
 
 
 @dataclass(eq=False)
@@ -100,14 +93,14 @@ class Compiler:
             NotDelegatedError: fallback is forbidden and something would have to fall back.
             CompilationError: not even the CPU takes what is left.
         """
-        programs: dict[Atoms, Built] = {}
+        programs = Programs()
         try:
             return self._compile(judged, programs)
         except BaseException:
-            close_all(built.program for built in programs.values())
+            programs.close()
             raise
 
-    def _compile(self, judged: Judged, programs: dict[Atoms, Built]) -> Compiled:
+    def _compile(self, judged: Judged, programs: Programs) -> Compiled:
         notes: list[str] = []
         known: dict[Atoms, Piece] = {}
         analysis = judged.settle(known)
@@ -116,10 +109,11 @@ class Compiler:
             refuse_fallback(analysis, self.targets, self.options)
             failed = self._compile_all(analysis, programs)
             if not failed:
-                _close_unused(analysis.plan, programs)
+                programs.keep_only(analysis.plan)
                 warn_of_last_resort(analysis, self.targets, self.options)
-                taken = {step.segment: programs[_atoms(analysis.plan, step)].seconds for step in analysis.plan.steps}
-                return Compiled(analysis, self._bind(analysis, programs), tuple(notes), taken)
+                taken = {step.segment: programs[atoms_of(analysis.plan, step)].seconds for step in analysis.plan.steps}
+                plan = self._bind(analysis, programs)
+                return Compiled(analysis, plan, tuple(notes), taken, programs.twins(analysis.plan))
             for step, error in failed:
                 if step.device == CPU and _blamed(error):
                     judged = judged.blaming(step, _blamed(error))
@@ -132,31 +126,36 @@ class Compiler:
                     judged = judged.banning(_delegated(analysis.plan, step))
                     break
                 why = Unsupported(Reason.COMPILE_FAILED, describe(error))
-                judged = judged.banning({_atoms(analysis.plan, step): why})
+                judged = judged.banning({atoms_of(analysis.plan, step): why})
             analysis = judged.settle(known)
 
-    def _compile_all(self, analysis: Analysis, programs: dict[Atoms, Built]) -> list[tuple[Step, BaseException]]:
+    def _compile_all(self, analysis: Analysis, programs: Programs) -> list[tuple[Step, BaseException]]:
         failed: list[tuple[Step, BaseException]] = []
         for step, piece in zip(analysis.plan.steps, analysis.pieces, strict=True):
-            key = _atoms(analysis.plan, step)
+            key = atoms_of(analysis.plan, step)
             if key in programs:
                 continue
             if failed and step.device == CPU:
                 continue  # the cut will change: what is left for the CPU is compiled when it is final
             try:
-                programs[key] = self._program(analysis, step, piece)
+                programs.add(key, self._program(analysis, step, piece, programs))
             except FAILURES as error:  # a driver may raise anything; this is its border
                 if step.device == CPU and not _blamed(error) and not _delegated(analysis.plan, step):
                     raise
                 failed.append((step, error))
         return failed
 
-    def _program(self, analysis: Analysis, step: Step, piece: Piece | None) -> Built:
+    def _program(self, analysis: Analysis, step: Step, piece: Piece | None, programs: Programs) -> Built:
+        alone = len(analysis.plan.steps) == 1
+        if piece is not None and alone:
+            return self._built(step.device, piece.part, alone=True)
         if piece is not None:
-            return self._built(step.device, piece.part, alone=len(analysis.plan.steps) == 1)
+            likeness = likeness_of(step.device, piece.part)
+            bound = self._bound(step.device, piece.part, likeness, programs)
+            return bound or replace(self._built(step.device, piece.part), likeness=likeness)
         whole = analysis.parts.cpu_part(step)
         try:
-            return self._built(step.device, whole, alone=len(analysis.plan.steps) == 1)
+            return self._built(step.device, whole, alone=alone)
         except CompilationError:
             # The model as it was may hold a node that ONNX Runtime does not take and that is known before the run.
             return self._built(step.device, analysis.parts.part(step))
@@ -166,6 +165,16 @@ class Compiler:
         context = self._target(device).context
         program = checked_program((context.compile_whole if alone else context.compile)(part.model))
         return Built(program, part.inputs, time.perf_counter() - started)
+
+    def _bound(self, device: str, part: Part, likeness: Likeness | None, programs: Programs) -> Built | None:
+        """The part by a program of one that is like it; None where it has to be compiled."""
+        started = time.perf_counter()
+        for twin in programs.alike(likeness):
+            bound = self._target(device).context.bind(programs[twin].program, part.model)
+            if bound is not None:
+                taken = time.perf_counter() - started
+                return Built(checked_program(bound), part.inputs, taken, likeness, twin)
+        return None
 
     def _compile_failed(self, analysis: Analysis, step: Step, error: BaseException) -> str:
         nodes = [analysis.plan.graph.nodes[node].name for node in step.nodes]
@@ -179,7 +188,7 @@ class Compiler:
         self._fall_back(CompilationError, step, nodes, message, instead, error)
         return message
 
-    def _bind(self, analysis: Analysis, programs: Mapping[Atoms, Built]) -> CompiledPlan:
+    def _bind(self, analysis: Analysis, programs: Programs) -> CompiledPlan:
         graph = analysis.plan.graph
         slots = slots_of(analysis.plan)
         constants = {
@@ -198,7 +207,7 @@ class Compiler:
                 guarded=step.device not in HOSTS,
                 on_failure=partial(self._run_failed, analysis, slots),
             )
-            for step, built in ((step, programs[_atoms(analysis.plan, step)]) for step in analysis.plan.steps)
+            for step, built in ((step, programs[atoms_of(analysis.plan, step)]) for step in analysis.plan.steps)
         ]
         return CompiledPlan(steps, slots, {name: slots[name] for name in graph.outputs}, constants)
 
@@ -266,71 +275,6 @@ class Compiler:
             warnings.warn(f"{message}; {instead}", FallbackWarning, stacklevel=2)
 
 
-def refuse_fallback(analysis: Analysis, targets: Sequence[Target], options: Options) -> None:
-    """Raise NotDelegatedError where fallback is forbidden and nodes are left for a device that nobody named."""
-    plan = analysis.plan
-    unnamed = {target.name for target in targets if not target.named}
-    spare = [step for step in plan.steps if step.device in unnamed]
-    left = [node for step in spare for node in step.nodes]
-    if not left or options.fallback != "forbid":
-        return
-    names = [plan.graph.nodes[node].name for node in left]
-    first = targets[0].name
-    raise NotDelegatedError(
-        f"fallback is forbidden and {len(left)} of {len(plan.graph.nodes)} nodes are taken by no named device "
-        f"({named(names)}); {_why_left(plan, first, left[0])}; "
-        f"allow fallback, or name {spare[0].device!r} as a device",
-        device=first,
-        nodes=names,
-    )
-
-
-def _why_left(plan: Plan, device: str, node: int) -> str:
-    verdict = plan.verdicts[device][plan.graph.atom_of[node]]
-    if isinstance(verdict, Unsupported):
-        return f"{device!r} refused the first because of {verdict}"
-    return f"{device!r} takes the first, which its segment or a plan put elsewhere"
-
-
-def warn_of_idle(analysis: Analysis, targets: Sequence[Target], options: Options) -> None:
-    """Warn where the policy says so of a named device that took nothing, with the reason.
-
-    Nothing fell back where devices before it took the nodes, or it would have taken those that went elsewhere.
-    """
-    plan = analysis.plan
-    used = {step.device for step in plan.steps}
-    if options.fallback != "warn":
-        return
-    for position, target in enumerate(targets):
-        if target.name in HOSTS or target.name in used:
-            continue
-        if options.policy != "priority" and any(plan.verdicts[target.name]):
-            continue  # it was weighed, and something else is cheaper
-        left = _left_by(plan, target.name, {later.name for later in targets[position + 1 :]})
-        if left:
-            warnings.warn(
-                f"device {target.name!r} took none of the {len(plan.graph.nodes)} nodes; the first was refused because "
-                f"of {_refusal(plan, target.name, left[0])}; see the report for the others",
-                FallbackWarning,
-                stacklevel=2,
-            )
-
-
-def warn_of_last_resort(analysis: Analysis, targets: Sequence[Target], options: Options) -> None:
-    """Warn where the policy says so of nodes that are left for the last resort: it is slow, and nobody named it."""
-    spare = [target.name for target in targets if target.is_spare]
-    plan = analysis.plan
-    left = [node for step in plan.steps if step.device in spare for node in step.nodes]
-    if left and options.fallback == "warn":
-        names = named([plan.graph.nodes[node].name for node in left])
-        warnings.warn(
-            f"{len(left)} of {len(plan.graph.nodes)} nodes run on onnx's reference evaluator, which is slow ({names}); "
-            f"the CPU refused the first because of {_refusal(plan, CPU, left[0])}",
-            FallbackWarning,
-            stacklevel=2,
-        )
-
-
 def _blamed(error: BaseException) -> Mapping[int, Unsupported]:
     return error.refused if isinstance(error, CompilationError) else {}
 
@@ -341,20 +285,7 @@ def _delegated(plan: Plan, left: Step) -> dict[Atoms, Unsupported]:
     ONNX Runtime loads whole models that contradict themselves, and not always the parts, of which more is known.
     """
     why = Unsupported(Reason.COMPILE_FAILED, f"ONNX Runtime does not load segment {left.segment}, which is left then")
-    return {_atoms(plan, step): why for step in plan.steps if step.device not in HOSTS}
-
-
-def _left_by(plan: Plan, device: str, later: Set[str]) -> list[int]:
-    """Nodes that a device refused and that run on one of `later`."""
-    elsewhere = (node for step in plan.steps if step.device in later for node in step.nodes)
-    return [node for node in elsewhere if not plan.verdicts[device][plan.graph.atom_of[node]]]
-
-
-def _close_unused(plan: Plan, programs: dict[Atoms, Built]) -> None:
-    """Programs of segments that a later cut no longer has."""
-    used = {_atoms(plan, step) for step in plan.steps}
-    for key in [key for key in programs if key not in used]:
-        close_all([programs.pop(key).program])
+    return {atoms_of(plan, step): why for step in plan.steps if step.device not in HOSTS}
 
 
 def slots_of(plan: Plan) -> dict[str, int]:
@@ -363,16 +294,6 @@ def slots_of(plan: Plan) -> dict[str, int]:
     for step in plan.steps:
         names.update(dict.fromkeys((*step.inputs, *step.outputs)))
     return {name: slot for slot, name in enumerate(names)}
-
-
-def named(nodes: Sequence[str]) -> str:
-    """Some nodes, in words."""
-    shown = ", ".join(map(repr, nodes[:3]))
-    return f"{shown} and {len(nodes) - 3} more" if len(nodes) > 3 else shown
-
-
-def _refusal(plan: Plan, device: str, node: int) -> str:
-    return str(plan.verdicts[device][plan.graph.atom_of[node]])
 
 
 def _expected(graph: Graph, outputs: Sequence[str]) -> OutputCheck:
@@ -390,7 +311,3 @@ def _array_type(name: str | None) -> np.dtype[Any] | None:
         return None if name is None else np.dtype(name)
     except TypeError:  # a type that numpy does not know, so that nothing can be checked
         return None
-
-
-def _atoms(plan: Plan, step: Step) -> Atoms:
-    return step.device, tuple(sorted({plan.graph.atom_of[node] for node in step.nodes}))

@@ -109,6 +109,30 @@ def _restored(bench: Bench, subject: Subject) -> Outcome:
     return Passed()
 
 
+def _bound(bench: Bench, subject: Subject) -> Outcome:
+    """A program bound to other constants computes with those; the one that it was made of goes on as before."""
+    if subject.rebind is None:
+        return Skipped("programs are bound to models in the adapter IR alone")
+    try:
+        other = subject.rebind()
+    except (ArithmeticError, LookupError, ValueError):  # an operation is not defined for these
+        return Skipped("the model has no other constants")
+    if bench.refusal(other):
+        return Skipped("the device does not take the model with other constants")
+    with ExitStack() as stack:
+        with bench.compiled(subject) as program:
+            with blamed(Kind.DOES_NOT_COMPILE, other, "bind raised"):
+                bound = bench.context.bind(program, other.model)
+            if bound is None:
+                return Skipped("the device compiles every model by itself")
+            stack.enter_context(closing(bound))
+            second = stack.enter_context(bench.execution(other, bound))
+            with bench.execution(subject, program) as first:
+                bench.run(other, second, subject, first)
+        bench.run(other, second)
+    return Passed()
+
+
 def _damaged(bench: Bench, subject: Subject) -> Outcome:
     """Bytes that were cut off or changed are refused as such; or, where the change means nothing, compute the same."""
     with bench.compiled(subject) as program:
@@ -209,5 +233,6 @@ _ACTS = {
     "at-once": _at_once,
     "restored": _restored,
     "damaged": _damaged,
+    "bound": _bound,
 }
 """By name of the case."""

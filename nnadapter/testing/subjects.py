@@ -10,7 +10,7 @@ import numpy as np
 
 from nnadapter.drivers.interface import SegmentModel
 from nnadapter.ir.model import Model
-from nnadapter.ir.operand import Array
+from nnadapter.ir.operand import Array, Operand, freeze
 from nnadapter.testing.outcomes import Evidence, Failed, Kind
 from nnadapter.testing.random_models.maker import Case as RandomCase
 from nnadapter.testing.random_models.oracle import check, outputs_of
@@ -32,6 +32,8 @@ class Subject:
     differ: Differ
     refeed: Callable[[Sequence[Array]], Subject] | None = field(default=None, repr=False)
     """The same model with other contents of its inputs, where they can be computed."""
+    rebind: Callable[[], Subject] | None = field(default=None, repr=False)
+    """A model that differs in names, and in what its constants hold; None where that is not to be had."""
 
     def judge(self, got: Sequence[Array], changed_inputs: Sequence[int] = ()) -> Failed | None:
         """What is wrong with the results; None if nothing is."""
@@ -76,7 +78,22 @@ def _of_model(precision: Precision, model: Model, feeds: Sequence[Array]) -> Sub
         expected=tuple(outputs_of(model, feeds)),
         differ=partial(_differ_by_noise, model, tuple(feeds), precision),
         refeed=partial(_of_model, precision, model),
+        rebind=partial(_with_other_constants, precision, model, feeds),
     )
+
+
+def _with_other_constants(precision: Precision, model: Model, feeds: Sequence[Array]) -> Subject:
+    """Elements in the reverse order: as good as the ones that were there, wherever they are indices or variances."""
+    operands = tuple(
+        Operand(f"other {operand.name}", operand.type, operand.lifetime, _reversed(operand.value))
+        for operand in model.operands
+    )
+    other = Model(operands, model.operations, model.inputs, model.outputs, model.varying)
+    return _of_model(precision, other, feeds)
+
+
+def _reversed(value: Array | None) -> Array | None:
+    return None if value is None else freeze(value.reshape(-1)[::-1].reshape(value.shape))
 
 
 def _differ_by_noise(model: Model, feeds: Sequence[Array], precision: Precision, got: Sequence[Array]) -> str:

@@ -15,7 +15,7 @@ KEYS = {
     "weights cost cost_note rules plan_file",
     "coverage": "nodes flops bytes",
     "segments": "index device nodes inputs outputs flops weight_bytes facts seconds failures "
-    "predicted_seconds transfer_seconds launch_seconds benefit_seconds compile_seconds",
+    "predicted_seconds transfer_seconds launch_seconds benefit_seconds compile_seconds bound_to",
     "nodes": "name op_type domain state device segment runs_as flops nbytes refusals bodies predicted_seconds",
 }
 

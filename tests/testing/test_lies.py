@@ -1,4 +1,4 @@
-"""A driver that tells one of ten lies is found out, and one that tells none gets full marks."""
+"""A driver that tells one of eleven lies is found out, and one that tells none gets full marks."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ FOUND_AS = {
     "leaks": ("programs/leaks", Kind.LEAKS),
     "hangs": ("operations/TANH", Kind.HUNG),
     "claims": ("operations/ABS", Kind.DOES_NOT_COMPILE),
+    "stale_constants": ("programs/bound/*", Kind.WRONG_VALUES),
 }
 """Where each lie must show, and as what."""
 
@@ -27,8 +28,8 @@ def settings(lie: str, **others) -> Settings:
     return Settings(device="lying", options={"lie": lie}, time_limit_s=2.0 if lie == "hangs" else 30.0, **others)
 
 
-def test_there_are_ten():
-    assert {"none", *FOUND_AS} == set(LIES) and len(FOUND_AS) == 10
+def test_there_are_eleven():
+    assert {"none", *FOUND_AS} == set(LIES) and len(FOUND_AS) == 11
 
 
 @pytest.mark.parametrize("lie", FOUND_AS)
@@ -43,6 +44,11 @@ def test_lie_is_found(lie):
 def test_the_truth_has_full_marks(where):
     card = run_conformance(settings("none", short=True), pattern=f"{where}/*")
     assert card.full_marks, card.failures
+
+
+def test_programs_are_bound_to_other_constants():
+    card = run_conformance(settings("none"), pattern="programs/bound/*")
+    assert card.full_marks and card.groups["programs"].passed
 
 
 def test_the_rest_goes_on_after_a_crash():

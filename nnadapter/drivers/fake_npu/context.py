@@ -77,9 +77,19 @@ class FakeNpuContext(Context):
         """See `Context.compile`."""
         with self._lock:
             known = self._prepared.pop(model, None)
+        return self._program(model, known or self._prepare(model))
+
+    def bind(self, program: Program, model: Model) -> Program | None:
+        """See `Context.bind`: what was lowered for one holds for the other, or it has to be lowered itself."""
+        with self._lock:
+            known = self._prepared.get(model)
         found = known or self._prepare(model)
-        needs = self._needs(model, found)
-        return FakeNpuProgram(found.graph, found.memory, self.arenas, needs, threads=self._options.threads)
+        assert isinstance(program, FakeNpuProgram), "programs of a context are its own"
+        if found.graph.instructions is not program.graph.instructions:
+            return None
+        with self._lock:
+            self._prepared.pop(model, None)
+        return self._program(model, found)
 
     def restore(self, blob: bytes) -> Program:
         """See `Context.restore`."""
@@ -104,6 +114,10 @@ class FakeNpuContext(Context):
             # What is looked at is no trace, so every model is seen.
             verify(model)
             return prepared(lower(model, half_precision=half, check=watch), model)
+
+    def _program(self, model: Model, found: Prepared) -> Program:
+        needs = self._needs(model, found)
+        return FakeNpuProgram(found.graph, found.memory, self.arenas, needs, threads=self._options.threads)
 
     def _needs(self, model: Model, found: Prepared) -> Needs:
         return Needs(

@@ -15,6 +15,7 @@ function segmentPanel(plan, index, { select, showNodes }) {
       pair("FLOPs", flopsText(segment.flops)), pair("weights", bytesText(segment.weights)),
       pair("predicted", segment.predicted === undefined ? "" : predicted), pair("last run", timeText(segment.seconds)),
       pair("saved against the CPU", timeText(segment.benefit)), pair("compiling", timeText(segment.compile)),
+      pair("program", segment.bound === undefined ? "" : `that of segment ${segment.bound}, with weights of its own`),
     ), toldBy(plan.devices[segment.device], segment.facts)),
     make(
       "div", { class: "columns" }, tensorList(plan, "Reads", segment.in, (name) => makers(plan, name), "from", select),

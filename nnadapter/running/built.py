@@ -1,0 +1,86 @@
+"""Compiled segments, and which of them can share a program."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from nnadapter.closing import close_all
+from nnadapter.drivers.interface import Program
+from nnadapter.ir.model import Model
+from nnadapter.ir.structure import numbers
+from nnadapter.offering.segments import Part
+from nnadapter.planning.judged import Atoms
+from partition.plan import Plan, Step
+
+_TRIES = 4
+"""Programs that a segment is tried to be bound to."""
+Likeness = Hashable
+"""What segments have in common that may share a program, each with its own constants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A compiled segment, and the values that its inputs stand for."""
+
+    program: Program
+    inputs: tuple[str, ...]
+    seconds: float
+    """What compiling took."""
+    likeness: Likeness | None = None
+    """What it has in common with models that may be bound to its program; None where it is never asked."""
+    twin: Atoms | None = None
+    """The segment whose program it was bound to; None if it was compiled."""
+
+
+def likeness_of(device: str, part: Part) -> Likeness | None:
+    """Equal for segments of a device that differ in names and in what constants hold; None where that is not known."""
+    if not isinstance(part.model, Model):
+        return None
+    return device, part.model.structure, repr(numbers(part.model))
+
+
+class Programs:
+    """The programs of a plan in the making, by segment. What is no longer in the plan is kept until `keep_only`."""
+
+    def __init__(self) -> None:
+        self._built: dict[Atoms, Built] = {}
+        self._compiled: dict[Likeness, list[Atoms]] = {}
+
+    def __contains__(self, key: Atoms) -> bool:
+        """Whether that segment was built."""
+        return key in self._built
+
+    def __getitem__(self, key: Atoms) -> Built:
+        """What was built for a segment."""
+        return self._built[key]
+
+    def add(self, key: Atoms, built: Built) -> None:
+        """Keep what was built for a segment."""
+        self._built[key] = built
+        if built.likeness is not None and built.twin is None:
+            self._compiled.setdefault(built.likeness, []).append(key)
+
+    def alike(self, likeness: Likeness | None) -> list[Atoms]:
+        """Segments with that likeness that were compiled, the newest first, as many as are worth a try."""
+        return self._compiled.get(likeness, [])[: -_TRIES - 1 : -1]
+
+    def twins(self, plan: Plan) -> dict[int, int]:
+        """Segment -> the one whose program it was bound to."""
+        segments = {atoms_of(plan, step): step.segment for step in plan.steps}
+        found = {number: self._built[key].twin for key, number in segments.items()}
+        return {number: segments[twin] for number, twin in found.items() if twin in segments}
+
+    def keep_only(self, plan: Plan) -> None:
+        """Close programs of segments that the plan does not have."""
+        used = {atoms_of(plan, step) for step in plan.steps}
+        close_all([self._built.pop(key).program for key in self._built.keys() - used])
+
+    def close(self) -> None:
+        """Close all."""
+        close_all(built.program for built in self._built.values())
+
+
+def atoms_of(plan: Plan, step: Step) -> Atoms:
+    """What a segment is known by, however the graph is cut around it."""
+    return step.device, tuple(sorted({plan.graph.atom_of[node] for node in step.nodes}))

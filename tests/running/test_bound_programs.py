@@ -1,0 +1,122 @@
+"""Layers that differ in weights alone run one program, each with its own."""
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers.fake_npu.context import FakeNpuContext
+from nnadapter.drivers.fake_npu.reuse import LoweringTemplate
+from tests.models import parse
+
+LAYERS = 4
+
+
+def layers(*, widths: tuple[int, ...] = (3,) * (LAYERS + 1), scale: float = 0.5):
+    """Layers on the device with Sinh between them, which it shall not have."""
+    generator = np.random.default_rng(0)
+    lines, weights = [], []
+    for number, (before, after) in enumerate(zip(widths, widths[1:], strict=False)):
+        values = ", ".join(f"{scale * value:.3f}" for value in generator.normal(size=before * after))
+        weights.append(f"float[{before},{after}] w{number} = {{{values}}}")
+        lines += [f"m{number} = MatMul (x{number}, w{number})", f"r{number} = Relu (m{number})"]
+        lines.append(f"x{number + 1} = Sinh (r{number})")
+    last = f"x{len(widths) - 1}"
+    return parse(
+        f'<ir_version: 10, opset_import: ["" : 17]> layers (float[2,{widths[0]}] x0) => (float[2,{widths[-1]}] {last}) '
+        f"<{', '.join(weights)}> {{ {' '.join(lines)} }}"
+    )
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What is compiled, and not bound."""
+    found: list[object] = []
+    inner = FakeNpuContext.compile
+    monkeypatch.setattr(FakeNpuContext, "compile", lambda self, model: (found.append(model), inner(self, model))[1])
+    return found
+
+
+@pytest.fixture
+def templates(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What is lowered."""
+    found: list[object] = []
+    inner = LoweringTemplate.__init__
+
+    def noted(self, *arguments, **options):
+        found.append(self)
+        inner(self, *arguments, **options)
+
+    monkeypatch.setattr(LoweringTemplate, "__init__", noted)
+    return found
+
+
+def run(model, **options):
+    feed = {"x0": np.random.default_rng(1).normal(size=(2, 3)).astype(np.float32)}
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)
+    with nna.InferenceSession(model, devices=("fake_npu", {"switched_off": "SINH"}), **options) as session:
+        got = session.run(None, feed)
+        again = session.run(None, feed)
+        report = session.report()
+    for one, other, wanted in zip(got, again, expected, strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(one, other)
+    return report
+
+
+def test_equal_layers_are_compiled_once(compiled, templates):
+    report = run(layers())
+    mine = [segment for segment in report.segments if segment.device == "fake_npu"]
+    assert [segment.bound_to for segment in mine] == [None] + [mine[0].index] * (LAYERS - 1)
+    assert (len(compiled), len(templates)) == (1, 1)
+    assert f"bound to the program of segment {mine[0].index}" in str(report)
+    assert report.to_dict()["segments"][mine[1].index]["bound_to"] == mine[0].index
+
+
+def test_other_sizes_are_compiled(compiled):
+    report = run(layers(widths=(3, 4, 3, 4, 3)))
+    mine = [segment for segment in report.segments if segment.device == "fake_npu"]
+    first, second = mine[:2]
+    assert [segment.bound_to for segment in mine] == [None, None, first.index, second.index]
+    assert len(compiled) == 2
+
+
+def test_contents_that_decide_something_are_compiled(compiled):
+    model = layers()
+    for initializer, value in zip(model.graph.initializer, (1, 1, 0, 2), strict=True):
+        initializer.CopyFrom(nna_tensor(initializer.name, np.full((3, 3), value, np.float32)))
+    for node in model.graph.node:
+        if node.op_type == "MatMul":
+            node.op_type = "Mul"  # by one everywhere, it is bypassed
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 3
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 3
+    feed = {"x0": np.random.default_rng(1).normal(size=(3, 3)).astype(np.float32)}
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)
+    with nna.InferenceSession(model, devices=("fake_npu", {"switched_off": "SINH"})) as session:
+        np.testing.assert_allclose(session.run(None, feed)[0], expected[0], rtol=1e-5, atol=1e-6)
+        mine = [segment for segment in session.report().segments if segment.device == "fake_npu"]
+    assert [segment.bound_to for segment in mine] == [None, mine[0].index, None, mine[2].index]
+    assert len(compiled) == 2
+
+
+def nna_tensor(name, array):
+    from onnx import numpy_helper
+
+    return numpy_helper.from_array(array, name)
+
+
+def test_a_driver_that_cannot_bind_compiles_each(monkeypatch, compiled):
+    monkeypatch.setattr(FakeNpuContext, "bind", lambda self, program, model: None)
+    report = run(layers())
+    assert all(segment.bound_to is None for segment in report.segments)
+    assert len(compiled) == LAYERS
+
+
+def test_a_driver_that_fails_to_bind_loses_the_segment(monkeypatch):
+    def fails(self, program, model):
+        raise RuntimeError("no room for weights")
+
+    monkeypatch.setattr(FakeNpuContext, "bind", fails)
+    with pytest.warns(nna.errors.FallbackWarning, match="no room for weights"):
+        report = run(layers())
+    assert sum(segment.device == "fake_npu" for segment in report.segments) == 1
