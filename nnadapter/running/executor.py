@@ -58,7 +58,6 @@ class ExecutionPool:
         self._reentrant = threading_ is Threading.REENTRANT
         self._device_lock = device_lock if threading_ is Threading.SERIAL else None
         self._shared: Execution | None = None
-        """The one for all threads, where the device allows it."""
         self._free: list[Execution] = []
         self._all: list[Execution] = []
         self._lock = threading.Lock()
@@ -67,6 +66,11 @@ class ExecutionPool:
     def memory_bytes(self) -> int:
         """Bytes of the program with its executions, of which there will be one at least."""
         return self._bytes * max(len(self._all), 1)
+
+    @property
+    def shared(self) -> Execution | None:
+        """The execution that all threads run in, where the device allows it; made by the first run."""
+        return self._shared
 
     def compute(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Run the program once, in an execution of its own for as long as it takes."""

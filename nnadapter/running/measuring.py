@@ -183,17 +183,23 @@ class Measurer:
             raise failure
 
     def _candidates(self, judged: Judged) -> list[Candidate]:
-        """Baselines and the cheapest, those that need a device that nobody named only if there is no other way."""
+        """Baselines and the cheapest, those that need a device that nobody named only if there is no other way.
+
+        What runs on the host alone comes first: it is one session, and thread pools are few (`sessions.pools`). Behind
+        a plan of many segments it would get none, be timed with one thread, and stay so for as long as it is kept.
+        """
         found = judged.placement.candidates()
         if self._compiler.options.fallback == "forbid":
             named = {target.name for target in self._compiler.targets if target.named}
             found = tuple(each for each in found if named.issuperset(each.placement)) or found
-        baselines = [each for each in found if each.name.startswith(_BASELINES)]
-        others = [each for each in found if each not in baselines]
-        return [*baselines, *others][:_MOST]
+        return sorted(found, key=_rank)[:_MOST]
 
 
 _BASELINES = ("all on ", "everything supported")
+
+
+def _rank(candidate: Candidate) -> int:
+    return next((rank for rank, name in enumerate(_BASELINES) if candidate.name.startswith(name)), len(_BASELINES))
 
 
 def _runner(compiled: Compiled, feed: Mapping[str, Any]) -> Callable[[], object]:

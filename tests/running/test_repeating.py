@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
+from nnadapter.drivers.onnxruntime.sessions import SessionExecution
 from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError, MissingInputError
 from nnadapter.running.repeating import Repeat
 from tests.models import numbers, parse
@@ -140,6 +141,45 @@ def test_what_the_step_does_not_make_is_not_handed_out_directly(direct, outputs)
             second[:] = 7
             np.testing.assert_array_equal(x, numbers(2))
     assert direct == [True, True]
+
+
+def test_a_plan_on_the_cpu_alone_hands_the_feed_over_as_it_is(session, direct, monkeypatch):
+    feed = {"w": W, "x": numbers(2, 3)}
+    session.run(None, feed)
+    monkeypatch.setattr(SessionExecution, "compute", lambda self, inputs: pytest.fail("named once more"))
+    for _ in range(2):
+        for got, wanted in zip(session.run(None, feed), expected(feed["x"]), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+    assert direct == [True, True]
+
+
+def test_what_the_model_does_not_read_is_not_handed_over(direct):
+    model = parse("""<ir_version: 10, opset_import: ["" : 17]>
+    g (float[2] x, float[3] unread) => (float[2] y) { y = Sin (x) }""")
+    feed = {"x": numbers(2), "unread": numbers(3)}
+    with nna.InferenceSession(model, devices=OFF, options=nna.Options(fallback="allow")) as session:
+        for _ in range(3):
+            np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_sin(feed["x"]))
+    assert direct == [True, True]
+
+
+def onnxruntime_sin(x):
+    model = parse("""<ir_version: 10, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Sin (x) }""")
+    return onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+
+
+def test_a_repeated_run_that_fails_on_the_cpu_is_told_in_our_words(direct):
+    model = parse("""<ir_version: 10, opset_import: ["" : 17]>
+    g (float[3] x, int64[1] i) => (float[1] y) { y = Gather (x, i) }""")
+    off = ("fake_npu", {"switched_off": "Gather"})
+    with nna.InferenceSession(model, devices=off, options=nna.Options(fallback="allow")) as session:
+        for _ in range(2):
+            session.run(None, {"x": numbers(3), "i": np.array([2])})
+        for _ in range(2):
+            with pytest.raises(InvalidInputError, match="ONNX Runtime failed on the CPU"):
+                session.run(None, {"x": numbers(3), "i": np.array([7])})
+        np.testing.assert_array_equal(session.run(None, {"x": numbers(3), "i": np.array([1])})[0], numbers(3)[1:2])
+    assert direct == [True, True]  # what fails does not come back
 
 
 def test_many_threads_and_shapes(session):

@@ -9,7 +9,7 @@ and runs in the caller's thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -38,15 +38,18 @@ class SessionExecution(Execution):
 
     def __init__(self, session: onnxruntime.InferenceSession, where: str) -> None:
         self._failure = f"ONNX Runtime failed on {where}"
-        self._inputs = tuple(value.name for value in session.get_inputs())
-        self._outputs = [value.name for value in session.get_outputs()]
+        self.input_names = tuple(value.name for value in session.get_inputs())
+        self.output_names = [value.name for value in session.get_outputs()]
         self._run = run_of(session)
 
     def compute(self, inputs: Sequence[Any]) -> Sequence[Array]:
         """See `Execution.compute`. Sequences and optionals pass as ONNX Runtime's Python objects."""
-        feeds = dict(zip(self._inputs, inputs, strict=True))
+        return self.run(self.output_names, dict(zip(self.input_names, inputs, strict=True)))
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Array]:
+        """Return the outputs of these names from the inputs by name: `compute`, for those who have them so."""
         try:
-            results: Sequence[Array] = self._run(self._outputs, feeds, run_options.get())
+            results: list[Array] = self._run(names, feeds, run_options.get())
         except Exception as error:
             ours = translation(error, self._failure, "check the inputs")
             if ours is error:

@@ -17,7 +17,7 @@ import onnxruntime
 from nnadapter.ir.operand import Array
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
 
-Run = Callable[[Sequence[str], Mapping[str, Any], Any], Sequence[Any]]
+Run = Callable[[Sequence[str], Mapping[str, Any], Any], list[Any]]
 """Output names, inputs by name, run options -> results."""
 
 _PLAIN = frozenset(
@@ -45,7 +45,7 @@ def run_of(session: onnxruntime.InferenceSession) -> Run:
 def run_by_memory(session: onnxruntime.InferenceSession) -> Run:
     """The same for a session of tensors, whatever their types."""
 
-    def run(names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> Sequence[Any]:
+    def run(names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> list[Any]:
         given = {name: _handed_over(array) for name, array in feeds.items()}
         return [_taken_back(value) for value in session.run_with_ort_values(names, given, options)]
 
