@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil, prod
+from typing import cast
 
 
 class GraphError(ValueError):
@@ -37,6 +38,8 @@ class Value:
         """The shape if every dimension is a known number, else None."""
         if self.shape is None:
             return None
+        if all(type(size) is int for size in self.shape):  # nearly always, and it is asked for very often
+            return cast("tuple[int, ...]", self.shape)
         dimensions = tuple(size for size in self.shape if size is not None and not isinstance(size, str))
         return dimensions if len(dimensions) == len(self.shape) else None
 

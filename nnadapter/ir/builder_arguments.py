@@ -88,6 +88,8 @@ def _check_quantised(which: str, result: QuantisedType) -> None:
 
 
 def _check_list(type_: str, name: str, given: object, kind: type | tuple[type, ...]) -> None:
+    if type(given) is tuple and not given:  # nearly always
+        return
     if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(each, kind) for each in given):
         expected = "names" if kind is str else "QuantisedType, or None,"
         raise InvalidModelError(f"{type_}: {name} is {given!r}, expected a list of {expected}")

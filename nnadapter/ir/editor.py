@@ -8,6 +8,7 @@ from is never touched. Each method costs what it changes, so a sweep with edits 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain, repeat
 
 from nnadapter.errors import InvalidModelError
@@ -32,7 +33,7 @@ class ModelEditor:
         """The model as it was."""
         self.changed = False
         """Something was edited."""
-        self.types = {operation.type for operation in model.operations}
+        self.types = set(model.operation_types)
         """Types of the operations that are or were there."""
         self._operands = list(model.operands)
         self._operations: list[Operation | None] = list(model.operations)
@@ -42,20 +43,20 @@ class ModelEditor:
         self._alias: dict[int, int] = {}
         self._producer = dict(model.producer)
         self._consumers: dict[int, dict[int, None]] = {}
-        for index, operation in enumerate(model.operations):
-            self._read(index, operation)
+        """Of operands that were asked for, or edited; the model knows the others'."""
         self._outputs = set(model.outputs)
-        self._names = {operand.name for operand in model.operands}
         self._numbers: dict[str, int] = {}
         self._unnamed: set[int] = set()
         self._derived: dict[tuple[int, Callable[[Array], Array]], int] = {}
 
     def sweep(self) -> Iterator[int]:
         """Go through the operations of the original model that are still there; what is added stands before each."""
+        operations = self._operations
         for position in range(len(self.model.operations)):
-            if self._operations[position] is not None:
+            if operations[position] is not None:
                 self._position = position
-                self._resolve(position)
+                if self._alias:
+                    self._resolve(position)
                 yield position
         self._position = len(self.model.operations)
 
@@ -83,7 +84,7 @@ class ModelEditor:
 
     def consumers(self, operand: int) -> Mapping[int, None]:
         """The operations that read the operand, as the keys."""
-        return self._consumers.get(operand, {})
+        return self._readers(operand)
 
     def is_output(self, operand: int) -> bool:
         """True for an operand that is a model output."""
@@ -156,7 +157,7 @@ class ModelEditor:
         for index in operations:
             operation = self.operation(index)
             for operand in operation.inputs:
-                self._consumers.get(operand, {}).pop(index, None)
+                self._readers(operand).pop(index, None)
             for operand in operation.outputs:
                 del self._producer[operand]
             self._operations[index] = None
@@ -199,7 +200,8 @@ class ModelEditor:
         if self.is_output(old):
             self._outputs.discard(old)
             self._outputs.add(new)
-        self._consumers.setdefault(new, {}).update(self._consumers.pop(old, {}))
+        self._readers(new).update(self._readers(old))
+        self._consumers[old] = {}
         self._alias[old] = new
         self.changed = True
 
@@ -212,8 +214,9 @@ class ModelEditor:
         if not self.changed:
             return self.model
         order = [index for index in self._order() if self._operations[index] is not None]
-        for index in order:
-            self._resolve(index)
+        if self._alias:
+            for index in order:
+                self._resolve(index)
         outputs = tuple(self._resolved(operand) for operand in self.model.outputs)
         used = {
             operand for index in order for operand in (*self.operation(index).inputs, *self.operation(index).outputs)
@@ -249,7 +252,8 @@ class ModelEditor:
 
     def _renumbered(self, index: int, new: Mapping[int, int]) -> Operation:
         old = self.operation(index)
-        inputs, outputs = (tuple(map(new.__getitem__, operands)) for operands in (old.inputs, old.outputs))
+        number = new.__getitem__
+        inputs, outputs = tuple(map(number, old.inputs)), tuple(map(number, old.outputs))
         return Operation(old.type, inputs, outputs, old.attributes, _flat(self._origins[index]))
 
     def _named(self, index: int) -> Operand:
@@ -276,7 +280,17 @@ class ModelEditor:
     def _read(self, index: int, operation: Operation) -> None:
         for operand in operation.inputs:
             if operand != ABSENT:
-                self._consumers.setdefault(operand, {})[index] = None
+                self._readers(operand)[index] = None
+
+    def _readers(self, operand: int) -> dict[int, None]:
+        found = self._consumers.get(operand)
+        if found is None:
+            found = self._consumers[operand] = dict.fromkeys(self.model.consumers.get(operand, ()))
+        return found
+
+    @cached_property
+    def _names(self) -> set[str]:
+        return {operand.name for operand in self.model.operands}
 
     def _add(self, operand: Operand) -> int:
         self._operands.append(operand)

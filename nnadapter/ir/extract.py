@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Lifetime, Operand
@@ -15,21 +16,31 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
     2. `inputs` and `outputs` are operands of the whole model, in the order the new model shall have them.
     3. Lifetimes are set anew: an operand in `inputs` is a model input, one in `outputs` a model output.
     """
+    given, wanted = frozenset(inputs), frozenset(outputs)
     touched = dict.fromkeys((*inputs, *outputs))
     for index in operations:
         touched.update(dict.fromkeys(model.operations[index].inputs))
         touched.update(dict.fromkeys(model.operations[index].outputs))
     touched.pop(ABSENT, None)
     kept = sorted(touched)
+    # A part of a sound model is sound if its operations stand in order and nothing that they read is missing.
+    made = {operand for index in operations for operand in model.operations[index].outputs}
+    is_sound = (
+        model.is_sound
+        and all(one < other for one, other in pairwise(operations))
+        and all(
+            index in made or index in given or model.operands[index].lifetime is Lifetime.CONSTANT for index in kept
+        )
+    )
     position = {operand: new for new, operand in enumerate(kept)}
     position[ABSENT] = ABSENT
-    given, wanted = frozenset(inputs), frozenset(outputs)
-    return Model(
+    part = Model(
         tuple(_placed(model.operands[index], index in given, index in wanted) for index in kept),
         tuple(_moved(model.operations[index], position) for index in operations),
         tuple(position[index] for index in inputs),
         tuple(position[index] for index in outputs),
     )
+    return part.found_sound() if is_sound else part
 
 
 def _placed(operand: Operand, given: bool, wanted: bool) -> Operand:

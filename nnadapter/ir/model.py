@@ -64,6 +64,8 @@ class Model:
     varying: tuple[tuple[int, ...], ...] = ()
     """Places in `ir.structure.numbers` that change with the shapes of the ONNX model's inputs, those that always hold
     the same number together: a hint to compilers that compile once for many sizes. Empty if nothing is known."""
+    is_sound: bool = field(default=False, init=False, repr=False)
+    """It was checked, or is made of what was; see `ir.verify`."""
 
     def type_of(self, operand: int) -> OperandType | None:
         """The type of an operand, or None for `ABSENT`."""
@@ -99,6 +101,16 @@ class Model:
         model = Model(operands, operations, self.inputs, self.outputs, varying)
         model.__dict__["structure"] = self.structure
         return model
+
+    def found_sound(self) -> Model:
+        """The model, after whoever made it or looked at it found that it does not contradict itself."""
+        object.__setattr__(self, "is_sound", True)
+        return self
+
+    @cached_property
+    def operation_types(self) -> frozenset[str]:
+        """Types of all operations."""
+        return frozenset(operation.type for operation in self.operations)
 
     @cached_property
     def producer(self) -> Mapping[int, int]:

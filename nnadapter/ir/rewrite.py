@@ -41,8 +41,7 @@ def rewrite(model: Model, rules: Sequence[Rule]) -> Model:
     2. What was replaced can be a part of a later match, so a chain of foldable operations folds in one sweep.
     3. An output of the match keeps its name, and stays a model output if it was one.
     """
-    types = {operation.type for operation in model.operations}
-    if not any(rule.may_apply(types) for rule in rules):
+    if not any(rule.may_apply(model.operation_types) for rule in rules):
         return model
     by_type: dict[str, list[Rule]] = {}
     for rule in rules:
@@ -50,7 +49,9 @@ def rewrite(model: Model, rules: Sequence[Rule]) -> Model:
             by_type.setdefault(type_, []).append(rule)
     editor = ModelEditor(model)
     for index in editor.sweep():
-        _apply(editor, index, by_type.get(editor.operation(index).type, ()))
+        candidates = by_type.get(editor.operation(index).type)
+        if candidates:
+            _apply(editor, index, candidates)
     return editor.finish()
 
 

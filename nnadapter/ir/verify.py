@@ -165,9 +165,13 @@ def verify(model: Model) -> None:
     4. Operations, in order: known types, complete attributes, inputs that exist by then, outputs made once, and of
        the types that the schema infers.
 
+    A model is checked once; one that a `ModelBuilder` made, or a part of one that was checked, was checked before.
+
     Raises:
         InvalidModelError: the first thing that is wrong, with the operand or operation that it concerns.
     """
+    if model.is_sound:
+        return
     check_well_formed(model)
     _check_names(model)
     for operand in model.operands:
@@ -186,6 +190,7 @@ def verify(model: Model) -> None:
         raise InvalidModelError(
             f"operand {index} {operand.name!r} is {operand.lifetime.value}, expected an operation that makes it"
         )
+    model.found_sound()
 
 
 _GIVEN = frozenset({Lifetime.CONSTANT, Lifetime.MODEL_INPUT})

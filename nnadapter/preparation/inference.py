@@ -61,6 +61,10 @@ class Inference:
         """Whether a rule is for some node of the model."""
         return bool(self.rules) and any((node.domain, node.op_type) in self.rules for node in self._nodes)
 
+    def states_already(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether the model itself gives its inputs these shapes."""
+        return all(value_of(value).static_shape == shapes[value.name] for value in self._inputs if value.name in shapes)
+
     def values(
         self,
         shapes: Mapping[str, tuple[int, ...]],

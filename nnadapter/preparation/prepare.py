@@ -70,6 +70,8 @@ class Prepared:
     evaluated: frozenset[int]
     """Positions of the nodes that were evaluated for `constants`."""
     inference: Inference
+    values: Mapping[str, Value]
+    """What is known of values whatever the shapes of inputs, before anything was folded."""
     defaults: Mapping[str, Array]
     """Contents of inputs that need not be fed: initialisers that are inputs as well."""
     given: Prepared | None = None
@@ -167,7 +169,7 @@ def prepare_again(model: onnx.ModelProto, origins: Sequence[str], rules: Rules =
     everything = range(len(nodes))
     values = inference.values({}, initialisers, everything)
     found, evaluated = _fold(model, graph, nodes, initialisers, everything, values, ONCE_BYTES)
-    return Prepared(model, graph, nodes, {**initialisers, **found}, evaluated, inference, defaults)
+    return Prepared(model, graph, nodes, {**initialisers, **found}, evaluated, inference, values, defaults)
 
 
 def _read_node(proto: onnx.NodeProto, node: Node, opset: int) -> OnnxNode:
@@ -198,6 +200,9 @@ def specialise(prepared: Prepared, shapes: Shapes) -> Specialised:
             evaluated |= onward.go(shapes, known, left, added)
             stated.update(onward.stated)
             left = _reached(graph, known)
+        if not (number or stated or evaluated) and _is_as_prepared(prepared, shapes, left):
+            values = prepared.values
+            break
         values = prepared.inference.values(shapes, known, left, stated)
         found, newly = _fold(prepared.model, graph, prepared.nodes, known, left, values, PER_SHAPE_BYTES)
         evaluated |= newly
@@ -207,6 +212,11 @@ def specialise(prepared: Prepared, shapes: Shapes) -> Specialised:
             break
         left = _reached(graph, known)
     return _specialised(prepared, known, evaluated, values)
+
+
+def _is_as_prepared(prepared: Prepared, shapes: Shapes, left: Sequence[int]) -> bool:
+    """Whether these shapes tell nothing that the model does not, and every node is left: then there is no news."""
+    return len(left) == len(prepared.graph.nodes) and prepared.inference.states_already(shapes)
 
 
 def _specialised(

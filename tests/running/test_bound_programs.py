@@ -1,5 +1,7 @@
 """Layers that differ in weights alone run one program, each with its own."""
 
+from itertools import pairwise
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -16,7 +18,7 @@ def layers(*, widths: tuple[int, ...] = (3,) * (LAYERS + 1), scale: float = 0.5)
     """Layers on the device with Sinh between them, which it shall not have."""
     generator = np.random.default_rng(0)
     lines, weights = [], []
-    for number, (before, after) in enumerate(zip(widths, widths[1:], strict=False)):
+    for number, (before, after) in enumerate(pairwise(widths)):
         values = ", ".join(f"{scale * value:.3f}" for value in generator.normal(size=before * after))
         weights.append(f"float[{before},{after}] w{number} = {{{values}}}")
         lines += [f"m{number} = MatMul (x{number}, w{number})", f"r{number} = Relu (m{number})"]

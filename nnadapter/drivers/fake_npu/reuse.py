@@ -127,7 +127,8 @@ class LoweringTemplate:
             for place in places:
                 traced[place] = variable
         self._arrays = ArrayTrace(constants(model))
-        of_any = with_constants(with_numbers(model, traced), self._arrays.variables())
+        sized = with_numbers(model, traced) if variables else model
+        of_any = with_constants(sized, self._arrays.variables())
         self._lowered = lower(of_any, half_precision=half_precision)
         contents = self._arrays.finish()
         graph = self._lowered.graph

@@ -88,7 +88,8 @@ def run_passes(
         InvalidOptionError: there is no pass of that name.
         PassError: a pass made something that is no sound model, or no model.
     """
-    for name, function in [_named(each, own) for each in passes]:
+    known = {**PASSES, **own}
+    for name, function in [_named(each, known) for each in passes]:
         after = _applied(name, function, model)
         if check is not None:
             check(name, model, after)
@@ -119,10 +120,9 @@ def all_of(*observers: Observer) -> Observer:
     return observe
 
 
-def _named(each: str | Pass, own: Mapping[str, Pass]) -> tuple[str, Pass]:
+def _named(each: str | Pass, known: Mapping[str, Pass]) -> tuple[str, Pass]:
     if not isinstance(each, str):
         return getattr(each, "__name__", repr(each)), each
-    known = {**PASSES, **own}
     if each not in known:
         raise InvalidOptionError(f"there is no pass {each!r}; {close_names(each, known)}")
     return each, known[each]

@@ -25,7 +25,8 @@ def listed_index_out_of_range(random: Random, model: Model) -> Mutated:
     """An input or output of the model that is no operand."""
     name, index = random.choice(("inputs", "outputs")), random.choice((-1, len(model.operands), None, 0.0))
     listed = (*getattr(model, name), index)
-    return replace(model, **{name: listed}), f"model {name[:-1]} {index!r} is no operand"
+    mutated = replace(model, inputs=listed) if name == "inputs" else replace(model, outputs=listed)
+    return mutated, f"model {name[:-1]} {index!r} is no operand"
 
 
 def input_twice(random: Random, model: Model) -> Mutated:
