@@ -1,6 +1,6 @@
 """How few segments, how cheap a placement, how fast: the partitioner beside brute force, bounds and others.
 
-    python benchmarks/partition.py [segments] [peers MODEL...] [placement] [speed] [growth] [memory]
+    python benchmarks/partition.py [segments] [peers MODEL...] [placement] [repeats] [speed] [growth] [memory]
 
 One figure per word, all of them without. Masks and prices are random, by seed; graphs are those of the tests.
 """
@@ -36,6 +36,7 @@ from partition.sequences import schedule
 from tests.partition.brute_force import fewest_segments
 from tests.partition.generated_graphs import FAMILIES, random_prices, transformer, woven
 from tests.partition.peers import nnadapter_clusters, tflite_subsets, torch_fx_partitions
+from tests.partition.repeating import blocks_of, kind_prices, repeating
 from tests.partition.test_peers import masks, random_case
 
 LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
@@ -139,6 +140,33 @@ def _best(graph: Graph, prices: Prices) -> float:
     return float(price_many(graph, aligned(graph, prices), every).min())
 
 
+def repeats(arguments: argparse.Namespace) -> str:
+    """Layers that repeat, solved once, beside the same graph solved as a whole."""
+    rows = []
+    for devices, layers, size in ((2, 24, 14), (2, 50, 20), (2, 100, 10), (2, 100, 50), (3, 24, 14), (3, 50, 20)):
+        found = np.array([_repeated(seed, devices, layers, size) for seed in range(24 // devices)])
+        more, whole, folded = found[:, 0], *found[:, 1:].mean(axis=0)
+        shares = [f"{each:+.2%}" for each in (more.mean(), more.max(), more.min())]
+        rows.append([devices, layers, size, len(found), *shares, f"{whole:.2f}", f"{folded:.2f}"])
+    head = ["devices", "layers", "nodes each", "graphs", "cost against the whole", "most", "least"]
+    return table([*head, "whole s", "folded s"], rows)
+
+
+def _repeated(seed: int, devices: int, layers: int, size: int) -> tuple[float, float, float]:
+    graph = repeating(layers, size, seed, outside=3)
+    names, launch = ("npu", "gpu", "cpu")[3 - devices :], list(LAUNCHES.values())[seed % 3]
+    prices = kind_prices(graph, seed, devices=names, launch=launch, transfer=(1.0, 0.25, 0.05)[seed // 3 % 3])
+    blocks = blocks_of(graph)
+    graph.derive()
+    started = time.perf_counter()
+    whole = place_by_latency(graph, prices)
+    between = time.perf_counter()
+    folded = place_by_latency(graph, prices, blocks=blocks)
+    ended = time.perf_counter()
+    assert max(whole.bound, folded.bound) <= min(whole.cost, folded.cost) * (1 + 1e-9)
+    return folded.cost / whole.cost - 1, between - started, ended - between
+
+
 def speed(arguments: argparse.Namespace) -> str:
     """From finished verdicts to the plan."""
     rows = []
@@ -230,6 +258,7 @@ FIGURES: dict[str, Callable[[argparse.Namespace], str]] = {
     "segments": segments,
     "peers": peers,
     "placement": placement,
+    "repeats": repeats,
     "speed": speed,
     "growth": growth,
     "memory": memory,

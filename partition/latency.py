@@ -18,6 +18,7 @@ from partition.graph import Graph, GraphError
 from partition.penalties import placement_costs
 from partition.placement import refuse_homeless
 from partition.pricing import Prices, aligned
+from partition.repeats import place_repeats
 from partition.search import enumerable, enumerate_placements
 from partition.several_devices import place_on_several
 from partition.two_devices import Found, Named, place_on_two
@@ -73,6 +74,8 @@ class Placed:
     candidates: tuple[Candidate, ...]
     """Distinct placements, cheapest first, this one being the first. "all on HOST" and "everything supported" are among
     them where they can run; where one of them was found by another way too, it goes by these names."""
+    repeats: tuple[int, ...] = ()
+    """Per run of repeats of which a few were solved for all (`partition.repeats`), how many they are."""
 
     @property
     def gap(self) -> float:
@@ -90,7 +93,8 @@ def place_by_latency(
     Atoms that one device alone takes, and atoms that a value joins which may not cross, are merged first. If what is
     left has few placements on two devices, all are priced. Else two devices are placed as `place_on_two` says, more
     devices as `place_on_several` says. The result depends on nothing but the arguments; the work is bounded by atoms
-    touched, so its time grows linearly. Of placements that cost the same, one that treats the repeats of a block alike
+    touched, so its time grows linearly. Of a graph that is little but repeats, one repeat of each block is solved
+    (`partition.repeats`). Of placements that cost the same, one that treats the repeats of a block alike
     is returned.
 
     Args:
@@ -111,13 +115,20 @@ def place_by_latency(
         return Placed(placement=(), cost=0.0, bound=0.0, bound_kind=BoundKind.ONE_DEVICE, candidates=())
     useful = _useful(ordered)
     starts = _baselines(useful)
-    found, kind = _solve(graph, useful, starts, enumerate_few)
+    found, kind = _solve(graph, useful, starts, blocks, enumerate_few)
     candidates = _candidates(graph, useful, found.placements, len(starts), blocks) if found else ()
     if found is None or not candidates:
         raise GraphError(_no_way(ordered))
     best = candidates[0]
     bound = best.cost if found.bound >= best.cost * _ROUNDING else found.bound * _ROUNDING
-    return Placed(placement=best.placement, cost=best.cost, bound=bound, bound_kind=kind, candidates=candidates)
+    return Placed(
+        placement=best.placement,
+        cost=best.cost,
+        bound=bound,
+        bound_kind=kind,
+        candidates=candidates,
+        repeats=found.repeats,
+    )
 
 
 def _useful(prices: Prices) -> Prices:
@@ -139,15 +150,16 @@ def _baselines(prices: Prices) -> tuple[Named, ...]:
 
 
 def _solve(
-    graph: Graph, prices: Prices, starts: tuple[Named, ...], enumerate_few: bool
+    graph: Graph, prices: Prices, starts: tuple[Named, ...], blocks: Sequence[Blocks], enumerate_few: bool
 ) -> tuple[Found | None, BoundKind]:
     if len(prices.devices) == 1:
         return Found(starts, float("inf")), BoundKind.ONE_DEVICE
     if len(prices.devices) > 2:
-        return place_on_several(graph, prices, starts), BoundKind.DECOMPOSITION
+        found = place_repeats(graph, prices, starts, blocks) or place_on_several(graph, prices, starts)
+        return found, BoundKind.DECOMPOSITION
     movable = np.flatnonzero(np.isfinite(prices.run).all(axis=0))
     if not enumerate_few or not enumerable(graph, movable):
-        return place_on_two(graph, prices, starts), BoundKind.CUT
+        return place_repeats(graph, prices, starts, blocks) or place_on_two(graph, prices, starts), BoundKind.CUT
     best = enumerate_placements(graph, prices, starts[-1][1], movable)
     return Found((*starts, ("enumeration", best)), float("inf")), BoundKind.ENUMERATION
 

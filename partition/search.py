@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -24,6 +25,33 @@ _REAL = 1 - 1e-12
 """What a placement must cost, as a share of another, to count as cheaper: less is rounding."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Costs:
+    """What placements on two devices cost, many at once."""
+
+    graph: Graph
+    prices: Prices
+    """Columns in the order of the graph's topology."""
+    home: Indices | None = None
+    """[atoms] Where placements are of a shorter graph: the atom there that stands for each one here."""
+
+    @property
+    def atoms(self) -> int:
+        """Atoms that one placement touches."""
+        return len(self.graph.atoms)
+
+    @property
+    def at_once(self) -> int:
+        """How many placements are best priced together."""
+        return max(1, _AT_ONCE // max(1, len(topology_of(self.graph).reader), self.atoms))
+
+    def of(self, rows: Rows) -> Seconds:
+        """Return the seconds [placements] of rows [atoms, placements]."""
+        blocks = (rows[:, start : start + self.at_once] for start in range(0, rows.shape[1], self.at_once))
+        homes = (block if self.home is None else block[self.home] for block in blocks)
+        return np.concatenate([price_many(self.graph, self.prices, each) for each in homes])
+
+
 def enumerable(graph: Graph, movable: Indices) -> bool:
     """Whether all placements of `movable` atoms are few enough to be priced."""
     return (
@@ -38,11 +66,11 @@ def enumerate_placements(graph: Graph, prices: Prices, rows: Rows, movable: Indi
     numbers = np.arange(2 ** len(movable))
     every = np.repeat(rows[:, None], len(numbers), axis=1)
     every[movable] = (numbers >> np.arange(len(movable))[:, None]) & 1
-    best: Rows = every[:, int(_priced(graph, prices, every).argmin())]
+    best: Rows = every[:, int(Costs(graph, prices).of(every).argmin())]
     return best
 
 
-def improve(graph: Graph, prices: Prices, rows: Rows, movable: Indices, work: int) -> tuple[Rows, int]:
+def improve(graph: Graph, costs: Costs, rows: Rows, movable: Indices, work: int) -> tuple[Rows, int]:
     """Move atoms to the other device as long as that makes a placement cheaper.
 
     A move takes an atom, two atoms of one device that read from each other, a segment, or a connected part of one. All
@@ -51,7 +79,7 @@ def improve(graph: Graph, prices: Prices, rows: Rows, movable: Indices, work: in
 
     Args:
         graph: the graph.
-        prices: of two devices, columns in the order of the graph's topology.
+        costs: of placements of its atoms; they may be those of a longer graph.
         rows: [atoms] the placement to start from.
         movable: atoms that both devices take.
         work: atoms that may be touched. A round is not begun that needs more than what is left.
@@ -62,19 +90,19 @@ def improve(graph: Graph, prices: Prices, rows: Rows, movable: Indices, work: in
     free = np.zeros(len(rows), np.bool_)
     free[movable] = True
     cost = float("inf")
-    while len(movable) * len(rows) <= work:
+    while len(movable) * costs.atoms <= work:
         moves = list(_moves(graph, rows, free))
-        cost = cost if np.isfinite(cost) else float(price_many(graph, prices, rows[:, None])[0])
-        if not moves or len(moves) * len(rows) > work:
+        cost = cost if np.isfinite(cost) else float(costs.of(rows[:, None])[0])
+        if not moves or len(moves) * costs.atoms > work:
             break
-        work -= len(moves) * len(rows)
-        after = _priced_moves(graph, prices, rows, moves)
+        work -= len(moves) * costs.atoms
+        after = _priced_moves(costs, rows, moves)
         better = np.argsort(after, kind="stable")[: int((after < cost * _REAL).sum())]
         if not len(better):
             break
         together = _together(rows, [moves[int(move)] for move in better])
-        costs = _priced(graph, prices, together)
-        rows, cost = together[:, int(costs.argmin())], float(costs.min())
+        found = costs.of(together)
+        rows, cost = together[:, int(found.argmin())], float(found.min())
     return rows, work
 
 
@@ -113,23 +141,16 @@ def _parts(graph: Graph, rows: Rows) -> Iterator[Indices]:
     yield from (piece for piece in pieces if len(piece) < len(segments[home[piece[0]]].atoms))
 
 
-def _priced_moves(graph: Graph, prices: Prices, rows: Rows, moves: Sequence[Indices]) -> Seconds:
-    width = max(1, _AT_ONCE // max(1, len(topology_of(graph).reader), len(rows)))
-    costs = []
-    for start in range(0, len(moves), width):
-        block = moves[start : start + width]
+def _priced_moves(costs: Costs, rows: Rows, moves: Sequence[Indices]) -> Seconds:
+    found = []
+    for start in range(0, len(moves), costs.at_once):
+        block = moves[start : start + costs.at_once]
         changed = np.repeat(rows[:, None], len(block), axis=1)
         atoms = np.concatenate(block)
         columns = np.repeat(np.arange(len(block)), [len(move) for move in block])
         changed[atoms, columns] = 1 - changed[atoms, columns]
-        costs.append(price_many(graph, prices, changed))
-    return np.concatenate(costs)
-
-
-def _priced(graph: Graph, prices: Prices, rows: Rows) -> Seconds:
-    width = max(1, _AT_ONCE // max(1, len(topology_of(graph).reader), len(rows)))
-    blocks = range(0, rows.shape[1], width)
-    return np.concatenate([price_many(graph, prices, rows[:, start : start + width]) for start in blocks])
+        found.append(costs.of(changed))
+    return np.concatenate(found)
 
 
 def _together(rows: Rows, moves: Sequence[Indices]) -> Rows:

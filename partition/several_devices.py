@@ -6,8 +6,9 @@ Source of the moves: Y. Boykov, O. Veksler, R. Zabih, Fast Approximate Energy Mi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -45,11 +46,25 @@ _REAL = 1 - 1e-12
 def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> Found | None:
     """Return placements on three or more devices and a lower bound; None if there is no placement.
 
+    The placements are those of `moved_on_several`, the bound is that of `bound_on_several`.
+
+    Args:
+        graph: the graph; it has an atom.
+        prices: of three or more devices, columns in the order of the graph's topology.
+        starts: placements to begin with.
+    """
+    found = moved_on_several(graph, prices, starts)
+    best = found[-1][1]
+    bound = bound_on_several(graph, prices, best, searching_cost(graph, penalised(graph, prices), best))
+    return None if bound is None else Found(found, bound)
+
+
+def moved_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> tuple[Named, ...]:
+    """Return placements on three or more devices, the one that looks cheapest at the end.
+
     1. Starts: those given, every atom on its cheapest device, and the best placement on the host and one other device.
     2. From each of the cheapest starts: for every pair of devices, one exact cut over the atoms on either, the others
        staying where they are; kept if the true price falls; until no pair helps. Then atoms are moved one by one.
-
-    The bound is that of `_bound`.
 
     Args:
         graph: the graph; it has an atom.
@@ -58,28 +73,45 @@ def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) ->
     """
     cheapest = prices.run.argmin(axis=0).astype(np.int8)
     named = [*starts, ("cheapest device per atom", cheapest), *_pairs(graph, prices)]
-    soft = penalised(graph, prices)
-    costs = [_price(graph, soft, rows) for _, rows in named]
-    starts_kept = _STARTS[topology_of(graph).atoms > _EXACT]
-    chosen = sorted(range(len(named)), key=costs.__getitem__)[:starts_kept]
-    improved = [_moved(graph, prices, soft, named[at], costs[at]) for at in chosen]
+    cost_of = partial(searching_cost, graph, penalised(graph, prices))
+    costs = [cost_of(rows) for _, rows in named]
+    atoms = topology_of(graph).atoms
+    chosen = sorted(range(len(named)), key=costs.__getitem__)[: _STARTS[atoms > _EXACT]]
+    improved = [_moved(graph, prices, named[at], cost_of, atoms) for at in chosen]
     (name, rows), cost = min(improved, key=lambda found: found[1])
-    final = (f"{name}, atoms moved", _flipped(graph, soft, rows, cost))
-    bound = _bound(graph, prices, final[1], _price(graph, soft, final[1]))
-    if bound is None:
-        return None
-    return Found((*named, *(found for found, _ in improved), final), bound)
+    final = (f"{name}, atoms moved", _flipped(prices, rows, cost, cost_of, atoms))
+    return (*named, *(found for found, _ in improved), final)
 
 
-def _bound(graph: Graph, prices: Prices, best: Rows, cost: float) -> float | None:
+def moved_from(graph: Graph, prices: Prices, start: Named, cost_of: Callable[[Rows], float], touched: int) -> Named:
+    """Return a placement after moves between pairs of devices and of single atoms, those that `cost_of` finds cheaper.
+
+    Args:
+        graph: the graph; it has an atom.
+        prices: of three or more devices, columns in the order of the graph's topology.
+        start: the placement to begin with.
+        cost_of: seconds that a placement takes.
+        touched: atoms that `cost_of` looks at.
+    """
+    (name, rows), cost = _moved(graph, prices, start, cost_of, touched)
+    return f"{name}, atoms moved", _flipped(prices, rows, cost, cost_of, touched)
+
+
+def bound_on_several(graph: Graph, prices: Prices, best: Rows, cost: float) -> float | None:
     """Return a lower bound of the cost of every placement; None if there is no placement.
 
     A placement on one device alone has one segment, and its price is known. Any other one costs at least what
     `_decomposed` says without launches and, as two devices have a segment, the two cheapest launches; and any costs at
     least what `_decomposed` says with launches along a path.
+
+    Args:
+        graph: the graph; it has an atom.
+        prices: of three or more devices, columns in the order of the graph's topology.
+        best: [atoms] a good placement.
+        cost: seconds that it takes.
     """
     rows = range(len(prices.devices))
-    alone = [_price(graph, prices, np.full(len(best), row, np.int8)) for row in rows]
+    alone = [searching_cost(graph, prices, np.full(len(best), row, np.int8)) for row in rows]
     plain = _decomposed(graph, replace(prices, launch=np.zeros(len(rows))), best, cost)
     if plain is None:
         return None
@@ -87,8 +119,8 @@ def _bound(graph: Graph, prices: Prices, best: Rows, cost: float) -> float | Non
     return min(*alone, max(plain + float(np.sort(prices.launch)[:2].sum()), launched))
 
 
-def _price(graph: Graph, prices: Prices, rows: Rows) -> float:
-    """The cost while searching: of large graphs with segments found greedily, which are a few more."""
+def searching_cost(graph: Graph, prices: Prices, rows: Rows) -> float:
+    """Return the seconds of a placement [atoms], of large graphs with segments found greedily, which are a few more."""
     placement = [prices.devices[row] for row in rows.tolist()]
     if topology_of(graph).atoms <= _EXACT:
         return price(graph, prices, placement)
@@ -112,18 +144,21 @@ def _pairs(graph: Graph, prices: Prices) -> Iterator[Named]:
             yield f"{names[0]} and {names[1]}", np.array(rows, np.int8)[found.placements[int(costs.argmin())][1]]
 
 
-def _moved(graph: Graph, prices: Prices, soft: Prices, start: Named, cost: float) -> tuple[Named, float]:
+def _moved(
+    graph: Graph, prices: Prices, start: Named, cost_of: Callable[[Rows], float], touched: int
+) -> tuple[Named, float]:
     topology = topology_of(graph)
     name, rows = start
+    cost = cost_of(rows)
     pairs = list(combinations(range(len(prices.devices)), 2))
-    tries, idle, turn = max(len(pairs), _MOVE_WORK // topology.atoms), 0, 0
+    tries, idle, turn = max(len(pairs), _MOVE_WORK // touched), 0, 0
     while idle < len(pairs) * len(_SHARES) and turn < tries:
         share, pair = _SHARES[turn // len(pairs) % len(_SHARES)], pairs[turn % len(pairs)]
         swapped = _swapped(topology, prices, rows, pair, share)
         turn, idle = turn + 1, idle + 1
         if swapped is None or np.array_equal(swapped, rows):
             continue
-        after = _price(graph, soft, swapped)
+        after = cost_of(swapped)
         if after < cost * _REAL:
             rows, cost, idle = swapped, after, 0
     return (f"moves from {name}", rows), cost
@@ -138,7 +173,7 @@ def _swapped(topology: Topology, prices: Prices, rows: Rows, pair: tuple[int, in
     return np.where(active, np.where(found.second, pair[1], pair[0]), rows).astype(np.int8)
 
 
-def _flipped(graph: Graph, prices: Prices, rows: Rows, cost: float) -> Rows:
+def _flipped(prices: Prices, rows: Rows, cost: float, cost_of: Callable[[Rows], float], touched: int) -> Rows:
     """Move single atoms to other devices while that helps and the work lasts."""
     work = _FLIP_WORK
     atoms = np.flatnonzero(np.isfinite(prices.run).sum(axis=0) > 1).tolist()
@@ -147,10 +182,10 @@ def _flipped(graph: Graph, prices: Prices, rows: Rows, cost: float) -> Rows:
         atom = atoms[at % len(atoms)]
         at, since = at + 1, since + 1
         for row in np.flatnonzero(np.isfinite(prices.run[:, atom])).tolist():
-            work -= len(rows)
+            work -= touched
             changed = rows.copy()
             changed[atom] = row
-            after = _price(graph, prices, changed) if row != rows[atom] and work > 0 else cost
+            after = cost_of(changed) if row != rows[atom] and work > 0 else cost
             if after < cost * _REAL:
                 rows, cost, since = changed, after, 0
     return rows

@@ -47,8 +47,12 @@ RANKS = [
         "partition.penalties",
         "partition.search",
     ),
-    ("partition.two_devices",),
+    (
+        "partition.folding",
+        "partition.two_devices",
+    ),
     ("partition.several_devices",),
+    ("partition.repeats",),
     ("partition.latency",),
     ("partition",),
     ("nnadapter.errors",),

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from nnadapter.reports.facts import PartitionReport
 
 _INDENT = " " * 11
+_NAMES = 42
+"""Characters of the column of names, at least."""
 
 
 def cost_lines(report: PartitionReport) -> Iterator[str]:
@@ -31,8 +33,9 @@ def cost_lines(report: PartitionReport) -> Iterator[str]:
         yield from wrapped(cost.note, _INDENT)
     if cost.candidates:
         yield ""
-        yield f"{'weighed':<42}{'predicted':>12}{'measured':>12}"
-        yield from (_candidate(candidate) for candidate in cost.candidates)
+        width = max(_NAMES, *(len(candidate.name) + 1 for candidate in cost.candidates))
+        yield f"{'weighed':<{width}}{'predicted':>12}{'measured':>12}"
+        yield from (_candidate(candidate, width) for candidate in cost.candidates)
 
 
 def cost_sentence(cost: CostFacts) -> str:
@@ -67,11 +70,11 @@ def cpu_sentence(cost: CostFacts) -> str:
     )
 
 
-def _candidate(candidate: CandidateFacts) -> str:
+def _candidate(candidate: CandidateFacts, width: int) -> str:
     predicted, measured = (
         "-" if seconds is None else duration(seconds) for seconds in (candidate.seconds, candidate.measured_seconds)
     )
-    return f"{candidate.name:<42}{predicted:>12}{measured:>12}"
+    return f"{candidate.name:<{width}}{predicted:>12}{measured:>12}"
 
 
 def rule_lines(report: PartitionReport) -> Iterator[str]:

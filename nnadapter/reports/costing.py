@@ -9,7 +9,7 @@ from nnadapter.costs.device_costs import Source
 from nnadapter.drivers.selection import CPU
 from nnadapter.planning.judged import Analysis
 from nnadapter.reports.cost_facts import CandidateFacts, CostFacts
-from partition.latency import BoundKind
+from partition.latency import BoundKind, Placed
 
 if TYPE_CHECKING:
     from nnadapter.running.compilation import Timed
@@ -20,6 +20,8 @@ _BOUNDS = {
     BoundKind.DECOMPOSITION: "a minimum cut for each device",
     BoundKind.ONE_DEVICE: "there is one placement",
 }
+_RUNS = 3
+"""Runs of repeats that a note counts."""
 
 
 def unknown_costs(analysis: Analysis) -> str:
@@ -48,7 +50,7 @@ def cost_facts(analysis: Analysis) -> CostFacts:
         sources={name: str(source) for name, source in price.table.sources.items()},
         candidates=tuple(CandidateFacts(name=each.name, seconds=each.cost) for each in predicted),
         all_cpu_seconds=price.on_cpu,
-        note=_sentences((*price.table.notes, _uneven(price.table.sources), _limited(analysis))),
+        note=_sentences((*price.table.notes, _uneven(price.table.sources), _repeats(placed), _limited(analysis))),
     )
 
 
@@ -77,6 +79,13 @@ def _uneven(sources: Mapping[str, Source]) -> str:
     if Source.CALIBRATED not in sources.values() or sources.get(CPU) is not Source.MODELLED:
         return ""
     return f"the CPU's costs are a cautious guess; `nnadapter calibrate {CPU}` measures them"
+
+
+def _repeats(placed: Placed | None) -> str:
+    runs = placed.repeats if placed is not None else ()
+    if not runs:
+        return ""
+    return f"placement solved a few of {' and of '.join(map(str, runs[:_RUNS]))} repeats that are alike, and priced all"
 
 
 def _limited(analysis: Analysis) -> str:
