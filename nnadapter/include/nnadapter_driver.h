@@ -6,13 +6,15 @@
  *
  *  1. Structures. Each begins with `size`, its bytes, and `version`, NNADAPTER_VERSION of whoever made it. Structures
  *     only grow, at their end, and arrays hold pointers to them. A member that lies beyond `size` is not there: 0.
- *  2. Versions. The driver's major equals the host's, its minor is at most the host's.
+ *  2. Versions. The driver's major equals the host's, its minor is at most the host's. An optional function more at the
+ *     end of a table raises neither: `size` says whether it is there, and a host that does not know it does without.
  *  3. Strings are UTF-8 and end in 0. Operation types and attributes are named as in the table of nnadapter's
  *     adapter IR; a driver refuses names that it does not know.
- *  4. Life. What a call is given lives until it returns, and longer in three cases: a model given to `compile`, its
- *     constants too, lives unchanged until the program is destroyed; a compute request with a stream, and all it
- *     points to, lives until that stream was synchronised; so does memory given to a copy with a stream. What a driver
- *     tells of itself (its table, device infos, capability) is the driver's, and lives as long as the library.
+ *  4. Life. What a call is given lives until it returns, and longer in three cases: a model given to `compile` or
+ *     `bind`, its constants too, lives unchanged until the program made of it is destroyed; a compute request with a
+ *     stream, and all it points to, lives until that stream was synchronised; so does memory given to a copy with a
+ *     stream. What a driver tells of itself (its table, device infos, capability) is the driver's, and lives as long as
+ *     the library.
  *  5. Errors. A function returns NNADAPTER_OK or what went wrong, and may write one sentence into the error's buffer,
  *     which belongs to the host. Outputs of a call that failed are not looked at.
  *  6. Contents lie in row-major order without gaps, in the byte order of the machine, aligned to an element's size.
@@ -20,9 +22,10 @@
  *     with 0. bfloat16: the upper half of a float32. float8_e4m3fn, float8_e5m2: one byte, as ONNX says.
  *     Contents of no bytes have a null pointer.
  *  7. Threads. Calls that name the same context come one at a time, as do those that make executions of one program,
- *     and those that name the same stream. What may compute at once is said by `threading`. Other calls, with
- *     other handles, may come at any time from any thread; so may memory and its statistics.
- *     Handles are destroyed in the reverse order of their making, when no other call uses them.
+ *     and those that name the same stream; `bind` counts among those of the program and among those of its context.
+ *     What may compute at once is said by `threading`. Other calls, with other handles, may come at any time from any
+ *     thread; so may memory and its statistics. Handles are destroyed after those that were made of them, when no
+ *     other call uses them; programs, in any order.
  *  8. Required functions are those without "optional"; a group (memory, streams, serialisation) is whole or absent.
  */
 #ifndef NNADAPTER_DRIVER_H
@@ -387,6 +390,13 @@ typedef struct NNAdapterDriver {
     const NNAdapterMemoryFunctions *memory;
     const NNAdapterStreamFunctions *streams;
     const NNAdapterSerialisationFunctions *serialisation;
+
+    /* optional: a new program of the request's model, made of `program` by giving it other constants. The model was
+     * admitted; it differs from the one of `program` in names, and in what constants hold. `program` stays as it was,
+     * and may be destroyed before the new one or after it: what both share counts who uses it, and points into neither
+     * model. Leave `*bound` null where the model has to be compiled after all */
+    NNAdapterStatus (*bind)(NNAdapterProgram *program, const NNAdapterCompileRequest *request,
+                            NNAdapterProgram **bound, NNAdapterError *error);
 } NNAdapterDriver;
 
 /* The one exported symbol. A driver that cannot serve this version of the host returns null. */

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnadapter.drivers.interface import Admission, Context
+from nnadapter.drivers.interface import Admission, Context, Program
 from nnadapter.drivers.native.control import UNLIMITED, Control
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.models import build, contents
@@ -30,7 +30,7 @@ class NativeContext(Context):
         self._functions, self._device, self._handle = functions, device, handle
         self._lock = threading.Lock()
         self._sound: weakref.ref[Model] | None = None
-        """The model that was verified last: it comes to `supported`, `admit` and `compile` in turn."""
+        """The model that was verified last: it comes to `supported`, `admit`, `bind` and `compile` in turn."""
 
     def supported(self, model: Model) -> Sequence[Verdict]:
         """See `Context.supported`.
@@ -71,15 +71,28 @@ class NativeContext(Context):
         """
         self._verify(model)
         held, passing = Holder(), Holder()
-        request = make("CompileRequest", model=build(model, held), control=control.build(passing))
+        request = passing.make("CompileRequest", model=build(model, held), control=control.build(passing))
         with self._lock:
             handle = self._functions.made(
-                "compile", self._handle, ctypes.addressof(request), failure=CompilationError, misuse=CompilationError
+                "compile", self._handle, request, failure=CompilationError, misuse=CompilationError
             )
-        inputs, outputs = (
-            tuple(model.operands[index].type for index in each) for each in (model.inputs, model.outputs)
-        )
-        return NativeProgram(self._functions, self._device, handle, Border(inputs, outputs), held)
+        return NativeProgram(self._functions, self._device, handle, _border(model), held)
+
+    def bind(self, program: Program, model: Model) -> NativeProgram | None:
+        """See `Context.bind`."""
+        assert isinstance(program, NativeProgram), "programs of a context are its own"
+        return self.bind_within(program, model, UNLIMITED)
+
+    def bind_within(self, program: NativeProgram, model: Model, control: Control) -> NativeProgram | None:
+        """As `bind`, with what `compile_within` has and raises."""
+        if "bind" not in self._functions:
+            return None
+        self._verify(model)
+        held, passing = Holder(), Holder()
+        request = passing.make("CompileRequest", model=build(model, held), control=control.build(passing))
+        with self._lock:
+            handle = program.bound(request)
+        return None if handle is None else NativeProgram(self._functions, self._device, handle, _border(model), held)
 
     def restore(self, blob: bytes) -> NativeProgram:
         """See `Context.restore`."""
@@ -107,3 +120,7 @@ class NativeContext(Context):
     def close(self) -> None:
         """See `Context.close`."""
         self._functions.plain("destroy_context", self._handle)
+
+
+def _border(model: Model) -> Border:
+    return Border(*(tuple(model.operands[index].type for index in each) for each in (model.inputs, model.outputs)))

@@ -82,10 +82,15 @@ class Functions:
         Raises:
             DriverError: it gave OK, and no handle.
         """
+        handle = self.made_or_none(name, *arguments, **errors)
+        if handle is None:
+            raise DriverError(f"{self.driver}: {name} gave OK and a null handle; report it to the vendor")
+        return handle
+
+    def made_or_none(self, name: str, *arguments: Any, **errors: Any) -> int | None:
+        """As `made`, for a function that may give OK and no handle: then None."""
         handle = ctypes.c_void_p()
         self.call(name, *arguments, ctypes.addressof(handle), **errors)
-        if not handle.value:
-            raise DriverError(f"{self.driver}: {name} gave OK and a null handle; report it to the vendor")
         return handle.value
 
     def _sentence(self, name: str, status: int, message: str) -> str:

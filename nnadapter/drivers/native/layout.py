@@ -47,7 +47,7 @@ _STRUCTURES = {
     "Driver": "vendor:text driver_version:text open_device:pointer close_device:pointer create_context:pointer "
     "destroy_context:pointer supported:pointer compile:pointer destroy_program:pointer create_execution:pointer "
     "destroy_execution:pointer compute:pointer list_devices:pointer describe_device:pointer admit:pointer "
-    "program_memory:pointer memory:pointer streams:pointer serialisation:pointer",
+    "program_memory:pointer memory:pointer streams:pointer serialisation:pointer bind:pointer",
 }
 _UNIONS = {
     "AttributeValue": "boolean:i32 integer:i64 real:f64 string:text integers:pointer reals:pointer strings:pointer",
@@ -67,6 +67,7 @@ _FUNCTIONS = {
     "describe_device": "status pointer pointer pointer",
     "admit": "status pointer pointer pointer pointer",
     "program_memory": "u64 pointer",
+    "bind": "status pointer pointer pointer pointer",
     "allocate": "status pointer u64 pointer pointer",
     "free_memory": "nothing pointer",
     "copy_in": "status pointer u64 pointer u64 pointer pointer",

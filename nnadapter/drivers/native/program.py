@@ -16,7 +16,7 @@ from nnadapter.drivers.native.memory import DeviceMemory
 from nnadapter.drivers.native.serialised import Border, seal
 from nnadapter.drivers.native.streams import Stream
 from nnadapter.drivers.native.structures import SIGNATURES, Holder, make
-from nnadapter.errors import ExecutionError
+from nnadapter.errors import CompilationError, DriverError, ExecutionError
 from nnadapter.ir.operand import Array
 
 
@@ -104,6 +104,24 @@ class NativeProgram(Program):
         with self._lock:
             handle = self._functions.made("create_execution", self._handle, failure=ExecutionError)
         return NativeExecution(self._functions, self._device, handle, self._border, self._held)
+
+    def bound(self, request: int) -> int | None:
+        """The handle of a new program made of this one, for the NNAdapterCompileRequest at an address; None if none.
+
+        Raises:
+            CompilationError: the driver failed.
+            DriverError: it gave this program itself.
+        """
+        with self._lock:
+            handle = self._functions.made_or_none(
+                "bind", self._handle, request, failure=CompilationError, misuse=CompilationError
+            )
+        if handle == self._handle:
+            raise DriverError(
+                f"{self._functions.driver}: bind gave the program that it was given, expected a new one; "
+                "report it to the vendor"
+            )
+        return handle
 
     @property
     def memory_bytes(self) -> int:

@@ -7,13 +7,16 @@ wants `acme_c` among the devices.
 
 from __future__ import annotations
 
+import gc
 import threading
 import warnings
+from itertools import permutations
 
 import numpy as np
 
 import nnadapter as nna
 from nnadapter.drivers import registry
+from nnadapter.ir import DataType, ModelBuilder, OperandType
 from tests.models import parse, run_whole
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
@@ -41,7 +44,13 @@ MODELS = {
     "mixed": "(float[1,3,16,16] x, float[4,3,3,3] w) => (float[?,?,?,?] y) "
     "{ a = Conv<pads=[1,1,1,1]>(x, w) b = Relu(a) c = Sin(b) d = Add(c, b) y = MaxPool<kernel_shape=[2,2]>(d) }",
     "twice": "(float[2,3] x) => (float[2,3] y, float[2,3] z) { y = Relu(x) z = Add(y, y) }",
+    "layers": "(float[3,2] x) => (float[?,?] y) "
+    "<float[2,2] u = {1.0,-2.0,0.5,3.0}, float[2,2] v = {-1.0,2.0,4.0,0.25}, float[2,2] w = {0.5,0.5,-3.0,1.0}> "
+    "{ a = MatMul(x, u) b = Relu(a) c = Sin(b) d = MatMul(c, v) e = Relu(d) f = Sin(e) g = MatMul(f, w) y = Relu(g) }",
 }
+OPTIONS = {"memory_bytes": 1 << 20, "switched_off": ()}
+ORDERS = tuple(permutations(range(3)))
+"""In which three programs are destroyed."""
 
 
 def model_of(name):
@@ -66,6 +75,39 @@ def check(name, device="acme_c"):
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
+def dense(seed):
+    """A model in the adapter IR whose constants only depend on `seed`, and what it computes."""
+    generator = np.random.default_rng(seed)
+    weight, bias = (generator.standard_normal(shape).astype(np.float32) for shape in ((6, 4), (4,)))
+    builder = ModelBuilder()
+    x = builder.add_input(f"x{seed}", OperandType(DataType.FLOAT32, (2, 6)))
+    (product,) = builder.add_operation("MAT_MUL", (x, builder.add_constant(f"w{seed}", weight)))
+    (positive,) = builder.add_operation("RELU", (product,))
+    model = builder.finish(builder.add_operation("ADD", (positive, builder.add_constant(f"b{seed}", bias))))
+    return model, lambda given: np.maximum(given @ weight, 0) + bias
+
+
+def check_bound(order, device="acme_c"):
+    """Three programs, one compiled, one bound to it and one bound to that, destroyed in an order, each right till then.
+
+    A model and its constants are let go of with their program.
+    """
+    context = registry.open_device(device).create_context(OPTIONS)
+    x = np.random.default_rng(9).standard_normal((2, 6)).astype(np.float32)
+    expected = [dense(seed)[1](x) for seed in range(3)]
+    programs = {0: context.compile(dense(0)[0])}
+    for seed in (1, 2):
+        programs[seed] = context.bind(programs[seed - 1], dense(seed)[0])
+    executions = {seed: program.create_execution() for seed, program in programs.items()}
+    for gone in order:
+        for seed in executions:
+            np.testing.assert_allclose(executions[seed].compute([x])[0], expected[seed], rtol=1e-5, atol=1e-6)
+        executions.pop(gone).close()
+        programs.pop(gone).close()
+        gc.collect()
+    context.close()
+
+
 def run_beside_each_other(session, feeds, expected):
     """The same results in several threads at once."""
     wrong = []
@@ -88,6 +130,8 @@ def main():
     for name in MODELS:
         check(name)
     check("mixed", ("acme_c:1", {"switched_off": ["RELU"]}))
+    for order in ORDERS:
+        check_bound(order)
     statistics = registry.open_device("acme_c").memory_statistics()
     assert statistics.used_bytes == 0 and statistics.peak_bytes > 0, statistics
     print(f"{len(MODELS)} models are right, no device memory is left behind")

@@ -22,9 +22,8 @@ from nnadapter.errors import (
 )
 from nnadapter.ir import DataType, Layout, ModelBuilder, OperandType
 from partition.verdict import Reason
-from tests.drivers.native.acme_models import MODELS, check, feeds_of, model_of
+from tests.drivers.native.acme_models import MODELS, OPTIONS, check, feeds_of, model_of
 
-OPTIONS = {"memory_bytes": 1 << 20, "switched_off": ()}
 RANDOM = np.random.default_rng(4)
 
 

@@ -32,6 +32,7 @@ def environment(tmp_path_factory):
         # Python itself does not free everything at its end; what the driver leaves is counted by its own statistics.
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
+        "PYTHONMALLOC": "malloc",  # so that models, which Python allocates, are looked after as well
         "NNADAPTER_DRIVER_PATH": str(folder),
         "PYTHONPATH": str(ROOT),
     }

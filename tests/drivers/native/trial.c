@@ -58,13 +58,24 @@ static NNAdapterStatus supported(NNAdapterContext *context, const NNAdapterModel
 
 static NNAdapterStatus compile(NNAdapterContext *context, const NNAdapterCompileRequest *request,
                                NNAdapterProgram **program, NNAdapterError *error) {
-    if (context->fault[0] && !is(context, "null_execution")) {
+    if (context->fault[0] && !is(context, "null_execution") && strncmp(context->fault, "bind", 4)) {
         if (is(context, "null_program")) return NNADAPTER_OK;
         return fail(context, error);
     }
     *program = malloc(sizeof **program);
     **program = (NNAdapterProgram){context, request->model->operands[request->model->outputs[0]]->bytes};
     return NNADAPTER_OK;
+}
+
+static NNAdapterStatus bind(NNAdapterProgram *program, const NNAdapterCompileRequest *request,
+                            NNAdapterProgram **bound, NNAdapterError *error) {
+    const NNAdapterContext *context = program->context;
+    if (is(context, "bind_null")) return NNADAPTER_OK;
+    if (is(context, "bind_fails")) return fail(context, error);
+    if (is(context, "bind_invalid")) return NNADAPTER_INVALID_ARGUMENT;
+    if (is(context, "bind_lost")) return NNADAPTER_DEVICE_LOST;
+    if (is(context, "bind_same")) *bound = program;
+    return *bound ? NNADAPTER_OK : compile(program->context, request, bound, error);
 }
 static void destroy_program(NNAdapterProgram *program) { free(program); }
 
@@ -159,6 +170,7 @@ static const NNAdapterDriver driver = {
     .compile = compile, .create_execution = create_execution,
     .destroy_execution = destroy_execution, .compute = compute, .describe_device = describe_device,
     .serialisation = &serialisation,
+    .bind = bind,
 #ifdef LISTS
     .list_devices = list_devices,
 #endif

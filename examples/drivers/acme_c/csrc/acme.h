@@ -136,6 +136,7 @@ void acme_free_slots(acme_slots *slots);
 
 NNAdapterStatus acme_compile(NNAdapterContext *, const NNAdapterCompileRequest *, NNAdapterProgram **,
                              NNAdapterError *);
+NNAdapterStatus acme_bind(NNAdapterProgram *, const NNAdapterCompileRequest *, NNAdapterProgram **, NNAdapterError *);
 void acme_destroy_program(NNAdapterProgram *);
 NNAdapterStatus acme_create_execution(NNAdapterProgram *, NNAdapterExecution **, NNAdapterError *);
 void acme_destroy_execution(NNAdapterExecution *);

@@ -1,16 +1,22 @@
-/* A program is the model itself, which lives as long, with a plan of its memory.
+/* A program is the model itself, which lives as long, with a plan of its memory. Programs that were bound share it.
  *
  * An execution takes that memory while it computes, and no longer: a session keeps executions of many programs, and the
  * device has room for those alone that compute at the same time. */
 #include "acme.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+
+typedef struct plan {
+    atomic_uint programs; /* that have it; they are destroyed from any thread */
+    acme_slots slots;
+} plan;
 
 struct NNAdapterProgram {
     NNAdapterContext *context;
     const NNAdapterModel *model;
-    acme_slots slots;
+    plan *plan;
 };
 
 struct NNAdapterExecution {
@@ -20,6 +26,11 @@ struct NNAdapterExecution {
 };
 
 static int64_t count_of(const NNAdapterOperand *operand) { return (int64_t)(operand->bytes / sizeof(float)); }
+
+static NNAdapterStatus no_room(NNAdapterProgram *program, NNAdapterError *error) {
+    free(program);
+    return acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for a program");
+}
 
 NNAdapterStatus acme_compile(NNAdapterContext *context, const NNAdapterCompileRequest *request,
                              NNAdapterProgram **program, NNAdapterError *error) {
@@ -33,24 +44,42 @@ NNAdapterStatus acme_compile(NNAdapterContext *context, const NNAdapterCompileRe
         if (request->control->progress)
             request->control->progress(request->control->user, (i + 1.0) / model->operation_count);
     }
-    NNAdapterProgram *made = calloc(1, sizeof *made);
-    if (!made) return acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for a program");
-    *made = (NNAdapterProgram){.context = context, .model = model};
-    NNAdapterStatus status = acme_plan_slots(model, &made->slots, error);
+    NNAdapterProgram *made = malloc(sizeof *made);
+    plan *shared = made ? malloc(sizeof *shared) : NULL;
+    if (!shared) return no_room(made, error);
+    *made = (NNAdapterProgram){.context = context, .model = model, .plan = shared};
+    atomic_init(&shared->programs, 1);
+    NNAdapterStatus status = acme_plan_slots(model, &shared->slots, error);
     if (status)
-        free(made);
+        acme_destroy_program(made); /* slots that were not planned are empty */
     else
         *program = made;
     return status;
 }
 
+/* Nothing of the plan depends on what constants hold, and executions read those from the program's own model. */
+NNAdapterStatus acme_bind(NNAdapterProgram *program, const NNAdapterCompileRequest *request, NNAdapterProgram **bound,
+                          NNAdapterError *error) {
+    NNAdapterStatus status = acme_go_on(request->control, acme_now(), error);
+    if (status) return status;
+    NNAdapterProgram *made = malloc(sizeof *made);
+    if (!made) return no_room(made, error);
+    *made = (NNAdapterProgram){.context = program->context, .model = request->model, .plan = program->plan};
+    atomic_fetch_add(&made->plan->programs, 1);
+    *bound = made;
+    return NNADAPTER_OK;
+}
+
 void acme_destroy_program(NNAdapterProgram *program) {
-    acme_free_slots(&program->slots);
+    if (atomic_fetch_sub(&program->plan->programs, 1) == 1) {
+        acme_free_slots(&program->plan->slots);
+        free(program->plan);
+    }
     free(program);
 }
 
 static void free_slots(NNAdapterExecution *execution) {
-    for (uint32_t i = 0; i < execution->program->slots.count; i++) {
+    for (uint32_t i = 0; i < execution->program->plan->slots.count; i++) {
         acme_free(execution->slots[i]);
         execution->slots[i] = NULL;
     }
@@ -58,16 +87,16 @@ static void free_slots(NNAdapterExecution *execution) {
 
 static NNAdapterStatus allocate_slots(NNAdapterExecution *execution, NNAdapterError *error) {
     const NNAdapterProgram *program = execution->program;
-    for (uint32_t i = 0; i < program->slots.count; i++) {
+    for (uint32_t i = 0; i < program->plan->slots.count; i++) {
         NNAdapterStatus status =
-            acme_allocate(&program->context->pool, program->slots.bytes[i], &execution->slots[i], error);
+            acme_allocate(&program->context->pool, program->plan->slots.bytes[i], &execution->slots[i], error);
         if (status) {
             free_slots(execution);
             return status;
         }
     }
     for (uint32_t i = 0; i < program->model->operand_count; i++) {
-        int32_t slot = program->slots.slot_of[i];
+        int32_t slot = program->plan->slots.slot_of[i];
         if (slot >= 0) execution->values[i].data = (float *)(void *)execution->slots[slot]->data;
     }
     return NNADAPTER_OK;
@@ -79,7 +108,7 @@ NNAdapterStatus acme_create_execution(NNAdapterProgram *program, NNAdapterExecut
     NNAdapterExecution *made = calloc(1, sizeof *made);
     if (made) {
         made->program = program;
-        made->slots = calloc(program->slots.count + 1, sizeof *made->slots);
+        made->slots = calloc(program->plan->slots.count + 1, sizeof *made->slots);
         made->values = calloc(model->operand_count + 1, sizeof *made->values);
     }
     NNAdapterStatus status = NNADAPTER_OK;
@@ -111,7 +140,7 @@ static float *data_of(const NNAdapterTensor *tensor) {
 }
 
 /* An output that an operation makes is written to where it belongs at once; others are copied there at the end. */
-static void bind(NNAdapterExecution *execution, const NNAdapterComputeRequest *request) {
+static void place_values(NNAdapterExecution *execution, const NNAdapterComputeRequest *request) {
     const NNAdapterModel *model = execution->program->model;
     for (uint32_t i = model->output_count; i-- > 0;)
         if (model->operands[model->outputs[i]]->lifetime == NNADAPTER_MODEL_OUTPUT)
@@ -147,7 +176,7 @@ static NNAdapterStatus run(NNAdapterExecution *execution, const NNAdapterCompute
                            NNAdapterError *error) {
     NNAdapterStatus status = allocate_slots(execution, error);
     if (status) return status;
-    bind(execution, request);
+    place_values(execution, request);
     status = run_steps(execution, request, began, error);
     free_slots(execution);
     return status;

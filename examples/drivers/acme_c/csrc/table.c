@@ -20,6 +20,7 @@ static const NNAdapterDriver driver = {
     .admit = acme_admit,
     .memory = &acme_memory_functions,
     .streams = &acme_stream_functions,
+    .bind = acme_bind,
 };
 
 NNADAPTER_EXPORT const NNAdapterDriver *nnadapter_driver(uint32_t host_version) {
