@@ -17,19 +17,16 @@ _Ways = tuple[weakref.ref[Array], ...]
 class BoundConstants:
     """Arrays by the arrays that they were made of, which are known by identity; safe to use from many threads.
 
-    It keeps nothing alive but what was kept last, until that is looked up: what is made of constants is held by the
-    programs that use it.
+    It keeps nothing alive: what is made of constants is held by the programs that use it.
     """
 
     def __init__(self) -> None:
         self._found: OrderedDict[tuple[int, ...], tuple[_Ways, _Ways]] = OrderedDict()
-        self._newest: Sequence[Array] = ()
         self._lock = Lock()
 
     def keep(self, given: Sequence[Array], made: Sequence[Array]) -> None:
         """Note what was made of `given`."""
         with self._lock:
-            self._newest = made
             self._found[tuple(map(id, given))] = tuple(map(weakref.ref, given)), tuple(map(weakref.ref, made))
             while len(self._found) > _KEPT:
                 self._found.popitem(last=False)
@@ -46,8 +43,5 @@ class BoundConstants:
         sources, results = known
         if any(source() is not array for source, array in zip(sources, given, strict=True)):
             return None
-        made = [result() for result in results]
-        with self._lock:
-            self._newest = ()
-        present = [array for array in made if array is not None]
-        return present if len(present) == len(made) else None
+        made = [array for result in results if (array := result()) is not None]
+        return made if len(made) == len(results) else None

@@ -148,7 +148,9 @@ class LoweringTemplate:
         self._constants = [(index, value.number) for index, value in enumerate(held) if isinstance(value, TracedArray)]
         self._of_model: _OfModel | None = None
         self._bound = BoundConstants()
-        self._bound.keep(constants(model), [contents[number] for _, number in self._constants])
+        self._fresh: Sequence[Array] | None = [contents[number] for _, number in self._constants]
+        """Held until the template is filled for the first time, with the model that it is made of."""
+        self._bound.keep(constants(model), self._fresh)
         self._sized: OrderedDict[Hashable, _Sized] = OrderedDict()
 
     def filled(self, model: Model, values: Sequence[Any]) -> Prepared | None:
@@ -158,6 +160,7 @@ class LoweringTemplate:
         """
         sized = self._of_size(values)
         arrays = None if sized is None else self._made_of(constants(model))
+        self._fresh = None
         if sized is None or arrays is None:
             return None
         tensors = list(sized.graph.tensors)
