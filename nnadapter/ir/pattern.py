@@ -168,10 +168,23 @@ def find_matches(model: Model, pattern: OperationPattern) -> tuple[Match, ...]:
 
 def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Match | None:
     """The first match whose anchor is the operation `index`, or None."""
-    if editor.operation(index).type not in pattern.types:
+    operation_ = editor.operation(index)
+    if operation_.type not in pattern.types or not _may_read(editor, pattern, operation_):
         return None
     found = (_matched(state) for state in _match_operation(editor, pattern, index, _State({}, {}, ())))
     return next((match for match in found if _is_private(editor, match)), None)
+
+
+def _may_read(editor: ModelEditor, pattern: OperationPattern, found: Operation) -> bool:
+    """Whether what makes the operation's inputs is of types that the pattern wants; a quick look before the whole."""
+    for position, wanted in enumerate(pattern.inputs):
+        if not isinstance(wanted, OperationPattern):
+            continue
+        read = found.inputs if found.type in COMMUTATIVE else found.inputs[position : position + 1]
+        makers = map(editor.producer, read)
+        if not any(maker is not None and editor.operation(maker).type in wanted.types for maker in makers):
+            return False
+    return True
 
 
 def required_types(pattern: Pattern) -> frozenset[frozenset[str]]:

@@ -202,6 +202,8 @@ class LoweringTemplate:
         return made
 
     def _with_numbers(self, known: Sequence[Any]) -> NpuGraph:
+        if not known:
+            return self._lowered.graph
         graph, plain = self._lowered.graph, self._numbers.settled(known)
         types = [TensorType(dtype, plain[dimensions]) for dtype, dimensions in self._types]
         tensors, instructions = list(graph.tensors), list(graph.instructions)

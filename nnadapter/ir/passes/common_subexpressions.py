@@ -24,6 +24,8 @@ def common_subexpressions(model: Model) -> Model:
        or quantisation. Sizes that vary are the same only if they came about alike. Applied again, it finds nothing
        more.
     """
+    if not _may_repeat(model):
+        return model
     editor = ModelEditor(model)
     first: dict[Hashable, int] = {}
     constants: dict[int, Hashable] = {}
@@ -39,6 +41,15 @@ def common_subexpressions(model: Model) -> Model:
 
 
 _MOST_COMPARED_BYTES = 64 << 10
+
+
+def _may_repeat(model: Model) -> bool:
+    """Whether two operations are of one type and read the same computed operands, in whatever order."""
+    operands, seen = model.operands, set()
+    for operation in model.operations:
+        computed = sorted(index for index in operation.inputs if index == ABSENT or operands[index].value is None)
+        seen.add((operation.type, tuple(computed)))
+    return len(seen) < len(model.operations)
 
 
 def _merge(editor: ModelEditor, known: int, index: int) -> None:

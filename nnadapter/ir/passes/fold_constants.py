@@ -55,6 +55,8 @@ def fold_constants(
 def _fold(editor: ModelEditor, index: int, evaluate: Evaluator, room: int) -> int:
     """Fold one operation, if it can be; returns the bytes of its results."""
     operation = editor.operation(index)
+    if any(operand != ABSENT and editor.value_of(operand) is None for operand in operation.inputs[:1]):
+        return 0  # nearly always
     arrays = [editor.value_of(operand) for operand in operation.inputs]
     given = [operand for operand in operation.inputs if operand != ABSENT]
     if not given or any(editor.value_of(operand) is None for operand in given) or not _is_plain(editor, operation):
