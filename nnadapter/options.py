@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any
 
 from nnadapter.errors import InvalidOptionError
@@ -42,6 +43,27 @@ class Options:
         _one_of("fallback", self.fallback, FALLBACKS)
         _positive("max_plans", self.max_plans)
         _positive("max_plan_bytes", self.max_plan_bytes)
+        if not isinstance(self.rules, (str, os.PathLike, Rules)):
+            raise InvalidOptionError(f"option 'rules' is a file, its text or nnadapter.Rules, got {self.rules!r}")
+        if not isinstance(self.plan, (str, os.PathLike, type(None))):
+            raise InvalidOptionError(f"option 'plan' is the path of a plan file, got {self.plan!r}")
+
+
+def refuse_misplaced(arguments: Iterable[str], parameters: Sequence[str]) -> None:
+    """Refuse arguments of a session that look like options, or like other `parameters`; ONNX Runtime ignores any.
+
+    Raises:
+        InvalidOptionError: one is a field of `Options`, or is nearly called like one or like a parameter.
+    """
+    known = [field.name for field in fields(Options)]
+    for name in arguments:
+        if name in known:
+            raise InvalidOptionError(
+                f"{name!r} is a field of nnadapter.Options, not an argument; pass options=nnadapter.Options({name}=...)"
+            )
+        close = get_close_matches(name, [*known, *parameters], n=1, cutoff=0.75)
+        if close:
+            raise InvalidOptionError(f"a session takes no argument {name!r}; did you mean {close[0]!r}?")
 
 
 def options_from(given: Options | Mapping[str, Any] | None) -> Options:

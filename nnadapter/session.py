@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from nnadapter.binding import IOBinding, bind_results
 from nnadapter.drivers.selection import CPU, DeviceRequest
 from nnadapter.errors import ClosedError, InvalidOptionError
-from nnadapter.options import Options, default_devices, options_from
+from nnadapter.options import Options, default_devices, options_from, refuse_misplaced
 from nnadapter.providers import devices_of_providers
 from nnadapter.reporting import partition_report
 from nnadapter.reports.building import report_of_compiled
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     import onnxruntime
 
 _STREAM_DEPTH = 2
+_OF_ONNX_RUNTIME = frozenset({"disabled_optimizers", "enable_fallback", "read_config_from_model"})
+"""What ONNX Runtime's session takes beside its parameters; everything else it ignores."""
+_PARAMETERS = ("sess_options", "providers", "provider_options", "devices", "options")
 
 
 class InferenceSession:
@@ -45,7 +48,8 @@ class InferenceSession:
             preference. `"cpu"` is the last one, named or not; behind it `"reference"` takes what even the CPU
             refuses.
         options: how the session decides.
-        **kwargs: what ONNX Runtime's session takes beside, for sessions on the CPU alone.
+        **kwargs: what ONNX Runtime's session takes beside, for sessions on the CPU alone. Others are ignored, as there,
+            unless they look like something that was meant for `options`.
 
     Raises:
         InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
@@ -65,6 +69,7 @@ class InferenceSession:
         options: Options | Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        refuse_misplaced(kwargs.keys() - _OF_ONNX_RUNTIME, _PARAMETERS)
         self._options = options_from(options)
         self._sess_options = sess_options
         self._local = threading.local()

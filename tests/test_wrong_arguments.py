@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.errors import InvalidInputError
+from nnadapter.errors import InvalidInputError, InvalidOptionError
 from nnadapter.ir import DataType, OperandType
 from tests.models import CHAIN, numbers, parse
 
@@ -45,3 +45,28 @@ def test_inputs_of_executions(inputs):
         execution = nna.Execution(nna.Compilation(context, model))
         with pytest.raises(InvalidInputError, match="^inputs are .*, expected arrays by name, or a list of them"):
             execution.set_inputs(inputs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"policy": "latency"}, "^'policy' is a field of nnadapter.Options.*options=nnadapter.Options"),
+        ({"fallbak": "forbid"}, "takes no argument 'fallbak'; did you mean 'fallback'"),
+        ({"device": "fake_npu"}, "takes no argument 'device'; did you mean 'devices'"),
+        ({"options": nna.Options, "device": 3}, "did you mean 'devices'"),
+    ],
+)
+def test_options_in_the_place_of_arguments(arguments, message):
+    with pytest.raises(InvalidOptionError, match=message):
+        nna.InferenceSession(parse(CHAIN), **arguments)
+
+
+def test_other_arguments_are_ignored_as_in_onnxruntime():
+    with nna.InferenceSession(parse(CHAIN).SerializeToString(), enable_fallback=0, whatever=3) as session:
+        assert session.devices == ("cpu",)
+
+
+@pytest.mark.parametrize("values", [{"rules": {"pins": []}}, {"rules": 3}, {"plan": 3}, {"plan": {}}])
+def test_options_of_another_kind(values):
+    with pytest.raises(InvalidOptionError, match="^option '(rules|plan)' is .*, got "):
+        nna.Options(**values)
