@@ -81,7 +81,8 @@ def fold(graph: Graph, prices: Prices, blocks: Sequence[Blocks], kept: int = _KE
         blocks: of the graph (`partition.blocks.find_blocks`).
         kept: repeats that stand for all between the first and the last one.
     """
-    spans = [span for run in blocks for span in _spans(graph, prices, run, kept)]
+    known = _Known.of(graph, prices)
+    spans = [span for run in blocks for span in _spans(known, run, kept)]
     if not spans:
         return None
     stands = np.arange(len(graph.nodes))
@@ -93,17 +94,50 @@ def fold(graph: Graph, prices: Prices, blocks: Sequence[Blocks], kept: int = _KE
     return Folded(short, _prices(short, prices, home), home, tuple(span.repeats for span in spans))
 
 
-def _spans(graph: Graph, prices: Prices, run: Blocks, kept: int) -> Iterator[_Span]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """What is asked of the graph for every run, worked out once."""
+
+    graph: Graph
+    prices: Prices
+    atom_of: Indices
+    """[nodes]"""
+    ends: Indices
+    """[atoms, 2] The first and the last node."""
+    wide: Indices
+    """[atoms of several nodes, 2] The same of these, by the first node."""
+    column: dict[str, int]
+    """Of a value, in the prices."""
+    output: Seconds
+    """[values] 1 for what the graph gives back."""
+
+    @classmethod
+    def of(cls, graph: Graph, prices: Prices) -> _Known:
+        """Work it out."""
+        ends = np.array([(min(group), max(group)) for group in graph.atoms], np.int64).reshape(-1, 2)
+        wide = ends[ends[:, 0] < ends[:, 1]]
+        return cls(
+            graph=graph,
+            prices=prices,
+            atom_of=np.array(graph.atom_of, np.int64),
+            ends=ends,
+            wide=wide[np.argsort(wide[:, 0], kind="stable")],
+            column={name: at for at, name in enumerate(prices.values)},
+            output=topology_of(graph).output.astype(np.float64),
+        )
+
+
+def _spans(known: _Known, run: Blocks, kept: int) -> Iterator[_Span]:
     """Repeats that may be left out, the few that stand for them included."""
     length = run.length
     if len(run.starts) < kept + 3:
         return
-    border = _border(graph, run)
+    border = _border(known, run)
     if border is None:
         return
     start = run.starts[0] + border
     count = len(run.starts) - (border > 0)
-    same = _alike(graph, prices, start, length, count)
+    same = _alike(known, start, length, count)
     breaks = [0, *(np.flatnonzero(~same) + 1).tolist(), count]
     for first, end in pairwise(breaks):
         middle = (end - first - 2) // kept * kept
@@ -111,19 +145,18 @@ def _spans(graph: Graph, prices: Prices, run: Blocks, kept: int) -> Iterator[_Sp
             yield _Span(start + (end - 1 - middle) * length, length, middle, end - first)
 
 
-def _border(graph: Graph, run: Blocks) -> int | None:
+def _border(known: _Known, run: Blocks) -> int | None:
     """Return where repeats best begin, counted from the run's first node; None if reads go further back than a repeat.
 
     Atoms that would be cut are counted per position; reads that would reach two repeats back rule a position out.
     """
-    start, length = run.starts[0], run.length
-    span = range(start, start + length * len(run.starts))
+    graph, start, length = known.graph, run.starts[0], run.length
+    end = start + length * len(run.starts)
     crossing = np.zeros(length + 1, np.int64)
-    for nodes in graph.atoms:
-        if len(nodes) > 1:
-            low, high = min(nodes), max(nodes)
-            if low in span and high in span and high - low < length:
-                _mark(crossing, low - start + 1, high - start + 1, length, 1)
+    inside = slice(*np.searchsorted(known.wide[:, 0], (start, end)).tolist())
+    for low, high in known.wide[inside].tolist():
+        if high < end and high - low < length:
+            _mark(crossing, low - start + 1, high - start + 1, length, 1)
     for node in range(run.starts[-2], run.starts[-2] + length):
         for one, other in zip(graph.nodes[node].reads, graph.nodes[node + length].reads, strict=False):
             maker = graph.producer.get(one, -1)
@@ -149,23 +182,22 @@ def _mark(crossing: Indices, first: int, end: int, length: int, weight: int) -> 
         crossing[0] += weight
 
 
-def _alike(graph: Graph, prices: Prices, start: int, length: int, count: int) -> Flags:
+def _alike(known: _Known, start: int, length: int, count: int) -> Flags:
     """[count - 1] Whether each repeat has the atoms and the prices of the one before it."""
     nodes = np.arange(start, start + length * count)
-    atom = np.array(graph.atom_of, np.int64)[nodes]
-    ends = np.array([(min(group), max(group)) for group in graph.atoms], np.int64)[atom]
+    ends = known.ends[known.atom_of[nodes]]
     within = (ends - (nodes - (nodes - start) % length)[:, None]).reshape(count, length, 2)
     whole: Flags = np.logical_and.reduce((within >= 0) & (within < length), axis=(1, 2))
     same = (within[1:] == within[:-1]).all(axis=(1, 2)) & whole[1:] & whole[:-1]
-    cost = _node_prices(graph, prices, start, length * count).reshape(-1, count, length)
+    cost = _node_prices(known, start, length * count).reshape(-1, count, length)
     alike: Flags = same & np.isclose(cost[:, 1:], cost[:, :-1], rtol=_ALIKE, atol=0.0).all(axis=(0, 2))
     return alike
 
 
-def _node_prices(graph: Graph, prices: Prices, start: int, count: int) -> Seconds:
+def _node_prices(known: _Known, start: int, count: int) -> Seconds:
     """[prices, count] What nodes cost on each device, what their values do, and how many of these are outputs."""
+    graph, prices, column = known.graph, known.prices, known.column
     nodes = graph.nodes[start : start + count]
-    column = {name: at for at, name in enumerate(prices.values)}
     own: list[int] = []
     values: list[int] = []
     for at, node in enumerate(nodes):
@@ -173,10 +205,9 @@ def _node_prices(graph: Graph, prices: Prices, start: int, count: int) -> Second
         found += [column[name] for name in node.reads if name in column and name not in graph.producer]
         own += [at] * len(found)
         values += found
-    output = topology_of(graph).output.astype(np.float64)
-    crossing = np.concatenate([prices.into, prices.out, output[None]])[:, values]
+    crossing = np.concatenate([prices.into[:, values], prices.out[:, values], known.output[None, values]])
     summed = [np.bincount(np.array(own, np.int64), each, count) for each in crossing]
-    run = prices.run[:, list(graph.atom_of[start : start + count])]
+    run = prices.run[:, known.atom_of[start : start + count]]
     return np.concatenate([run, np.stack(summed)])
 
 

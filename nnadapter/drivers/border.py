@@ -109,6 +109,18 @@ def checked_program(program: object) -> Program:
     return program
 
 
+def bind(context: Context, program: Program, model: SegmentModel) -> Program | None:
+    """Return what a driver bound, see `Context.bind`.
+
+    Raises:
+        CompilationError: it is no program, or the one that was given.
+    """
+    bound = context.bind(program, model)
+    if bound is program:
+        raise CompilationError("the driver gave back the program that it should bind, expected another one, or None")
+    return None if bound is None else checked_program(bound)
+
+
 def create_execution(program: Program) -> Execution:
     """Return an execution of a program.
 

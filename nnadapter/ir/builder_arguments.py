@@ -12,6 +12,7 @@ import numpy as np
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, Layout, OperandType, QuantisedType
 from nnadapter.ir.tracing import Traced
+from nnadapter.ir.verify import check_type
 from nnadapter.ir.wellformed import check_quantisation
 
 DTYPES = tuple(map(str, DataType))
@@ -27,7 +28,7 @@ def checked_type(name: str, type_: OperandType) -> OperandType:
     """Return the type of an operand that somebody may have written by hand, its fields of the right kinds.
 
     Raises:
-        InvalidModelError: it is none, or a field holds something else.
+        InvalidModelError: it is none, a field holds something else, or it contradicts itself.
     """
     if not isinstance(type_, OperandType):
         raise InvalidModelError(f"operand {name!r} is {type_!r}, expected an OperandType")
@@ -45,7 +46,9 @@ def checked_type(name: str, type_: OperandType) -> OperandType:
         raise InvalidModelError(f"operand {name!r} has layout {type_.layout!r}, expected one of {', '.join(Layout)}")
     if type_.quantisation is not None:
         check_quantisation(f"operand {name!r}", type_.quantisation)
-    return replace(type_, dtype=DataType(type_.dtype), dimensions=dimensions, layout=Layout(type_.layout))
+    found = replace(type_, dtype=DataType(type_.dtype), dimensions=dimensions, layout=Layout(type_.layout))
+    check_type(name, found)
+    return found
 
 
 def _is_one_of(names: tuple[str, ...], given: object) -> bool:

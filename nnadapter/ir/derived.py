@@ -80,7 +80,7 @@ class _Results:
         holder = self._holders.get(id(array))
         if holder is not None and holder() is array:
             return holder.contents
-        return self._register(array, (array.dtype.str, array.shape, digest_of(array)))
+        return self._register(array, (array.dtype.name, array.shape, digest_of(array)))
 
     def get(self, key: Hashable) -> tuple[Any] | None:
         """The result, in a tuple."""

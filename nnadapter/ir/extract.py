@@ -23,15 +23,7 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
         touched.update(dict.fromkeys(model.operations[index].outputs))
     touched.pop(ABSENT, None)
     kept = sorted(touched)
-    # A part of a sound model is sound if its operations stand in order and nothing that they read is missing.
-    made = {operand for index in operations for operand in model.operations[index].outputs}
-    is_sound = (
-        model.is_sound
-        and all(one < other for one, other in pairwise(operations))
-        and all(
-            index in made or index in given or model.operands[index].lifetime is Lifetime.CONSTANT for index in kept
-        )
-    )
+    is_sound = model.is_sound and _is_complete(model, operations, inputs, outputs, kept)
     position = {operand: new for new, operand in enumerate(kept)}
     position[ABSENT] = ABSENT
     part = Model(
@@ -41,6 +33,23 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
         tuple(position[index] for index in outputs),
     )
     return part.found_sound() if is_sound else part
+
+
+def _is_complete(
+    model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], kept: Sequence[int]
+) -> bool:
+    """Whether such a part of a sound model is sound: operations in order, operands given, made or constant."""
+    given = frozenset(inputs)
+    made = {operand for index in operations for operand in model.operations[index].outputs}
+    constants = {index for index in kept if model.operands[index].lifetime is Lifetime.CONSTANT}
+    return (
+        all(one < other for one, other in pairwise((-1, *operations)))
+        and len(given) == len(inputs)
+        and given.isdisjoint(made | constants)
+        and given.isdisjoint((ABSENT,))
+        and ABSENT not in outputs
+        and len(given) + len(made) + len(constants) == len(kept)
+    )
 
 
 def _placed(operand: Operand, given: bool, wanted: bool) -> Operand:

@@ -39,6 +39,10 @@ class Structure:
         self._held = held
         self._hash = hash(held)
 
+    def __reduce__(self) -> tuple[type[Structure], tuple[Hashable]]:
+        """What it holds: hashes of texts are others in another process."""
+        return Structure, (self._held,)
+
     def __hash__(self) -> int:
         """The hash of what it holds."""
         return self._hash
@@ -84,7 +88,7 @@ class Model:
                 len(operand.type.dimensions),
                 operand.type.layout,
                 operand.type.quantisation,
-                None if operand.value is None else (operand.value.dtype.str, operand.value.shape),
+                None if operand.value is None else (operand.value.dtype.name, operand.value.shape),
             )
             for operand in self.operands
         )

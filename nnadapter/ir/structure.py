@@ -101,7 +101,9 @@ class TracedModel:
             operation = operations[index]
             attributes = {**operation.attributes, **{name: values[value] for name, value in changed.items()}}
             operations[index] = replace(operation, attributes=attributes)
-        return self._model.resized(tuple(operands), tuple(operations), self._varying)
+        model = self._model.resized(tuple(operands), tuple(operations), self._varying)
+        # What was checked with traced numbers was checked for all that a replay does not refuse.
+        return model.found_sound() if self._model.is_sound else model
 
     def _type(self, type_: OperandType) -> int:
         key = (type_.dtype, self._values.add(type_.dimensions), type_.layout, type_.quantisation)

@@ -24,9 +24,9 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from nnadapter.ir.digests import digest_of
 from nnadapter.ir.operand import Array
 
-Answer = TypeVar("Answer")
-Form = Hashable
-"""What a step makes, but for contents: None, or data type and dimensions, or a tuple of such."""
+_Answer = TypeVar("_Answer")
+_Form = Hashable
+"""What a step makes, but for contents: data type and dimensions, or an empty tuple for None, or a tuple of such."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +37,7 @@ class _Step:
     arrays: tuple[int | Array | None, ...]
     """Numbers of arrays, and arrays that are the same always."""
     parameters: dict[str, Any]
-    form: Form
+    form: _Form
     """Of what it made; it has to make the like again. None for a question."""
     answer: Hashable = None
     """To a question, which makes no array."""
@@ -105,7 +105,7 @@ class ArrayTrace:
         traced = [None if part is None else self._traced(first + at) for at, part in enumerate(parts)]
         return tuple(traced) if isinstance(made, tuple) else traced[0]
 
-    def decide(self, function: Callable[..., Answer], arrays: Sequence[Any], parameters: dict[str, Any]) -> Answer:
+    def decide(self, function: Callable[..., _Answer], arrays: Sequence[Any], parameters: dict[str, Any]) -> _Answer:
         """What a function says of arrays, on which something is decided from here on."""
         answer = function(*map(self._contents, arrays), **parameters)
         self._steps.append(_Step(function, tuple(map(_given, arrays)), parameters, None, cast("Hashable", answer)))
@@ -199,7 +199,7 @@ def applied(function: Callable[..., Any], *arrays: Any, **parameters: Any) -> An
     return function(*arrays, **parameters) if trace is None else trace.apply(function, arrays, parameters)
 
 
-def decided(function: Callable[..., Answer], *arrays: Any, **parameters: Any) -> Answer:
+def decided(function: Callable[..., _Answer], *arrays: Any, **parameters: Any) -> _Answer:
     """What a function says of arrays; a trace has to be answered the same way for ever.
 
     Args:
@@ -232,11 +232,11 @@ def _given(array: Any) -> int | Array | None:
     return array.number if isinstance(array, TracedArray) else array
 
 
-def _form(made: Any) -> Form:
+def _form(made: Any) -> _Form:
     """An empty tuple for None, so that None itself can stand for what is no array."""
     if isinstance(made, tuple):
         return tuple(map(_form, made))
-    return () if made is None else (made.dtype.str, made.shape)
+    return () if made is None else (made.dtype.name, made.shape)
 
 
 def _agrees(comparison: _Comparison, values: Sequence[Any]) -> bool:

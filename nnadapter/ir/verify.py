@@ -206,14 +206,23 @@ def _check_names(model: Model) -> None:
             )
 
 
+def check_type(name: str, type_: OperandType) -> None:
+    """Check the type of an operand of that name, whose fields are of the right kinds.
+
+    Raises:
+        InvalidModelError: layout and rank do not go together, or its quantisation is not sound.
+    """
+    if type_.layout is Layout.NHWC and type_.rank != 4:
+        raise InvalidModelError(f"operand {name!r} is {type_}, expected rank 4 for layout NHWC")
+    if type_.quantisation is not None:
+        check_quantisation(f"operand {name!r}", type_)
+
+
 def _check_operand(operand: Operand) -> None:
     type_ = operand.type
     if any(size < 0 for size in type_.dimensions):
         raise InvalidModelError(f"operand {operand.name!r} is {type_}, expected no dimension below 0")
-    if type_.layout is Layout.NHWC and type_.rank != 4:
-        raise InvalidModelError(f"operand {operand.name!r} is {type_}, expected rank 4 for layout NHWC")
-    if type_.quantisation is not None:
-        check_quantisation(f"operand {operand.name!r}", type_)
+    check_type(operand.name, type_)
     value = operand.value
     if (value is None) is (operand.lifetime is Lifetime.CONSTANT):
         got = "no contents" if value is None else "contents"

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.border import FAILURES, OutputCheck, checked_program, describe
+from nnadapter.drivers.border import FAILURES, OutputCheck, bind, checked_program, describe
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.interface import Program
 from nnadapter.drivers.registry import device_lock
@@ -170,10 +170,9 @@ class Compiler:
         """The part by a program of one that is like it; None where it has to be compiled."""
         started = time.perf_counter()
         for twin in programs.alike(likeness):
-            bound = self._target(device).context.bind(programs[twin].program, part.model)
+            bound = bind(self._target(device).context, programs[twin].program, part.model)
             if bound is not None:
-                taken = time.perf_counter() - started
-                return Built(checked_program(bound), part.inputs, taken, likeness, twin)
+                return Built(bound, part.inputs, time.perf_counter() - started, likeness, twin)
         return None
 
     def _compile_failed(self, analysis: Analysis, step: Step, error: BaseException) -> str:

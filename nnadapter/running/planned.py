@@ -76,7 +76,11 @@ class PlannedEngine:
     ) -> tuple[list[Any], Provenance]:
         """Run the model. See `InferenceSession.run`."""
         latest = self._latest
-        if latest is not None and options is None and (names is None or names == self._all_outputs):
+        if (
+            latest is not None
+            and options is None
+            and (names is None or (type(names) is list and names == self._all_outputs))
+        ):
             done = latest.run(feed)
             if done is not None:
                 return done

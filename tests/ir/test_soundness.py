@@ -3,6 +3,7 @@
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.extract import submodel
 from nnadapter.ir.model import Model
-from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir.operand import DataType, Layout, OperandType, Quantisation
 from nnadapter.ir.verify import verify
 from tests.random_models.models import make_case
 
@@ -40,7 +41,15 @@ def test_what_a_builder_makes_is_sound(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("operations", "inputs", "outputs"), [((1, 0), (0,), (2,)), ((1, 2), (), (3,)), ((0, 2), (0,), (3,))]
+    ("operations", "inputs", "outputs"),
+    [
+        ((1, 0), (0,), (2,)),
+        ((1, 2), (), (3,)),
+        ((0, 2), (0,), (3,)),
+        ((-1, 0, 1), (0,), (2,)),
+        ((0, 1), (0, 0), (2,)),
+        ((0, 1), (0, 1), (2,)),
+    ],
 )
 def test_parts_that_lack_something_are_not_taken_for_sound(operations, inputs, outputs) -> None:
     part = submodel(chain(), operations, inputs, outputs)
@@ -56,3 +65,27 @@ def test_a_changed_model_is_looked_at_again() -> None:
     assert not changed.is_sound
     with pytest.raises(InvalidModelError, match="none twice"):
         verify(changed)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "quantisation", "message"),
+    [
+        ("int8", {"scale": (1.0,) * 3, "zero_point": (0,) * 3, "axis": 5}, "along axis 5, expected one of 0 to 1"),
+        ("int8", {"scale": (1.0, 2.0), "zero_point": (0, 0), "axis": 1}, "2 scales and 2 zero points, expected 3"),
+        ("int8", {"scale": (-1.0,), "zero_point": (0,)}, "a scale that is not positive"),
+        ("int8", {"scale": (float("nan"),), "zero_point": (0,)}, "a scale that is not positive"),
+        ("int8", {"scale": (1.0,), "zero_point": (1000,)}, "a zero point outside its data type"),
+        ("float32", {"scale": (1.0,), "zero_point": (0,)}, "expected an integer data type"),
+    ],
+)
+def test_a_builder_takes_no_unsound_quantisation(dtype, quantisation, message) -> None:
+    given = Quantisation(**quantisation)
+    with pytest.raises(InvalidModelError, match=message):
+        ModelBuilder().add_input("x", OperandType(DataType(dtype), (2, 3), quantisation=given))
+    with pytest.raises(InvalidModelError, match=message):
+        ModelBuilder().add_constant("c", np.zeros((2, 3), dtype), given)
+
+
+def test_a_builder_takes_no_images_of_another_rank() -> None:
+    with pytest.raises(InvalidModelError, match="expected rank 4 for layout NHWC"):
+        ModelBuilder().add_input("x", OperandType(DataType.FLOAT32, (2, 3), Layout.NHWC))

@@ -122,3 +122,10 @@ def test_a_driver_that_fails_to_bind_loses_the_segment(monkeypatch):
     with pytest.warns(nna.errors.FallbackWarning, match="no room for weights"):
         report = run(layers())
     assert sum(segment.device == "fake_npu" for segment in report.segments) == 1
+
+
+def test_a_driver_that_gives_the_program_back_loses_the_segment(monkeypatch):
+    monkeypatch.setattr(FakeNpuContext, "bind", lambda self, program, model: program)
+    with pytest.warns(nna.errors.FallbackWarning, match="gave back the program that it should bind"):
+        report = run(layers())
+    assert sum(segment.device == "fake_npu" for segment in report.segments) == 1

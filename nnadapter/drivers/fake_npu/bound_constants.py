@@ -11,7 +11,7 @@ from nnadapter.ir.operand import Array
 
 _KEPT = 64
 """Sets of constants; the one that was used longest ago goes."""
-_Ways = tuple[weakref.ref[Array], ...]
+_References = tuple[weakref.ref[Array], ...]
 
 
 class BoundConstants:
@@ -21,7 +21,7 @@ class BoundConstants:
     """
 
     def __init__(self) -> None:
-        self._found: OrderedDict[tuple[int, ...], tuple[_Ways, _Ways]] = OrderedDict()
+        self._found: OrderedDict[tuple[int, ...], tuple[_References, _References]] = OrderedDict()
         self._lock = Lock()
 
     def keep(self, given: Sequence[Array], made: Sequence[Array]) -> None:

@@ -220,10 +220,6 @@ class _Known:
     """What is known of one structure."""
 
     groups: Groups
-    verified: object = None
-    """The `Structure` of the model that was verified last: models that were made from it by other sizes have it too."""
-    values: Sequence[Any] = ()
-    """Its numbers."""
     templates: tuple[LoweringTemplate, ...] = ()
     made: int = 0
     failures: int = 0
@@ -253,7 +249,6 @@ class Lowerings:
 
         Raises:
             InvalidModelError: the model contradicts itself: passes rely on models that do not, and some would not end.
-                It is not looked for in models that `ir.structure` made from one that was looked at.
         """
         values = numbers(model)
         known = self._look_up(model, values)
@@ -294,14 +289,12 @@ class Lowerings:
                 known.templates = (template, *others)[:_TEMPLATES]
 
     def _look_up(self, model: Model, values: Sequence[Any]) -> _Known:
+        verify(model)
         structure = model.structure
         with self._lock:
             known = self._known.get(structure)
-        if known is None or (known.verified is not structure and known.values != values):
-            verify(model)
-        with self._lock:
-            known = self._known.setdefault(structure, known or _Known(Groups.of(values, model.varying)))
-            known.verified, known.values = structure, values
+            if known is None:
+                known = self._known[structure] = _Known(Groups.of(values, model.varying))
             self._known.move_to_end(structure)
             while len(self._known) > _STRUCTURES:
                 self._known.popitem(last=False)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from threading import Lock
 from types import MappingProxyType
 
 from nnadapter.drivers.fake_npu.operations import LARGEST_RANK, NOT_EMPTY, OPERATIONS, SMALL_RANK, Row, Types
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Lifetime
-from nnadapter.ir.structure import numbers
 from nnadapter.ir.verify import verify
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
@@ -31,45 +29,32 @@ _NEEDED: Mapping[tuple[str, object], tuple[str, ...]] = MappingProxyType(
 """Operation and its form -> what it is made of: who switches that off means to see the device without it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """A model of which all was taken."""
-
-    structure: Hashable
-    values: Sequence[object]
-    """Its numbers."""
-    verdicts: tuple[Verdict, ...]
-
-
 class Verdicts:
     """Verdicts on models, remembered for models of the same structure; safe to use from many threads."""
 
     def __init__(self, switched_off: Collection[str]) -> None:
         self._switched_off = switched_off
-        self._supported: OrderedDict[Hashable, _Taken] = OrderedDict()
+        self._supported: OrderedDict[Hashable, tuple[Verdict, ...]] = OrderedDict()
         self._lock = Lock()
 
     def of(self, model: Model) -> tuple[Verdict, ...]:
         """The verdict on each operation; what was not seen before is checked as a whole first.
 
         Of a number, `judge` only asks whether it is 0, and names it in refusals. So where all was taken once, all of
-        the same structure is taken again, if it holds elements; what `ir.structure` did not make from the same model is
-        checked all the same.
+        the same structure is taken again, if it holds elements.
         """
         if any(0 in operand.type.dimensions for operand in model.operands):
             return self._judged(model)
+        verify(model)
         structure = model.structure
         with self._lock:
             known = self._supported.get(structure)
-        if known is not None and known.structure is structure:
-            return known.verdicts
-        values = numbers(model)
-        if known is not None and known.values == values:
-            return known.verdicts
+        if known is not None:
+            return known
         verdicts = self._judged(model)
         if all(verdicts):
             with self._lock:
-                self._supported[structure] = _Taken(structure, values, verdicts)
+                self._supported[structure] = verdicts
                 while len(self._supported) > _STRUCTURES:
                     self._supported.popitem(last=False)
         return verdicts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,8 +28,6 @@ class NativeContext(Context):
     def __init__(self, functions: Functions, device: int, handle: int) -> None:
         self._functions, self._device, self._handle = functions, device, handle
         self._lock = threading.Lock()
-        self._sound: weakref.ref[Model] | None = None
-        """The model that was verified last: it comes to `supported`, `admit`, `bind` and `compile` in turn."""
 
     def supported(self, model: Model) -> Sequence[Verdict]:
         """See `Context.supported`.
@@ -38,7 +35,7 @@ class NativeContext(Context):
         Raises:
             InvalidModelError: the model contradicts itself. Drivers in C get none such.
         """
-        self._verify(model)
+        verify(model)
         holder = Holder()
         verdicts = Verdicts(len(model.operations))
         with self._lock:
@@ -49,7 +46,7 @@ class NativeContext(Context):
         """See `Context.admit`."""
         if "admit" not in self._functions:
             return Admission()
-        self._verify(model)
+        verify(model)
         holder, verdicts = Holder(), Verdicts(1, supported=True)
         admission = make("Admission", verdict=verdicts.addresses[0])
         with self._lock:
@@ -69,7 +66,7 @@ class NativeContext(Context):
             CancelledError: the driver was told that nobody wants the program, and stopped.
             CompilationError: the deadline passed, or the driver failed.
         """
-        self._verify(model)
+        verify(model)
         held, passing = Holder(), Holder()
         request = passing.make("CompileRequest", model=build(model, held), control=control.build(passing))
         with self._lock:
@@ -87,7 +84,7 @@ class NativeContext(Context):
         """As `bind`, with what `compile_within` has and raises."""
         if "bind" not in self._functions:
             return None
-        self._verify(model)
+        verify(model)
         held, passing = Holder(), Holder()
         request = passing.make("CompileRequest", model=build(model, held), control=control.build(passing))
         with self._lock:
@@ -111,11 +108,6 @@ class NativeContext(Context):
                 misuse=IncompatibleProgramError,
             )
         return NativeProgram(self._functions, self._device, handle, border, held)
-
-    def _verify(self, model: Model) -> None:
-        if self._sound is None or self._sound() is not model:
-            verify(model)
-            self._sound = weakref.ref(model)
 
     def close(self) -> None:
         """See `Context.close`."""

@@ -203,6 +203,17 @@ def test_every_lowering_works_with_traced_constants() -> None:
     assert refitted > 150
 
 
+def test_a_context_holds_no_weights() -> None:
+    lowerings, weights = Lowerings(half_precision=False), []
+    for seed in range(4):
+        model = layer(seed)
+        lowerings.prepare(model)
+        weights += [weakref.ref(operand.value) for operand in model.operands if operand.value is not None]
+        del model
+    assert lowerings.templates == 1
+    assert not any(weight() is not None for weight in weights)
+
+
 def layer(seed: int, width: int = 8) -> Model:
     generator, number = np.random.default_rng(seed), count()
     builder = ModelBuilder()
