@@ -16,6 +16,10 @@ _UNBOUNDED = 2**31 - 1
 _SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
 
 
+_ALL_OR_FEWEST = frozenset({"BatchNormalization"})
+"""Ops that give all outputs or the least number, and none between; schemas do not tell it in Python."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Rules:
     """The part of a schema that is compared."""
@@ -30,6 +34,8 @@ class _Rules:
     """Least and greatest number."""
     outputs: tuple[int, int]
     """Least and greatest number."""
+    all_or_fewest: bool
+    """There is no number of outputs between the two."""
     present: tuple[int, ...]
     """Positions of inputs that may not be left out."""
 
@@ -73,6 +79,9 @@ def _contradictions(proto: onnx.NodeProto, rules: _Rules) -> Iterator[str]:
     for what, names, (least, most) in (("inputs", proto.input, rules.inputs), ("outputs", proto.output, rules.outputs)):
         if not least <= len(names) <= most:
             yield f"{rules.called} has {len(names)} {what}; expected {_counted(least, most)}"
+    least, most = rules.outputs
+    if rules.all_or_fewest and least < len(proto.output) < most:
+        yield f"{rules.called} has {len(proto.output)} outputs; expected {least} or {most}"
     for position in rules.present:
         if position < len(proto.input) and not proto.input[position]:
             yield f"input {position} of {rules.called} is absent; expected a value"
@@ -96,5 +105,6 @@ def _rules(op_type: str, since_version: int, domain: str) -> _Rules | None:
         required=tuple(name for name, each in schema.attributes.items() if each.required),
         inputs=(schema.min_input, schema.max_input),
         outputs=(schema.min_output, schema.max_output),
+        all_or_fewest=op_type in _ALL_OR_FEWEST and not domain,
         present=tuple(position for position, each in enumerate(schema.inputs) if each.option == _SINGLE),
     )

@@ -52,6 +52,16 @@ def test_the_checker_says_the_same(drawn):
     assert (contradiction_of(node, schema.since_version) == "") == is_valid(node, schema)
 
 
+@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: f"{schema.name}-{schema.since_version}")
+def test_every_number_of_outputs(schema):
+    for count in range(schema.min_output, min(schema.max_output, 8) + 1):
+        outputs = [f"y{index}" for index in range(count)]
+        node = helper.make_node(schema.name, ["x"] * schema.min_input, outputs, domain=schema.domain)
+        missing = contradiction_of(node, schema.since_version)
+        assert "outputs" not in missing or not is_valid(node, schema)
+        assert missing or is_valid(node, schema)
+
+
 @pytest.mark.parametrize(
     ("node", "since", "words"),
     [
@@ -61,6 +71,7 @@ def test_the_checker_says_the_same(drawn):
         (helper.make_node("Softplus", ["x", "x"], ["y"]), 1, "has 2 inputs; expected 1$"),
         (helper.make_node("Clip", [], ["y"]), 13, "has 0 inputs; expected 1 to 3$"),
         (helper.make_node("Concat", [], ["y"], axis=0), 13, "has 0 inputs; expected 1 or more$"),
+        (helper.make_node("BatchNormalization", ["x"] * 5, ["y", "z"]), 15, "has 2 outputs; expected 1 or 3$"),
         (helper.make_node("Relu", ["x"], ["y", "z"]), 14, "has 2 outputs; expected 1$"),
         (helper.make_node("Add", ["x", ""], ["y"]), 14, "input 1 of Add of schema version 14 is absent"),
     ],
