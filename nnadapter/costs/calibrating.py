@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from nnadapter.closing import close_all
 from nnadapter.costs.calibration import Calibration
 from nnadapter.costs.calibration_files import driver_version, speed_options
 from nnadapter.costs.classes import OperationClass
 from nnadapter.costs.fitting import error, fit
-from nnadapter.costs.probes import LONG, SHORT, Work, probes, tensors_model, work_of
+from nnadapter.costs.networks import networks
+from nnadapter.costs.probes import LONG, SHORT, Probe, Work, probes, tensors_model, work_of
 from nnadapter.costs.roofline import Line
 from nnadapter.costs.timing import Bench, Timed
 from nnadapter.drivers.border import ask_profile, open_context
@@ -22,12 +25,16 @@ from nnadapter.drivers.profile import Profile
 from nnadapter.drivers.selection import select_one
 from nnadapter.errors import InvalidOptionError, NotDelegatedError
 
+_Border = tuple[float, float, float]
+"""Seconds of a launch, of a tensor that crosses, of a byte of it."""
 Clock = Callable[[], float]
 """Seconds that pass; differences count."""
-ROUNDS = 9
+ROUNDS = 31
 """How often every program is timed, in turn with all others; the median counts."""
 _BUDGET_SECONDS = 12.0
 _TENSORS = (1, 2, 4, 8)
+_AT_ONCE = 4
+"""Probes, two chains each, that are timed in turn."""
 _NOISE = 0.1
 """The share of a run that is not told from noise."""
 _BY_FLOPS = frozenset({OperationClass.CONVOLUTION, OperationClass.MATRIX, OperationClass.DEPTHWISE})
@@ -63,6 +70,7 @@ def calibrate(
     2. All are timed in turn, `ROUNDS` times or until the budget is spent, and the median of each counts.
     3. Per class: what the further links of a chain take, by FLOPs and bytes.
     4. What is left of short chains is the launch, and the transfers by number and bytes of tensors.
+    5. Small networks of mixed operations tell how far what these say together is off.
 
     Args:
         device: its name.
@@ -86,13 +94,11 @@ def calibrate(
                 "calibrate it without the simulated clock"
             )
         with Bench(selected.name, opened.capability, context, clock) as bench:
-            pairs, left_out = _compile(bench, selected.name)
-            small = [timed for count in _TENSORS if isinstance(timed := bench.add(tensors_model(count)), Timed)]
-            bench.run(ROUNDS, budget_seconds, advance)
+            pairs, left_out, mixed, small, light = _timed(bench, selected.name, budget_seconds, advance)
     finally:
         close_all([context])
     lines, errors = _lines(pairs)
-    launch, per_tensor, per_byte = _transfers(pairs, small, lines)
+    launch, per_tensor, per_byte = _transfers(light or [pair.short for pair in pairs], small, lines)
     return Calibration(
         device=selected.name,
         driver_version=driver_version(selected.name),
@@ -103,28 +109,74 @@ def calibrate(
         transfer_seconds_per_byte=per_byte,
         lines=lines,
         errors=errors,
+        off_by=_off_by(mixed, lines, (launch, per_tensor, per_byte)) if mixed else max(errors.values()),
         left_out=left_out,
     )
 
 
-def _compile(bench: Bench, device: str) -> tuple[list[_Pair], dict[OperationClass, str]]:
-    """Every probe that the device can run, and why there is none of a class."""
-    pairs: list[_Pair] = []
-    refused: dict[OperationClass, str] = {}
-    for probe in probes():
-        short = bench.add(probe.model(SHORT))
-        long = short if isinstance(short, str) else bench.add(probe.model(LONG))
-        if isinstance(short, Timed) and isinstance(long, Timed):
-            pairs.append(_Pair(probe.operation_class, short, long))
-            continue
-        if isinstance(short, Timed):
-            bench.drop(short)
-        refused.setdefault(probe.operation_class, str(long))
-    if not pairs:
-        why = "; ".join(f"{each.value}: {reason}" for each, reason in list(refused.items())[:2])
-        raise NotDelegatedError(f"device {device!r} can run none of the programs that are timed: {why}", device=device)
-    measured = {pair.operation_class for pair in pairs}
-    return pairs, {each: why for each, why in refused.items() if each not in measured}
+def _timed(
+    bench: Bench, device: str, budget_seconds: float, advance: Callable[[], None]
+) -> tuple[list[_Pair], dict[OperationClass, str], list[Timed], list[Timed], list[Timed]]:
+    """Time every probe that the device can run; say why there is none of a class; then networks, tensors, light ones.
+
+    A few at a time, since a processor gives a few programs threads of their own, and segments have them. Each batch
+    has probes of several classes.
+    """
+    every = probes()
+    batches = [range(first, len(every), -(-len(every) // _AT_ONCE)) for first in range(-(-len(every) // _AT_ONCE))]
+    share, told = budget_seconds / (len(batches) + 1), _Told(advance, len(batches) + 1)
+    found: dict[int, _Pair] = {}
+    refused: dict[int, str] = {}
+    for batch in batches:
+        for position in batch:
+            pair = _pair(bench, every[position])
+            if isinstance(pair, str):
+                refused[position] = pair
+            else:
+                found[position] = pair
+        bench.run(ROUNDS, share, told.round)
+        bench.clear()
+    why = {every[position].operation_class: refused[position] for position in sorted(refused, reverse=True)}
+    if not found:
+        said = "; ".join(f"{each.value}: {reason}" for each, reason in list(why.items())[:2])
+        raise NotDelegatedError(f"device {device!r} can run none of the programs that are timed: {said}", device=device)
+    light = [probe.model(SHORT) for probe in every if probe.operation_class is OperationClass.ELEMENTWISE]
+    small = [tensors_model(tensors) for tensors in _TENSORS]
+    others = [
+        [timed for model in models if isinstance(timed := bench.add(model), Timed)]
+        for models in (networks(), small, light)
+    ]
+    bench.run(ROUNDS, share, told.round, cold=True)
+    bench.clear()
+    measured = {pair.operation_class for pair in found.values()}
+    left_out = {each: reason for each, reason in why.items() if each not in measured}
+    return [found[position] for position in sorted(found)], left_out, others[0], others[1], others[2]
+
+
+def _pair(bench: Bench, probe: Probe) -> _Pair | str:
+    """Both chains of a probe, or why the device does not run them."""
+    short = bench.add(probe.model(SHORT))
+    if isinstance(short, str):
+        return short
+    long = bench.add(probe.model(LONG))
+    if isinstance(long, str):
+        bench.drop(short)
+        return long
+    return _Pair(probe.operation_class, short, long)
+
+
+@dataclass(slots=True)
+class _Told:
+    """Tells of rounds of several batches as if all were one."""
+
+    advance: Callable[[], None]
+    batches: int
+    rounds: int = 0
+
+    def round(self) -> None:
+        self.rounds += 1
+        if self.rounds % self.batches == 0:
+            self.advance()
 
 
 def _lines(pairs: Sequence[_Pair]) -> tuple[dict[OperationClass, Line], dict[OperationClass, float]]:
@@ -165,15 +217,26 @@ def _seconds(line: Line, work: Work) -> float:
     return work.operations * line.seconds + work.flops * line.seconds_per_flop + work.nbytes * line.seconds_per_byte
 
 
-def _transfers(
-    pairs: Sequence[_Pair], small: Sequence[Timed], lines: Mapping[OperationClass, Line]
-) -> tuple[float, float, float]:
+def _off_by(networks_: Sequence[Timed], lines: Mapping[OperationClass, Line], border: _Border) -> float:
+    """How far what is predicted of networks is from what they take, as a share of that: the root mean square."""
+    taken = [(timed.seconds, _predicted(timed, lines, border)) for timed in networks_]
+    shares = [(predicted - seconds) / seconds for seconds, predicted in taken if seconds > 0]
+    return float(np.sqrt(np.mean(np.square(shares)))) if shares else 0.0
+
+
+def _predicted(timed: Timed, lines: Mapping[OperationClass, Line], border: _Border) -> float:
+    """What the calibration says of a network, as one segment."""
+    launch, per_tensor, per_byte = border
+    work = sum(_seconds(lines[each], work) for each, work in work_of(timed.model).items() if each in lines)
+    return launch + timed.tensors * per_tensor + timed.nbytes * per_byte + work
+
+
+def _transfers(light: Sequence[Timed], small: Sequence[Timed], lines: Mapping[OperationClass, Line]) -> _Border:
     """Seconds of a launch, of a tensor that crosses, and of a byte of it: what operations leave of short programs.
 
-    Programs of little work tell most, so those of the elementwise class are taken where there are any.
+    Programs of little work tell most, so `light` are those of the elementwise class where there are any.
     """
-    light = [pair.short for pair in pairs if pair.operation_class is OperationClass.ELEMENTWISE]
-    programs = [*small, *(light or [pair.short for pair in pairs])]
+    programs = [*small, *light]
     # Chains all have as many tensors, which then count as part of the launch.
     rows = [(1.0, float(timed.tensors) if small else 0.0, float(timed.nbytes)) for timed in programs]
     left = [

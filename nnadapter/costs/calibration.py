@@ -29,6 +29,8 @@ class Calibration:
     """By class, float32."""
     errors: Mapping[OperationClass, float] = field(default_factory=dict)
     """By class, the median of |line - measured| / measured."""
+    off_by: float = 0.0
+    """The root mean square of (predicted - measured) / measured, over small networks of mixed operations."""
     left_out: Mapping[OperationClass, str] = field(default_factory=dict)
     """Classes that were not measured, and why."""
 
@@ -42,6 +44,7 @@ class Calibration:
             "launch_seconds": self.launch_seconds,
             "transfer_seconds": self.transfer_seconds,
             "transfer_seconds_per_byte": self.transfer_seconds_per_byte,
+            "off_by": self.off_by,
             "lines": {
                 each.value: {
                     "seconds": line.seconds,
@@ -63,6 +66,10 @@ class Calibration:
             f"transfer   {1e6 * self.transfer_seconds:.1f} us per tensor"
             + _rate(", ", self.transfer_seconds_per_byte, "GB/s"),
         ]
+        if self.lines and all(line.per_operation(_EVERYDAY) < _NOTHING for line in self.lines.values()):
+            head.append("work       takes no time: this device does nothing with it")
+            return "\n".join(head)
+        head.append(f"networks   off by {100 * self.off_by:.0f} %")
         return "\n".join(
             (*head, *(self._row(each) for each in OperationClass if each in {*self.lines, *self.left_out}))
         )
@@ -73,6 +80,10 @@ class Calibration:
             return f"{each.value:<14} not measured: {self.left_out[each]}"
         rates = _rate(" + ", line.seconds_per_flop, "GFLOP/s") + _rate(" + ", line.seconds_per_byte, "GB/s")
         return f"{each.value:<14} {1e6 * line.seconds:.1f} us{rates}, off by {100 * self.errors.get(each, 0.0):.0f} %"
+
+
+_EVERYDAY, _NOTHING = 1e6, 1e-6
+"""FLOPs and bytes of an operation of middling size, and seconds in which no device has done it."""
 
 
 def _rate(before: str, seconds: float, unit: str) -> str:

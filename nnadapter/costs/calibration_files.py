@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -16,8 +17,9 @@ from nnadapter.costs.stored import Entry, read_entry, write_entry
 from nnadapter.drivers.capability import Option, OptionValue, OptionValues
 from nnadapter.drivers.interface import INTERFACE_VERSION
 from nnadapter.drivers.registry import device_info
+from nnadapter.errors import StoredFileError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised whenever a calibration's file changes its meaning; other versions are refused."""
 
 
@@ -41,12 +43,13 @@ def find_calibration(device: str, table: Sequence[Option], options: OptionValues
     Raises:
         StoredFileError: there is a file, and it is damaged or of another format.
     """
+    asked = speed_options(table, options)
     try:
-        kept = read_calibration(calibration_file(device, speed_options(table, options)))
+        kept = read_calibration(calibration_file(device, asked), device, asked)
     except FileNotFoundError:
-        return Found(None)
+        return Found(None, _for_others(device, asked))
     made, now = (kept.driver_version, kept.interface_version), (driver_version(device), INTERFACE_VERSION)
-    if made == now and kept.device == device:
+    if made == now:
         return Found(kept)
     return Found(
         None,
@@ -80,8 +83,13 @@ def contents_of(calibration: Calibration) -> dict[str, object]:
 def calibration_file(device: str, options: Mapping[str, OptionValue]) -> Path:
     """Where the calibration of a device under those options that affect its speed is kept."""
     digest = sha256(json.dumps({name: _plain(options[name]) for name in sorted(options)}).encode()).hexdigest()[:16]
+    return cache_folder() / "calibrations" / f"{_prefix(device)}{digest}.json"
+
+
+def _prefix(device: str) -> str:
+    """How the names of a device's calibrations begin."""
     name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in device)
-    return cache_folder() / "calibrations" / f"{name}-{sha256(device.encode()).hexdigest()[:8]}-{digest}.json"
+    return f"{name}-{sha256(device.encode()).hexdigest()[:8]}-"
 
 
 def speed_options(table: Sequence[Option], options: OptionValues) -> dict[str, OptionValue]:
@@ -95,8 +103,36 @@ def driver_version(device: str) -> str:
     return info.version or info.distribution
 
 
-def read_calibration(file: Path) -> Calibration:
+def _for_others(device: str, asked: Mapping[str, OptionValue]) -> str:
+    """For which other options there are calibrations, in a sentence; empty where there are none."""
+    own = calibration_file(device, asked)
+    try:
+        files = sorted(own.parent.glob(f"{_prefix(device)}*.json"))
+    except OSError:  # what cannot be a folder holds nothing
+        return ""
+    found = []
+    for file in files:
+        with suppress(FileNotFoundError, StoredFileError):  # a damaged one of others is not what was asked for
+            options = read_calibration(file, device).options
+            differing = {name: value for name, value in options.items() if value != asked.get(name)}
+            found.append(", ".join(f"{name}={_shown(value)}" for name, value in differing.items()))
+    if not any(found):
+        return ""
+    return (
+        f"there is a calibration of device {device!r} for {' and for '.join(filter(None, found))}, and none for the "
+        "options that it has here"
+    )
+
+
+def read_calibration(
+    file: Path, device: str | None = None, options: Mapping[str, OptionValue] | None = None
+) -> Calibration:
     """Return the calibration in a file.
+
+    Args:
+        file: which.
+        device: whose it has to be; None for any.
+        options: which it has to be for; None for any.
 
     Raises:
         FileNotFoundError: there is none.
@@ -111,20 +147,31 @@ def read_calibration(file: Path) -> Calibration:
     lines = entries["lines"].mapping()
     measured = {_class_of(lines[name], name): lines[name].members(_LINE) for name in lines}
     left_out = entries["left_out"].mapping()
+    if device is not None:
+        entries["device"].equal(device)
+    kept = {name: _option(entry) for name, entry in entries["options"].mapping().items()}
+    if options is not None:
+        _check_options(entries["options"], kept, options)
+    unknown = sorted(_CLASSES - {*measured, *(_class_of(entry, name) for name, entry in left_out.items())})
+    if unknown or not measured:
+        entries["lines"].refuse(f"it has no {', '.join(unknown) or 'class'}, and 'left_out' does not say why")
     return Calibration(
         device=entries["device"].text(),
         driver_version=entries["driver_version"].text(),
         interface_version=_version(entries["interface_version"]),
-        options={name: _option(entry) for name, entry in entries["options"].mapping().items()},
+        options=kept,
         launch_seconds=entries["launch_seconds"].seconds(),
         transfer_seconds=entries["transfer_seconds"].seconds(),
         transfer_seconds_per_byte=entries["transfer_seconds_per_byte"].seconds(),
         lines={each: Line(**{name: row[name].seconds() for name in _LINE[:3]}) for each, row in measured.items()},
         errors={each: row["error"].seconds() for each, row in measured.items()},
+        off_by=entries["off_by"].seconds(),
         left_out={_class_of(entry, name): entry.text() for name, entry in left_out.items()},
     )
 
 
+_CLASSES = frozenset(OperationClass) - {OperationClass.OTHER, OperationClass.VIEW}
+"""Those that a calibration measures, or says why not."""
 _LINE = ("seconds", "seconds_per_flop", "seconds_per_byte", "error")
 _FIELDS = (
     "device",
@@ -134,9 +181,18 @@ _FIELDS = (
     "launch_seconds",
     "transfer_seconds",
     "transfer_seconds_per_byte",
+    "off_by",
     "lines",
     "left_out",
 )
+
+
+def _check_options(entry: Entry, kept: Mapping[str, OptionValue], asked: Mapping[str, OptionValue]) -> None:
+    """Refuse a file whose options are others than those that its name stands for."""
+    for name in sorted({*kept, *asked}):
+        if (type(kept.get(name)), kept.get(name)) != (type(asked.get(name)), asked.get(name)):
+            said, expected = (_shown(each[name]) if name in each else "nothing" for each in (kept, asked))
+            entry.refuse(f"{name} is {said}, and the file's name is that of {expected}")
 
 
 def _class_of(entry: Entry, name: str) -> OperationClass:
@@ -159,6 +215,10 @@ def _option(entry: Entry) -> OptionValue:
     if not isinstance(entry.value, (bool, int, float, str)):
         entry.refuse("it is no value of an option, expected a truth value, a number, a string or a list of strings")
     return entry.value
+
+
+def _shown(value: OptionValue) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _plain(value: OptionValue) -> object:

@@ -30,6 +30,8 @@ class CostTable:
     """Where each device's numbers come from."""
     notes: tuple[str, ...]
     """What a person should know of the numbers, a sentence each."""
+    on_host: Numbers
+    """Seconds of every node by itself on the host, that of `prices`; zeros where that is not among the devices."""
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -49,8 +51,9 @@ def cost_table(
     """Return what `graph` costs on the devices. Linear in the graph; 100,000 nodes take less than a second.
 
     What a device fuses is priced as one: FLOPs are added up, and bytes counted where they cross the border of what is
-    fused. What it makes nothing of costs nothing. Where it does not say, an atom is one thing. On the host every node
-    is priced by itself: what atoms there are hangs on what other devices refuse, and the host's price must not.
+    fused; of a calibrated device operations are added up. What it makes nothing of costs nothing. Where it does not
+    say, an atom is one thing. On the host every node is priced by itself: what atoms there are hangs on what other
+    devices refuse, and the host's price must not.
 
     Args:
         graph: from `merged`.
@@ -67,12 +70,13 @@ def cost_table(
     values = tuple(name for name in work.names if name not in constants)
     crossing = Crossing.of(graph.before, values, work.nbytes[kept])
     borders = np.array([_border(crossing, costs[name], is_host=name == host) for name in devices])
+    on_host = _on_host(work, costs[host]) if host in verdicts else np.zeros(len(graph.before.nodes))
     prices = Prices(
         devices=devices,
         host=host,
         run=np.array(
             [
-                _host_run(work, graph, verdicts[name], costs[name])
+                _host_run(on_host, graph, verdicts[name])
                 if name == host
                 else _run(work, graph, verdicts[name], costs[name], fusions.get(name))
                 for name in devices
@@ -85,7 +89,7 @@ def cost_table(
     )
     sources = {name: costs[name].source for name in devices}
     said = (fusion.note for fusion in fusions.values() if fusion.note)
-    return CostTable(prices=prices, sources=sources, notes=(*_notes(work, devices, costs), *said))
+    return CostTable(prices=prices, sources=sources, notes=(*_notes(work, devices, costs), *said), on_host=on_host)
 
 
 def _border(crossing: Crossing, costs: DeviceCosts, *, is_host: bool) -> Numbers:
@@ -99,8 +103,10 @@ def _run(
     nodes = len(graph.before.nodes)
     atom_of = np.asarray(graph.graph.atom_of, dtype=np.int64)
     own = [atom for atom in graph.before.atoms if len(atom) > 1]
-    # Groups that could not be atoms are cut by placement, so that they do not run as one.
-    fused = [group for group in (fusion.groups if fusion else ()) if np.all(atom_of[list(group)] == atom_of[group[0]])]
+    # Groups that could not be atoms are cut by placement, so that they do not run as one. Lines were measured of the
+    # further links of chains, which a device fuses as it does these: what is fused costs the sum of its operations.
+    groups = fusion.groups if fusion is not None and not costs.lines else ()
+    fused = [group for group in groups if np.all(atom_of[list(group)] == atom_of[group[0]])]
     units = joined(nodes, [*own, *fused])
     unit_of = np.zeros(nodes, dtype=np.int64)
     unit_of[np.fromiter((node for unit in units for node in unit), np.int64, nodes)] = np.repeat(
@@ -114,10 +120,15 @@ def _run(
     return np.where([bool(verdict) for verdict in verdicts], found, np.inf)
 
 
-def _host_run(work: GraphWork, graph: Merged, verdicts: Sequence[Verdict], costs: DeviceCosts) -> NDArray[np.float64]:
-    """Seconds of every atom on the host: those of its nodes, a node that repeats another one left out."""
+def _on_host(work: GraphWork, costs: DeviceCosts) -> Numbers:
+    """Seconds of every node on the host; none for a node that repeats another one."""
     seconds = costs.seconds(work.one_by_one(), work.dtypes)
     seconds[list(work.conversion.alone.copies)] = 0.0
+    return seconds
+
+
+def _host_run(seconds: Numbers, graph: Merged, verdicts: Sequence[Verdict]) -> NDArray[np.float64]:
+    """Seconds of every atom on the host: those of its nodes."""
     found = np.bincount(np.asarray(graph.graph.atom_of, dtype=np.int64), seconds, len(graph.graph.atoms))
     return np.where([bool(verdict) for verdict in verdicts], found, np.inf)
 

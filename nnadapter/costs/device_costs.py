@@ -55,8 +55,13 @@ class DeviceCosts:
     """Limits; of a calibrated device, launch, transfers, and what stands for classes that were not measured."""
     lines: Mapping[OperationClass, Line] = field(default_factory=dict)
     """Measured, by class; the roofline of the profile for all others."""
+    off_by: float = 0.0
+    """How far they are off, as a share, as far as that was measured."""
     notes: tuple[str, ...] = ()
     """What a person should know of these numbers, a sentence each."""
+
+    why: tuple[str, ...] = ()
+    """Of the notes, those that say why nothing better is known."""
 
     def seconds(self, work: Work, dtypes: tuple[str, ...]) -> Numbers:
         """Return the seconds of each unit of `work`, whose data types are positions in `dtypes`."""
@@ -90,16 +95,23 @@ def device_costs(name: str, capability: Capability, context: Context, options: O
     if found.calibration is not None:
         return calibrated(found.calibration, profile, notes)
     if profile is not None:
-        return DeviceCosts(source=Source.MODELLED, profile=profile, notes=notes)
+        return DeviceCosts(source=Source.MODELLED, profile=profile, notes=notes, why=notes)
     note = (
         f"costs of device {name!r} are assumed: it declares no limits; run `nnadapter calibrate {name}` to measure it"
     )
-    return DeviceCosts(source=Source.ASSUMED, profile=ASSUMED, notes=(*notes, note))
+    return DeviceCosts(source=Source.ASSUMED, profile=ASSUMED, notes=(*notes, note), why=notes)
 
 
 def calibrated(calibration: Calibration, declared: Profile | None = None, notes: tuple[str, ...] = ()) -> DeviceCosts:
     """Return the costs that a calibration measured; what crosses the border how stays as the device declares it."""
     lines = calibration.lines
+    if calibration.left_out:
+        names = ", ".join(each.value for each in calibration.left_out)
+        notes = (
+            *notes,
+            f"of device {calibration.device!r} these classes could not be calibrated, and are priced by the slowest "
+            f"rates of the others: {names}",
+        )
     per_flop = max((line.seconds_per_flop for line in lines.values()), default=0.0)
     per_byte = max((line.seconds_per_byte for line in lines.values()), default=0.0)
     profile = replace(
@@ -114,7 +126,7 @@ def calibrated(calibration: Calibration, declared: Profile | None = None, notes:
         else _UNMEASURABLE_BANDWIDTH,
         operation_seconds=min((line.seconds for line in lines.values()), default=0.0),
     )
-    return DeviceCosts(source=Source.CALIBRATED, profile=profile, lines=lines, notes=notes)
+    return DeviceCosts(source=Source.CALIBRATED, profile=profile, lines=lines, off_by=calibration.off_by, notes=notes)
 
 
 _UNMEASURABLE_BANDWIDTH = 1e15

@@ -48,6 +48,8 @@ _OPS: Mapping[str, _Ops] = {
     "SUB": lambda _: ("Sub", {}, ()),
     "MUL": lambda _: ("Mul", {}, ()),
     "TANH": lambda _: ("Tanh", {}, ()),
+    "ERF": lambda _: ("Erf", {}, ()),
+    "RELU": lambda _: ("Relu", {}, ()),
     "MAT_MUL": lambda _: ("MatMul", {}, ()),
     "SOFTMAX": lambda given: ("Softmax", {"axis": given["axis"]}, ()),
     "CONCAT": lambda given: ("Concat", {"axis": given["axis"]}, ()),

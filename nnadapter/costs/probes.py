@@ -115,8 +115,8 @@ def _sizes(each: OperationClass, link: Link, sizes: tuple[tuple[int, ...], ...])
     return tuple(Probe(operation_class=each, dimensions=dimensions, link=link) for dimensions in sizes)
 
 
-def _random(*dimensions: int) -> Array:
-    """The same numbers always, of a size that keeps sums over all but the first axis near 1."""
+def random_constant(*dimensions: int) -> Array:
+    """Return the same numbers always, of a size that keeps sums over all but the first axis near 1."""
     fan_in = max(1.0, float(np.prod(dimensions[1:])))
     generator = np.random.default_rng(dimensions)
     numbers: Array = generator.standard_normal(dimensions) / np.sqrt(fan_in)
@@ -125,7 +125,8 @@ def _random(*dimensions: int) -> Array:
 
 def _elementwise(builder: ModelBuilder, value: int, number: int) -> int:
     """Sums and products in turn, with a constant of the same size."""
-    other = builder.add_constant(f"c{number}", _random(*builder.type_of(value).dimensions) + np.float32(1 + number))
+    numbers = random_constant(*builder.type_of(value).dimensions)
+    other = builder.add_constant(f"c{number}", numbers + np.float32(1 + number))
     return builder.add_operation(("ADD", "MUL")[number % 2], [value, other])[0]
 
 
@@ -154,14 +155,15 @@ def _movement(builder: ModelBuilder, value: int, number: int) -> int:
 def _matrix(builder: ModelBuilder, value: int, number: int) -> int:
     """Another weight for each link, as in a network."""
     width = builder.type_of(value).dimensions[1]
-    weight = builder.add_constant(f"w{number}", _random(width, width) + np.float32(number * 1e-4))
+    weight = builder.add_constant(f"w{number}", random_constant(width, width) + np.float32(number * 1e-4))
     return builder.add_operation("MAT_MUL", [value, weight])[0]
 
 
 def _convolution(builder: ModelBuilder, value: int, number: int, *, kernel: int, depthwise: bool = False) -> int:
     channels = builder.type_of(value).dimensions[1]
     inner, group = (1, channels) if depthwise else (channels, 1)
-    weight = builder.add_constant(f"w{number}", _random(channels, inner, kernel, kernel) + np.float32(number * 1e-4))
+    numbers = random_constant(channels, inner, kernel, kernel)
+    weight = builder.add_constant(f"w{number}", numbers + np.float32(number * 1e-4))
     # pads = (top, left, bottom, right)
     attributes: dict[str, AttributeValue] = {"pads": (kernel // 2,) * 4, "group": group}
     return builder.add_operation("CONV_2D", [value, weight], attributes)[0]

@@ -23,6 +23,10 @@ class Line:
     seconds_per_byte: float = 0.0
     """c: of bytes read and written, weights included."""
 
+    def per_operation(self, work: float) -> float:
+        """Seconds of an operation of so many FLOPs and as many bytes."""
+        return self.seconds + work * (self.seconds_per_flop + self.seconds_per_byte)
+
     def of(self, flops: Numbers, nbytes: Numbers) -> Numbers:
         """Seconds of operations, one by one."""
         return self.seconds + flops * self.seconds_per_flop + nbytes * self.seconds_per_byte

@@ -53,10 +53,12 @@ class Entry:
         return [self._inner(str(position), value) for position, value in enumerate(self.value)]
 
     def seconds(self) -> float:
-        """A finite number that is not negative."""
+        """A finite number that is not negative, nor so large that no device takes as long."""
         value = self.value
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
             self.refuse(f"it is {_shown(value)}, expected a finite number that is not negative")
+        if value > _MOST_SECONDS:
+            self.refuse(f"it is {_shown(value)}, expected {_MOST_SECONDS:g} at most")
         return float(value)
 
     def whole(self) -> int:
@@ -155,6 +157,8 @@ def _shown(value: object) -> str:
     return _kind(value) if isinstance(value, (dict, list)) else repr(value)[:80]
 
 
+_MOST_SECONDS = 1e6
+"""Beyond it sums of many lose their meaning."""
 _NO_SUCH_PLACE = (errno.ENOTDIR, errno.ENAMETOOLONG)
 _KINDS: Mapping[type, str] = {
     dict: "an object",

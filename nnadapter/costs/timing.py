@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from statistics import median, median_low
+from statistics import median
 
 import numpy as np
 
 from nnadapter.closing import close_all
 from nnadapter.drivers.border import (
+    OutputCheck,
     ask_admission,
     ask_supported,
     check_results,
@@ -24,12 +26,9 @@ from nnadapter.drivers.interface import Context, Execution, Program
 from nnadapter.drivers.registry import device_lock
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
-from partition.verdict import Verdict, all_of
+from partition.verdict import all_of
 
 _LEAST_ROUNDS = 3
-_SAMPLE_SECONDS = 1e-3
-"""Of runs that are shorter several make a sample, their median: the first ones find everything cold."""
-_MOST_AT_A_TIME = 20
 _LONGEST_SECONDS = 0.5
 """A program that takes longer is not timed: a calibration must end."""
 
@@ -41,7 +40,8 @@ class Timed:
     model: Model
     execution: Execution
     inputs: Sequence[Array]
-    at_a_time: int
+    outputs: Sequence[str]
+    expected: OutputCheck
     samples: list[float] = field(default_factory=list)
     """Seconds of one run."""
 
@@ -86,12 +86,13 @@ class Bench:
 
     def __exit__(self, *_: object) -> None:
         """Close every execution, then every program."""
-        close_all(reversed(self._made))
+        self.clear()
 
     def add(self, model: Model) -> Timed | str:
         """Compile a model and run it twice; its first run does not count. Return why it cannot be timed, if so."""
         sent = self._form(model)
-        verdict = self._verdict(sent, len(model.operations))
+        verdict = all_of(ask_supported(self._context, sent, len(model.operations)))
+        verdict = ask_admission(self._context, sent).verdict if verdict else verdict
         if not verdict:
             return str(verdict)
         try:
@@ -107,13 +108,27 @@ class Bench:
         """Time a program no more."""
         self._programs.remove(timed)
 
-    def run(self, rounds: int, budget_seconds: float, advance: Callable[[], None]) -> None:
-        """Time every program once a round, in turn, so that what disturbs the machine disturbs all alike."""
-        started = self._clock()
+    def clear(self) -> None:
+        """Close what was made; what was timed stays known."""
+        made = self._made.copy()
+        self._made.clear()
+        self._programs.clear()
+        close_all(reversed(made))
+
+    def run(self, rounds: int, budget_seconds: float, advance: Callable[[], None], *, cold: bool = False) -> None:
+        """Time every program once a round, in turn, so that what disturbs the machine disturbs all alike.
+
+        Every round has an order of its own: who comes after whom decides what is found. If `cold`, programs run where
+        a segment stands: after another program, and work of the host that takes the caches. Alone, over and over, they
+        find caches full and threads awake, and a small one takes a third of the time.
+        """
+        started, chance = self._clock(), random.Random(0)
         for done in range(rounds):
             if done >= _LEAST_ROUNDS and self._clock() - started > budget_seconds:
                 return
-            for timed in self._programs:
+            for timed in chance.sample(self._programs, len(self._programs)):
+                if cold:
+                    _elsewhere()
                 timed.samples.append(self._sample(timed))
             advance()
 
@@ -123,10 +138,6 @@ class Bench:
         from nnadapter.costs.onnx_programs import onnx_form
 
         return onnx_form(model)
-
-    def _verdict(self, sent: object, operations: int) -> Verdict:
-        refused = all_of(ask_supported(self._context, sent, operations))
-        return ask_admission(self._context, sent).verdict if refused else refused
 
     def _compiled(self, model: Model, sent: object) -> Timed | None:
         program = checked_program(self._context.compile(sent))
@@ -140,19 +151,25 @@ class Bench:
         ]
         outputs = [model.operands[operand] for operand in model.outputs]
         expected = [(operand.type.dimensions, operand.type.dtype.array_type) for operand in outputs]
-        timed = Timed(model, execution, inputs, 1)
-        with self._lock:
-            check_results(list(execution.compute(inputs)), [operand.name for operand in outputs], expected)
-        once = self._sample(timed)
-        timed.at_a_time = int(min(_MOST_AT_A_TIME, max(1.0, _SAMPLE_SECONDS / once))) if once > 0 else 1
-        return timed if once <= _LONGEST_SECONDS else None
+        timed = Timed(model, execution, inputs, [operand.name for operand in outputs], expected)
+        self._sample(timed)
+        return timed if self._sample(timed) <= _LONGEST_SECONDS else None
 
     def _sample(self, timed: Timed) -> float:
-        compute, inputs, clock = timed.execution.compute, timed.inputs, self._clock
-        found = []
+        """The seconds of one run, with what a run of a plan does to guard it."""
         with self._lock:
-            for _ in range(timed.at_a_time):
-                started = clock()
-                compute(inputs)
-                found.append(clock() - started)
-        return median_low(found)
+            started = self._clock()
+            results = timed.execution.compute([read_only(array) for array in timed.inputs])
+            check_results(list(results), timed.outputs, timed.expected)
+            return self._clock() - started
+
+
+_SIDE = 128
+_BETWEEN = np.ones((_SIDE, _SIDE), np.float32)
+_SWEPT = np.ones(1 << 20, np.float32)
+
+
+def _elsewhere() -> None:
+    """Work of the host between two runs: a product, and a pass over 4 MiB."""
+    np.matmul(_BETWEEN, _BETWEEN)
+    np.negative(_SWEPT, out=_SWEPT)

@@ -23,6 +23,7 @@ from nnadapter.errors import InvalidOptionError
 from nnadapter.options import Options
 from nnadapter.plan_files.reading import read_plan
 from nnadapter.plan_files.values import PlanFile
+from nnadapter.planning.doubting import on_the_cpu_in_doubt
 from nnadapter.rules.reading import read_rules
 from nnadapter.rules.values import Rules
 from nnadapter.targets import Target
@@ -58,6 +59,8 @@ class Placement:
     """The costs that decided."""
     graph: Merged | None = None
     """The graph that was placed: what devices fuse is one atom."""
+    note: str = ""
+    """Why it is not the cheapest placement found, if it is not."""
 
     def candidates(self) -> tuple[Candidate, ...]:
         """The placements that were priced, cheapest first, of the atoms that `labels` are of."""
@@ -87,9 +90,10 @@ class Placer:
         object.__setattr__(self, "rules", read_rules(self.options.rules))
         object.__setattr__(self, "plan", None if self.options.plan is None else read_plan(self.options.plan))
         if self.options.policy == "latency":
-            for target in self.targets:
-                if target.name not in HOSTS and self.costs[target.name].source not in _TRUSTED:
-                    raise InvalidOptionError(_untrusted(target.name, self.costs[target.name].source))
+            costs = {target.name: self.costs[target.name] for target in self.targets if target.name not in HOSTS}
+            unknown = {name: each for name, each in costs.items() if each.source not in _TRUSTED}
+            if unknown:
+                raise InvalidOptionError(_untrusted(unknown))
 
     @cached_property
     def costs(self) -> Mapping[str, DeviceCosts]:
@@ -130,6 +134,8 @@ class Placer:
     ) -> Placement:
         """Return the cheapest placement found, and others that were priced; see `partition.latency`.
 
+        By policy `latency` the CPU alone is returned where the other saves less than costs are off by.
+
         Args:
             graph: what is placed.
             conversion: of the graph.
@@ -153,8 +159,10 @@ class Placer:
                 prices.run[others, place[atom]] = np.inf
         if self.options.fallback == "forbid":
             self._only_named(prices)
-        placed = place_by_latency(whole.graph, prices, blocks=_repeats(whole.graph, hashes))
-        return Placement(whole.spread(placed.placement), placed, table, whole)
+        placed, note = place_by_latency(whole.graph, prices, blocks=_repeats(whole.graph, hashes)), ""
+        if self.options.policy == "latency":
+            placed, note = on_the_cpu_in_doubt(placed, prices, self.costs)
+        return Placement(whole.spread(placed.placement), placed, table, whole, note)
 
     def _only_named(self, prices: Prices) -> None:
         """Leave nothing to a device that nobody named as long as a named one takes it."""
@@ -191,8 +199,10 @@ def _repeats(graph: Graph, hashes: Hashes | None) -> tuple[Blocks, ...]:
     return find_blocks(graph, hashes(), least)
 
 
-def _untrusted(device: str, source: Source) -> str:
-    return (
-        f"policy 'latency' needs measured costs of device {device!r}, and they are {source.value}; run "
-        f"`nnadapter calibrate {device}`, or choose policy 'measured'"
-    )
+def _untrusted(costs: Mapping[str, DeviceCosts]) -> str:
+    """What is said of devices whose costs nobody measured, and why a calibration of theirs is not used."""
+    what = ", ".join(f"{name!r} ({each.source.value})" for name, each in costs.items())
+    why = "".join(f"; {note}" for each in costs.values() for note in each.why)
+    commands = " and ".join(f"`nnadapter calibrate {name}`" for name in costs)
+    needs = f"policy 'latency' needs calibrated costs, and has none of {what}"
+    return f"{needs}; run {commands}, or choose policy 'measured'{why}"

@@ -45,11 +45,17 @@ class PlanPrice:
         return sum(segment.total for segment in self.segments)
 
     def of_nodes(self, plan: Plan, flops: Sequence[int | None]) -> dict[int, float]:
-        """Seconds of every node on its device; what is fused is shared out by FLOPs, evenly where there are none."""
+        """Seconds of every node on its device; what is fused is shared out by FLOPs, evenly where there are none.
+
+        On the CPU nothing counts as fused, and every node has its own.
+        """
         row = {device: number for number, device in enumerate(self.table.devices)}
         found: dict[int, float] = {}
         for atom, part in enumerate(self.graph.parts):
             nodes = self.graph.graph.atoms[atom]
+            if plan.placement[part[0]] == CPU:
+                found.update((node, float(self.table.on_host[node])) for node in nodes)
+                continue
             seconds = float(self.table.prices.run[row[plan.placement[part[0]]], atom])
             work = [flops[node] or 0 for node in nodes]
             shares = [each / sum(work) for each in work] if sum(work) else [1 / len(nodes)] * len(nodes)

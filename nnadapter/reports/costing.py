@@ -30,7 +30,8 @@ def unknown_costs(analysis: Analysis) -> str:
     unknown = [device for device in used if costs[device].source is Source.ASSUMED]
     if not unknown:
         return ""
-    return f"not known for {', '.join(unknown)}; `nnadapter calibrate {unknown[0]}` measures it"
+    why = "".join(f"; {note}" for device in unknown for note in costs[device].why)
+    return f"not known for {', '.join(unknown)}; `nnadapter calibrate {unknown[0]}` measures it{why}"
 
 
 def cost_facts(analysis: Analysis) -> CostFacts:
@@ -39,7 +40,8 @@ def cost_facts(analysis: Analysis) -> CostFacts:
     Args:
         analysis: the plan.
     """
-    price, placed = analysis.price, (analysis.weighed or analysis.judged.placement).placed
+    price, placement = analysis.price, analysis.weighed or analysis.judged.placement
+    placed = placement.placed
     bound = None if placed is None else min(placed.bound, price.seconds)
     predicted = placed.candidates if placed is not None else ()
     return CostFacts(
@@ -50,7 +52,15 @@ def cost_facts(analysis: Analysis) -> CostFacts:
         sources={name: str(source) for name, source in price.table.sources.items()},
         candidates=tuple(CandidateFacts(name=each.name, seconds=each.cost) for each in predicted),
         all_cpu_seconds=price.on_cpu,
-        note=_sentences((*price.table.notes, _uneven(price.table.sources), _repeats(placed), _limited(analysis))),
+        note=_sentences(
+            (
+                *price.table.notes,
+                placement.note,
+                _uneven(price.table.sources),
+                _repeats(placed),
+                _limited(analysis),
+            )
+        ),
     )
 
 

@@ -26,6 +26,13 @@ def test_it_measures_prints_and_keeps(call, cache):
     assert read_calibration(file) == read_calibration(Path("copy.json"))
 
 
+def test_a_device_that_does_nothing_is_said_to(call):
+    assert (
+        "this device does nothing with it" in call("calibrate null").stdout
+        and "off by" not in call("calibrate null").stdout
+    )
+
+
 def test_json_is_the_file(call, cache):
     printed = json.loads(call("calibrate null --json").stdout)
     (file,) = (cache / "calibrations").iterdir()

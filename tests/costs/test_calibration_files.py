@@ -48,7 +48,10 @@ def test_what_is_kept_is_found(measured, cache):
     assert load_calibration("metered", *table()) == measured
     assert costs_of().source == "calibrated" and costs_of().lines == measured.lines
     assert costs_of(off="ADD").source == "calibrated", "what is refused does not change how long the rest takes"
-    assert costs_of(turbo=True).source == "assumed"
+    other = costs_of(turbo=True)
+    assert other.source == "assumed" and other.why == (
+        "there is a calibration of device 'metered' for turbo=False, and none for the options that it has here",
+    )
 
 
 def test_another_version_is_not_used_and_said(measured, monkeypatch):
@@ -98,14 +101,18 @@ def put(data, path, value):
 @pytest.mark.parametrize(
     ("path", "value", "why"),
     [
-        ("format_version", 2, "entry 'format_version': it is 2, expected 1"),
-        ("format_version", True, "entry 'format_version': it is True, expected 1"),
+        ("format_version", 1, "entry 'format_version': it is 1, expected 2"),
+        ("format_version", True, "entry 'format_version': it is True, expected 2"),
         ("format_version", KeyError, "says no format_version"),
         ("launch_seconds", -1e-9, "entry 'launch_seconds': it is -1e-09, expected a finite number"),
         ("launch_seconds", "1", "entry 'launch_seconds': it is '1', expected a finite number"),
         ("launch_seconds", True, "entry 'launch_seconds': it is True"),
         ("launch_seconds", float("nan"), "NaN is no number"),
         ("launch_seconds", float("inf"), "Infinity is no number"),
+        ("launch_seconds", 1e308, "entry 'launch_seconds': it is 1e+308, expected 1e+06 at most"),
+        ("off_by", KeyError, "it lacks off_by"),
+        ("lines", {}, "entry 'lines': it has no convolution, depthwise, elementwise"),
+        ("lines.matrix", KeyError, "entry 'lines': it has no matrix, and 'left_out' does not say why"),
         ("transfer_seconds", None, "entry 'transfer_seconds': it is None"),
         ("lines", [], "entry 'lines': it is a list, expected an object"),
         ("lines.matrix", {}, "entry 'lines.matrix': it lacks error, seconds"),
@@ -129,6 +136,30 @@ def test_entries_of_the_wrong_kind_are_named(measured, path, value, why):
     with pytest.raises(StoredFileError) as caught:
         read_calibration(file)
     assert why in str(caught.value) and "calibrate" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "why"),
+    [
+        ("device", "null", "entry 'device': it is 'null', expected 'metered'"),
+        ("options.turbo", True, "entry 'options': turbo is True, and the file's name is that of False"),
+        ("options.turbo", KeyError, "entry 'options': turbo is nothing, and the file's name is that of False"),
+        ("options.boost", 3, "entry 'options': boost is 3, and the file's name is that of nothing"),
+    ],
+)
+def test_a_file_that_is_another_ones_is_named(measured, path, value, why):
+    file = keep_calibration(measured)
+    data = json.loads(file.read_text())
+    put(data, path, value)
+    file.write_text(json.dumps(data))
+    with pytest.raises(StoredFileError) as caught:
+        find_calibration("metered", *table())
+    assert why in str(caught.value) and str(file) in str(caught.value)
+
+
+def test_classes_that_were_left_out_are_said():
+    keep_calibration(calibrate("metered", {"off": "REDUCE_MAX"}, clock=metered_driver.now))
+    assert any("could not be calibrated" in note and note.endswith("others: reduction") for note in costs_of().notes)
 
 
 @pytest.mark.parametrize(

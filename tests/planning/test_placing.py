@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import onnx.parser
 import pytest
 
 import nnadapter as nna
+from nnadapter.costs.calibrating import calibrate
+from nnadapter.costs.calibration_files import keep_calibration
 from nnadapter.errors import FallbackWarning, InvalidOptionError, PlanFileError, RulesError
 from nnadapter.plan_files.reading import read_plan
 from tests.models import numbers, run_whole
@@ -47,6 +51,19 @@ def test_latency_needs_costs_that_somebody_measured():
         nna.InferenceSession(model_of(SMALL), devices="fake_npu", options=nna.Options(policy="latency"))
 
 
+def test_latency_names_every_device_without_calibrated_costs_and_why():
+    folder = Path(os.environ["NNADAPTER_CACHE_DIR"])
+    keep_calibration(calibrate("null"))
+    (file,) = (folder / "calibrations").iterdir()
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"driver_version": "0.9"}))
+    with pytest.raises(InvalidOptionError) as caught:
+        nna.partition_report(model_of(SMALL), ["fake_npu", "null"], options={"policy": "latency"})
+    said = str(caught.value)
+    assert "`nnadapter calibrate fake_npu` and `nnadapter calibrate null`" in said and "0.9 of its driver" in said
+    report = nna.partition_report(model_of(SMALL), "null")
+    assert "0.9 of its driver" in (report.cost_note or report.cost.note)
+
+
 def test_latency_leaves_small_work_on_the_cpu():
     report = nna.partition_report(model_of(SMALL), SIMULATED, options={"policy": "latency"})
     assert set(devices_of(report).values()) == {"cpu"}
@@ -72,6 +89,24 @@ def test_every_segment_has_its_price_and_they_add_up():
         nodes = sum(node.predicted_seconds for node in report.nodes if node.segment == segment.index)
         parts = nodes + segment.transfer_seconds + segment.launch_seconds
         assert parts == pytest.approx(segment.predicted_seconds)
+
+
+GELU = f"""{HEAD} g (float[64, 64] x) => (float[64, 64] y) {{
+    two = Constant <value = float {{1.4142135}}> () one = Constant <value = float {{1.0}}> ()
+    half = Constant <value = float {{0.5}}> ()
+    a = Div (x, two) b = Erf (a) c = Add (b, one) d = Mul (x, c) y = Mul (d, half)
+}}"""
+
+
+def test_nodes_of_what_others_fuse_have_their_own_price_on_the_cpu():
+    report = nna.partition_report(model_of(GELU), "cpu")
+    seconds = {node.name: node.predicted_seconds for node in report.nodes if node.state == "runs"}
+    assert len(seconds) == 5 and min(seconds.values()) > 0
+    assert sum(seconds.values()) == pytest.approx(
+        report.segments[0].predicted_seconds - report.segments[0].launch_seconds
+    )
+    among = nna.partition_report(model_of(GELU), SIMULATED, options={"policy": "latency"})
+    assert {node.name: node.predicted_seconds for node in among.nodes if node.state == "runs"} == pytest.approx(seconds)
 
 
 def test_priority_says_that_nothing_is_known_of_a_device_without_costs():

@@ -1,0 +1,44 @@
+"""How far a calibration is off, by networks of mixed operations; and where programs are timed."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from nnadapter.costs.calibrating import calibrate
+from nnadapter.costs.networks import networks
+from nnadapter.costs.onnx_programs import onnx_form
+from tests import metered_driver
+from tests.metered_driver import COSTS, OTHERS
+
+
+@pytest.mark.parametrize("model", networks())
+def test_networks_run_and_keep_numbers_finite(model):
+    given = model.operands[model.inputs[0]]
+    session = onnxruntime.InferenceSession(onnx_form(model).SerializeToString())
+    (made,) = session.run(None, {session.get_inputs()[0].name: np.ones(given.type.dimensions, np.float32)})
+    assert np.isfinite(made).all() and made.std() > 0
+
+
+def test_a_device_that_costs_what_its_classes_cost_is_hardly_off(monkeypatch):
+    monkeypatch.setitem(COSTS, "ERF", COSTS["TANH"])
+    assert calibrate("metered", clock=metered_driver.now, budget_seconds=1e9).off_by < 0.1
+    monkeypatch.setitem(COSTS, "ERF", (COSTS["TANH"][0] * 50, 0.0, 1e-8))
+    monkeypatch.setitem(COSTS, "RELU", (OTHERS[0] * 50, 0.0, 1e-8))
+    assert calibrate("metered", clock=metered_driver.now, budget_seconds=1e9).off_by > 0.3
+
+
+def test_programs_are_timed_behind_others(monkeypatch):
+    ran = []
+    compute = metered_driver.MeteredExecution.compute
+    monkeypatch.setattr(
+        metered_driver.MeteredExecution, "compute", lambda self, inputs: (ran.append(self), compute(self, inputs))[1]
+    )
+    calibrate("metered", clock=metered_driver.now, budget_seconds=1e9)
+    timed = len(set(ran))
+    rounds = ran[3 * timed :]
+    again = sum(one is other for one, other in itertools.pairwise(rounds))
+    assert again < len(rounds) / 4, "only the last of a round can be the first of the next"

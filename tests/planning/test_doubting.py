@@ -1,0 +1,98 @@
+"""A saving that is smaller than the costs are off by is none."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+import nnadapter as nna
+from nnadapter.costs.calibrating import calibrate
+from nnadapter.costs.calibration_files import keep_calibration
+from tests import metered_driver
+from tests.planning.test_placing import LARGE, model_of
+
+BY_COSTS = {"policy": "latency"}
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def keep(device, speed, off_by):
+    """A calibration by which `device` has so many times the speed of another, and is off by so much."""
+    found = calibrate("metered", clock=metered_driver.now)
+    lines = {
+        each: dataclasses.replace(
+            line,
+            seconds=line.seconds / speed,
+            seconds_per_flop=line.seconds_per_flop / speed,
+            seconds_per_byte=line.seconds_per_byte / speed,
+        )
+        for each, line in found.lines.items()
+    }
+    keep_calibration(dataclasses.replace(
+        found, device=device, driver_version=version(device), options=options(device), lines=lines, off_by=off_by,
+        launch_seconds=0.0, transfer_seconds=0.0, transfer_seconds_per_byte=0.0,
+    ))  # fmt: skip
+
+
+def version(device):
+    from nnadapter.costs.calibration_files import driver_version
+
+    return driver_version(device)
+
+
+def options(device):
+    from nnadapter.costs.calibration_files import speed_options
+    from nnadapter.drivers.border import open_context
+    from nnadapter.drivers.selection import select_one
+
+    selected = select_one(device, {})
+    return speed_options(open_context(selected)[0].capability.options, selected.options)
+
+
+def report(**given):
+    return nna.partition_report(model_of(LARGE), "fake_npu", options=BY_COSTS | given)
+
+
+@pytest.mark.parametrize(
+    ("speed", "cpu_off", "device_off", "away"),
+    [
+        (1.1, 0.0, 0.0, True),
+        (1.1, 0.2, 0.0, False),
+        (1.1, 0.0, 0.2, False),
+        (3.0, 0.2, 0.2, True),
+        (3.0, 0.4, 0.6, True),
+        (3.0, 0.6, 1.0, False),
+    ],
+)
+def test_the_cpu_alone_is_taken_where_the_saving_is_in_doubt(speed, cpu_off, device_off, away):
+    keep("cpu", 1.0, cpu_off)
+    keep("fake_npu", speed, device_off)
+    found = report()
+    assert ({node.device for node in found.nodes} == {"fake_npu"}) == away
+    assert ("less than the costs are off by" in found.cost.note) != away
+    if not away:
+        assert {node.device for node in found.nodes} == {"cpu"}
+        assert found.cost.seconds == pytest.approx(found.cost.all_cpu_seconds) and found.cost.gap > 0
+        assert found.cost.candidates[0].name == "all on cpu"
+        assert found.cost.candidates[0].seconds > found.cost.candidates[1].seconds
+
+
+def test_the_sentence_has_both_figures():
+    keep("cpu", 1.0, 0.3)
+    keep("fake_npu", 1.25, 0.5)
+    # a fifth is saved; 0.3 of the whole and 0.5 of four fifths of it are in doubt
+    assert "saves 20 %, less than the costs are off by (70 %), so everything runs on the CPU" in report().cost.note
+
+
+def test_where_the_cpu_may_not_take_it_nothing_is_doubted():
+    keep("cpu", 1.0, 0.5)
+    keep("fake_npu", 1.1, 0.5)
+    found = report(fallback="forbid")
+    assert {node.device for node in found.nodes} == {"fake_npu"} and "off by" not in found.cost.note
+    pinned = report(rules=nna.Rules(pins=(nna.Pin(device="fake_npu", op_type="Sin"),)))
+    assert {node.device for node in pinned.nodes if node.op_type == "Sin"} == {"fake_npu"}
+    assert "off by" not in pinned.cost.note
