@@ -67,9 +67,8 @@ def partition_report(
         warn_of_last_resort(analysis, targets, chosen)
         if save_plan is not None:
             write_plan(save_plan, _plan_file(analysis, _name(model, proto), chosen.policy))
-        return report_of(
-            analysis, chosen.policy, Observed(timed=timed, chosen=note, notes=_unmeasured(chosen, timed, note))
-        )
+        observed = Observed(timed=timed, chosen=note, notes=_unmeasured(chosen, timed, note), model=_name(model, proto))
+        return report_of(analysis, chosen.policy, observed)
     finally:
         close_all(target.context for target in targets)
 

@@ -58,6 +58,7 @@ _DECORATORS = (
     ),
     click.option(
         "--max-latency", metavar="MS", callback=_seconds,
-        help="Exit with 1 if the predicted cost is above this many milliseconds; an error where no costs are known.",
+        help="Exit with 1 if the cost, by policy measured a timed one and else a predicted one, is above this many "
+        "milliseconds; an error where no costs are known.",
     ),
 )  # fmt: skip

@@ -15,9 +15,10 @@ from nnadapter.cli.inputs import Feed, feed_of
 from nnadapter.cli.outputs import describe_output, save_outputs
 from nnadapter.cli.parameters import Shapes, inputs, placing, requests, takes_model, takes_placing
 from nnadapter.cli.progress import progress
+from nnadapter.cli.run_costs import RunCosts, run_costs
 from nnadapter.cli.run_text import RunFacts, Times, to_text
 from nnadapter.cli.writing import to_json
-from nnadapter.drivers.selection import DeviceRequest
+from nnadapter.drivers.selection import HOSTS, DeviceRequest
 from nnadapter.running.executor import Provenance
 
 
@@ -27,6 +28,7 @@ class _Ran:
     times: Times
     devices: tuple[str, ...]
     provenance: Provenance
+    costs: RunCosts
 
 
 @click.command(cls=ModelCommand)
@@ -80,6 +82,7 @@ def run(
         outputs=tuple(describe_output(name, value) for name, value in ran.outputs.items()),
         times=ran.times,
         provenance=ran.provenance,
+        costs=ran.costs,
         saved=tuple(map(str, saved)),
     )
     click.echo(to_json(facts.to_dict()) if form == "json" else to_text(facts))
@@ -104,4 +107,5 @@ def _run(model: str, devices: list[DeviceRequest], options: nnadapter.Options, f
         provenance = session.provenance
         assert provenance is not None, "a run leaves its provenance"
         outputs = dict(zip(names, results, strict=True))
-        return _Ran(outputs, Times(times[0], times[1], tuple(times[2:])), session.devices, provenance)
+        costs = RunCosts() if HOSTS.issuperset(session.devices) else run_costs(session.report())
+        return _Ran(outputs, Times(times[0], times[1], tuple(times[2:])), session.devices, provenance, costs)

@@ -9,6 +9,7 @@ from typing import Any
 
 from nnadapter.cli.inputs import Feed
 from nnadapter.cli.outputs import OutputFacts, dtype_name
+from nnadapter.cli.run_costs import RunCosts
 from nnadapter.running.executor import Provenance
 
 
@@ -45,13 +46,15 @@ class RunFacts:
     times: Times
     provenance: Provenance
     """Of the last run."""
+    costs: RunCosts
     saved: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data.
 
         `model`, `devices`; `inputs`: name, dtype, shape, source; `outputs`: see `OutputFacts`; `seconds`: see `Times`;
-        `steps` of the last run: segment, device, seconds, failure; `fell_back`; `saved`: paths.
+        `steps` of the last run: segment, device, seconds, failure; `fell_back`; `cost`: see `RunCosts`; `saved`:
+        paths.
         """
         feed = self.feed
         return {
@@ -68,6 +71,7 @@ class RunFacts:
                 for step in self.provenance.steps
             ],
             "fell_back": self.provenance.fell_back,
+            "cost": self.costs.to_dict(),
             "saved": list(self.saved),
         }
 
@@ -123,6 +127,10 @@ def _where(facts: RunFacts) -> Iterator[str]:
             yield f"fell back segment {step.segment} ran on {step.device}: {step.failure}"
 
 
+def _costs(facts: RunFacts) -> Iterator[str]:
+    yield from facts.costs.lines()
+
+
 def _saved(facts: RunFacts) -> Iterator[str]:
     yield from (f"saved     {path}" for path in facts.saved)
 
@@ -131,4 +139,4 @@ def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms"
 
 
-_PARTS = (_head, _outputs, _times, _where, _saved)
+_PARTS = (_head, _outputs, _times, _where, _costs, _saved)

@@ -67,6 +67,7 @@ def facts_of(situations: Sequence[Situation], device: str, policy: str, failed: 
         models=tuple(_model(each) for each in situations),
         failed=tuple(failed),
         left_out=ranking.left_out,
+        all_cpu_seconds=_finite(sum(each.on_cpu for each in situations)),
         notes=tuple(_notes(situations, device, policy, assumed, ranking.left_out)),
     )
 

@@ -111,6 +111,8 @@ class WhatIf:
     """Features that were not tried: the least frequent ones, where there are very many."""
     notes: tuple[str, ...] = ()
     """What a person should know of the numbers, a sentence each."""
+    all_cpu_seconds: float | None = None
+    """Predicted, one run of each model with everything on the CPU; None where it refuses something."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data: `schema_version` and the fields."""

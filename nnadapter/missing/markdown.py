@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nnadapter.missing.words import predicted, segments, share, time
+from nnadapter.missing.words import cpu_words, predicted, segments, share, time
 from nnadapter.reports.markdown_cells import code, folded, table
 from nnadapter.reports.units import count
 
@@ -23,6 +23,8 @@ def to_markdown(found: WhatIf) -> str:
         f"{share(now.flops)} of FLOPs and {share(now.nodes)} of nodes off the CPU, {predicted(now)} "
         f"({', '.join(f'{code(name)} {source}' for name, source in found.sources.items())})",
     ]
+    if cpu_words(found):
+        parts.append(f"**{cpu_words(found)}**")
     if found.features:
         parts += ["Each feature by itself:", _features(found), "Road map, each step on top of those before it:"]
         parts.append(_road_map(found) if found.road_map else "None is worth anything.")

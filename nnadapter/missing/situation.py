@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,6 +100,8 @@ class Situation:
     """Where each device's costs come from."""
     shapes: Mapping[str, tuple[int, ...]]
     """Of the model's inputs."""
+    on_cpu: float
+    """Seconds of everything on the CPU, whatever rules say; infinite where it refuses something."""
     planned: int
     """Segments of the plan as it is; more than trials see where segments were halved for their device's memory."""
     _known: dict[frozenset[Feature], Outcome] = field(default_factory=dict)
@@ -214,6 +217,7 @@ def situation_of(name: str, analysis: Analysis, target: Target) -> Situation:
         flops=flops,
         sources=alone.sources,
         shapes=dict(judged.shapes),
+        on_cpu=inf if analysis.price.on_cpu is None else analysis.price.on_cpu,
         planned=len(analysis.plan.steps),
     )
 

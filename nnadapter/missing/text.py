@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nnadapter.missing.words import predicted, saving, share, supporting
+from nnadapter.missing.words import cpu_words, predicted, saving, share, supporting
 from nnadapter.reports.units import count
 from nnadapter.reports.wrapping import wrapped
 
@@ -35,6 +35,7 @@ def _summary(found: WhatIf) -> Iterator[str]:
     coverage = f"{share(now.flops)} of FLOPs and {share(now.nodes)} of nodes off the CPU"
     yield f"now        {count(now.segments, 'segment')}, {coverage}"
     yield from wrapped(f"{predicted(now)}; costs: {sources}", " " * 11)
+    yield from wrapped(cpu_words(found), " " * 11)
 
 
 def _features(found: WhatIf) -> Iterator[str]:

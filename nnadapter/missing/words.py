@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from nnadapter.reports.units import count, duration
@@ -44,6 +45,26 @@ def predicted(standing: Standing) -> str:
     )
 
 
+def cpu_words(found: WhatIf) -> str:
+    """Where the CPU alone is better: than what is now, and from which step of the road map on it is not any more.
+
+    Empty where it is not better, or where a device's costs are only assumed.
+    """
+    alone, now = found.all_cpu_seconds, found.now.seconds
+    if alone is None or now is None or alone >= now or _ASSUMED in found.sources.values():
+        return ""
+    text = f"the CPU alone is better: predicted {duration(alone)}, {duration(now - alone)} less"
+    if not found.road_map:
+        return text
+    ahead = (place for place, step in enumerate(found.road_map, 1) if (step.then.seconds or inf) < alone)
+    first = next(ahead, None)
+    return f"{text}; " + (
+        "so it is after every step of the road map"
+        if first is None
+        else f"step {first} of the road map is the first below"
+    )
+
+
 def share(part: float) -> str:
     """`61.2 %`."""
     return f"{100 * part:.1f} %"
@@ -61,5 +82,7 @@ def _shares(before: float, after: float) -> str:
     return f"{100 * before:.{digits}f} -> {100 * after:.{digits}f} %"
 
 
+_ASSUMED = "assumed"
+"""Costs that nobody knows."""
 _NOTHING = 1e-9
 """Seconds that are not worth telling."""

@@ -62,9 +62,12 @@ def bind_plan(
 
     1. of the same name, hash and wiring; of the same output, hash and wiring;
     2. of the same name and hash, then of the same output and hash, where something before it was edited;
-    3. of a hash with wiring that no other entry and no other node that is left has, where it was renamed.
+    3. of the same hash with wiring, where it was renamed: of as many entries as nodes with one hash, each means the
+       node that comes in its turn;
+    4. of the same number as output; in its turn among as many of the same hash, where neither has a name of its own.
 
-    A name that is no more than op type and position does not count as one: it goes to another node with every edit.
+    A name that is no more than op type and position does not count as one, nor does an output that is a number: they go
+    to other nodes with every edit.
     Nodes of an atom that entries put on different devices are all lost, as one device runs them all.
 
     Args:
@@ -76,7 +79,17 @@ def bind_plan(
     """
     here = _here(specialised, structure)
     meant = _matched(plan.entries, here)
-    atom_of, found = specialised.graph.atom_of, _Found(specialised, here, devices, verdicts)
+    known = set(meant)
+    open_nodes = Counter(each.alone for index, each in enumerate(here) if index not in known)
+    open_entries = Counter(entry.alone for entry, node in zip(plan.entries, meant, strict=True) if node is None)
+    atom_of = specialised.graph.atom_of
+    found = _Found(
+        specialised,
+        here,
+        devices,
+        verdicts,
+        {hash_: (open_entries[hash_], open_nodes[hash_]) for hash_ in open_entries},
+    )
     wanted: dict[int, dict[str, str]] = {}
     for entry, node in zip(plan.entries, meant, strict=True):
         if node is not None:
@@ -87,7 +100,6 @@ def bind_plan(
         for entry, node, why in zip(plan.entries, meant, whys, strict=True)
         if node is not None and not why
     ]
-    known = set(meant)
     return Bound(
         placement=dict(kept),
         lost=tuple(
@@ -141,35 +153,55 @@ def _own_name(side: _Side) -> str:
     return "" if numbered else side.name
 
 
-_STEPS: tuple[Callable[[_Side], Sequence[str]], ...] = (
-    lambda side: (_own_name(side), side.alone, side.wired),
-    lambda side: (side.output, side.alone, side.wired),
-    lambda side: (_own_name(side), side.alone),
-    lambda side: (side.output, side.alone),
-    lambda side: (side.wired,),
+def _own_output(side: _Side) -> str:
+    """The output, if it is more than a number."""
+    return "" if side.output.isdigit() else side.output
+
+
+def _nameless(side: _Side) -> str:
+    """The hash of what has neither a name nor an output of its own."""
+    return "" if _own_name(side) or _own_output(side) else side.alone
+
+
+_STEPS: tuple[tuple[Callable[[_Side], Sequence[str]], bool], ...] = (
+    (lambda side: (_own_name(side), side.alone, side.wired), False),
+    (lambda side: (_own_output(side), side.alone, side.wired), False),
+    (lambda side: (_own_name(side), side.alone), False),
+    (lambda side: (_own_output(side), side.alone), False),
+    (lambda side: (side.wired,), True),
+    (lambda side: (side.output, side.alone, side.wired), False),
+    (lambda side: (_nameless(side),), True),
+    (lambda side: (side.output, side.alone), False),
 )
-"""What an entry and the node that it means have in common, the surest first. An empty part matches nothing."""
+"""What an entry and the node that it means have in common, the surest first. An empty part matches nothing.
+
+Where several entries and as many nodes have it in common, they match in their order if the second is true.
+"""
 
 
 def _matched(entries: Sequence[PlanEntry], here: Sequence[_Here]) -> list[int | None]:
     """For every entry, the position of the node that it means."""
     meant: list[int | None] = [None] * len(entries)
     left = dict.fromkeys(range(len(here)))
-    for step in _STEPS:
+    for step, in_order in _STEPS:
         open_entries = [number for number, node in enumerate(meant) if node is None]
-        nodes = _unique((step(here[node]), node) for node in left)
-        for key, number in _unique((step(entries[number]), number) for number in open_entries).items():
-            if key in nodes:
-                meant[number] = nodes[key]
-                del left[nodes[key]]
+        nodes = _alike((step(here[node]), node) for node in left)
+        for key, numbers in _alike((step(entries[number]), number) for number in open_entries).items():
+            found = nodes.get(key, [])
+            if len(found) == len(numbers) and (in_order or len(found) == 1):
+                for number, node in zip(numbers, found, strict=True):
+                    meant[number] = node
+                    del left[node]
     return meant
 
 
-def _unique(pairs: Iterator[tuple[Sequence[str], int]]) -> dict[Hashable, int]:
-    """Keys that come once and have no empty part."""
-    listed = [(tuple(key), index) for key, index in pairs]
-    counts = Counter(key for key, _ in listed)
-    return {key: index for key, index in listed if counts[key] == 1 and all(key)}
+def _alike(pairs: Iterator[tuple[Sequence[str], int]]) -> dict[Hashable, list[int]]:
+    """What has each key, in order; keys with an empty part are left out."""
+    found: dict[Hashable, list[int]] = {}
+    for key, index in pairs:
+        if all(key):
+            found.setdefault(tuple(key), []).append(index)
+    return found
 
 
 class _Found:
@@ -181,7 +213,9 @@ class _Found:
         here: Sequence[_Here],
         devices: Sequence[str],
         verdicts: Mapping[str, Sequence[Verdict]],
+        alike: Mapping[str, tuple[int, int]],
     ) -> None:
+        self._alike = alike
         self._atom_of = specialised.graph.atom_of
         self._devices = devices
         self._verdicts = verdicts
@@ -207,8 +241,14 @@ class _Found:
 
     def _why_not_found(self, entry: PlanEntry) -> str:
         same = self._by_name.get(entry.name)
+        if same is None and entry.name in self._gone:
+            return f"the node {self._gone[entry.name]} now"
+        entries, nodes = self._alike[entry.alone]
+        if nodes and (same is None or not _own_name(entry)):
+            alike = f"{nodes} nodes are alike" if nodes > 1 else "one node is like it"
+            return f"it is ambiguous: {alike}, and {entries} entries could mean {'them' if nodes > 1 else 'it'}"
         if same is None:
-            return f"the node {self._gone[entry.name]} now" if entry.name in self._gone else "the node is gone"
+            return "the node is gone"
         if same.op_type != entry.op_type:
             return f"the node is {same.op_type} now and was {entry.op_type}"
         if same.alone != entry.alone:

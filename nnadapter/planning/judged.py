@@ -25,7 +25,7 @@ from nnadapter.offering.segments import OnnxParts, Part, part_of
 from nnadapter.plan_files.binding import Bound, bind_plan
 from nnadapter.planning.limiting import given_up
 from nnadapter.planning.placing import Kept, Placement, Placer
-from nnadapter.planning.pricing import PlanPrice, costs_of, holds_together, price_plan
+from nnadapter.planning.pricing import PlanPrice, costs_of, cpu_table, holds_together, price_plan
 from nnadapter.planning.support import judge
 from nnadapter.preparation.prepare import Shapes, Specialised
 from nnadapter.preparation.structure import Structure
@@ -95,9 +95,12 @@ class Analysis:
         """What the plan costs: by the prices that it was placed by, where costs decided and still tell of it."""
         placement = self.judged.placement
         if placement.table is not None and placement.graph is not None and holds_together(self.plan, placement.graph):
-            return price_plan(self.plan, placement.table, placement.graph)
-        texts = [() if piece is None or not piece.is_ir else piece.admission.runs_as for piece in self.pieces]
-        return price_plan(self.plan, *costs_of(self.plan, self.conversion, texts, self.judged.placer.costs))
+            table, graph = placement.table, placement.graph
+        else:
+            texts = [() if piece is None or not piece.is_ir else piece.admission.runs_as for piece in self.pieces]
+            table, graph = costs_of(self.plan, self.conversion, texts, self.judged.placer.costs)
+        cpu = cpu_table(table, graph, self.conversion, self.judged.cpu_takes, self.judged.placer.costs)
+        return price_plan(self.plan, table, graph, cpu)
 
 
 class Drafts:
@@ -143,13 +146,22 @@ class Judged:
     """Atoms that stay where they are put as long as their device takes them."""
     fixed: bool = False
     """`kept` is a whole placement, which shall not be weighed against others."""
+    unplaced: Judged | None = None
+    """What this was before `kept` became a whole placement."""
     bound: Bound | None = None
     """What the plan file says of this graph; None where there is none."""
+    cpu_before_rules: tuple[Verdict, ...] | None = None
+    """The CPU's verdicts before rules took some back; None where there are no rules."""
 
     @property
     def graph(self) -> Graph:
         """The graph that is cut."""
         return self.specialised.graph
+
+    @property
+    def cpu_takes(self) -> tuple[Verdict, ...]:
+        """The CPU's verdicts, whatever a person's rules say."""
+        return self.verdicts[CPU] if self.cpu_before_rules is None else self.cpu_before_rules
 
     @property
     def answers(self) -> Answers:
@@ -186,7 +198,7 @@ class Judged:
         judged, own, positions = self, self.specialised.own, self.specialised.positions
         if rules.pins or rules.bans:
             applied = apply_rules(rules, own, self.graph, positions, named, self.verdicts)
-            judged = replace(self, applied=applied, verdicts=applied.verdicts)
+            judged = replace(self, applied=applied, verdicts=applied.verdicts, cpu_before_rules=self.verdicts[CPU])
         plan = self.placer.plan
         if plan is None:
             return judged
@@ -195,16 +207,19 @@ class Judged:
 
     def placed_as(self, labels: Sequence[str]) -> Judged:
         """The same with every atom on its device, as long as that takes it."""
-        return replace(self, kept=dict(enumerate(labels)), fixed=True)
+        return replace(self, kept=dict(enumerate(labels)), fixed=True, unplaced=self)
 
     def banning(self, bans: Mapping[Atoms, Unsupported]) -> Judged:
         """The same with verdicts taken back: the atoms of each key are refused by its device, for that reason."""
         verdicts = {name: list(given) for name, given in self.verdicts.items()}
+        before = list(self.cpu_takes)
         for (device, atoms), refusal in bans.items():
             for atom in atoms:
                 verdicts[device][atom] = refusal
+                before[atom] = refusal if device == CPU else before[atom]
                 self._refuse_broken_pin(device, atom, refusal)
-        return replace(self, verdicts={name: tuple(given) for name, given in verdicts.items()}).complete()
+        ruled = replace(self, cpu_before_rules=tuple(before)) if self.cpu_before_rules is not None else self
+        return replace(ruled, verdicts={name: tuple(given) for name, given in verdicts.items()}).complete()
 
     def _refuse_broken_pin(self, device: str, atom: int, refusal: Unsupported) -> None:
         pinned = self.applied is not None and self.applied.pinned.get(atom, ("", ""))[0] == device

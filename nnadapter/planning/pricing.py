@@ -17,6 +17,7 @@ from partition.graph import Graph
 from partition.plan import Plan
 from partition.pricing import Prices, SegmentPrice, price, price_segments
 from partition.segments import Segment
+from partition.verdict import Verdict
 
 Costs = Mapping[str, DeviceCosts]
 """Per device of a session."""
@@ -37,7 +38,7 @@ class PlanPrice:
     """Per step, what is saved against its atoms on the CPU, borders aside; None on the CPU, where nothing is known of
     the device, and where the CPU refuses one."""
     on_cpu: float | None
-    """Everything on the CPU; None where it refuses something."""
+    """Everything on the CPU, whatever rules say; None where it refuses something."""
 
     @property
     def seconds(self) -> float:
@@ -77,13 +78,31 @@ def costs_of(plan: Plan, conversion: Conversion, runs_as: Sequence[RunsAs], cost
     return cost_table(graph, conversion, graph.verdicts(plan.verdicts), costs, fusions), graph
 
 
-def price_plan(plan: Plan, table: CostTable, graph: Merged) -> PlanPrice:
+def cpu_table(
+    table: CostTable, graph: Merged, conversion: Conversion, takes: Sequence[Verdict], costs: Costs
+) -> CostTable:
+    """Return what the CPU alone costs, whatever rules and plans say of it.
+
+    Args:
+        table: costs of the atoms of `graph`, on the CPU infinite where that may not have them.
+        graph: the plan's, with what devices fuse as atoms.
+        conversion: of its graph.
+        takes: the CPU's verdicts on the atoms of the plan's graph.
+        costs: per device.
+    """
+    if np.isfinite(table.prices.run[table.devices.index(CPU)]).all():
+        return table
+    return cost_table(graph, conversion, graph.verdicts({CPU: takes}), costs)
+
+
+def price_plan(plan: Plan, table: CostTable, graph: Merged, cpu: CostTable) -> PlanPrice:
     """Return what a plan costs, every merged atom of which lies in one segment.
 
     Args:
         plan: the plan.
         table: costs of the atoms of `graph`.
         graph: the plan's, with what devices fuse as atoms.
+        cpu: costs of the same on the CPU, see `cpu_table`.
     """
     prices = table.prices
     home = {plan.graph.atom_of[node]: step.segment for step in plan.steps for node in step.nodes}
@@ -97,8 +116,8 @@ def price_plan(plan: Plan, table: CostTable, graph: Merged) -> PlanPrice:
         table=table,
         graph=graph,
         segments=segments,
-        benefits=tuple(_benefit(table, each, part) for each, part in zip(segments, parts, strict=True)),
-        on_cpu=_on_cpu(graph.graph, prices),
+        benefits=tuple(_benefit(table, cpu, each, part) for each, part in zip(segments, parts, strict=True)),
+        on_cpu=_on_cpu(graph.graph, cpu.prices),
     )
 
 
@@ -123,10 +142,10 @@ def _fusions(plan: Plan, conversion: Conversion, runs_as: Sequence[RunsAs]) -> d
     }
 
 
-def _benefit(table: CostTable, segment: SegmentPrice, part: Segment) -> float | None:
+def _benefit(table: CostTable, cpu: CostTable, segment: SegmentPrice, part: Segment) -> float | None:
     if segment.device == CPU or table.sources[segment.device] is Source.ASSUMED:
         return None
-    there = float(table.prices.run[table.devices.index(CPU), list(part.atoms)].sum())
+    there = float(cpu.prices.run[cpu.devices.index(CPU), list(part.atoms)].sum())
     return there - segment.total if np.isfinite(there) else None
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import eq
 from typing import TYPE_CHECKING
 
 from nnadapter.collecting import paused_collection
 from nnadapter.costs.weights import weight_bytes
+from nnadapter.drivers.capability import OptionValue
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.drivers.selection import CPU, HOSTS
+from nnadapter.plan_files.values import LostEntry
 from nnadapter.planning.judged import Analysis, Piece
 from nnadapter.planning.pricing import PlanPrice
 from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RuleFacts, WeightFacts
@@ -29,6 +32,9 @@ from partition.graph import Graph
 from partition.plan import Plan, Step
 from partition.verdict import Unsupported
 
+_SEARCHED = 3
+"""Devices from which on the fewest segments have to be searched for."""
+
 if TYPE_CHECKING:
     from nnadapter.running.compilation import Compiled, Timed
     from nnadapter.running.executor import BoundStep
@@ -46,6 +52,8 @@ class Observed:
     plans: PlanCounts | None = None
     timed: tuple[Timed, ...] = ()
     """Placements that were timed, the fastest being the plan."""
+    model: str = ""
+    """The model's name."""
     chosen: str = ""
     """Where and with what they were timed."""
 
@@ -77,6 +85,14 @@ def report_of(analysis: Analysis, policy: str, observed: Observed | None = None)
         cost_note=unknown if not observed.timed else "",
         rules=_rules(analysis),
         plan_file=_plan_file(analysis),
+        search=_search(analysis.plan),
+        model=observed.model,
+        fallback=analysis.judged.placer.options.fallback,
+        device_options={
+            target.name: {name: _option(value) for name, value in target.options.items()}
+            for target in analysis.judged.asked
+            if target.options
+        },
     )
 
 
@@ -226,15 +242,45 @@ def _weights(plan: Plan) -> WeightFacts:
 def _rules(analysis: Analysis) -> tuple[RuleFacts, ...]:
     applied = analysis.judged.applied
     effects = (*(applied.effects if applied is not None else ()), *analysis.limits)
-    return tuple(RuleFacts(text=each.rule, source=each.source, nodes=each.nodes, note=each.note) for each in effects)
+    return tuple(
+        RuleFacts(text=each.rule, source=each.source, line=each.line, nodes=each.nodes, note=each.note)
+        for each in effects
+    )
+
+
+def _option(value: OptionValue) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _search(plan: Plan) -> str:
+    devices = [step.device for step in plan.steps]
+    few = len(set(devices)) < _SEARCHED
+    if plan.exact:
+        return "exact for two devices" if few else "an exact search"
+    if any(map(eq, devices, devices[1:])):  # two turns of one device are never found one behind the other
+        return "a segment was cut in two for its device's memory"
+    return "a beam search, bounded in its work"
 
 
 def _plan_file(analysis: Analysis) -> PlanFileFacts | None:
-    bound, plan = analysis.judged.bound, analysis.judged.placer.plan
-    if bound is None or plan is None:
+    bound, source = analysis.judged.bound, analysis.judged.placer.plan
+    if bound is None or source is None:
         return None
-    nodes = sum(len(analysis.plan.graph.atoms[atom]) for atom in bound.placement)
-    return PlanFileFacts(path=plan.source, bound=nodes, lost=bound.lost)
+    plan, graph = analysis.plan, analysis.plan.graph
+    taken = [(atom, device) for atom, device in bound.placement.items() if plan.placement[atom] != device]
+    lost = tuple(
+        LostEntry(name=graph.nodes[node].name, device=device, why=_why_taken(plan, atom, device))
+        for atom, device in taken
+        for node in graph.atoms[atom]
+    )
+    nodes = sum(len(graph.atoms[atom]) for atom in bound.placement)
+    return PlanFileFacts(path=source.source, bound=nodes - len(lost), lost=(*bound.lost, *lost))
+
+
+def _why_taken(plan: Plan, atom: int, device: str) -> str:
+    """Why a node is not where the plan file had put it: a limit, or a device that did not admit the segment."""
+    verdict = plan.verdicts[device][atom]
+    return f"it is on {plan.placement[atom]!r}" + ("" if verdict else f", as {device!r} does not get it: {verdict}")
 
 
 def _told(piece: Piece | None) -> dict[str, int | float | str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nnadapter.plan_files.values import LostEntry
+
+_NAMED = 3
+"""Names in a row that stands for many entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +30,25 @@ class CostFacts:
     seconds: float
     """Of the plan in this report: predicted, or measured where it was chosen by timing."""
     bound_seconds: float | None = None
-    """No plan that keeps the rules costs less by the same prices."""
+    """No plan of those that `bound_of` names costs less by the same prices."""
+    bound_of: str = "any placement"
+    """What the bound is of, in words: any placement, or any that keeps to the plan file and the rules."""
     bound_kind: str = ""
     """Where the bound comes from, in words."""
     gap: float | None = None
     """`seconds` over `bound_seconds`, less one: 0.05 is 5 % above the bound."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Device -> where its costs come from: `measured`, `calibrated`, `simulated`, `modelled` or `assumed`."""
+    """Device -> where `seconds` come from: `measured`, `calibrated`, `simulated`, `modelled` or `assumed`."""
+    predicted_seconds: float | None = None
+    """Of the plan in this report, predicted, be it measured or not; None where costs are not known."""
+    prediction_sources: Mapping[str, str] = field(default_factory=dict)
+    """Device -> where what is predicted of plans, segments and nodes comes from, likewise."""
     candidates: tuple[CandidateFacts, ...] = ()
     """Plans that were weighed against each other, in the order in which they were weighed."""
     all_cpu_seconds: float | None = None
-    """Of everything on the CPU, likewise."""
+    """Of everything on the CPU, whatever rules and a plan file say: measured where the plan is, else predicted."""
+    all_cpu_predicted_seconds: float | None = None
+    """The same, predicted."""
     note: str = ""
     """What the figures do not say: an estimate that rests on assumptions, say."""
 
@@ -47,9 +58,23 @@ class CostFacts:
         return set(self.sources.values()) == {"measured"}
 
     @property
+    def word(self) -> str:
+        """What `seconds` are: `measured` or `predicted`."""
+        return "measured" if self.is_measured else "predicted"
+
+    @property
+    def against_cpu(self) -> tuple[float, float, str] | None:
+        """Seconds of this plan, of the CPU alone, and whether both are `measured` or `predicted`; None if not known."""
+        if self.all_cpu_seconds is not None:
+            return self.seconds, self.all_cpu_seconds, self.word
+        if self.predicted_seconds is None or self.all_cpu_predicted_seconds is None:
+            return None
+        return self.predicted_seconds, self.all_cpu_predicted_seconds, "predicted"
+
+    @property
     def cpu_is_better(self) -> bool:
-        """The CPU alone is predicted to be faster than this plan."""
-        return self.all_cpu_seconds is not None and self.all_cpu_seconds < self.seconds
+        """The CPU alone is faster than this plan: both measured, or both predicted."""
+        return self.against_cpu is not None and self.against_cpu[1] < self.against_cpu[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +86,16 @@ class RuleFacts:
     source: str = ""
     """The file that holds it, or how else it was given."""
     line: int | None = None
+    """Of the file; `source` may name it as well."""
     nodes: int = 0
     """How many nodes it binds; 0 where it binds nothing, which is said."""
     note: str = ""
+
+    @property
+    def place(self) -> str:
+        """Source and line, once."""
+        line = "" if self.line is None else f" line {self.line}"
+        return self.source.removesuffix(line) + line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +106,19 @@ class PlanFileFacts:
     bound: int
     """Nodes that it placed."""
     lost: tuple[LostEntry, ...] = ()
+    """Those that mean no node here, and those that a device, a rule or a limit does not let have their way."""
+
+    def lost_groups(self) -> tuple[tuple[str, str, str], ...]:
+        """What is lost in few words: names of entries that share device and reason, the device, and the reason."""
+        groups: dict[tuple[str, str], list[str]] = {}
+        for entry in self.lost:
+            groups.setdefault((entry.device, entry.why), []).append(entry.name)
+        return tuple((_named(names), device, why) for (device, why), names in groups.items())
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Cost, rules and the plan file as lines of the text report."""
+"""Cost as lines of the text report."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.selection import CPU
-from nnadapter.reports.units import count, duration
+from nnadapter.reports.units import duration
 from nnadapter.reports.wrapping import wrapped
 
 if TYPE_CHECKING:
-    from nnadapter.reports.cost_facts import CandidateFacts, CostFacts, RuleFacts
+    from nnadapter.reports.cost_facts import CandidateFacts, CostFacts
     from nnadapter.reports.facts import PartitionReport
 
 _INDENT = " " * 11
@@ -28,7 +28,9 @@ def cost_lines(report: PartitionReport) -> Iterator[str]:
     yield from wrapped(cost_sentence(cost), "cost       ")
     if cost.sources:
         yield from wrapped(f"costs of {sources_words(cost)}", _INDENT)
-    yield from wrapped(cpu_words(report, cost), _INDENT)
+    if cost.is_measured and cost.prediction_sources:
+        yield from wrapped(prediction_words(cost), _INDENT)
+    yield from wrapped(cpu_words(report, cost) or _all_cpu_words(cost), _INDENT)
     if cost.note:
         yield from wrapped(cost.note, _INDENT)
     if cost.candidates:
@@ -40,10 +42,10 @@ def cost_lines(report: PartitionReport) -> Iterator[str]:
 
 def cost_sentence(cost: CostFacts) -> str:
     """Cost, bound and gap in one sentence."""
-    text = f"{duration(cost.seconds)} {'measured' if cost.is_measured else 'predicted'}"
+    text = f"{duration(cost.seconds)} {cost.word}"
     if cost.bound_seconds is not None:
         kind = f" ({cost.bound_kind})" if cost.bound_kind else ""
-        text += f", at least {duration(cost.bound_seconds)} for any placement{kind}"
+        text += f", at least {duration(cost.bound_seconds)} for {cost.bound_of}{kind}"
     return text + (f", gap {cost.gap:.1%}" if cost.gap is not None else "")
 
 
@@ -52,22 +54,34 @@ def sources_words(cost: CostFacts) -> str:
     return ", ".join(f"{device}: {source}" for device, source in cost.sources.items())
 
 
+def prediction_words(cost: CostFacts) -> str:
+    """What predictions rest on, beside what was measured."""
+    told = ", ".join(f"{device}: {source}" for device, source in cost.prediction_sources.items())
+    return f"what is called predicted rests on other costs, of {told}"
+
+
+def _all_cpu_words(cost: CostFacts) -> str:
+    """What the CPU alone costs, where no table of candidates says so."""
+    if cost.all_cpu_seconds is None or cost.candidates:
+        return ""
+    return f"all on the CPU: {duration(cost.all_cpu_seconds)} {cost.word}"
+
+
 def cpu_words(report: PartitionReport, cost: CostFacts) -> str:
     """That the CPU alone is better, be it the plan or not; empty where it is not."""
-    others = [each for each in cost.candidates if each.name != f"all on {CPU}"]
+    others = [each for each in cost.candidates if not each.name.startswith(f"all on {CPU}")]
     if others and all(each.device == CPU for each in report.segments):
         return "the CPU alone is better than every plan that was weighed"
-    return cpu_sentence(cost)
+    return _cpu_sentence(cost)
 
 
-def cpu_sentence(cost: CostFacts) -> str:
+def _cpu_sentence(cost: CostFacts) -> str:
     """That the CPU alone is better, and by how much; empty where it is not."""
-    if cost.all_cpu_seconds is None or not cost.cpu_is_better:
+    if cost.against_cpu is None or not cost.cpu_is_better:
         return ""
-    return (
-        f"the CPU alone is better: {duration(cost.all_cpu_seconds)} predicted, "
-        f"{duration(cost.seconds - cost.all_cpu_seconds)} less"
-    )
+    own, alone, word = cost.against_cpu
+    of_this = "" if word == cost.word else f" than the {duration(own)} that are {word} of this plan"
+    return f"the CPU alone is better: {duration(alone)} {word}, {duration(own - alone)} less{of_this}"
 
 
 def _candidate(candidate: CandidateFacts, width: int) -> str:
@@ -75,33 +89,3 @@ def _candidate(candidate: CandidateFacts, width: int) -> str:
         "-" if seconds is None else duration(seconds) for seconds in (candidate.seconds, candidate.measured_seconds)
     )
     return f"{candidate.name:<{width}}{predicted:>12}{measured:>12}"
-
-
-def rule_lines(report: PartitionReport) -> Iterator[str]:
-    """Every rule with what it binds."""
-    if not report.rules:
-        return
-    yield ""
-    yield "rules"
-    for rule in report.rules:
-        yield from wrapped(f"{rule.text}: {rule_words(rule)}", "  ")
-
-
-def rule_words(rule: RuleFacts) -> str:
-    """What a rule binds, where it stands, and what is to be said of it."""
-    binds = f"binds {count(rule.nodes, 'node')}" if rule.nodes else "binds nothing"
-    line = f" line {rule.line}" if rule.line is not None else ""
-    where = f" ({rule.source}{line})" if rule.source else ""
-    return f"{binds}{where}" + (f"; {rule.note}" if rule.note else "")
-
-
-def plan_file_lines(report: PartitionReport) -> Iterator[str]:
-    """The plan file with how many nodes it placed, and every entry that binds nothing any more."""
-    plan = report.plan_file
-    if plan is None:
-        return
-    yield ""
-    lost = f", {count(len(plan.lost), 'entry', 'entries')} lost" if plan.lost else ", none lost"
-    yield from wrapped(f"{plan.path}: {count(plan.bound, 'node')} placed{lost}", "plan file  ")
-    for entry in plan.lost:
-        yield from wrapped(f"{entry.name} on {entry.device}: {entry.why}", "  ")

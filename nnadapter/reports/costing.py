@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from nnadapter.running.compilation import Timed
 
 _BOUNDS = {
-    BoundKind.ENUMERATION: "all placements were priced",
+    BoundKind.ENUMERATION: "all of them were priced",
     BoundKind.CUT: "a minimum cut, with launches",
     BoundKind.DECOMPOSITION: "a minimum cut for each device",
     BoundKind.ONE_DEVICE: "there is one placement",
 }
+_ALL_CPU = f"all on {CPU}"
 _RUNS = 3
 """Runs of repeats that a note counts."""
 
@@ -43,15 +44,20 @@ def cost_facts(analysis: Analysis) -> CostFacts:
     price, placement = analysis.price, analysis.weighed or analysis.judged.placement
     placed = placement.placed
     bound = None if placed is None else min(placed.bound, price.seconds)
-    predicted = placed.candidates if placed is not None else ()
+    predicted = [CandidateFacts(name=each.name, seconds=each.cost) for each in placed.candidates] if placed else []
+    sources = {name: str(source) for name, source in price.table.sources.items()}
     return CostFacts(
         seconds=price.seconds,
+        predicted_seconds=price.seconds,
         bound_seconds=bound,
+        bound_of=_bound_of(analysis),
         bound_kind=_BOUNDS[placed.bound_kind] if placed is not None and bound is not None else "",
         gap=max(0.0, price.seconds / bound - 1) if bound else None,
-        sources={name: str(source) for name, source in price.table.sources.items()},
-        candidates=tuple(CandidateFacts(name=each.name, seconds=each.cost) for each in predicted),
+        sources=sources,
+        prediction_sources=sources,
+        candidates=_with_cpu(predicted, price.on_cpu),
         all_cpu_seconds=price.on_cpu,
+        all_cpu_predicted_seconds=price.on_cpu,
         note=_sentences(
             (
                 *price.table.notes,
@@ -72,16 +78,51 @@ def timed_facts(analysis: Analysis, timed: Sequence[Timed], how: str) -> CostFac
         timed: candidates that were compiled and timed, the fastest being the plan.
         how: where and with what.
     """
-    candidates = tuple(
-        CandidateFacts(name=each.name, seconds=each.predicted, measured_seconds=each.measured) for each in timed
-    )
+    price, known = analysis.price, not unknown_costs(analysis)
+    candidates = [
+        CandidateFacts(name=each.name, seconds=seconds, measured_seconds=each.measured)
+        for each, seconds in zip(timed, _predictions(analysis, timed), strict=True)
+    ]
     return CostFacts(
         seconds=timed[0].measured,
+        predicted_seconds=price.seconds if known else None,
         sources=dict.fromkeys(analysis.plan.devices, str(Source.MEASURED)),
-        candidates=candidates,
-        all_cpu_seconds=next((each.measured for each in timed if each.name == f"all on {CPU}"), None),
+        prediction_sources={name: str(source) for name, source in price.table.sources.items()},
+        candidates=_with_cpu(candidates, price.on_cpu if known else None),
+        all_cpu_seconds=next((each.measured for each in timed if each.name == _ALL_CPU), None),
+        all_cpu_predicted_seconds=price.on_cpu if known else None,
         note=_sentences([how]),
     )
+
+
+def _predictions(analysis: Analysis, timed: Sequence[Timed]) -> list[float | None]:
+    """What was predicted of each; of choices that were remembered, what is predicted now."""
+    if all(each.predicted is not None for each in timed) or analysis.judged.unplaced is None:
+        return [each.predicted for each in timed]
+    priced = {each.name: each.cost for each in analysis.judged.unplaced.placement.candidates()}
+    return [priced.get(each.name) if each.predicted is None else each.predicted for each in timed]
+
+
+def _with_cpu(candidates: Sequence[CandidateFacts], seconds: float | None) -> tuple[CandidateFacts, ...]:
+    """Candidates with the CPU alone as the last one, where a person does not allow it: it is shown all the same."""
+    if not candidates or seconds is None or any(each.name == _ALL_CPU for each in candidates):
+        return tuple(candidates)
+    return (*candidates, CandidateFacts(name=f"{_ALL_CPU}, for comparison", seconds=seconds))
+
+
+def _bound_of(analysis: Analysis) -> str:
+    judged = analysis.judged
+    said = {
+        "the plan file": judged.bound is not None and judged.bound.placement,
+        "the rules": judged.applied is not None and any(effect.nodes for effect in judged.applied.effects),
+        "fallback 'forbid'": judged.placer.options.fallback == "forbid",
+    }
+    allowing = [words for words, holds in said.items() if holds]
+    return f"any placement that keeps to {_listed(allowing)}" if allowing else "any placement"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(words[:-1]) + (" and " if words[:-1] else "") + words[-1]
 
 
 def _uneven(sources: Mapping[str, Source]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from nnadapter.reports.conditions import Condition, conditions, is_other_model
 from nnadapter.reports.difference_text import difference_markdown, difference_text
 from nnadapter.reports.facts import NodeFacts, PartitionReport
 from nnadapter.reports.reading import report_from
@@ -49,7 +50,7 @@ class Figure:
     unit: str
     """`share` from 0 to 1, `B`, `s`, or empty for a count."""
     better: int
-    """1 where more is better, -1 where less is, 0 where neither is."""
+    """1 where more is better, -1 where less is, 0 where neither is, or the two cannot be compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,8 @@ class Difference:
 
     old: PartitionReport
     new: PartitionReport
+    conditions: tuple[Condition, ...]
+    """What was not the same when they were made."""
     figures: tuple[Figure, ...]
     """Coverage, segments, switches, weights and cost, changed or not."""
     moved: tuple[MovedNode, ...]
@@ -68,8 +71,12 @@ class Difference:
     refusals: tuple[RefusalChange, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data: `figures`, `moved`, `appeared`, `vanished`, `refusals`, without the reports themselves."""
+        """As plain data, without the reports themselves.
+
+        Keys: `conditions`, `figures`, `moved`, `appeared`, `vanished`, `refusals`.
+        """
         return {
+            "conditions": [asdict(condition) for condition in self.conditions],
             "figures": [asdict(figure) for figure in self.figures],
             "moved": [asdict(node) for node in self.moved],
             "appeared": list(self.appeared),
@@ -99,6 +106,7 @@ def compare_reports(old: PartitionReport | Mapping[str, Any], new: PartitionRepo
     return Difference(
         old=before,
         new=after,
+        conditions=conditions(before, after),
         figures=_figures(before, after),
         moved=tuple(
             MovedNode(name=node.name, op_type=node.op_type, before=_place(was[key]), after=_place(node))
@@ -146,8 +154,21 @@ def _figures(before: PartitionReport, after: PartitionReport) -> tuple[Figure, .
         ("segments", len(before.segments), len(after.segments), "", -1),
         ("switches", before.switches, after.switches, "", -1),
         ("weights", before.weights.total, after.weights.total, "B", 0),
-        ("predicted cost", seconds(before), seconds(after), "s", -1),
+        (_cost_name(before, after), seconds(before), seconds(after), "s", -1 if _same_costs(before, after) else 0),
     )
+    alike = before.input_shapes == after.input_shapes and not is_other_model(before, after)
     return tuple(
-        Figure(name=name, before=old, after=new, unit=unit, better=better) for name, old, new, unit, better in rows
+        Figure(name=name, before=old, after=new, unit=unit, better=better if alike else 0)
+        for name, old, new, unit, better in rows
     )
+
+
+def _cost_name(before: PartitionReport, after: PartitionReport) -> str:
+    words = {report.cost.word for report in (before, after) if report.cost is not None} or {"predicted"}
+    return f"{words.pop()} cost" if len(words) == 1 else "cost"
+
+
+def _same_costs(before: PartitionReport, after: PartitionReport) -> bool:
+    if before.cost is None or after.cost is None:
+        return False
+    return before.policy == after.policy and before.cost.sources == after.cost.sources

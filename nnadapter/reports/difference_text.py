@@ -13,13 +13,18 @@ from nnadapter.reports.wrapping import wrapped
 if TYPE_CHECKING:
     from nnadapter.reports.difference import Difference, Figure, RefusalChange
 
+_UNLIKE = "the two reports were not made alike"
 _SHOWN = 20
 _SHOWN_FOLDED = 100
 
 
 def difference_text(difference: Difference) -> str:
-    """Return the figures of both reports, the moved nodes, those of one report alone, and changed refusals."""
-    return "\n".join(line for part in (_figures, _moved, _alone, _refusals) for line in part(difference))
+    """Return what changed, as lines of text.
+
+    1. What differs in how the two were made.
+    2. The figures of both, the moved nodes, those of one report alone, and refusals whose number changed.
+    """
+    return "\n".join(line for part in (_conditions, _figures, _moved, _alone, _refusals) for line in part(difference))
 
 
 def difference_markdown(difference: Difference) -> str:
@@ -28,7 +33,11 @@ def difference_markdown(difference: Difference) -> str:
         (figure.name, shown(figure.before, figure.unit), shown(figure.after, figure.unit), _verdict(figure))
         for figure in difference.figures
     ]
-    blocks = [f"### {_headline(difference)}", table(("", "before", "after", ""), rows)]
+    blocks = [f"### {_headline(difference)}"]
+    if difference.conditions:
+        made = [(each.name, code(each.before), code(each.after)) for each in difference.conditions]
+        blocks += [f"**{_UNLIKE}**", table(("", "before", "after"), made)]
+    blocks.append(table(("", "before", "after", ""), rows))
     if difference.moved:
         moved = [
             (code(node.name), code(node.op_type), code(node.before), code(node.after))
@@ -61,7 +70,14 @@ def shown(value: float | None, unit: str) -> str:
 
 def _headline(difference: Difference) -> str:
     changed = [figure for figure in difference.figures if _verdict(figure)]
-    if not (changed or difference.moved or difference.appeared or difference.vanished or difference.refusals):
+    if not (
+        changed
+        or difference.conditions
+        or difference.moved
+        or difference.appeared
+        or difference.vanished
+        or difference.refusals
+    ):
         return "Nothing changed"
     return f"{count(len(difference.moved), 'node')} moved, {count(len(changed), 'figure')} changed"
 
@@ -73,6 +89,14 @@ def _verdict(figure: Figure) -> str:
     if figure.before is None or figure.after is None or not figure.better:
         return "changed"
     return "better" if (figure.after - figure.before) * figure.better > 0 else "worse"
+
+
+def _conditions(difference: Difference) -> Iterator[str]:
+    if difference.conditions:
+        yield _UNLIKE
+        for each in difference.conditions:
+            yield from wrapped(f"{each.name}: {each.before} -> {each.after}", "  ")
+        yield ""
 
 
 def _figures(difference: Difference) -> Iterator[str]:

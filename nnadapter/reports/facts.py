@@ -152,6 +152,20 @@ class PartitionReport:
     rules: tuple[RuleFacts, ...] = ()
     """In the order in which they were given."""
     plan_file: PlanFileFacts | None = None
+    model: str = ""
+    """The model's file, or its graph; empty where that is not known."""
+    fallback: str = ""
+    """The option of that name."""
+    device_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Device -> option -> value as text, defaults filled in."""
+    search: str = ""
+    """How the segments were found, in words: exactly, by a beam, or cut in two for a device's memory."""
+
+    @property
+    def fewest(self) -> str:
+        """Whether there could be fewer segments, and how they were found, in words."""
+        words = "the fewest possible" if self.exact else "not proved the fewest"
+        return f"{words}: {self.search}" if self.search else words
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data: what JSON knows, and no number that is not finite.
@@ -176,11 +190,15 @@ class PartitionReport:
           those kept, beside shared weights, as far as devices say so), else null.
         - `weights`: bytes of constants, `devices` (name -> bytes; what two segments of a device share counts once) and
           `total` (what two devices share counts once).
-        - `cost`, null where none is known: `seconds`, `bound_seconds`, `bound_kind`, `gap`, `sources` (device ->
-          `measured`, `calibrated`, `simulated`, `modelled` or `assumed`), `candidates` (each `name`, `seconds`,
-          `measured_seconds`), `all_cpu_seconds`, `note`; `cost_note`: why none is known, else empty.
+        - `cost`, null where none is known: `seconds`, `bound_seconds`, `bound_of` (what it is a bound of, in words),
+          `bound_kind`, `gap`, `sources` (of `seconds`; device -> `measured`, `calibrated`, `simulated`, `modelled` or
+          `assumed`), `predicted_seconds` and `prediction_sources` (of what is predicted, beside what was measured),
+          `candidates` (each `name`, `seconds` as predicted, `measured_seconds`), `all_cpu_seconds` (measured where
+          `seconds` is), `all_cpu_predicted_seconds`, `note`; `cost_note`: why none is known, else empty.
         - `rules`: each `text`, `source`, `line`, `nodes` (how many it binds), `note`.
         - `plan_file`, null without one: `path`, `bound` (nodes), `lost` (entries: each `name`, `device`, `why`).
+        - `model`: the file's name or the graph's, empty where not known; `fallback`; `device_options`: device ->
+          option -> value as text; `search`: how the segments were found, in words.
 
         Keys may be added without a new `schema_version`.
         """

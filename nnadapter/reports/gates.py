@@ -19,7 +19,7 @@ class Gates:
     max_segments: int | None = None
     """Of the whole plan, the CPU's own counted."""
     max_latency_seconds: float | None = None
-    """Of the predicted cost."""
+    """Of the cost, measured where the plan was chosen by timing, else predicted."""
 
 
 def broken_gates(report: PartitionReport, gates: Gates) -> tuple[str, ...]:
@@ -45,6 +45,6 @@ def _broken(report: PartitionReport, gates: Gates) -> Iterator[str]:
         )
     if report.cost.seconds > gates.max_latency_seconds:
         yield (
-            f"the predicted cost is {duration(report.cost.seconds)}, "
+            f"the {report.cost.word} cost is {duration(report.cost.seconds)}, "
             f"at most {duration(gates.max_latency_seconds)} is allowed"
         )

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.selection import HOSTS
-from nnadapter.reports.cost_text import cost_sentence, cpu_words, rule_words, sources_words
+from nnadapter.reports.cost_text import cost_sentence, cpu_words, prediction_words, sources_words
 from nnadapter.reports.markdown_cells import code, folded, table
 from nnadapter.reports.refused import RefusedGroup, refused_groups
+from nnadapter.reports.rule_text import rule_words
 from nnadapter.reports.units import count, duration, quantity
 
 if TYPE_CHECKING:
+    from nnadapter.reports.cost_facts import CostFacts
     from nnadapter.reports.facts import PartitionReport, SegmentFacts, TensorFacts
 
 _SHOWN = 30
@@ -39,15 +41,28 @@ def _summary(report: PartitionReport) -> Iterator[str]:
         ("inputs", ", ".join(code(f"{name}{list(shape)}") for name, shape in report.input_shapes.items()) or "none"),
         ("nodes", f"{states.total()}: {states['runs']} run, {states['folded']} folded, {states['unused']} unused"),
         ("coverage", f"{cover.nodes:.1%} of nodes, {cover.flops:.1%} of FLOPs, {cover.bytes:.1%} of bytes"),
-        ("segments", f"{len(report.segments)}, {away} off the CPU, {count(report.switches, 'switch', 'switches')}"),
+        (
+            "segments",
+            f"{len(report.segments)} ({report.fewest}), {away} off the CPU, "
+            f"{count(report.switches, 'switch', 'switches')}",
+        ),
         ("weights", quantity(report.weights.total, "B")),
     ]
     if report.cost is not None:
-        rows.append(("cost", f"{cost_sentence(report.cost)} ({sources_words(report.cost)})"))
+        rows.extend(_costs(report.cost))
     yield table(("", ""), rows)
     words = cpu_words(report, report.cost) if report.cost is not None else ""
     if words:
         yield f"**{words}**"
+
+
+def _costs(cost: CostFacts) -> Iterator[tuple[str, str]]:
+    yield "cost", f"{cost_sentence(cost)} ({sources_words(cost)})"
+    if cost.is_measured and cost.prediction_sources:
+        yield "predictions", prediction_words(cost)
+    if cost.against_cpu is not None:
+        _, alone, word = cost.against_cpu
+        yield "all on the CPU", f"{duration(alone)} {word}"
 
 
 def _reasons(report: PartitionReport) -> Iterator[str]:
@@ -123,8 +138,9 @@ def _plan_file(report: PartitionReport) -> Iterator[str]:
         return
     yield f"Plan file {code(plan.path)}: {count(plan.bound, 'node')} placed, {len(plan.lost)} entries lost."
     if plan.lost:
-        rows = [(code(entry.name), code(entry.device), code(entry.why)) for entry in plan.lost[:_SHOWN]]
-        yield folded("entries lost", table(("node", "device", "why"), rows, len(plan.lost)))
+        groups = plan.lost_groups()
+        rows = [tuple(code(text) for text in group) for group in groups[:_SHOWN]]
+        yield folded("entries lost", table(("node", "device", "why"), rows, len(groups)))
 
 
 def _notes(report: PartitionReport) -> Iterator[str]:

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.selection import HOSTS
+from nnadapter.reports.cost_text import cpu_words, prediction_words
 from nnadapter.reports.plain import plain
 
 if TYPE_CHECKING:
+    from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts
     from nnadapter.reports.difference import Difference
     from nnadapter.reports.facts import NodeFacts, PartitionReport, SegmentFacts, TensorFacts
 
@@ -41,16 +43,26 @@ def page_data(report: PartitionReport, title: str, difference: Difference | None
         "inputs": [[name, list(shape)] for name, shape in report.input_shapes.items()],
         "coverage": plain(report.coverage),
         "switches": report.switches,
-        "exact": report.exact,
+        "fewest": report.fewest,
         "notes": list(report.notes),
         "weights": plain(report.weights),
-        "cost": None if report.cost is None else {**plain(report.cost), "cpu_is_better": report.cost.cpu_is_better},
-        "rules": [plain(rule) for rule in report.rules],
-        "plan_file": None if report.plan_file is None else plain(report.plan_file),
+        "cost": None if report.cost is None else _cost(report, report.cost),
+        "rules": [{**plain(rule), "place": rule.place} for rule in report.rules],
+        "plan_file": None if report.plan_file is None else _plan_file(report.plan_file),
         **_nodes(report),
         "difference": None if difference is None else difference.to_dict(),
         "before": None if difference is None else _plan(difference.old),
     }
+
+
+def _cost(report: PartitionReport, cost: CostFacts) -> dict[str, Any]:
+    """The facts, with what the page says in the words of the text report."""
+    resting = prediction_words(cost) if cost.is_measured and cost.prediction_sources else ""
+    return {**plain(cost), "word": cost.word, "cpu": cpu_words(report, cost), "resting": resting}
+
+
+def _plan_file(plan: PlanFileFacts) -> dict[str, Any]:
+    return {"path": plan.path, "bound": plan.bound, "lost": len(plan.lost), "groups": plain(plan.lost_groups())}
 
 
 def _plan(report: PartitionReport) -> dict[str, Any]:

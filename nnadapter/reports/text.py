@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from nnadapter.drivers.interface import KERNEL, NO_OPERATION
 from nnadapter.drivers.selection import HOSTS
-from nnadapter.reports.cost_text import cost_lines, plan_file_lines, rule_lines
+from nnadapter.reports.cost_text import cost_lines
 from nnadapter.reports.op_types import op_type_lines
 from nnadapter.reports.refused import refused_groups
+from nnadapter.reports.rule_text import plan_file_lines, rule_lines
 from nnadapter.reports.units import count, duration, quantity
 from nnadapter.reports.wrapping import wrapped
 
@@ -59,6 +60,8 @@ def _summary(report: PartitionReport) -> Iterator[str]:
         f"segments   {len(report.segments)} ({accelerated} off the CPU, {fewest}), "
         f"{count(report.switches, 'switch', 'switches')} between devices"
     )
+    if report.search:
+        yield f"           {report.search}"
     if report.weights.total:
         held = ", ".join(f"{name} {quantity(size, 'B')}" for name, size in report.weights.devices.items() if size)
         yield from wrapped(f"{quantity(report.weights.total, 'B')} ({held}; shared ones once)", "weights    ")

@@ -28,6 +28,8 @@ class RuleEffect:
     """Where it stands."""
     nodes: int
     """How many of the model's own nodes that run it binds; 0 for a rule that does nothing."""
+    line: int | None = None
+    """Its line, counted from 1; None where there is no file."""
     note: str = ""
     """Why it binds none, or what else is to be known."""
 
@@ -194,6 +196,7 @@ class _Binder:
         return RuleEffect(
             rule=str(rule),
             source=self._rules.place(rule),
+            line=rule.line,
             nodes=0 if away else running,
             note="; ".join(self._notes(rule, len(selected), running)),
         )

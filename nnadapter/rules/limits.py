@@ -119,7 +119,8 @@ class _Limiter:
         for name, rule, below in self._below():
             if below:
                 note = f"{_counted(len(below))} below it, no other device taking all of it"
-                yield RuleEffect(rule=rule, source=self.rules.limit_place(name), nodes=0, note=note)
+                place, line = self.rules.limit_place(name), self.rules.limit_line(name)
+                yield RuleEffect(rule=rule, source=place, line=line, nodes=0, note=note)
 
     def at_most(self) -> GivenUp:
         """See `segments_to_drop`, 3."""
@@ -153,7 +154,7 @@ class _Limiter:
                 f"{self.rules.limit_place(name)} needs costs, and those of {', '.join(map(repr, devices))} are not "
                 f"known; run `nnadapter calibrate {next(iter(devices))}`, or leave the limit out",
                 source=self.rules.source,
-                line=self.limits.line,
+                line=self.rules.limit_line(name),
             )
         return worth is not None and worth < least
 
@@ -176,7 +177,7 @@ class _Limiter:
                     f"{self.rules.limit_place(name)} cannot be kept: a segment on {device!r} has to stay there, as "
                     f"other devices refuse a part of it ({stuck[1]}); change the limit or what keeps it there",
                     source=self.rules.source,
-                    line=self.limits.line,
+                    line=self.rules.limit_line(name),
                 )
 
     def _given_up(self, name: str, rule: str, drop: Sequence[int], why: str) -> GivenUp:
@@ -184,6 +185,7 @@ class _Limiter:
         effect = RuleEffect(
             rule=rule,
             source=place,
+            line=self.rules.limit_line(name),
             nodes=sum(self.candidates[at].nodes for at in drop),
             note=f"{_counted(len(drop))} given up: the limit {why}",
         )

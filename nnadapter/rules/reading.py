@@ -123,7 +123,10 @@ class _Reader:
                 Limits(**{key: value})
             except RulesError as error:
                 self._refuse(("limits", key), f"limits: {error}", error)
-        return replace(Limits(**table), line=self._line(("limits",)) if table else None)
+        if not table:
+            return Limits()
+        lines = {key: self._line(("limits", key)) for key in table}
+        return replace(Limits(**table), line=self._line(("limits",)), lines=lines)
 
     def _check_keys(
         self, path: tuple[str | int, ...], table: Mapping[str, Any], known: tuple[str, ...], called: str

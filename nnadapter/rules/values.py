@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -110,7 +110,9 @@ class Limits:
     whole_graph: bool = False
     """One segment of one device, or everything on the CPU."""
     line: int | None = field(default=None, compare=False)
-    """The line of the rules file, counted from 1."""
+    """The line of the rules file where they begin, counted from 1."""
+    lines: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """Limit -> its own line, likewise."""
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -160,8 +162,12 @@ class Rules:
 
     def limit_place(self, name: str) -> str:
         """Where a limit stands: `max_segments in rules.toml line 9`."""
-        at = "" if self.limits.line is None else f" line {self.limits.line}"
-        return f"{name} in {self.source}{at}"
+        line = self.limit_line(name)
+        return f"{name} in {self.source}" + ("" if line is None else f" line {line}")
+
+    def limit_line(self, name: str) -> int | None:
+        """The line of a limit, counted from 1; None where there is no file."""
+        return self.limits.lines.get(name, self.limits.line)
 
     def _refuse_contradictions(self) -> None:
         pins: dict[object, Pin] = {}

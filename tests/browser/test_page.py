@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+
 import pytest
 
 from nnadapter.reports.difference import compare_reports
-from tests.reports.made import HOSTILE, made_report, priced
+from nnadapter.reports.reading import report_from
+from tests.reports.made import HOSTILE, made_report, measured, priced
 
 pytestmark = pytest.mark.browser
 
@@ -26,6 +30,30 @@ def test_it_opens_without_a_complaint_or_a_request(show, width, scheme):
     assert (light > 600) == (scheme == "light")
 
 
+@pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (400, "dark"), (1400, "light"), (1400, "dark")])
+def test_long_names_stay_in_their_places(show, width, scheme):
+    report = renamed(measured(made_report(12)), {"npu": "openvino:CPU_with_a_long_name"})
+    title = "ch_ppocr_mobile_v2.0_cls_mobile_with_everything_that_exporters_write_into_names.onnx"
+    page = show(report, title=title, width=width, scheme=scheme, difference=compare_reports(report, report))
+    page.picture(f"long-{width}-{scheme}")
+    assert page.run("document.documentElement.scrollWidth") <= width
+    outside = page.run(
+        """[...document.querySelectorAll("#theme, h1, #subtitle, .lane-names .chip, .tile, h2")].filter((one) => {
+            const [own, around] = [one.getBoundingClientRect(), one.parentElement.getBoundingClientRect()];
+            return own.right > around.right + 1 || own.right > innerWidth || one.scrollWidth > one.clientWidth + 1;
+        }).map((one) => one.outerHTML.slice(0, 80))"""
+    )
+    assert outside == []
+
+
+def renamed(report, names):
+    """The report with other names of devices."""
+    text = report.to_json()
+    for name, other in names.items():
+        text = text.replace(f'"{name}"', f'"{other}"')
+    return report_from(json.loads(text))
+
+
 def test_the_policy_of_the_page_forbids_what_it_does_not_need(show):
     page = show(made_report())
     page.run("(document.body.append(Object.assign(new Image(), {src: 'https://example.invalid/x.png'})), 1)")
@@ -44,6 +72,10 @@ def test_search_narrows_the_table(show):
     page.search("op:op2 device:cpu")
     expected = [f"node/{index}" for index in range(60) if index % 7 == 2 and index % 3 == 2]
     assert page.texts(NAMES) == expected
+    page.search("op:op2 device:cp reason:dty")
+    assert page.texts(NAMES) == expected
+    page.search("segment:1")
+    assert page.one("#found").text == "1 of 60 nodes"
     page.search("nothing like it")
     assert page.one("#nodes .empty").is_displayed()
 
@@ -170,6 +202,16 @@ def test_costs_rules_and_plan_file(show):
         assert words in text, words
 
 
+def test_a_measured_time_is_called_measured(show):
+    page = show(measured(made_report(12)))
+    tiles = dict(tile.text.split("\n")[:2] for tile in page.all(".tile"))
+    assert tiles["Measured"] == "2.10 ms" and "Predicted" not in tiles
+    assert page.one("#costs tbody tr").text.split() == ["this", "plan", "3.00", "ms", "2.10", "ms"]
+    text = page.one("main").text
+    assert "The CPU alone is better than every plan that was weighed." in text
+    assert "rests on other costs, of npu: simulated, cpu: modelled" in text
+
+
 def test_before_and_after(show):
     old, new = made_report(30, every=2), made_report(30)
     page = show(new, difference=compare_reports(old, new))
@@ -180,6 +222,12 @@ def test_before_and_after(show):
     page.one("#compared .lane-view").send_keys(KEYS["end"])
     page.settle()
     assert f"Segment {len(old.segments) - 1} on cpu" in page.one("#compared .panel h3").text
+
+
+def test_reports_that_were_not_made_alike(show):
+    old, new = made_report(30), dataclasses.replace(made_report(30), policy="latency")
+    text = show(new, difference=compare_reports(old, new)).one("#compared .callout").text
+    assert "not made alike" in text and "policy priority latency" in " ".join(text.split())
 
 
 def test_the_theme_can_be_chosen(show):

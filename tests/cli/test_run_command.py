@@ -52,6 +52,24 @@ def test_times(call, repeat):
     assert seconds["load"] > 0 and seconds["first"] > 0
 
 
+@pytest.mark.parametrize("policy", ["priority", "latency", "measured"])
+def test_costs(call, policy, tmp_path, monkeypatch):
+    monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path))
+    arguments = f"run sandwich.onnx -d fake_npu --option fake_npu.clock=simulated --policy {policy} --shape x=3,4"
+    cost = json.loads(call(f"{arguments} --format json").stdout)["cost"]
+    text = call(arguments).stdout
+    assert cost["words"][0].endswith(")") and cost["seconds"] > 0 and f"cost      {cost['words'][0]}" in text
+    assert "the CPU alone is better" in text
+    if policy == "priority":
+        assert cost["simulated_seconds"]["fake_npu"] > 0 and "simulated fake_npu: " in text and not cost["chosen"]
+    else:
+        assert (cost["chosen"], cost["weighed"]) == ("all on cpu", 2) and "chosen    all on cpu, of 2 plans" in text
+
+
+def test_costs_that_nobody_knows_are_not_told(call):
+    assert "cost " not in call("run scores.onnx -d fake_npu").stdout and "cost " not in call("run scores.onnx").stdout
+
+
 def test_where_it_ran(call):
     arguments = "run sandwich.onnx -d fake_npu --option fake_npu.switched_off=Sin,Cos --format json"
     data = json.loads(call(arguments).stdout)

@@ -51,6 +51,29 @@ def chain(kinds, side=32):
     return parse(f"{HEAD} chain (float[{side}, {side}] x) => (float[{side}, {side}] {last}) {{ {body} }}")
 
 
+def test_the_cpu_alone_is_said_to_be_better_where_it_is():
+    found = nna.what_if(parse(PAIR), without("Sin", "Cos"))
+    alone = nna.partition_report(parse(PAIR), "cpu").cost.seconds
+    assert found.all_cpu_seconds == pytest.approx(alone) and alone < found.now.seconds
+    for text in (str(found), found.to_markdown()):
+        words = " ".join(text.split())
+        assert "the CPU alone is better: predicted" in words and "it is after every step of the road map" in words
+
+
+def test_the_first_step_that_is_better_than_the_cpu_alone_is_named():
+    found = nna.what_if(parse(PAIR), without("Sin", "Cos"))
+    last = len(found.road_map)
+    between = (found.now.seconds + found.road_map[-1].then.seconds) / 2
+    assert f"step {last} of the road map is the first below" in " ".join(
+        str(replace(found, all_cpu_seconds=between)).split()
+    )
+    for other in (
+        replace(found, all_cpu_seconds=2 * found.now.seconds),
+        replace(found, sources={"fake_npu": "assumed"}),
+    ):
+        assert "CPU alone" not in str(other)
+
+
 @pytest.mark.parametrize("policy", ["priority", "latency"])
 @settings(max_examples=15, deadline=None)
 @given(kinds=st.lists(st.sampled_from(KINDS), min_size=2, max_size=12))

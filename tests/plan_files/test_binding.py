@@ -42,7 +42,7 @@ def test_what_was_not_touched_binds_after_edits(nodes, data):
 
 
 @given(models(), st.randoms(use_true_random=False))
-def test_renamed_nodes_and_values_bind_where_they_are_unique(nodes, random):
+def test_renamed_nodes_and_values_bind_in_their_order(nodes, random):
     names = {f"v{index}": f"w{index}" for index in range(len(nodes))}
     renamed = [
         helper.make_node(node.op_type, [names.get(name, name) for name in node.input], [names[node.output[0]]], "")
@@ -51,10 +51,32 @@ def test_renamed_nodes_and_values_bind_where_they_are_unique(nodes, random):
     known, changed = Known(model_of(nodes)), Known(model_of(renamed))
     placement = [random.choice(DEVICES) for _ in nodes]
     bound = changed.bind(known.plan(placement))
-    wired = known.structure.wired
-    unique = [atom for atom in range(len(nodes)) if wired.count(wired[atom]) == 1]
-    assert dict(bound.placement) == {atom: placement[atom] for atom in unique}
-    assert len(bound.lost) == len(bound.unplanned) == len(nodes) - len(unique)
+    assert [bound.placement[atom] for atom in range(len(nodes))] == placement
+    assert bound.lost == bound.unplanned == ()
+
+
+def numbered(layers, before=()):
+    """Nodes without names, their outputs numbered, as exporters write them: layers that are alike."""
+    ops = [*before, *(op for _ in range(layers) for op in ("Relu", "Exp", "Neg", "Exp"))]
+    return [helper.make_node(op, [str(at) if at else "x"], [str(at + 1)], "") for at, op in enumerate(ops)]
+
+
+def test_a_node_in_front_of_layers_that_are_alike_takes_few_entries():
+    known, changed = Known(model_of(numbered(6))), Known(model_of(numbered(6, before=["Sin"])))
+    placement = [DEVICES[at // 4 % len(DEVICES)] for at in range(24)]
+    bound = changed.bind(known.plan(placement))
+    assert bound.lost == () and [bound.placement[at + 1] for at in range(24)] == placement
+    assert len(bound.unplanned) == 1
+
+
+def test_what_is_ambiguous_is_said_to_be_so():
+    known, changed = Known(model_of(numbered(6))), Known(model_of(numbered(6, before=["Exp"])))
+    bound = changed.bind(known.plan(["a"] * 24))
+    exps = sum(entry.op_type == "Exp" for entry in known.plan(["a"] * 24).entries)
+    assert {entry.why for entry in bound.lost} <= {
+        f"it is ambiguous: {len(bound.lost) + 1} nodes are alike, and {len(bound.lost)} entries could mean them"
+    }
+    assert 0 < len(bound.lost) <= exps
 
 
 NODES = [

@@ -137,6 +137,21 @@ def test_a_rule_that_binds_nothing_is_said():
     assert report.rules[0].nodes == 0 and "Conv" in str(report)
 
 
+def test_every_rule_of_a_file_says_its_own_line(tmp_path):
+    path = tmp_path / "rules.toml"
+    path.write_bytes(
+        b'[[ban]]\r\ndevice = "fake_npu"\r\nop_type = "Sin"\r\n\r\n[limits]\r\nmin_nodes = 1\r\nmax_segments = 1\r\n'
+    )
+    report = nna.partition_report(model_of(SMALL), SIMULATED, options={"rules": path})
+    assert {rule.text.split(" =")[0].split(" from")[0]: rule.line for rule in report.rules} == {
+        "ban": 1,
+        "max_segments": 7,
+    }
+    for rule in report.rules:
+        assert rule.source.endswith(f"rules.toml line {rule.line}") and rule.place == rule.source
+        assert " ".join(str(report).split()).count(f"({rule.source})") == 1
+
+
 def test_rules_in_a_file_hold_in_sessions(tmp_path):
     path = tmp_path / "rules.toml"
     path.write_bytes(b'[[pin]]\r\ndevice = "cpu"\r\nop_type = "Sin"\r\n')
@@ -357,3 +372,65 @@ def test_rules_that_leave_the_cpu_alone_are_no_proof_that_it_is_better():
         model_of(LARGE), SIMULATED, options={"policy": "latency", "rules": rules, "fallback": "allow"}
     )
     assert set(devices_of(report).values()) == {"cpu"} and "alone is better" not in str(report)
+
+
+@pytest.mark.parametrize("policy", ["priority", "latency", "measured"])
+@pytest.mark.parametrize("by", ["plan", "rules"])
+def test_the_cpu_alone_is_priced_whatever_a_person_says(policy, by, tmp_path):
+    if by == "plan":
+        said = {"plan": tmp_path / "plan.json"}
+        nna.partition_report(model_of(SMALL), SIMULATED, save_plan=said["plan"])
+    else:
+        said = {"rules": nna.Rules(pins=(nna.Pin(device="fake_npu", name="*"),))}
+    report = nna.partition_report(model_of(SMALL), SIMULATED, options={"policy": policy, **said})
+    alone = nna.partition_report(model_of(SMALL), "cpu")
+    assert set(devices_of(report).values()) == {"fake_npu"}
+    assert report.cost.all_cpu_seconds == pytest.approx(alone.cost.seconds) and report.cost.cpu_is_better
+    assert report.segments[0].benefit_seconds == pytest.approx(-report.cost.seconds, rel=0.5)
+    words = {"plan": "the plan file", "rules": "the rules"}[by]
+    text = " ".join(str(report).split())
+    assert "the CPU alone is better" in text and "the CPU alone is better" in report.to_markdown()
+    if policy != "priority":
+        assert f"for any placement that keeps to {words} (" in text and "all on cpu, for comparison" in text
+
+
+@pytest.mark.parametrize("policy", ["priority", "latency"])
+def test_what_limits_took_from_a_plan_is_told(policy, tmp_path):
+    path, off = tmp_path / "plan.json", ("fake_npu", {"clock": "simulated", "switched_off": "Sin"})
+    nna.partition_report(model_of(LARGE), off, save_plan=path)
+    limits = nna.Rules(limits=nna.Limits(max_segments=1))
+    report = nna.partition_report(model_of(LARGE), off, options={"policy": policy, "plan": path, "rules": limits})
+    (lost,) = report.plan_file.lost
+    assert report.plan_file.bound == 2 and lost.device == "fake_npu"
+    assert {node.name: node.device for node in report.nodes}[lost.name] == "cpu"
+    assert lost.why.startswith("it is on 'cpu', as 'fake_npu' does not get it: rule: max_segments in Rules")
+
+
+def test_a_bound_of_everything_is_called_so():
+    text = " ".join(str(nna.partition_report(model_of(LARGE), SIMULATED, options={"policy": "latency"})).split())
+    assert "for any placement (" in text and "for comparison" not in text
+
+
+def test_a_measured_report_tells_what_is_measured_from_what_is_predicted(tmp_path):
+    options, feed = {"policy": "measured"}, {"x": numbers(1, 64, 64, 64)}
+    before = nna.partition_report(model_of(LARGE), SIMULATED, options=options).cost
+    with nna.InferenceSession(model_of(LARGE), devices=[SIMULATED], options=options) as session:
+        session.run(None, feed)
+        measured = session.report().cost
+    again = nna.partition_report(model_of(LARGE), SIMULATED, options=options)
+    for cost in (measured, again.cost):
+        assert cost.word == "measured" and cost.prediction_sources == before.sources
+        predicted = {each.name: each.seconds for each in cost.candidates}
+        assert predicted.items() <= {each.name: each.seconds for each in before.candidates}.items()
+        assert cost.predicted_seconds == pytest.approx(sum(each.predicted_seconds for each in again.segments))
+    assert "rests on other costs, of fake_npu: simulated, cpu: modelled" in " ".join(str(again).split())
+
+
+def test_the_cpu_alone_is_told_where_only_the_plan_was_measured(tmp_path):
+    options = {"policy": "measured", "plan": tmp_path / "plan.json"}
+    nna.partition_report(model_of(SMALL), SIMULATED, save_plan=options["plan"])
+    with nna.InferenceSession(model_of(SMALL), devices=[SIMULATED], options=options) as session:
+        session.run(None, {"x": numbers(2, 4)})
+        report = session.report()
+    assert report.cost.word == "measured" and report.cost.all_cpu_seconds is None and report.cost.cpu_is_better
+    assert "that are predicted of this plan" in " ".join(str(report).split())

@@ -53,6 +53,22 @@ def made_report(nodes=12, names=None, every=3):
     )
 
 
+def measured(report):
+    """The priced report with a plan that was chosen by timing, everything being on the CPU."""
+    found = priced(report)
+    cost = dataclasses.replace(
+        found.cost, seconds=0.0021, predicted_seconds=0.003, all_cpu_seconds=0.0021, all_cpu_predicted_seconds=0.003,
+        bound_seconds=None, gap=None, sources=dict.fromkeys(report.devices, "measured"),
+        prediction_sources=found.cost.sources,
+        candidates=(
+            CandidateFacts(name="all on cpu", seconds=0.003, measured_seconds=0.0021),
+            CandidateFacts(name="everything supported", seconds=0.004, measured_seconds=0.005),
+        ),
+    )  # fmt: skip
+    segments = tuple(dataclasses.replace(segment, device="cpu") for segment in found.segments)
+    return dataclasses.replace(found, cost=cost, segments=segments, policy="measured")
+
+
 def _segments(nodes):
     members: dict[int, list[NodeFacts]] = {}
     for node in nodes:

@@ -16,7 +16,7 @@ from nnadapter.reports.difference import compare_reports
 from nnadapter.reports.gates import Gates, broken_gates
 from nnadapter.reports.reading import read_report, report_from
 from tests.models import CHAIN, SANDWICH, numbers, parse
-from tests.reports.made import made_report, priced
+from tests.reports.made import made_report, measured, priced
 
 
 def real(**options):
@@ -31,6 +31,53 @@ def test_a_node_that_moved():
     assert (change.op_type, change.reason, change.before, change.after) == ("Sin", "switched_off", 0, 1)
     figures = {figure.name: (figure.before, figure.after) for figure in found.figures}
     assert figures["segments"] == (1, 3) and figures["nodes off the CPU"] == (1, 0.8)
+
+
+def unlike(**changes):
+    cost = dataclasses.replace(priced(made_report()).cost, **changes.pop("cost", {}))
+    return dataclasses.replace(priced(made_report()), cost=cost, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "said", "verdict"),
+    [
+        ({"devices": ("npu", "gpu", "cpu")}, "devices", "npu, cpu -> npu, gpu, cpu", "better"),
+        ({"policy": "latency"}, "policy", "priority -> latency", ""),
+        ({"fallback": "forbid"}, "fallback", "warn -> forbid", "better"),
+        ({"input_shapes": {"x": (2, 4)}}, "inputs", "x[1, 4] -> x[2, 4]", ""),
+        ({"model": "other.onnx"}, "model", "m.onnx -> other.onnx", "better"),
+        ({"rules": ()}, "rules", "-> none", "better"),
+        ({"plan_file": None}, "plan file", "plan.json -> none", "better"),
+        ({"device_options": {"npu": {"off": "a"}}}, "options of npu", "clock=real -> off=a, clock=nothing", "better"),
+        ({"cost": {"sources": {"npu": "measured", "cpu": "measured"}}}, "costs", "-> npu: measured, cpu: measured", ""),
+    ],
+)  # fmt: skip
+def test_what_differs_in_how_reports_were_made_comes_first(changes, name, said, verdict):
+    common = {"model": "m.onnx", "fallback": "warn", "device_options": {"npu": {"off": "", "clock": "real"}}}
+    less = {**changes.pop("cost", {}), "seconds": 0.0035}
+    found = compare_reports(unlike(**common), unlike(**{**common, **changes}, cost=less))
+    assert [each.name for each in found.conditions] == [name]
+    lines = str(found).splitlines()
+    assert lines[0] == "the two reports were not made alike" and said in lines[1]
+    assert "not made alike" in found.to_markdown().split("|")[0]
+    assert next(line for line in lines if "4.00 ms" in line).split()[-1] == (verdict or "changed")
+
+
+def test_reports_of_two_models_are_not_called_better_or_worse():
+    found = compare_reports(made_report(40, every=2), made_report(names=[f"other/{at}" for at in range(9)]))
+    assert [each.name for each in found.conditions] == ["another model"] and not {
+        each.better for each in found.figures
+    } - {0}
+    assert "40 nodes -> 9 nodes, of no common name" in str(found)
+
+
+def test_reports_say_how_they_were_made(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(parse(SANDWICH).SerializeToString())
+    report = nna.partition_report(tmp_path / "m.onnx", [("fake_npu", {"switched_off": "Sin"})], {"x": (2, 4)})
+    assert (report.model, report.fallback) == ("m.onnx", "warn")
+    assert report.device_options["fake_npu"]["switched_off"] == "Sin"
+    (condition,) = compare_reports(real(), real(switched_off="Sin")).conditions
+    assert (condition.name, condition.after) == ("options of fake_npu", "switched_off=Sin")
 
 
 def test_nothing_changed():
@@ -138,6 +185,11 @@ def test_gates():
         "the plan",
         "the predicted cost",
     ]
+
+
+def test_a_limit_of_latency_says_whether_it_was_measured():
+    (broken,) = broken_gates(measured(made_report()), Gates(max_latency_seconds=0.002))
+    assert broken.startswith("the measured cost is 2.10 ms")
 
 
 def test_a_limit_of_latency_needs_costs():

@@ -12,7 +12,7 @@ import pytest
 from nnadapter.reports.crossings import crossings
 from nnadapter.reports.markdown_cells import code, table
 from nnadapter.reports.units import duration
-from tests.reports.made import HOSTILE, made_report, priced
+from tests.reports.made import HOSTILE, made_report, measured, priced
 
 STRING = r'"(?:[^"\\\n]|\\["\\n])*"'
 STATEMENT = re.compile(rf"  (?:\w+=\w+;|\w+(?: -> \w+)? \[\w+=(?:{STRING}|\w+)(?:, \w+=(?:{STRING}|\w+))*\];)")
@@ -109,6 +109,12 @@ def test_text_says_what_costs_and_rules_say():
     ):
         assert words in text, words
     assert max(map(len, lines)) <= 100
+
+
+def test_markdown_of_a_measured_plan_says_what_predictions_rest_on():
+    text = measured(made_report()).to_markdown()
+    assert "| cost | 2.10 ms measured (" in text and "| all on the CPU | 2.10 ms measured |" in text
+    assert "rests on other costs, of npu: simulated, cpu: modelled" in text
 
 
 def test_predicted_time_stands_beside_measured():

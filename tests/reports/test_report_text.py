@@ -7,7 +7,11 @@ import dataclasses
 import pytest
 
 import nnadapter as nna
+from nnadapter.plan_files.values import LostEntry
+from nnadapter.reports.building import _search
+from nnadapter.reports.cost_facts import PlanFileFacts
 from nnadapter.reports.units import count, quantity
+from partition.plan import Plan, Step
 from tests.models import CHAIN, HEAD, SANDWICH, parse
 
 FOLDING = f"""{HEAD} folding (float[2, 3] x) => (float[2, 3] y) <float[3] w = {{1, 2, 3}}> {{
@@ -35,6 +39,32 @@ def test_refusals_are_grouped_with_an_example():
     assert "  fake_npu: Sin x1  switched_off\n      Sin_" in text
     assert "SIN is switched off" in text
     assert "segments   5 (3 off the CPU, the fewest possible), 4 switches between devices" in text
+
+
+def found(devices, exact):
+    """The report of a plan with segments on these devices."""
+    steps = tuple(
+        Step(segment=at, device=device, nodes=(at,), inputs=(), constants=(), outputs=(), released=())
+        for at, device in enumerate(devices)
+    )
+    return Plan(graph=None, devices=(), verdicts={}, placement=(), steps=steps, exact=exact)
+
+
+@pytest.mark.parametrize(
+    ("devices", "exact", "words"),
+    [
+        ("aba", True, "exact for two devices"),
+        ("abca", True, "an exact search"),
+        ("abca", False, "a beam search, bounded in its work"),
+        ("abba", False, "a segment was cut in two for its device's memory"),
+    ],
+)
+def test_how_segments_were_found(devices, exact, words):
+    assert _search(found(devices, exact)) == words
+    shown = dataclasses.replace(report(SANDWICH), exact=exact, search=words)
+    fewest = "the fewest possible" if exact else "not proved the fewest"
+    assert f"{fewest}), 0 switches between devices\n           {words}\n" in str(shown)
+    assert f"({fewest}: {words})" in shown.to_markdown() and f"{fewest}: {words}" in shown.to_html()
 
 
 def test_op_types_say_where_their_nodes_run():
@@ -66,6 +96,16 @@ def test_a_long_report_says_what_it_leaves_out():
     text = str(report(model, switched_off="Sin"))
     assert "... and 40 more; the JSON form has them all" in text
     assert "fake_npu: Sin x30  switched_off" in text
+
+
+def test_entries_of_a_plan_that_are_lost_for_one_reason_share_a_line():
+    lost = tuple(LostEntry(name=f"node/{at}", device="npu", why=f"why {at // 79}") for at in range(79 * 30))
+    plan = PlanFileFacts(path="plan.json", bound=0, lost=lost)
+    found = dataclasses.replace(report(SANDWICH), plan_file=plan)
+    lines = [line for line in str(found).splitlines() if "node/" in line]
+    assert lines[0] == "  node/0, node/1, node/2 and 76 more on npu: why 0" and len(lines) == 20
+    assert "... and 10 reasons more" in str(found) and "0 nodes placed, 2370 entries lost" in str(found)
+    assert "node/0, node/1, node/2 and 76 more" in found.to_markdown()
 
 
 @pytest.mark.parametrize(

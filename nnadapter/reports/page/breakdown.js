@@ -31,7 +31,7 @@ function refused(show) {
     const fill = width(make("i"), cost(group) / most);
     fill.style.background = "var(--edge)";
     return [
-      make("span", null, make("button", { class: "link", type: "button", onclick: () => show(`op:${group.op} reason:${group.reason}`) }, group.op), make("span", { class: "kept" }, ` ×${group.nodes.toLocaleString("en")}`), make("br"), make("span", { class: "detail kept" }, `by ${group.device}`)),
+      make("span", null, make("button", { class: "link", type: "button", onclick: () => show(`op:${group.op} reason:${group.reason}`) }, group.op), make("span", { class: "kept" }, ` ×${group.nodes.toLocaleString("en")}`), make("br"), make("span", { class: "detail taker" }, `by ${group.device}`)),
       make("span", null, make("span", { class: "reason" }, group.reason), make("br"), make("span", { class: "detail" }, `${group.example}: ${group.detail}`)),
       make("span", null, timed ? timeText(group.seconds) : flopsText(group.flops), make("div", { class: "bar", "aria-hidden": "true" }, fill)),
     ];

@@ -21,13 +21,20 @@ function comparison() {
   section.hidden = false;
   const figures = (rows) => make("div", { class: "narrow" }, rows);
   section.append(
-    make("h2", { id: "compared-title" }, "Before and after"),
+    make("h2", { id: "compared-title" }, "Before and after"), unlike(difference.conditions),
     figures(plainTable(["", "before", "after", ""], ["", "number", "number", ""], difference.figures.map((figure) => [
       figure.name, figureText(figure.before, figure.unit), figureText(figure.after, figure.unit), verdict(figure),
     ]))),
     moved(difference.moved), alone("new", difference.appeared), alone("gone", difference.vanished), changed(difference.refusals),
     make("h3", null, "The plan before"), before(),
   );
+}
+
+/** What was not the same when the two reports were made. */
+function unlike(conditions) {
+  if (!conditions.length) return "";
+  const lines = conditions.map(({ name, before: old, after }) => [name, old, after]);
+  return make("div", { class: "callout", role: "note" }, make("strong", null, "The two reports were not made alike"), plainTable(["", "before", "after"], ["", "", ""], lines));
 }
 
 function before() {

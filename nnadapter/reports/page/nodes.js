@@ -7,6 +7,11 @@ const FIELDS = {
   reason: (row) => columns.refused[row].map((index) => data.refusals[index][1]),
 };
 
+/** Every value of a key, in lower case. */
+const KNOWN = Object.fromEntries(
+  [["op", data.ops], ["device", placeNames], ["reason", data.refusals.map((refusal) => refusal[1])]].map(([field, values]) => [field, new Set(values.map((value) => value.toLowerCase()))]),
+);
+
 class Nodes {
   constructor(selectSegment) {
     this.all = Array.from({ length: nodeCount }, (_, index) => index);
@@ -24,7 +29,7 @@ class Nodes {
     this.place = make("select", { id: "place", onchange: () => this.filter() }, make("option", { value: "" }, "anywhere"), places.map(([name, place]) => make("option", { value: String(place) }, name)));
     find("nodes").append(
       make("h2", { id: "nodes-title" }, "Nodes"),
-      make("p", { class: "muted" }, "All words must match. ", make("code", null, "op:Conv"), ", ", make("code", null, "device:cpu"), ", ", make("code", null, "segment:3"), " and ", make("code", null, "reason:dtype"), " look at one thing alone."),
+      make("p", { class: "muted" }, "All words must match. ", make("code", null, "op:Conv"), ", ", make("code", null, "device:cpu"), ", ", make("code", null, "segment:3"), " and ", make("code", null, "reason:dtype"), " look at one thing alone, and parts will do: ", make("code", null, "op:con"), "."),
       make("div", { class: "tools" }, make("div", { class: "grow" }, this.search), make("label", null, "Runs on", this.place), make("button", { class: "quiet", type: "button", onclick: () => this.ask("") }, "Clear"), this.found),
       this.table.element, this.panel,
     );
@@ -51,7 +56,7 @@ class Nodes {
   test(word) {
     const [field, wanted] = [word.slice(0, word.indexOf(":")), word.slice(word.indexOf(":") + 1)];
     if (word.includes(":") && field in FIELDS && wanted) {
-      return (row) => [FIELDS[field](row)].flat().some((value) => value.toLowerCase() === wanted);
+      return (row) => [FIELDS[field](row)].flat().some((value) => fits(value.toLowerCase(), wanted, field));
     }
     return (row) => this.text(row).includes(word);
   }
@@ -64,6 +69,11 @@ class Nodes {
     }
     return this.texts[row];
   }
+}
+
+/** Parts are enough, but for the number of a segment; a key that is wholly one of the page's means that one alone. */
+function fits(value, wanted, field) {
+  return field === "segment" || KNOWN[field].has(wanted) ? value === wanted : value.includes(wanted);
 }
 
 function nodeColumns() {

@@ -21,27 +21,25 @@ function overview() {
     tile("Nodes off the CPU", shareText(coverage.nodes), `of ${countText(nodeCount - folded - unused, "node")} that run${ends ? `; ${ends}` : ""}`, shareBar(coverage.nodes)),
     tile("FLOPs off the CPU", shareText(coverage.flops), `of ${flopsText(sum(columns.flops))}`, shareBar(coverage.flops)),
     tile("Bytes off the CPU", shareText(coverage.bytes), `of ${bytesText(sum(columns.bytes))} read and made`, shareBar(coverage.bytes)),
-    tile("Segments", segments.length.toLocaleString("en"), `${away.toLocaleString("en")} off the CPU; ${data.exact ? "the fewest possible" : "not proved the fewest"}`),
+    tile("Segments", segments.length.toLocaleString("en"), `${away.toLocaleString("en")} off the CPU; ${data.fewest}`),
     tile("Switches", data.switches.toLocaleString("en"), "from one device to another"),
     tile("Weights", bytesText(data.weights.total), weights),
   ];
-  if (cost) tiles.push(tile("Predicted", timeText(cost.seconds), costWords(cost)));
+  if (cost) tiles.push(tile(sentence(cost.word), timeText(cost.seconds), costWords(cost)));
   const timed = segments.filter((segment) => segment.seconds !== undefined);
   if (timed.length) tiles.push(tile("Last run", timeText(sum(timed.map((segment) => segment.seconds))), `${countText(timed.length, "segment")} timed`));
-  find("summary").append(make("dl", { class: "tiles" }, tiles), callout("The CPU alone is better", better(cost)) || "", callout("Notes", data.notes) || "");
+  find("summary").append(make("dl", { class: "tiles" }, tiles), cost && cost.cpu ? make("p", { class: "callout", role: "note" }, make("strong", null, `${sentence(cost.cpu)}.`)) : "", callout("Notes", data.notes) || "");
 }
 
 function costWords(cost) {
   if (cost.bound_seconds === null) return sourceWords(cost);
-  return `at least ${timeText(cost.bound_seconds)} for any placement${cost.gap === null ? "" : `, gap ${shareText(cost.gap)}`}`;
+  return `at least ${timeText(cost.bound_seconds)} for ${cost.bound_of}${cost.gap === null ? "" : `, gap ${shareText(cost.gap)}`}`;
 }
 
 const sourceWords = (cost) => Object.entries(cost.sources).map(([name, source]) => `${name}: ${source}`).join(", ");
 
-function better(cost) {
-  if (!cost || !cost.cpu_is_better) return [];
-  return [`All on the CPU is predicted to take ${timeText(cost.all_cpu_seconds)}, this plan ${timeText(cost.seconds)}.`];
-}
+/** Words as they begin a sentence. */
+const sentence = (words) => words.charAt(0).toUpperCase() + words.slice(1);
 
 function callout(title, lines) {
   if (!lines.length) return null;
@@ -69,25 +67,26 @@ function costs() {
 }
 
 function priced(cost) {
-  const plans = [["this plan", cost.seconds, null], ...cost.candidates.map((one) => [one.name, one.seconds, one.measured_seconds])];
-  if (cost.all_cpu_seconds !== null && !cost.candidates.length) plans.push(["all on the CPU", cost.all_cpu_seconds, null]);
+  const measured = cost.word === "measured";
+  const own = measured ? [cost.predicted_seconds, cost.seconds] : [cost.seconds, null];
+  const plans = [["this plan", ...own], ...cost.candidates.map((one) => [one.name, one.seconds, one.measured_seconds])];
+  if (cost.all_cpu_seconds !== null && !cost.candidates.length) plans.push(["all on the CPU", ...(measured ? [cost.all_cpu_predicted_seconds, cost.all_cpu_seconds] : [cost.all_cpu_seconds, null])]);
   return make(
-    "div", null, make("p", { class: "muted" }, `Costs of ${sourceWords(cost) || "unknown origin"}.`, cost.bound_kind ? ` The bound: ${cost.bound_kind}.` : "", cost.note ? ` ${cost.note}` : ""),
-    plainTable(["weighed", "predicted", "measured"], ["", "number", "number"], plans.map(([name, predicted, measured]) => [name, timeText(predicted), timeText(measured)])),
+    "div", null, make("p", { class: "muted" }, `Costs of ${sourceWords(cost) || "unknown origin"}.`, cost.bound_kind ? ` The bound: ${cost.bound_kind}.` : "", cost.resting ? ` ${sentence(cost.resting)}.` : "", cost.note ? ` ${cost.note}` : ""),
+    plainTable(["weighed", "predicted", "measured"], ["", "number", "number"], plans.map(([name, ...times]) => [name, ...times.map(timeText)])),
   );
 }
 
 function ruled(rules) {
-  const where = (rule) => [rule.source, rule.line === null ? "" : `line ${rule.line}`].filter(Boolean).join(" ");
   const binds = (rule) => (rule.nodes ? countText(rule.nodes, "node") : make("span", { class: "worse" }, "binds nothing"));
   return make("div", null, make("h3", null, "Rules"), plainTable(
-    ["rule", "binds", "from", "note"], ["", "", "", ""], rules.map((rule) => [make("code", null, rule.text), binds(rule), where(rule), rule.note]),
+    ["rule", "binds", "from", "note"], ["", "", "", ""], rules.map((rule) => [make("code", null, rule.text), binds(rule), rule.place, rule.note]),
   ));
 }
 
 function bound(plan) {
   return make(
-    "div", null, make("h3", null, "Plan file"), make("p", null, make("code", null, plan.path), `: ${countText(plan.bound, "node")} placed, ${countText(plan.lost.length, "entry", "entries")} lost.`),
-    plan.lost.length ? plainTable(["node", "device", "why it is lost"], ["", "", ""], plan.lost.map((entry) => [make("code", null, entry.name), entry.device, entry.why])) : null,
+    "div", null, make("h3", null, "Plan file"), make("p", null, make("code", null, plan.path), `: ${countText(plan.bound, "node")} placed, ${countText(plan.lost, "entry", "entries")} lost.`),
+    plan.groups.length ? longTable(["node", "device", "why it is lost"], ["", "", ""], plan.groups, ([names, device, why]) => [make("code", null, names), device, why]) : null,
   );
 }

@@ -1,0 +1,87 @@
+"""What `nnadapter run` says of costs: the plan's, which plan it is, and the time of a simulated clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isclose
+from typing import Any
+
+from nnadapter.reports.cost_facts import CandidateFacts
+from nnadapter.reports.cost_text import cost_sentence, cpu_words, sources_words
+from nnadapter.reports.facts import PartitionReport
+from nnadapter.reports.units import duration
+
+_SIMULATED = "simulated_us"
+"""What a device with a simulated clock calls the microseconds of a segment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCosts:
+    """Of the plan that ran."""
+
+    seconds: float | None = None
+    """None where costs are not known."""
+    words: tuple[str, ...] = ()
+    """What a person should know, a sentence each: cost, bound and source; that the CPU alone is better."""
+    chosen: str = ""
+    """The candidate that ran, where several were weighed."""
+    weighed: int = 0
+    """How many were."""
+    simulated_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Device -> what its segments take by its simulated clock, launches and transfers included."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, by the names of the fields."""
+        return {
+            "seconds": self.seconds,
+            "words": list(self.words),
+            "chosen": self.chosen,
+            "weighed": self.weighed,
+            "simulated_seconds": dict(self.simulated_seconds),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """As text."""
+        for words in self.words:
+            yield f"cost      {words}"
+        if self.chosen:
+            yield f"chosen    {self.chosen}, of {self.weighed} plans that were weighed"
+        for device, seconds in self.simulated_seconds.items():
+            yield f"simulated {device}: {duration(seconds)} of its own clock"
+
+
+def run_costs(report: PartitionReport) -> RunCosts:
+    """Return what the report of a session says of costs."""
+    cost, simulated = report.cost, _simulated(report)
+    if cost is None:
+        return RunCosts(simulated_seconds=simulated)
+    said = f"{cost_sentence(cost)} ({sources_words(cost)})"
+    weighed = [each for each in cost.candidates if not each.name.endswith("for comparison")]
+    return RunCosts(
+        seconds=cost.seconds,
+        words=tuple(filter(None, (said, cpu_words(report, cost)))),
+        chosen=_chosen(weighed, cost.seconds),
+        weighed=len(weighed),
+        simulated_seconds=simulated,
+    )
+
+
+def _chosen(weighed: Sequence[CandidateFacts], seconds: float) -> str:
+    """The name of the candidate that the plan is; empty where it is the only one, or devices changed it."""
+    best = min(weighed, key=_seconds) if len(weighed) > 1 else None
+    return best.name if best is not None and isclose(_seconds(best), seconds) else ""
+
+
+def _seconds(candidate: CandidateFacts) -> float:
+    seconds = candidate.seconds if candidate.measured_seconds is None else candidate.measured_seconds
+    return float("inf") if seconds is None else seconds
+
+
+def _simulated(report: PartitionReport) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for segment in report.segments:
+        told = segment.facts.get(_SIMULATED)
+        if isinstance(told, (int, float)):
+            found[segment.device] = found.get(segment.device, 0.0) + told / 1e6
+    return found
