@@ -48,6 +48,9 @@ def _summary(report: PartitionReport) -> Iterator[str]:
         ),
         ("weights", quantity(report.weights.total, "B")),
     ]
+    bound = sum(segment.bound_to is not None for segment in report.segments)
+    if bound:
+        rows.append(("programs", f"{count(bound, 'segment')} bound to another one's program, with other weights"))
     if report.cost is not None:
         rows.extend(_costs(report.cost))
     yield table(("", ""), rows)

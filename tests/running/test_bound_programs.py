@@ -72,6 +72,7 @@ def test_equal_layers_are_compiled_once(compiled, templates):
     assert [segment.bound_to for segment in mine] == [None] + [mine[0].index] * (LAYERS - 1)
     assert (len(compiled), len(templates)) == (1, 1)
     assert f"bound to the program of segment {mine[0].index}" in str(report)
+    assert f"{LAYERS - 1} segments bound to another one's program" in report.to_markdown()
     assert report.to_dict()["segments"][mine[1].index]["bound_to"] == mine[0].index
 
 
