@@ -313,6 +313,8 @@ class ModelEditor:
 
 def _flat(origins: _Origins) -> tuple[str, ...]:
     """The names in order, each once; tuples that occur twice are looked at once."""
+    if len(origins) == 1 and type(origins[0]) is str:  # nearly always
+        return origins  # type: ignore[return-value]
     if all(type(part) is str for part in origins):
         return tuple(dict.fromkeys(origins))  # type: ignore[arg-type]
     found: dict[str, None] = {}
