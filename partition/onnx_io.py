@@ -53,16 +53,22 @@ def value_of(info: ValueInfoProto) -> Value:
 
 
 def _value(name: str, type_proto: TypeProto) -> Value:
+    if type_proto.HasField("tensor_type"):  # nearly always
+        tensor = type_proto.tensor_type
+        dtype = DTYPE_OF_ELEMENT_TYPE.get(tensor.elem_type)
+        dimensions = tuple(map(_dimension, tensor.shape.dim)) if tensor.HasField("shape") else None
+        return Value(name, dtype, dimensions, ITEMSIZE_OF_DTYPE.get(dtype or "", 0))
     dtype = _dtype_of(type_proto)
     kind = type_proto.WhichOneof("value")
-    shaped = kind in ("tensor_type", "sparse_tensor_type") and getattr(type_proto, kind).HasField("shape")
-    shape = tuple(_dimension(item) for item in getattr(type_proto, kind).shape.dim) if shaped else None
+    shaped = kind == "sparse_tensor_type" and type_proto.sparse_tensor_type.HasField("shape")
+    shape = tuple(map(_dimension, type_proto.sparse_tensor_type.shape.dim)) if shaped else None
     return Value(name, dtype, shape, ITEMSIZE_OF_DTYPE.get(dtype or "", 0))
 
 
 def _dimension(dimension: Any) -> int | str | None:
     if dimension.HasField("dim_value"):
-        return int(dimension.dim_value) if dimension.dim_value >= 0 else None
+        size: int = dimension.dim_value
+        return size if size >= 0 else None
     return str(dimension.dim_param) or None
 
 

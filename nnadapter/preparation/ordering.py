@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
 import onnx
@@ -16,21 +17,31 @@ def in_order(model: onnx.ModelProto) -> onnx.ModelProto:
     others to complain of. Weights are copied only where something is out of order.
     """
     nodes = model.graph.node
+    if _is_ordered(nodes):
+        return model
     maker = {name: position for position, node in enumerate(nodes) for name in node.output if name}
     before = [
         {maker[name] for name in (*node.input, *captured_names(node)) if name in maker} - {at}
         for at, node in enumerate(nodes)
     ]
-    if all(not made or max(made) < at for at, made in enumerate(before)):
-        return model
     order = _sorted(before)
-    if len(order) < len(nodes):
+    if len(order) < len(nodes) or order == [*range(len(nodes))]:
         return model
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     del changed.graph.node[:]
     changed.graph.node.extend(nodes[position] for position in order)
     return changed
+
+
+def _is_ordered(nodes: Sequence[onnx.NodeProto]) -> bool:
+    """Whether no node reads what it or a later one makes."""
+    coming = {name for node in nodes for name in node.output if name}
+    for node in nodes:
+        if not (coming.isdisjoint(node.input) and coming.isdisjoint(captured_names(node))):
+            return False
+        coming.difference_update(node.output)
+    return True
 
 
 def _sorted(before: list[set[int]]) -> list[int]:
