@@ -9,30 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import ceil, prod
+from typing import cast
 
 
 class GraphError(ValueError):
     """The graph is not one: a name is defined twice, an order is not topological, an atom is not convex."""
-
-
-Shape = tuple[int | str | None, ...]
-"""Dimensions; a name or None stands for one that is not known."""
-_SHAPES = 1 << 12
-"""Shapes that are remembered: models have many values, of few shapes, and each is asked for several times."""
-
-
-@lru_cache(_SHAPES)
-def _static_shape(shape: Shape) -> tuple[int, ...] | None:
-    dimensions = tuple(size for size in shape if size is not None and not isinstance(size, str))
-    return dimensions if len(dimensions) == len(shape) else None
-
-
-@lru_cache(_SHAPES)
-def _nbytes(shape: Shape, itemsize: float) -> int | None:
-    static = _static_shape(shape)
-    return None if static is None else ceil(prod(static) * itemsize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +26,8 @@ class Value:
     """The value's name, unique in the graph."""
     dtype: str | None = None
     """A numpy data type name such as `float32`, `string`, a container such as `sequence(float32)`; None if unknown."""
-    shape: Shape | None = None
-    """None if not even the rank is known."""
+    shape: tuple[int | str | None, ...] | None = None
+    """Dimensions; a name or None stands for one that is not known. None if not even the rank is."""
     itemsize: float = 0
     """Bytes of one element; 0 where elements have no size of their own (strings, sequences)."""
     data_dependent: bool = False
@@ -53,12 +36,18 @@ class Value:
     @property
     def static_shape(self) -> tuple[int, ...] | None:
         """The shape if every dimension is a known number, else None."""
-        return None if self.shape is None else _static_shape(self.shape)
+        if self.shape is None:
+            return None
+        if all(type(size) is int for size in self.shape):  # nearly always, and it is asked for very often
+            return cast("tuple[int, ...]", self.shape)
+        dimensions = tuple(size for size in self.shape if size is not None and not isinstance(size, str))
+        return dimensions if len(dimensions) == len(self.shape) else None
 
     @property
     def nbytes(self) -> int | None:
         """Bytes of the whole value, or None where a dimension is not known."""
-        return None if self.shape is None else _nbytes(self.shape, self.itemsize)
+        shape = self.static_shape
+        return None if shape is None else ceil(prod(shape) * self.itemsize)
 
 
 @dataclass(frozen=True, slots=True)
