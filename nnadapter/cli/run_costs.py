@@ -57,7 +57,7 @@ def run_costs(report: PartitionReport) -> RunCosts:
     if cost is None:
         return RunCosts(simulated_seconds=simulated)
     said = f"{cost_sentence(cost)} ({sources_words(cost)})"
-    weighed = [each for each in cost.candidates if not each.name.endswith("for comparison")]
+    weighed = [each for each in cost.candidates if each.weighed]
     return RunCosts(
         seconds=cost.seconds,
         words=tuple(filter(None, (said, cpu_words(report, cost)))),
@@ -69,8 +69,8 @@ def run_costs(report: PartitionReport) -> RunCosts:
 
 def _chosen(weighed: Sequence[CandidateFacts], seconds: float) -> str:
     """The name of the candidate that the plan is; empty where it is the only one, or devices changed it."""
-    best = min(weighed, key=_seconds) if len(weighed) > 1 else None
-    return best.name if best is not None and isclose(_seconds(best), seconds) else ""
+    first = weighed[0] if len(weighed) > 1 else None  # the plan stands first
+    return first.name if first is not None and isclose(_seconds(first), seconds) else ""
 
 
 def _seconds(candidate: CandidateFacts) -> float:

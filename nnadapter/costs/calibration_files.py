@@ -59,11 +59,6 @@ def find_calibration(device: str, table: Sequence[Option], options: OptionValues
     )
 
 
-def load_calibration(device: str, table: Sequence[Option], options: OptionValues) -> Calibration | None:
-    """The calibration that `find_calibration` finds, without its note."""
-    return find_calibration(device, table, options).calibration
-
-
 def keep_calibration(calibration: Calibration) -> Path:
     """Write a calibration where `find_calibration` looks for it, in one piece, and return its file.
 

@@ -21,6 +21,8 @@ class CandidateFacts:
     """Its predicted cost; None where nothing is known of it."""
     measured_seconds: float | None = None
     """What it took here, where it was compiled and timed."""
+    weighed: bool = True
+    """Whether it could have been chosen; if not, a plan file or rules do not allow it, and it is there to compare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

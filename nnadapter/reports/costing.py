@@ -107,7 +107,7 @@ def _with_cpu(candidates: Sequence[CandidateFacts], seconds: float | None) -> tu
     """Candidates with the CPU alone as the last one, where a person does not allow it: it is shown all the same."""
     if not candidates or seconds is None or any(each.name == _ALL_CPU for each in candidates):
         return tuple(candidates)
-    return (*candidates, CandidateFacts(name=f"{_ALL_CPU}, for comparison", seconds=seconds))
+    return (*candidates, CandidateFacts(name=f"{_ALL_CPU}, for comparison", seconds=seconds, weighed=False))
 
 
 def _bound_of(analysis: Analysis) -> str:

@@ -193,8 +193,9 @@ class PartitionReport:
         - `cost`, null where none is known: `seconds`, `bound_seconds`, `bound_of` (what it is a bound of, in words),
           `bound_kind`, `gap`, `sources` (of `seconds`; device -> `measured`, `calibrated`, `simulated`, `modelled` or
           `assumed`), `predicted_seconds` and `prediction_sources` (of what is predicted, beside what was measured),
-          `candidates` (each `name`, `seconds` as predicted, `measured_seconds`), `all_cpu_seconds` (measured where
-          `seconds` is), `all_cpu_predicted_seconds`, `note`; `cost_note`: why none is known, else empty.
+          `candidates` (each `name`, `seconds` as predicted, `measured_seconds`, `weighed`: could be chosen),
+          `all_cpu_seconds` (measured where `seconds` is), `all_cpu_predicted_seconds`, `note`; `cost_note`: why none is
+          known, else empty.
         - `rules`: each `text`, `source`, `line`, `nodes` (how many it binds), `note`.
         - `plan_file`, null without one: `path`, `bound` (nodes), `lost` (entries: each `name`, `device`, `why`).
         - `model`: the file's name or the graph's, empty where not known; `fallback`; `device_options`: device ->

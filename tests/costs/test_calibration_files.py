@@ -12,7 +12,6 @@ from nnadapter.costs.calibrating import calibrate
 from nnadapter.costs.calibration_files import (
     find_calibration,
     keep_calibration,
-    load_calibration,
     read_calibration,
 )
 from nnadapter.costs.device_costs import device_costs
@@ -42,10 +41,10 @@ def table():
 
 
 def test_what_is_kept_is_found(measured, cache):
-    assert load_calibration("metered", *table()) is None
+    assert find_calibration("metered", *table()).calibration is None
     file = keep_calibration(measured)
     assert file.parent == cache / "calibrations" and [*file.parent.iterdir()] == [file]
-    assert load_calibration("metered", *table()) == measured
+    assert find_calibration("metered", *table()).calibration == measured
     assert costs_of().source == "calibrated" and costs_of().lines == measured.lines
     assert costs_of(off="ADD").source == "calibrated", "what is refused does not change how long the rest takes"
     other = costs_of(turbo=True)
