@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.closing import close_all
+from nnadapter.collecting import paused_collection
 from nnadapter.costs.calibration_files import driver_version
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.kernels.deciding import type_rules
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import onnx
 
 
+@paused_collection()
 def partition_report(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
     devices: DeviceRequest | Sequence[DeviceRequest] | None = None,

@@ -72,6 +72,7 @@ class ConversionContext:
         self._builder = ModelBuilder()
         self._operands: dict[str, int] = {}
         self._types: dict[str, OperandType] = {}
+        self._types_by_kind: dict[tuple[str | None, tuple[object, ...]], OperandType] = {}
         self._computed: dict[str, Known] = {}
         self._computed_operands: dict[str, int] = {}
         self._computed_names: dict[int, str] = {}
@@ -315,7 +316,14 @@ class ConversionContext:
             return OperandType(_data_type(name, value.dtype.name), value.shape)
         if size is not None:
             return OperandType(_data_type(name, size.dtype.name), size.items.shape)
-        return _operand_type(self._values.get(name) or Value(name))
+        found = self._values.get(name) or Value(name)
+        if found.shape is None or not all(type(size) is int for size in found.shape):  # traced ones are never the same
+            return _operand_type(found)
+        kind = found.dtype, found.shape
+        type_ = self._types_by_kind.get(kind)
+        if type_ is None:
+            type_ = self._types_by_kind[kind] = _operand_type(found)
+        return type_
 
 
 def _operand_type(value: Value) -> OperandType:

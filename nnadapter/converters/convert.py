@@ -219,7 +219,7 @@ def _flops(model: Model, operations: Sequence[int]) -> int:
 
 def trimmed(node: OnnxNode, read: Set[str]) -> OnnxNode:
     """Older exporters name optional outputs, such as Dropout's mask, that nothing uses."""
-    if all(name in read for name in node.outputs[1:]):
+    if len(node.outputs) == 1 or all(name in read for name in node.outputs[1:]):
         return node
     kept = tuple(name if name in read else "" for name in node.outputs[1:])
     return replace(node, outputs=(node.outputs[0], *kept))

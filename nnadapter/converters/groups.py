@@ -44,8 +44,11 @@ def find_groups(nodes: Sequence[OnnxNode], wanted: Collection[str], apart: Colle
         wanted: values that are read outside of the nodes.
         apart: values that no group may hold inside.
     """
+    targets = [position for position, node in enumerate(nodes) if _is(node, _TARGET)]
+    if not targets:
+        return ()
     index = _Index(nodes, frozenset(wanted) | frozenset(apart))
-    found = (index.group(position) for position, node in enumerate(nodes) if _is(node, _TARGET))
+    found = map(index.group, targets)
     return tuple(group for group in found if group is not None)
 
 

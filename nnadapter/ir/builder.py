@@ -8,12 +8,10 @@ import numpy as np
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.builder_arguments import DTYPES, check_arguments, check_counts, checked_type, is_number
+from nnadapter.ir.inferences import Inferences
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Lifetime, Operand, OperandType, Quantisation, QuantisedType, freeze
-from nnadapter.ir.operations import schema_of
-from nnadapter.ir.quantised import result_types
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.ir.verify import check_attributes, check_inputs
 
 
 class ModelBuilder:
@@ -27,6 +25,7 @@ class ModelBuilder:
         self._operations: list[Operation] = []
         self._inputs: list[int] = []
         self._names: set[str] = set()
+        self._inferences = Inferences()
 
     def type_of(self, operand: int) -> OperandType:
         """The type of an operand that was added."""
@@ -42,7 +41,8 @@ class ModelBuilder:
         Raises:
             InvalidModelError: the name is taken, or the type is none.
         """
-        index = self._add(Operand(name, checked_type(name, type_), Lifetime.MODEL_INPUT))
+        found = self._inferences.shared(checked_type(name, type_))
+        index = self._add(Operand(name, found, Lifetime.MODEL_INPUT))
         self._inputs.append(index)
         return index
 
@@ -58,7 +58,8 @@ class ModelBuilder:
             raise InvalidModelError(f"constant {name!r} holds {value.dtype}, expected one of {', '.join(DTYPES)}")
         array = freeze(value)
         type_ = OperandType(DataType(array.dtype.name), array.shape, quantisation=quantisation)
-        return self._add(Operand(name, checked_type(name, type_), Lifetime.CONSTANT, array))
+        found = self._inferences.shared(checked_type(name, type_))
+        return self._add(Operand(name, found, Lifetime.CONSTANT, array))
 
     def add_operation(
         self,
@@ -85,15 +86,15 @@ class ModelBuilder:
                 more names or quantised types than there are outputs, or something of the wrong kind.
         """
         check_arguments(type_, inputs, attributes, outputs=outputs, origins=origins, quantised=quantised)
-        schema, inputs = schema_of(type_), tuple(inputs)
-        types = tuple(None if _is_absent(index) else self._operand(index, type_).type for index in inputs)
-        check_inputs(schema, types)
-        complete = check_attributes(schema, attributes or {})
-        results = result_types(schema, types, complete, quantised)
+        inputs = tuple(inputs)
+        types = [None if _is_absent(index) else self._operand(index, type_).type for index in inputs]
+        complete, results = self._inferences.of(type_, types, attributes or {}, quantised)
         check_counts(type_, len(results), outputs=outputs, quantised=quantised)
         made = tuple(
-            self._add(Operand(self._output_name(outputs, position), result, Lifetime.TEMPORARY))
-            for position, result in enumerate(results)
+            [
+                self._add(Operand(self._output_name(outputs, position), result, Lifetime.TEMPORARY))
+                for position, result in enumerate(results)
+            ]
         )
         self._operations.append(Operation(type_, inputs, made, complete, tuple(origins)))
         return made

@@ -21,7 +21,7 @@ DTYPES = tuple(map(str, DataType))
 
 def is_number(index: object) -> bool:
     """Whether something can be the number of an operand: an int or numpy's; a bool is none."""
-    return isinstance(index, (int, np.integer)) and not isinstance(index, bool)
+    return type(index) is int or (isinstance(index, (int, np.integer)) and not isinstance(index, bool))
 
 
 def checked_type(name: str, type_: OperandType) -> OperandType:
@@ -72,12 +72,14 @@ def check_arguments(
     """
     if not isinstance(type_, str):
         raise InvalidModelError(f"an operation's type is {type_!r}, expected a str such as 'CONV_2D'")
-    if isinstance(inputs, str) or not isinstance(inputs, Iterable):
+    if type(inputs) is not tuple and (isinstance(inputs, str) or not isinstance(inputs, Iterable)):
         raise InvalidModelError(f"{type_}: inputs are {inputs!r}, expected a list of operands")
     if attributes is not None and not isinstance(attributes, Mapping):
         raise InvalidModelError(f"{type_}: attributes are {attributes!r}, expected a dict of values by name")
     _check_list(type_, "outputs", outputs, str)
     _check_list(type_, "origins", origins, str)
+    if type(quantised) is tuple and not quantised:  # nearly always
+        return
     _check_list(type_, "quantised", quantised, (QuantisedType, type(None)))
     for position, result in enumerate(cast("Sequence[QuantisedType | None]", quantised)):
         if result is not None:
@@ -91,7 +93,7 @@ def _check_quantised(which: str, result: QuantisedType) -> None:
 
 
 def _check_list(type_: str, name: str, given: object, kind: type | tuple[type, ...]) -> None:
-    if type(given) is tuple and not given:  # nearly always
+    if type(given) is tuple and (not given or (len(given) == 1 and type(given[0]) is kind)):  # nearly always
         return
     if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(each, kind) for each in given):
         expected = "names" if kind is str else "QuantisedType, or None,"

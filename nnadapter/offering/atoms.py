@@ -99,7 +99,11 @@ def with_atoms(
         conversion: of that graph.
         apart: values that no group may hold inside.
     """
-    fused, groups = _fused(conversion, FUSIONS, apart)
+    kept = _keeping(conversion, apart)
+    fused = run_passes(kept, FUSIONS)
+    if fused is kept and not conversion.groups:
+        return specialised, conversion
+    groups = _groups(conversion, fused)
     atoms = joined(len(specialised.nodes), [*groups, *conversion.groups])
     if len(atoms) == len(specialised.nodes):
         return specialised, conversion
@@ -134,8 +138,8 @@ def often_one(conversion: Conversion) -> tuple[tuple[int, ...], ...]:
     Args:
         conversion: of a graph, every atom one node.
     """
-    _, groups = _fused(conversion, (*FUSIONS, *_INTO_PRODUCTS))
-    return tuple(group for group in groups if len(group) > 1)
+    fused = run_passes(conversion.model, (*FUSIONS, *_INTO_PRODUCTS))
+    return tuple(group for group in _groups(conversion, fused) if len(group) > 1)
 
 
 def inside(graph: Graph, atom: int) -> frozenset[str]:
@@ -145,23 +149,19 @@ def inside(graph: Graph, atom: int) -> frozenset[str]:
     return frozenset(name for name in made if set(graph.consumers.get(name, ())) <= set(members))
 
 
-def _fused(
-    conversion: Conversion, passes: Sequence[str], apart: Collection[str] = ()
-) -> tuple[Model, list[tuple[int, ...]]]:
-    """What passes make of a conversion, and the nodes behind each operation of that."""
-    fused = run_passes(_numbered(conversion, apart), passes)
-    node_of = {operation: node for node, made in enumerate(conversion.operations) for operation in made}
-    return fused, [tuple(sorted({node_of[int(origin)] for origin in each.origins})) for each in fused.operations]
-
-
-def _numbered(conversion: Conversion, apart: Collection[str]) -> Model:
-    """The model, each operation's position as its origin, and what is kept apart as outputs, which no pass fuses."""
+def _keeping(conversion: Conversion, apart: Collection[str]) -> Model:
+    """The model with what is kept apart as outputs, which no pass fuses."""
     model = conversion.model
-    operations = tuple(
-        replace(operation, origins=(str(position),)) for position, operation in enumerate(model.operations)
-    )
     kept = [conversion.operand_of[name] for name in apart if name in conversion.operand_of]
-    return Model(model.operands, operations, model.inputs, tuple(dict.fromkeys((*model.outputs, *kept))))
+    outputs = tuple(dict.fromkeys((*model.outputs, *kept)))
+    return Model(model.operands, model.operations, model.inputs, outputs) if kept else model
+
+
+def _groups(conversion: Conversion, fused: Model) -> list[tuple[int, ...]]:
+    """The nodes behind each operation of what passes made of a conversion, whose operations name one node each."""
+    operations = conversion.model.operations
+    node_of = {operations[each].origins[0]: node for node, made in enumerate(conversion.operations) for each in made}
+    return [tuple(sorted({node_of[name] for name in each.origins})) for each in fused.operations]
 
 
 def joined(nodes: int, groups: Iterable[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
@@ -193,8 +193,7 @@ def _conversion(
     operations = []
     for position, (operation, group) in enumerate(zip(fused.operations, groups, strict=True)):
         members = sorted({member for node in group for member in behind.get(node, (node,))}, reverse=True)
-        first = (name for origin in operation.origins for name in conversion.model.operations[int(origin)].origins)
-        origins = tuple(dict.fromkeys((*first, *(names[node] for node in members))))
+        origins = tuple(dict.fromkeys((*operation.origins, *(names[node] for node in members))))
         made[place[origins[0]]].append(position)
         operations.append(replace(operation, origins=origins))
     found = {operand.name: index for index, operand in enumerate(fused.operands)}

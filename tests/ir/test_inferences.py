@@ -1,0 +1,115 @@
+"""What the schema says of operations is the same whether it was asked before or not."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir import DataType, OperandType, Quantisation, QuantisedType
+from nnadapter.ir.inferences import Inferences
+from nnadapter.ir.operations import schema_of
+from nnadapter.ir.quantised import result_types
+from nnadapter.ir.tracing import Trace, Traced, current
+from nnadapter.ir.verify import check_attributes, check_inputs
+
+FLOATS = OperandType(DataType.FLOAT32, (2, 3))
+INT8 = Quantisation(scale=(0.5,), zero_point=(3,))
+TYPES = [
+    FLOATS,
+    OperandType(DataType.FLOAT32, (1, 3)),
+    OperandType(DataType.INT64, (2, 3)),
+    OperandType(DataType.FLOAT32, (2, 3, 1)),
+    OperandType(DataType.INT8, (2, 3), quantisation=INT8),
+    None,
+]
+KINDS = [
+    ("ADD", 2, {}),
+    ("ADD", 2, {"fuse_code": "relu"}),
+    ("ADD", 2, {"fuse_code": 1}),
+    ("RELU", 1, {}),
+    ("SOFTMAX", 1, {"axis": 1}),
+    ("SOFTMAX", 1, {"axis": True}),
+    ("SOFTMAX", 1, {"axis": 1.0}),
+    ("LEAKY_RELU", 1, {"alpha": 0.0}),
+    ("LEAKY_RELU", 1, {"alpha": -0.0}),
+    ("TRANSPOSE", 1, {"permutation": (1, 0)}),
+    ("NOTHING", 1, {}),
+]
+
+
+def alone(type_, types, attributes, quantised=()):
+    """The oracle: the schema, asked."""
+    schema = schema_of(type_)
+    check_inputs(schema, types)
+    complete = check_attributes(schema, attributes)
+    return complete, result_types(schema, types, complete, quantised)
+
+
+def told(ask, *arguments):
+    try:
+        complete, results = ask(*arguments)
+    except InvalidModelError as error:
+        return str(error)
+    return repr(sorted(complete.items())), results
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(KINDS),
+            st.lists(st.sampled_from(TYPES), min_size=2, max_size=2),
+            st.sampled_from([(), (None,), (QuantisedType(DataType.INT8, INT8),)]),
+        ),
+        max_size=30,
+    )
+)
+def test_it_says_what_the_schema_says(asked):
+    inferences = Inferences()
+    for (type_, count, attributes), types, quantised in asked * 2:
+        shared = [None if each is None else inferences.shared(each) for each in types[:count]]
+        found = told(inferences.of, type_, shared, attributes, quantised)
+        assert found == told(alone, type_, types[:count], attributes, quantised)
+
+
+def test_equal_types_become_one_object():
+    inferences = Inferences()
+    one = inferences.shared(OperandType(DataType.FLOAT32, (2, 3)))
+    assert inferences.shared(OperandType(DataType.FLOAT32, (2, 3))) is one
+    _, (result,) = inferences.of("RELU", [one], {})
+    assert result is one
+
+
+def test_the_attributes_are_the_callers_own():
+    inferences = Inferences()
+    type_ = inferences.shared(FLOATS)
+    for _ in range(2):
+        inferences.of("ADD", [type_, type_], {})[0]["fuse_code"] = "relu"
+    assert inferences.of("ADD", [type_, type_], {})[0]["fuse_code"] == "none"
+
+
+def test_a_trace_is_asked_each_time():
+    """Numbers of two traces may be equal, and each has to come from its own."""
+    inferences = Inferences()
+    for size in (4, 4, 5):
+        trace = Trace()
+        type_ = inferences.shared(OperandType(DataType.FLOAT32, (trace.variable(size), 3)))
+        _, (result,) = inferences.of("RELU", [type_], {})
+        (first, _) = result.dimensions
+        assert isinstance(first, Traced)
+        assert first.trace is trace
+        assert current(first) == size
+
+
+def test_an_identity_that_is_used_again_means_nothing():
+    """Types that nobody shared may be gone when others get their place in memory."""
+    inferences = Inferences()
+    for size in range(1, 200):
+        assert inferences.of("RELU", [OperandType(DataType.FLOAT32, (size,))], {})[1][0].dimensions == (size,)
+
+
+def test_what_is_refused_is_refused_again():
+    inferences = Inferences()
+    types = [inferences.shared(FLOATS), inferences.shared(OperandType(DataType.FLOAT32, (7,)))]
+    for _ in range(2):
+        with pytest.raises(InvalidModelError, match="ADD"):
+            inferences.of("ADD", types, {})
