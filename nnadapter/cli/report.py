@@ -11,6 +11,7 @@ import nnadapter
 from nnadapter.cli.command import NO, Failure, ModelCommand
 from nnadapter.cli.gate_options import takes_gates
 from nnadapter.cli.parameters import Shapes, placing, requests, takes_models, takes_placing
+from nnadapter.cli.progress import progress
 from nnadapter.cli.what_if_report import refuse_together, what_if_text
 from nnadapter.cli.writing import write_file
 from nnadapter.reports.difference import Difference, compare_reports
@@ -78,12 +79,14 @@ def report(
             f"format {form} shows no differences; take text, json, md or html", param_hint="--diff"
         )
     before = read_report(old) if old is not None else None
-    with prints_to_stderr():
+    with progress("placing"), prints_to_stderr():
         found = nnadapter.partition_report(model, devices=on, input_shapes=shapes, options=chosen, save_plan=save_plan)
     gates = Gates(min_coverage=min_coverage, max_segments=max_segments, max_latency_seconds=max_latency)
     broken = broken_gates(found, gates)
     difference = compare_reports(before, found) if before is not None else None
-    _write(_FORMS[form](found, difference, PurePath(model).name).rstrip("\n"), output)
+    with progress("writing"):
+        text = _FORMS[form](found, difference, PurePath(model).name)
+    _write(text.rstrip("\n"), output)
     for line in broken:
         click.echo(f"Error: {line}", err=True)
     if broken:
