@@ -156,7 +156,7 @@ def read_signature(model: onnx.ModelProto, inputs: Sequence[str], defaults: froz
         inputs: names of its inputs, constants left out.
         defaults: names of those that have an initialiser to fall back on.
     """
-    from partition.onnx_io import value_of
+    from partition.onnx_values import value_of
 
     given = {value.name: value_of(value) for value in model.graph.input}
     return Signature(

@@ -7,7 +7,7 @@ consumers, the edges between atoms) is derived once and kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil, prod
@@ -96,11 +96,12 @@ class Graph:
     Ordered so that every atom comes after those it reads from."""
 
     def __post_init__(self) -> None:
-        """Check the order and the atoms."""
-        if not self.atoms:
-            object.__setattr__(self, "atoms", tuple((index,) for index in range(len(self.nodes))))
+        """Check the order and the atoms. Atoms of one node each are in order if the nodes are."""
         _check_nodes(self)
-        _check_atoms(self)
+        if self.atoms:
+            _check_atoms(self)
+        else:
+            object.__setattr__(self, "atoms", tuple((index,) for index in range(len(self.nodes))))
 
     def value(self, name: str) -> Value:
         """What is known of the value `name`."""
@@ -127,8 +128,10 @@ class Graph:
         found: dict[str, list[int]] = {}
         for index, node in enumerate(self.nodes):
             for name in node.reads:
-                readers = found.setdefault(name, [])
-                if not readers or readers[-1] != index:
+                readers = found.get(name)
+                if readers is None:
+                    found[name] = [index]
+                elif readers[-1] != index:
                     readers.append(index)
         return {name: tuple(readers) for name, readers in found.items()}
 
@@ -144,13 +147,14 @@ class Graph:
     @cached_property
     def atom_predecessors(self) -> tuple[tuple[int, ...], ...]:
         """For every atom, the other atoms it reads from, each once."""
-        return tuple(tuple(dict.fromkeys(_read_atoms(self, atom, nodes))) for atom, nodes in enumerate(self.atoms))
-
-
-def _read_atoms(graph: Graph, atom: int, nodes: Sequence[int]) -> list[int]:
-    producer, atom_of = graph.producer, graph.atom_of
-    made_by = (producer.get(name) for node in nodes for name in graph.nodes[node].reads)
-    return [atom_of[index] for index in made_by if index is not None and atom_of[index] != atom]
+        nodes, atom_of = self.nodes, self.atom_of
+        home = {name: atom_of[index] for name, index in self.producer.items()}
+        found = []
+        for atom, members in enumerate(self.atoms):
+            read = [home[name] for node in members for name in nodes[node].reads if name in home]
+            alone = len(read) < 2 and atom not in read  # nearly always
+            found.append(tuple(read) if alone else tuple(dict.fromkeys(each for each in read if each != atom)))
+        return tuple(found)
 
 
 def _check_nodes(graph: Graph) -> None:

@@ -11,12 +11,10 @@ import numpy as np
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
 
-from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
 from partition.graph import Graph, GraphError, Node, Value
 from partition.onnx_nodes import FunctionKey, captured_names, key_of, needed_functions, plain_domain
+from partition.onnx_values import dense_type, dtype_of, sparse_type, type_of, value_of_type, values_of
 
-_UNTYPED = "?"
-"""Stands for the element type of a container that does not tell it."""
 _OLDEST_IR = 4
 """The first IR version in which an initialiser need not be a graph input."""
 
@@ -27,12 +25,12 @@ def node_names(model: ModelProto) -> tuple[str, ...]:
     The model's own name where it is not empty and not used twice, else op type and position, with a number behind it
     where another node is called that.
     """
-    nodes = model.graph.node
-    own = Counter(node.name for node in nodes)
+    names = [node.name for node in model.graph.node]
+    own = Counter(names)
     taken = set(own)
     return tuple(
-        node.name if node.name and own[node.name] == 1 else _free_name(f"{node.op_type}_{index}", taken)
-        for index, node in enumerate(nodes)
+        name if name and own[name] == 1 else _free_name(f"{node.op_type}_{index}", taken)
+        for index, (name, node) in enumerate(zip(names, model.graph.node, strict=True))
     )
 
 
@@ -44,70 +42,29 @@ def _free_name(base: str, taken: set[str]) -> str:
     return name
 
 
-def value_of(info: ValueInfoProto) -> Value:
-    """Return what `info` tells of its value; a dimension below 0 counts as unknown.
+def read_nodes(
+    model: ModelProto, names: Sequence[str] | None = None, origins: Sequence[tuple[str, ...]] | None = None
+) -> tuple[Node, ...]:
+    """Return the nodes of a model's graph; whether they fit together is not looked at.
 
-    Source: ONNX IR specification, "Types" and "Static tensor shapes".
+    Args:
+        model: the model.
+        names: a name for every node, in place of `node_names`.
+        origins: for every node, the names of the original nodes that it stands for; itself if left out.
     """
-    return _value(info.name, info.type)
-
-
-def _value(name: str, type_proto: TypeProto) -> Value:
-    if type_proto.HasField("tensor_type"):  # nearly always
-        tensor = type_proto.tensor_type
-        dtype = DTYPE_OF_ELEMENT_TYPE.get(tensor.elem_type)
-        dimensions = tuple(map(_dimension, tensor.shape.dim)) if tensor.HasField("shape") else None
-        return Value(name, dtype, dimensions, ITEMSIZE_OF_DTYPE.get(dtype or "", 0))
-    dtype = _dtype_of(type_proto)
-    kind = type_proto.WhichOneof("value")
-    shaped = kind == "sparse_tensor_type" and type_proto.sparse_tensor_type.HasField("shape")
-    shape = tuple(map(_dimension, type_proto.sparse_tensor_type.shape.dim)) if shaped else None
-    return Value(name, dtype, shape, ITEMSIZE_OF_DTYPE.get(dtype or "", 0))
-
-
-def _dimension(dimension: Any) -> int | str | None:
-    if dimension.HasField("dim_value"):
-        size: int = dimension.dim_value
-        return size if size >= 0 else None
-    return str(dimension.dim_param) or None
-
-
-def _dtype_of(type_proto: TypeProto) -> str | None:
-    """The data type's name, such as `float32`, `sequence(float32)` or `map(int64, float32)`; None if untold."""
-    match type_proto.WhichOneof("value"):
-        case "tensor_type":
-            return DTYPE_OF_ELEMENT_TYPE.get(type_proto.tensor_type.elem_type)
-        case "sparse_tensor_type":
-            return f"sparse({DTYPE_OF_ELEMENT_TYPE.get(type_proto.sparse_tensor_type.elem_type, _UNTYPED)})"
-        case "sequence_type":
-            return f"sequence({_dtype_of(type_proto.sequence_type.elem_type) or _UNTYPED})"
-        case "optional_type":
-            return f"optional({_dtype_of(type_proto.optional_type.elem_type) or _UNTYPED})"
-        case "map_type":
-            key = DTYPE_OF_ELEMENT_TYPE.get(type_proto.map_type.key_type, _UNTYPED)
-            return f"map({key}, {_dtype_of(type_proto.map_type.value_type) or _UNTYPED})"
-        case "opaque_type":
-            return f"opaque({type_proto.opaque_type.domain}.{type_proto.opaque_type.name})"
-        case _:
-            return None
-
-
-def _type_of(value: Value) -> TypeProto | None:
-    """The type that `value` tells, or None where it tells none."""
-    kind, _, rest = (value.dtype or "").partition("(")
-    if value.dtype is None or _UNTYPED in value.dtype or kind == "opaque":
-        return None
-    if kind == "sparse":
-        return onnx.helper.make_sparse_tensor_type_proto(ELEMENT_TYPE_OF_DTYPE[rest[:-1]], value.shape)
-    if kind in ("sequence", "optional"):
-        inner = _type_of(Value("", rest[:-1]))
-        make = onnx.helper.make_sequence_type_proto if kind == "sequence" else onnx.helper.make_optional_type_proto
-        return None if inner is None else make(inner)
-    if kind == "map":
-        key, _, inner_name = rest[:-1].partition(", ")
-        inner = _type_of(Value("", inner_name))
-        return None if inner is None else onnx.helper.make_map_type_proto(ELEMENT_TYPE_OF_DTYPE[key], inner)
-    return onnx.helper.make_tensor_type_proto(ELEMENT_TYPE_OF_DTYPE[value.dtype], value.shape)
+    called = node_names(model) if names is None else names
+    return tuple(
+        Node(
+            name,
+            node.op_type,
+            plain_domain(node.domain),
+            tuple(node.input),
+            tuple(node.output),
+            tuple(captured_names(node)) if node.attribute else (),
+            (name,) if origins is None else origins[index],
+        )
+        for index, (name, node) in enumerate(zip(called, model.graph.node, strict=True))
+    )
 
 
 def read_graph(
@@ -118,6 +75,7 @@ def read_graph(
     constants: Collection[str] | None = None,
     origins: Sequence[tuple[str, ...]] | None = None,
     atoms: Sequence[tuple[int, ...]] = (),
+    nodes: tuple[Node, ...] | None = None,
 ) -> Graph:
     """Return the graph of a model; node i of the graph is node i of `model.graph`.
 
@@ -131,6 +89,7 @@ def read_graph(
         constants: names of the constants, in place of the rule above.
         origins: for every node, the names of the original nodes that it stands for; itself if left out.
         atoms: groups of nodes, as in `Graph.atoms`.
+        nodes: what `read_nodes` made of this model, where that is known already; `names` and `origins` are its then.
 
     Raises:
         GraphError: a value is defined twice, is read before it is made or without being made, or nodes are not in
@@ -138,25 +97,13 @@ def read_graph(
     """
     graph = model.graph
     fixed = _constants(model) if constants is None else frozenset(constants)
-    called = node_names(model) if names is None else tuple(names)
     inputs = tuple(info.name for info in graph.input if info.name not in fixed)
     if len(set(inputs)) != len(inputs):
         raise GraphError(f"two graph inputs have one name: {list(inputs)}")
-    nodes = tuple(
-        Node(
-            name=name,
-            op_type=node.op_type,
-            domain=plain_domain(node.domain),
-            inputs=tuple(node.input),
-            outputs=tuple(node.output),
-            captured=tuple(captured_names(node)),
-            origins=(name,) if origins is None else origins[index],
-        )
-        for index, (name, node) in enumerate(zip(called, graph.node, strict=True))
-    )
+    found_nodes = read_nodes(model, names, origins) if nodes is None else nodes
     outputs = tuple(info.name for info in graph.output)
     known = {**_values(graph), **(values or {})}
-    found = Graph(nodes, known, fixed, inputs, outputs, tuple(atoms))
+    found = Graph(found_nodes, known, fixed, inputs, outputs, tuple(atoms))
     _refuse_undefined(found)
     return found
 
@@ -180,21 +127,11 @@ def _constants(model: ModelProto) -> frozenset[str]:
 
 
 def _values(graph: GraphProto) -> dict[str, Value]:
-    infos = (info for group in (graph.value_info, graph.output, graph.input) for info in group)
-    found = {info.name: value_of(info) for info in infos}
-    found.update((tensor.name, _value(tensor.name, _dense_type(tensor))) for tensor in graph.initializer)
-    found.update((each.values.name, _value(each.values.name, _sparse_type(each))) for each in graph.sparse_initializer)
+    found = values_of(info for group in (graph.value_info, graph.output, graph.input) for info in group)
+    found.update((tensor.name, value_of_type(tensor.name, dense_type(tensor))) for tensor in graph.initializer)
+    sparse = ((each.values.name, sparse_type(each)) for each in graph.sparse_initializer)
+    found.update((name, value_of_type(name, type_proto)) for name, type_proto in sparse)
     return found
-
-
-def _dense_type(tensor: TensorProto) -> TypeProto:
-    made: TypeProto = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
-    return made
-
-
-def _sparse_type(sparse: onnx.SparseTensorProto) -> TypeProto:
-    made: TypeProto = onnx.helper.make_sparse_tensor_type_proto(sparse.values.data_type, list(sparse.dims))
-    return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,8 +152,8 @@ class OnnxIndex:
         """Return the index of `model`, which must not be changed afterwards."""
         graph = model.graph
         types = {info.name: info.type for group in (graph.value_info, graph.output, graph.input) for info in group}
-        types.update((tensor.name, _dense_type(tensor)) for tensor in graph.initializer)
-        types.update((sparse.values.name, _sparse_type(sparse)) for sparse in graph.sparse_initializer)
+        types.update((tensor.name, dense_type(tensor)) for tensor in graph.initializer)
+        types.update((sparse.values.name, sparse_type(sparse)) for sparse in graph.sparse_initializer)
         return cls(
             model=model,
             initializers={tensor.name: tensor for tensor in graph.initializer},
@@ -277,8 +214,8 @@ def _copy_initializer(index: OnnxIndex, name: str, graph: GraphProto) -> None:
 def _typed(index: OnnxIndex, value: Value) -> ValueInfoProto:
     stated = index.types.get(value.name)
     tensor = stated is not None and stated.WhichOneof("value") == "tensor_type"
-    same_container = stated is not None and not tensor and _dtype_of(stated) == value.dtype
-    chosen = stated if same_container else _type_of(value) or stated
+    same_container = stated is not None and not tensor and dtype_of(stated) == value.dtype
+    chosen = stated if same_container else type_of(value) or stated
     return ValueInfoProto(name=value.name, type=chosen)
 
 

@@ -5,7 +5,7 @@ A plan is immutable. A run takes one reference to it and keeps it to its end; re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from partition.graph import Graph, GraphError
@@ -82,13 +82,12 @@ def make_plan(
     """
     check_order(graph, segments)
     parts = [_nodes(graph, segment) for segment in segments]
-    home = [0] * len(graph.nodes)
-    for position, nodes in enumerate(parts):
-        for node in nodes:
-            home[node] = position
     kept = frozenset(graph.outputs)
-    last = {name: max(home[node] for node in readers) for name, readers in graph.consumers.items()}
-    _refuse_unknown(graph)
+    # Later segments come later here too, so what stays is the last one that reads the value.
+    last = {
+        name: position for position, nodes in enumerate(parts) for node in nodes for name in graph.nodes[node].reads
+    }
+    _refuse_unknown(graph, last)
     steps = tuple(
         _step(graph, position, segment.device, nodes, last, kept)
         for position, (segment, nodes) in enumerate(zip(segments, parts, strict=True))
@@ -107,11 +106,11 @@ def _nodes(graph: Graph, segment: Segment) -> tuple[int, ...]:
     return tuple(sorted(node for atom in segment.atoms for node in graph.atoms[atom]))
 
 
-def _refuse_unknown(graph: Graph) -> None:
+def _refuse_unknown(graph: Graph, read: Iterable[str]) -> None:
     known = graph.constants.union(graph.inputs, graph.producer)
-    for name, readers in graph.consumers.items():
-        if name not in known:
-            raise GraphError(f"node {graph.nodes[readers[0]].name!r} reads {name!r}, which nothing makes")
+    if not known.issuperset(read):
+        name, readers = next(item for item in graph.consumers.items() if item[0] not in known)
+        raise GraphError(f"node {graph.nodes[readers[0]].name!r} reads {name!r}, which nothing makes")
     for name in graph.outputs:
         if name not in known:
             raise GraphError(f"the graph's output {name!r} is made by nothing")

@@ -18,6 +18,7 @@ RANKS = [
         "partition.onnx_nodes",
     ),
     (
+        "partition.onnx_values",
         "partition.placement",
         "partition.sequences",
         "partition.topology",
@@ -116,6 +117,7 @@ PUBLIC = ("nnadapter",)
 ONNX = (
     "partition.onnx_io",
     "partition.onnx_nodes",
+    "partition.onnx_values",
     "partition.onnx_versions",
     "nnadapter.versions",
     "nnadapter.preparation",

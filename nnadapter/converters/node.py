@@ -33,6 +33,8 @@ class OnnxNode:
     @property
     def bodies(self) -> tuple[tuple[str, Counter[str]], ...]:
         """Attributes that hold a graph, with the op types in it, those of graphs inside included."""
+        if not self.attributes:
+            return ()
         graphs = ((name, value) for name, value in self.attributes.items() if hasattr(value, "node"))
         return tuple((name, _op_types(graph)) for name, graph in graphs)
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from typing import NamedTuple
 
 import onnx
 import onnx.defs
+
+from partition.graph import Node
+from partition.onnx_nodes import plain_domain
 
 _INTERNAL = "__"
 """Attributes whose names begin so are anybody's own; ONNX's checker passes them over."""
 _UNBOUNDED = 2**31 - 1
 """What a schema says of the number of values where any number will do."""
 _SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
-
-
+_FORMS = 4096
+"""Of so many forms of nodes it is remembered what is wrong with them: models have few, in many nodes."""
 _ALL_OR_FEWEST = frozenset({"BatchNormalization"})
 """Ops that give all outputs or the least number, and none between; schemas do not tell it in Python."""
 
@@ -40,7 +44,7 @@ class _Rules:
     """Positions of inputs that may not be left out."""
 
 
-def contradiction_of(proto: onnx.NodeProto, since_version: int) -> str:
+def contradiction_of(proto: onnx.NodeProto, since_version: int, node: Node | None = None) -> str:
     """Return how a node contradicts its schema, in a sentence; empty if it does not, or if there is no such schema.
 
     1. Every attribute is one that the schema has, of its type, stated once; those that are required are there.
@@ -52,38 +56,62 @@ def contradiction_of(proto: onnx.NodeProto, since_version: int) -> str:
     Args:
         proto: the node; graphs inside are not looked at.
         since_version: of its schema, 0 if it has none.
+        node: the same node of a graph, where it has been read already.
 
     Source: onnx.checker.check_node, which ONNX Runtime asks as well.
     """
-    domain = "" if proto.domain == "ai.onnx" else proto.domain
-    rules = _rules(proto.op_type, since_version, domain) if since_version else None
-    return next(_contradictions(proto, rules), "") if rules else ""
+    if not since_version:
+        return ""
+    if node is None:
+        node = Node("", proto.op_type, plain_domain(proto.domain), tuple(proto.input), tuple(proto.output))
+    inputs = node.inputs
+    absent = tuple(position for position, name in enumerate(inputs) if not name) if "" in inputs else ()
+    stated = tuple((attribute.name, attribute.type) for attribute in proto.attribute)
+    form = _Form(stated, len(inputs), len(node.outputs), absent)
+    return _contradiction(node.op_type, since_version, node.domain, form)
 
 
-def _contradictions(proto: onnx.NodeProto, rules: _Rules) -> Iterator[str]:
+class _Form(NamedTuple):
+    """What of a node is compared."""
+
+    stated: tuple[tuple[str, int], ...]
+    """Its attributes' names and types."""
+    inputs: int
+    outputs: int
+    absent: tuple[int, ...]
+    """Positions of inputs that are left out."""
+
+
+@lru_cache(maxsize=_FORMS)
+def _contradiction(op_type: str, since_version: int, domain: str, form: _Form) -> str:
+    rules = _rules(op_type, since_version, domain)
+    return next(_contradictions(form, rules), "") if rules else ""
+
+
+def _contradictions(form: _Form, rules: _Rules) -> Iterator[str]:
     stated: set[str] = set()
-    for attribute in proto.attribute:
-        expected = rules.types.get(attribute.name)
-        if attribute.name in stated:
-            yield f"attribute {attribute.name!r} of {rules.called} is stated twice; expected it once"
-        elif expected is None and not attribute.name.startswith(_INTERNAL):
+    for name, type_ in form.stated:
+        expected = rules.types.get(name)
+        if name in stated:
+            yield f"attribute {name!r} of {rules.called} is stated twice; expected it once"
+        elif expected is None and not name.startswith(_INTERNAL):
             known = ", ".join(sorted(rules.types)) or "no attribute"
-            yield f"attribute {attribute.name!r} is none of {rules.called}, which has {known}"
-        elif expected not in (None, attribute.type):
-            found, wanted = map(onnx.AttributeProto.AttributeType.Name, (attribute.type, expected))
-            yield f"attribute {attribute.name!r} of {rules.called} is of type {found}; expected {wanted}"
-        stated.add(attribute.name)
+            yield f"attribute {name!r} is none of {rules.called}, which has {known}"
+        elif expected not in (None, type_):
+            found, wanted = map(onnx.AttributeProto.AttributeType.Name, (type_, expected))
+            yield f"attribute {name!r} of {rules.called} is of type {found}; expected {wanted}"
+        stated.add(name)
     for name in rules.required:
         if name not in stated:
             yield f"attribute {name!r} of {rules.called} is missing; every node has to state it"
-    for what, names, (least, most) in (("inputs", proto.input, rules.inputs), ("outputs", proto.output, rules.outputs)):
-        if not least <= len(names) <= most:
-            yield f"{rules.called} has {len(names)} {what}; expected {_counted(least, most)}"
+    for what, count, (least, most) in (("inputs", form.inputs, rules.inputs), ("outputs", form.outputs, rules.outputs)):
+        if not least <= count <= most:
+            yield f"{rules.called} has {count} {what}; expected {_counted(least, most)}"
     least, most = rules.outputs
-    if rules.all_or_fewest and least < len(proto.output) < most:
-        yield f"{rules.called} has {len(proto.output)} outputs; expected {least} or {most}"
+    if rules.all_or_fewest and least < form.outputs < most:
+        yield f"{rules.called} has {form.outputs} outputs; expected {least} or {most}"
     for position in rules.present:
-        if position < len(proto.input) and not proto.input[position]:
+        if position in form.absent:
             yield f"input {position} of {rules.called} is absent; expected a value"
 
 

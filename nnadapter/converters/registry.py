@@ -18,6 +18,8 @@ import onnx.numpy_helper
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.node_schema import contradiction_of
+from partition.graph import Node
+from partition.onnx_nodes import plain_domain
 
 Converter = Callable[[ConversionContext, OnnxNode], None]
 """Adds a node's operations to the context, or raises Refusal."""
@@ -95,25 +97,27 @@ def data_type_name(code: int) -> str:
         return f"TensorProto.DataType({code})"
 
 
-def read_node(proto: onnx.NodeProto, name: str, since_version: int) -> OnnxNode:
+def read_node(proto: onnx.NodeProto, name: str, since_version: int, node: Node | None = None) -> OnnxNode:
     """Return a node without its protobuf.
 
     Args:
         proto: the node.
         name: its name in the graph that is partitioned, which is unique.
         since_version: its schema version, 0 if it has none.
+        node: the same node of that graph, where it has been read already: then only attributes are read.
     """
-    domain = "" if proto.domain == _ONNX_DOMAIN else proto.domain
+    if node is None:
+        node = Node(name, proto.op_type, plain_domain(proto.domain), tuple(proto.input), tuple(proto.output))
     attributes = {attribute.name: _value(attribute) for attribute in proto.attribute}
     return OnnxNode(
         name,
-        proto.op_type,
-        domain,
+        node.op_type,
+        node.domain,
         since_version,
-        tuple(proto.input),
-        tuple(proto.output),
+        node.inputs,
+        node.outputs,
         attributes,
-        contradiction_of(proto, since_version),
+        contradiction_of(proto, since_version, node),
     )
 
 

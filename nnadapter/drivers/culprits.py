@@ -15,8 +15,8 @@ from onnx import checker, shape_inference
 
 from nnadapter.drivers.validity import contradiction
 from partition.graph import Value
-from partition.onnx_io import value_of
 from partition.onnx_nodes import captured_names
+from partition.onnx_values import value_of
 from partition.verdict import Unsupported
 
 Attempt = Callable[[onnx.ModelProto], Unsupported | None]

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import lookup, read_node, since_version
-from partition.onnx_io import value_of
+from partition.onnx_values import value_of
 from partition.verdict import Reason, Unsupported
 
 

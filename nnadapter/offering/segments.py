@@ -77,6 +77,7 @@ class OnnxParts:
     def _extract(
         self, nodes: Sequence[int], inputs: Sequence[str], constants: Sequence[str], outputs: Sequence[str]
     ) -> onnx.ModelProto:
+        graph, own, positions = self.graph, self.specialised.own, self.specialised.positions
         known = self.specialised.constants
         folded = {
             name: initializer_of(name, known[name])
@@ -85,14 +86,15 @@ class OnnxParts:
         }
         part = extract(
             replace(self.index, initializers=ChainMap(folded, self.index.initializers)),  # type: ignore[arg-type]
-            self.graph,
-            nodes=[self.specialised.positions[node] for node in nodes],
+            graph,
+            nodes=[positions[node] for node in nodes],
             inputs=inputs,
             constants=constants,
             outputs=outputs,
         )
-        for proto, node in zip(part.graph.node, nodes, strict=True):
-            _rename(proto, self.graph.nodes[node])
+        for place, node in enumerate(nodes):
+            if graph.nodes[node] is not own.nodes[positions[node]]:
+                _rename(part.graph.node[place], graph.nodes[node])
         return part
 
 

@@ -118,10 +118,15 @@ class Drafts:
         if judged.placer.weighs or judged.kept:
             return judged.draft()
         last = self._last
-        if last is not None and last[1].graph.nodes is judged.graph.nodes and last[1].verdicts == judged.verdicts:
+        if last is not None and _is_alike(last[1], judged):
             return last[0], replace(last[1], graph=judged.graph)
         self._last = made = judged.draft()
         return made
+
+
+def _is_alike(plan: Plan, judged: Judged) -> bool:
+    graph = judged.graph
+    return plan.graph.nodes is graph.nodes and plan.graph.atoms == graph.atoms and plan.verdicts == judged.verdicts
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,9 @@ def judge(target: Target, conversion: Conversion, parts: OnnxParts) -> tuple[Ver
     of_nodes = _judge_ir(target, conversion) if target.capability.form is ModelForm.IR else _judge_onnx(target, parts)
     if target.name == REFERENCE:
         of_nodes = list(map(_of_valid, of_nodes, conversion.verdicts))
-    return tuple(all_of(of_nodes[node] for node in atom) for atom in parts.graph.atoms)
+    return tuple(
+        of_nodes[atom[0]] if len(atom) == 1 else all_of(of_nodes[node] for node in atom) for atom in parts.graph.atoms
+    )
 
 
 def _judge_ir(target: Target, conversion: Conversion) -> Sequence[Verdict]:

@@ -21,7 +21,8 @@ def check_equations(model: onnx.ModelProto) -> None:
     An equation that a function takes from its caller is read at every call, and where the function has a default.
     """
     called = {key_of(function): [*with_nested(function.node)] for function in model.functions}
-    nodes = [*with_nested(model.graph.node), *(node for inside in called.values() for node in inside)]
+    stating = (node for node in model.graph.node if node.attribute)  # others hold no equation, and no graph
+    nodes = [*with_nested(stating), *(node for inside in called.values() for node in inside)]
     places = _places(called)
     for node in nodes:
         for attribute in node.attribute:

@@ -22,7 +22,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.preparation.foldable import evaluate_nodes, is_known, may_fold, measure, result_bytes
 from nnadapter.preparation.inference import Inference
 from partition.graph import Graph, Value
-from partition.onnx_io import value_of
+from partition.onnx_values import value_of, values_of
 
 
 class Forward:
@@ -65,7 +65,7 @@ class Forward:
             InvalidModelError: types contradict each other.
         """
         self._types = self._inference.types(shapes, known, nodes, self.stated)
-        self._values = {name: value_of(info) for name, info in self._types.items()}
+        self._values = values_of(self._types.values())
         self._known = ChainMap(self._found, known)  # type: ignore[arg-type]
         for index in nodes:
             self._visit(index)

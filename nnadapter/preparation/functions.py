@@ -7,13 +7,14 @@ have a kernel for the whole. Others are expanded where no device takes them whol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx
 
 from nnadapter.converters.registry import lookup, since_version
 from nnadapter.preparation.schema_functions import schema_body
+from partition.graph import Node
 from partition.onnx_io import node_names
 from partition.onnx_nodes import plain_domain, with_nested
 
@@ -45,7 +46,11 @@ Bodies = Mapping[str, onnx.FunctionProto]
 """Nodes, by name, and the function that each is."""
 
 
-def expand_functions(model: onnx.ModelProto, wanted: Bodies = {}) -> tuple[onnx.ModelProto, tuple[str, ...]]:  # noqa: B006
+def expand_functions(
+    model: onnx.ModelProto,
+    wanted: Bodies = {},  # noqa: B006
+    nodes: Sequence[Node] | None = None,
+) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """Return the model with functions expanded, the same object if there is nothing to expand; and origins.
 
     1. Nodes of the graph are looked at, and those that come in their place; sub-graphs are left as they are.
@@ -57,11 +62,15 @@ def expand_functions(model: onnx.ModelProto, wanted: Bodies = {}) -> tuple[onnx.
     Args:
         model: the model.
         wanted: nodes to expand although an op of that name can be converted whole.
+        nodes: of the model's graph, where they have been read already.
 
     Returns:
         The model, and for each of its nodes the name of the node of the model as it was.
     """
-    library, names = _Library.of(model, wanted), node_names(model)
+    library = _Library.of(model, wanted)
+    names = node_names(model) if nodes is None else tuple(node.name for node in nodes)
+    if nodes is not None and library.leaves(nodes):
+        return model, names
     stays = [library.body(node, name) is None for node, name in zip(model.graph.node, names, strict=True)]
     if all(stays):
         return model, names
@@ -110,10 +119,19 @@ class _Library:
         if own is not None:
             known = [self._is_convertible(each, _opsets(own)) for each in own.node]
             return own if any(known) and self._means_the_same(own) else None
-        version = since_version(domain, node.op_type, self.opsets.get(domain, 0))
-        if version is None or lookup(domain, node.op_type, version) is not None:
+        return self._schema_body(domain, node.op_type)
+
+    def leaves(self, nodes: Iterable[Node]) -> bool:
+        """Whether it is plain from their op types alone that all of some nodes stay."""
+        if self.own or self.wanted:
+            return False
+        return all(self._schema_body(*kind) is None for kind in {(node.domain, node.op_type) for node in nodes})
+
+    def _schema_body(self, domain: str, op_type: str) -> onnx.FunctionProto | None:
+        version = since_version(domain, op_type, self.opsets.get(domain, 0))
+        if version is None or lookup(domain, op_type, version) is not None:
             return None
-        body = schema_body(node.op_type, version, domain)
+        body = schema_body(op_type, version, domain)
         return None if body is None else self._usable(body)
 
     def _usable(self, body: onnx.FunctionProto) -> onnx.FunctionProto | None:

@@ -14,7 +14,8 @@ from onnx import helper, shape_inference
 
 from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
 from partition.graph import Value
-from partition.onnx_io import node_names, value_of
+from partition.onnx_io import node_names
+from partition.onnx_values import value_of
 
 _DOMAIN = "ai.onnx.preview.training"
 Emit = Callable[..., str]

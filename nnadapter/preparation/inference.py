@@ -15,12 +15,13 @@ from nnadapter.ir.operand import Array
 from nnadapter.preparation.written_types import Written
 from partition.dtypes import ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
 from partition.graph import Graph, Value
-from partition.onnx_io import value_of
+from partition.onnx_values import value_of, values_of
 
 _STAND_INS = {"GroupNormalization": "Identity", "MeanVarianceNormalization": "Identity"}
 """Ops that inference knows nothing of, and ops whose first result has the same type."""
 _DEFAULTS = {"STFT": ("onesided", 1)}
 """Ops of which inference takes another default than their schema gives, and the schema's."""
+_UNUSUAL = _STAND_INS.keys() | _DEFAULTS.keys()
 SMALL_ELEMENTS = 1024
 """Constants of at most so many elements are given to inference with their contents: shapes, axes, sizes."""
 Types = Mapping[str, onnx.ValueInfoProto]
@@ -84,7 +85,7 @@ class Inference:
             InvalidModelError: types contradict each other.
         """
         graph = _inferred(self._skeleton(shapes, constants, nodes, stated))
-        found = {value.name: value_of(value) for value in (*graph.input, *graph.value_info, *graph.output)}
+        found = values_of(value for group in (graph.input, graph.value_info, graph.output) for value in group)
         found.update((tensor.name, constant_value(tensor.name, constants[tensor.name])) for tensor in graph.initializer)
         return found
 
@@ -168,10 +169,9 @@ class Inference:
         nodes: Sequence[int],
         stated: Types = _NOTHING,
     ) -> onnx.ModelProto:
-        model = self._model
         skeleton = self._empty(with_functions=True)
         graph = skeleton.graph
-        graph.node.extend(_inferable(model.graph.node[index]) for index in nodes)
+        graph.node.extend(self._inferable(nodes))
         for value in self._inputs:
             graph.input.append(value)
             if value.name in shapes:
@@ -183,6 +183,14 @@ class Inference:
         outputs = {value.name for value in graph.output} if stated else set()
         graph.value_info.extend(info for name, info in stated.items() if name in made and name not in outputs)
         return skeleton
+
+    def _inferable(self, nodes: Sequence[int]) -> Iterable[onnx.NodeProto]:
+        """The nodes, those of which inference knows nothing, or the wrong default, as ones that it knows."""
+        own = self._graph.nodes
+        protos: Sequence[onnx.NodeProto] = self._model.graph.node
+        if len(nodes) == len(own) and all(node.op_type not in _UNUSUAL for node in own):
+            return protos
+        return (_inferable(protos[index]) if own[index].op_type in _UNUSUAL else protos[index] for index in nodes)
 
     def _empty(self, *, with_functions: bool) -> onnx.ModelProto:
         # Before IR version 4 every initialiser had to be an input; here they are not.

@@ -110,10 +110,13 @@ def _load_external_data(model: onnx.ModelProto, source: object) -> None:
     from onnx.external_data_helper import uses_external_data
 
     folder = str(Path(source).parent) if isinstance(source, (str, os.PathLike)) else ""
+    parts = (model.graph, *model.functions)
+    if not any(uses_external_data(tensor) for part in parts for tensor in _tensors(part)):
+        return
     try:
         onnx.load_external_data_for_model(model, folder)
     except (OSError, ValidationError, ValueError, RuntimeError) as error:
-        external = [tensor for tensor in _tensors(model.graph) if uses_external_data(tensor)]
+        external = [tensor for part in parts for tensor in _tensors(part) if uses_external_data(tensor)]
         names = ", ".join(repr(tensor.name) for tensor in external[:3])
         location = next(
             (entry.value for tensor in external for entry in tensor.external_data if entry.key == "location"), ""
@@ -125,13 +128,13 @@ def _load_external_data(model: onnx.ModelProto, source: object) -> None:
         ) from error
 
 
-def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """The graph's initialisers and the tensors in attributes of its nodes, those of inner graphs included."""
-    yield from graph.initializer
-    for node in graph.node:
+def _tensors(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.TensorProto]:
+    """Initialisers of a graph, and the tensors in attributes of nodes, those of inner graphs included."""
+    yield from getattr(part, "initializer", ())  # functions have none
+    for node in part.node:
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
-            for inner in (attribute.g, *attribute.graphs):
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                 yield from _tensors(inner)

@@ -7,40 +7,42 @@ from heapq import heapify, heappop, heappush
 
 import onnx
 
-from partition.onnx_nodes import captured_names
+from partition.graph import Node
+from partition.onnx_io import read_nodes
 
 
-def in_order(model: onnx.ModelProto) -> onnx.ModelProto:
+def in_order(model: onnx.ModelProto, nodes: Sequence[Node] | None = None) -> onnx.ModelProto:
     """Return the model with each node behind those that make what it reads; the same object if that is so already.
 
     Nodes keep their order as far as they can. Of nodes that read each other in a circle the order stays as it is, for
     others to complain of. Weights are copied only where something is out of order.
+
+    Args:
+        model: the model.
+        nodes: of its graph, where they have been read already.
     """
-    nodes = model.graph.node
+    nodes = read_nodes(model) if nodes is None else nodes
     if _is_ordered(nodes):
         return model
-    maker = {name: position for position, node in enumerate(nodes) for name in node.output if name}
-    before = [
-        {maker[name] for name in (*node.input, *captured_names(node)) if name in maker} - {at}
-        for at, node in enumerate(nodes)
-    ]
+    maker = {name: position for position, node in enumerate(nodes) for name in node.outputs if name}
+    before = [{maker[name] for name in node.reads if name in maker} - {at} for at, node in enumerate(nodes)]
     order = _sorted(before)
     if len(order) < len(nodes) or order == [*range(len(nodes))]:
         return model
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     del changed.graph.node[:]
-    changed.graph.node.extend(nodes[position] for position in order)
+    changed.graph.node.extend(model.graph.node[position] for position in order)
     return changed
 
 
-def _is_ordered(nodes: Sequence[onnx.NodeProto]) -> bool:
-    """Whether no node reads what it or a later one makes."""
-    coming = {name for node in nodes for name in node.output if name}
+def _is_ordered(nodes: Sequence[Node]) -> bool:
+    """Whether no node reads what it or a later one makes: nothing that is made was read before."""
+    read: set[str] = set()
     for node in nodes:
-        if not (coming.isdisjoint(node.input) and coming.isdisjoint(captured_names(node))):
+        read.update(node.reads)
+        if not read.isdisjoint(node.outputs):
             return False
-        coming.difference_update(node.output)
     return True
 
 

@@ -40,7 +40,7 @@ from nnadapter.preparation.inference import Inference
 from nnadapter.preparation.ordering import in_order
 from nnadapter.versions import check_versions
 from partition.graph import Graph, GraphError, Node, Value
-from partition.onnx_io import read_graph
+from partition.onnx_io import read_graph, read_nodes
 
 ONCE_BYTES = 1 << 30
 PER_SHAPE_BYTES = 1 << 26
@@ -119,7 +119,10 @@ def prepare(model: onnx.ModelProto, rules: Rules = _NO_RULES) -> Prepared:
     """
     check_versions(model)
     check_equations(model)
-    given = prepared = prepare_again(*expand_functions(expand_gradients(in_order(model))), rules)
+    nodes = read_nodes(model)
+    ordered = expand_gradients(in_order(model, nodes))
+    expanded, origins = expand_functions(ordered, nodes=nodes if ordered is model else None)
+    given = prepared = prepare_again(expanded, origins, rules, nodes if expanded is model else None)
     while conditions := _known_conditions(prepared):
         try:
             prepared = replace(
@@ -143,19 +146,25 @@ def _known_conditions(prepared: Prepared) -> dict[int, bool]:
     }
 
 
-def prepare_again(model: onnx.ModelProto, origins: Sequence[str], rules: Rules = _NO_RULES) -> Prepared:
+def prepare_again(
+    model: onnx.ModelProto,
+    origins: Sequence[str],
+    rules: Rules = _NO_RULES,
+    read: tuple[Node, ...] | None = None,
+) -> Prepared:
     """Return a model with what does not depend on input shapes done; nothing of it is rewritten.
 
     Args:
         model: the model.
         origins: for each of its nodes, the name of the model's own node that it stands for.
         rules: see `prepare`.
+        read: the nodes, where they have been read already, each standing for itself.
 
     Raises:
         InvalidModelError: the graph contradicts itself.
     """
     try:
-        graph = read_graph(model, origins=[(name,) for name in origins])
+        graph = read_graph(model, origins=[(name,) for name in origins], nodes=read)
     except GraphError as error:
         raise InvalidModelError(f"the model's graph is not valid: {error}; export it again") from error
     opsets = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
@@ -174,7 +183,7 @@ def prepare_again(model: onnx.ModelProto, origins: Sequence[str], rules: Rules =
 
 def _read_node(proto: onnx.NodeProto, node: Node, opset: int) -> OnnxNode:
     try:
-        return read_node(proto, node.name, since_version(node.domain, node.op_type, opset) or 0)
+        return read_node(proto, node.name, since_version(node.domain, node.op_type, opset) or 0, node)
     except (TypeError, ValueError) as error:
         raise InvalidModelError(
             f"node {node.name!r} ({node.op_type}) has an attribute that cannot be read: {error}; export the model again"
@@ -211,7 +220,7 @@ def specialise(prepared: Prepared, shapes: Shapes) -> Specialised:
         if not fresh or all(is_known(graph, index, values) for index in left if index not in newly):
             break
         left = _reached(graph, known)
-    return _specialised(prepared, known, evaluated, values)
+    return _specialised(prepared, known, evaluated, values, _reached(graph, known) if added else left)
 
 
 def _is_as_prepared(prepared: Prepared, shapes: Shapes, left: Sequence[int]) -> bool:
@@ -220,25 +229,35 @@ def _is_as_prepared(prepared: Prepared, shapes: Shapes, left: Sequence[int]) -> 
 
 
 def _specialised(
-    prepared: Prepared, known: Mapping[str, Array], evaluated: set[int], values: Mapping[str, Value]
+    prepared: Prepared,
+    known: Mapping[str, Array],
+    evaluated: set[int],
+    values: Mapping[str, Value],
+    kept: Sequence[int],
 ) -> Specialised:
     graph = prepared.graph
-    kept = _reached(graph, known)
     gone = sorted(set(range(len(graph.nodes))) - set(kept))
     return Specialised(
         own=graph,
-        graph=Graph(
-            nodes=tuple(graph.nodes[index] for index in kept),
-            values=_marked(graph, kept, values),
-            constants=frozenset(known),
-            inputs=graph.inputs,
-            outputs=graph.outputs,
-        ),
+        graph=_left(graph, kept, frozenset(known), _marked(graph, kept, values)),
         nodes=tuple(prepared.nodes[index] for index in kept),
         positions=tuple(kept),
         constants=known,
         folded=tuple(graph.nodes[index].name for index in gone if index in evaluated),
         unused=tuple(graph.nodes[index].name for index in gone if index not in evaluated),
+    )
+
+
+def _left(graph: Graph, kept: Sequence[int], constants: frozenset[str], values: Mapping[str, Value]) -> Graph:
+    """The graph of the nodes that are kept; where they are all there are, what is derived of them is shared."""
+    if len(kept) == len(graph.nodes) and constants == graph.constants:
+        return graph.revalued(values)
+    return Graph(
+        nodes=tuple(graph.nodes[index] for index in kept),
+        values=values,
+        constants=constants,
+        inputs=graph.inputs,
+        outputs=graph.outputs,
     )
 
 
@@ -258,14 +277,15 @@ def _contents(tensor: onnx.TensorProto) -> Array:
 
 def _reached(graph: Graph, known: Mapping[str, Array]) -> list[int]:
     """Positions of the nodes that the outputs still need, ascending."""
-    needed: set[int] = set()
-    pending = [name for name in graph.outputs if name not in known]
-    while pending:
-        index = graph.producer.get(pending.pop())
-        if index is not None and index not in needed:
-            needed.add(index)
-            pending.extend(name for name in graph.nodes[index].reads if name not in known)
-    return sorted(needed)
+    folded = frozenset(name for name in known if name in graph.producer)
+    wanted = set(filter(None, graph.outputs))
+    found = []
+    for index in range(len(graph.nodes) - 1, -1, -1):
+        node = graph.nodes[index]
+        if not wanted.isdisjoint(node.outputs) and any(name in wanted and name not in folded for name in node.outputs):
+            found.append(index)
+            wanted.update(node.reads)
+    return found[::-1]
 
 
 def _fold(
@@ -301,8 +321,10 @@ def _fold(
     return {**measured, **results}, evaluated | sizes
 
 
-def _marked(graph: Graph, kept: Sequence[int], values: Mapping[str, Value]) -> dict[str, Value]:
+def _marked(graph: Graph, kept: Sequence[int], values: Mapping[str, Value]) -> Mapping[str, Value]:
     """The values, those whose shape depends on data marked: a node with known input shapes whose result has none."""
+    if all(Value("", shape=shape).static_shape is not None for shape in {value.shape for value in values.values()}):
+        return values
     marked = dict(values)
     for index in kept:
         node = graph.nodes[index]

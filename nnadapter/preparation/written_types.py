@@ -8,7 +8,7 @@ from functools import cached_property
 import onnx
 
 from partition.graph import Value
-from partition.onnx_io import value_of
+from partition.onnx_values import value_of
 
 
 class Written:

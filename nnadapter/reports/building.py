@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import eq
@@ -129,9 +130,9 @@ def _node_facts(analysis: Analysis, price: PlanPrice | None) -> tuple[NodeFacts,
     seconds = price.of_nodes(analysis.plan, analysis.conversion.flops) if price is not None else {}
     folded = frozenset(specialised.folded)
     step_of = {node: step for step in analysis.plan.steps for node in step.nodes}
-    runs_as = _runs_as(analysis)
+    runs_as, sizes = _runs_as(analysis), _sizes(analysis.plan.graph)
     return tuple(
-        _running(analysis, running[position], step_of[running[position]], runs_as, seconds)
+        _running(analysis, running[position], step_of[running[position]], runs_as, sizes, seconds)
         if position in running
         else NodeFacts(
             name=node.name,
@@ -143,8 +144,26 @@ def _node_facts(analysis: Analysis, price: PlanPrice | None) -> tuple[NodeFacts,
     )
 
 
+def _sizes(graph: Graph) -> Mapping[str, int]:
+    """Bytes of every value, 0 where they are not known; few sizes are the sizes of many values."""
+    known: dict[tuple[float, object], int] = {}
+    found: dict[str, int] = defaultdict(int)
+    for name, value in graph.values.items():
+        like = value.itemsize, value.shape
+        if like not in known:
+            known[like] = value.nbytes or 0
+        found[name] = known[like]
+    found[""] = 0  # stands for outputs that nobody asked for
+    return found
+
+
 def _running(
-    analysis: Analysis, index: int, step: Step, runs_as: Mapping[int, str], seconds: Mapping[int, float]
+    analysis: Analysis,
+    index: int,
+    step: Step,
+    runs_as: Mapping[int, str],
+    sizes: Mapping[str, int],
+    seconds: Mapping[int, float],
 ) -> NodeFacts:
     plan = analysis.plan
     node = plan.graph.nodes[index]
@@ -157,7 +176,7 @@ def _running(
         segment=step.segment,
         runs_as=runs_as.get(index, ""),
         flops=analysis.conversion.flops[index],
-        nbytes=sum(plan.graph.value(name).nbytes or 0 for name in {*node.reads, *filter(None, node.outputs)}),
+        nbytes=sum(map(sizes.__getitem__, {*node.reads, *node.outputs})),
         predicted_seconds=seconds.get(index),
         refusals=tuple(_refusals(plan, index)),
         bodies=tuple(BodyFacts(name=name, op_types=types) for name, types in analysis.specialised.nodes[index].bodies),

@@ -49,12 +49,14 @@ def op_type_lines(report: PartitionReport) -> Iterator[str]:
 
 
 def _rows(report: PartitionReport) -> dict[str, _Row]:
-    rows: dict[str, _Row] = {}
+    kinds: dict[tuple[str, str, str, str], list[int]] = {}
     for node in report.nodes:
-        name = f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
-        row = rows.setdefault(name, _Row())
-        row.where[node.device or node.state] += 1
-        row.flops[node.device] += node.flops or 0
+        kinds.setdefault((node.domain, node.op_type, node.device, node.state), []).append(node.flops or 0)
+    rows: dict[str, _Row] = {}
+    for (domain, op_type, device, state), flops in kinds.items():
+        row = rows.setdefault(f"{domain}::{op_type}" if domain not in ("", "ai.onnx") else op_type, _Row())
+        row.where[device or state] += len(flops)
+        row.flops[device] += sum(flops)
     return rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from nnadapter.reports.units import count, duration, quantity
 from nnadapter.reports.wrapping import wrapped
 
 if TYPE_CHECKING:
-    from nnadapter.reports.facts import NodeFacts, PartitionReport, SegmentFacts, TensorFacts
+    from nnadapter.reports.facts import PartitionReport, SegmentFacts, TensorFacts
 
 _SHOWN_KERNELS = 8
 _SHOWN_SEGMENTS = 20
@@ -77,14 +78,11 @@ def _groups(report: PartitionReport) -> Iterator[str]:
     """Per device that says what nodes run as: how many groups they are fused into, and the largest."""
     for device in report.devices:
         said = [node for node in report.nodes if node.device == device and node.runs_as]
-        groups: dict[tuple[int | None, str], list[NodeFacts]] = {}
-        for node in said:
-            if node.runs_as != NO_OPERATION:
-                groups.setdefault((node.segment, node.runs_as), []).append(node)
+        groups = Counter([(node.segment, node.runs_as) for node in said if node.runs_as != NO_OPERATION])
         if groups:
-            (_, largest), members = max(groups.items(), key=lambda item: len(item[1]))
-            fused = f"fused into {len(groups)}, most of them ({len(members)}) into {largest}"
-            text = fused if len(members) > 1 else "none fused"
+            (((_, largest), members),) = groups.most_common(1)
+            fused = f"fused into {len(groups)}, most of them ({members}) into {largest}"
+            text = fused if members > 1 else "none fused"
             yield from wrapped(f"{device}: {count(len(said), 'node')}, {text}", " " * 11)
         by_kernel = [f"{node.runs_as} ({node.name})" for node in said if node.runs_as.startswith(KERNEL)]
         if by_kernel:

@@ -18,7 +18,7 @@ import nnadapter as nna
 from nnadapter.backend import Backend
 from nnadapter.errors import DriverError, InvalidModelError, NNAdapterError, NotDelegatedError
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
-from partition.onnx_io import value_of
+from partition.onnx_values import value_of
 
 _CLASSES = {
     "node": "OnnxBackendNodeModelTest",

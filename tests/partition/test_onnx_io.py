@@ -2,10 +2,10 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from onnx import TensorProto, TypeProto, helper
+from onnx import TensorProto, helper
 
 from partition import GraphError, Value
-from partition.onnx_io import initializer_of, node_names, read_graph, value_of
+from partition.onnx_io import initializer_of, node_names, read_graph, read_nodes
 
 
 def model_of(text, ir_version=10):
@@ -37,6 +37,16 @@ def test_what_the_caller_knows_comes_first():
     assert (graph.value("x"), graph.value("y").shape) == (known, ("N",))
     assert (graph.nodes[0].name, graph.nodes[0].origins) == ("one", ("p", "q"))
     assert read_graph(model, constants={"x"}).inputs == ()
+
+
+def test_nodes_that_have_been_read_already_are_taken_over():
+    model = model_of("g (float[N] x) => (float[N] y) {a = Relu(x) y = Add(a, x)}")
+    nodes = read_nodes(model)
+    graph, fresh = read_graph(model, nodes=nodes), read_graph(model)
+    assert graph.nodes is nodes and nodes == fresh.nodes
+    assert (graph.values, graph.inputs, graph.outputs) == (fresh.values, fresh.inputs, fresh.outputs)
+    assert [node.name for node in read_nodes(model, ["p", "q"], [("o",), ()])] == ["p", "q"]
+    assert [node.origins for node in read_nodes(model, ["p", "q"], [("o",), ()])] == [("o",), ()]
 
 
 @pytest.mark.parametrize(("ir_version", "constant"), [(3, True), (4, False)])
@@ -84,33 +94,6 @@ def test_a_branch_may_return_an_outer_value():
     node = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
     info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "cxy"]
     assert read_graph(helper.make_model(helper.make_graph([node], "g", info[:2], info[2:]))).nodes[0].captured == ("x",)
-
-
-FLOATS = helper.make_tensor_type_proto(TensorProto.FLOAT, [2])
-
-
-@pytest.mark.parametrize(
-    ("type_proto", "dtype", "shape"),
-    [
-        (helper.make_tensor_type_proto(TensorProto.BFLOAT16, [-1, "n", None, 2]), "bfloat16", (None, "n", None, 2)),
-        (helper.make_tensor_type_proto(TensorProto.INT4, None), "int4", None),
-        (helper.make_tensor_type_proto(TensorProto.STRING, []), "string", ()),
-        (helper.make_tensor_type_proto(TensorProto.FLOAT8E4M3FN, [0]), "float8_e4m3fn", (0,)),
-        (helper.make_sparse_tensor_type_proto(TensorProto.FLOAT, [3, 4]), "sparse(float32)", (3, 4)),
-        (helper.make_sequence_type_proto(FLOATS), "sequence(float32)", None),
-        (helper.make_optional_type_proto(helper.make_sequence_type_proto(FLOATS)), "optional(sequence(float32))", None),
-        (helper.make_map_type_proto(TensorProto.INT64, FLOATS), "map(int64, float32)", None),
-        (TypeProto(sequence_type=TypeProto.Sequence()), "sequence(?)", None),
-        (TypeProto(), None, None),
-    ],
-)
-def test_value_of(type_proto, dtype, shape):
-    value = value_of(onnx.ValueInfoProto(name="v", type=type_proto))
-    assert (value.name, value.dtype, value.shape) == ("v", dtype, shape)
-
-
-def test_half_bytes_are_rounded_up():
-    assert value_of(helper.make_tensor_value_info("v", TensorProto.INT4, [3])).nbytes == 2
 
 
 def test_sparse_initializers_are_constants():

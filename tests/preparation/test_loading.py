@@ -67,6 +67,32 @@ def test_external_data(devices, tmp_path):
         nna.InferenceSession(path, devices=devices)
 
 
+def constant(name, tensor):
+    return helper.make_node("Constant", [], [name], value=tensor)
+
+
+@pytest.mark.parametrize("place", ["initialiser", "attribute", "branch", "function"])
+def test_external_data_wherever_it_stands(place, tmp_path):
+    (tmp_path / "weights.bin").write_bytes(np.arange(4, dtype="float32").tobytes())
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="weights.bin")
+    branch = helper.make_graph([constant("w", tensor)], "b", [], [])
+    imports = [helper.make_opsetid("", 17)]
+    node = {
+        "attribute": constant("w", tensor),
+        "branch": helper.make_node("If", ["x"], ["y"], then_branch=branch, else_branch=branch),
+    }.get(place, helper.make_node("Identity", ["x"], ["y"]))
+    graph = helper.make_graph([node], "g", [], [], [tensor] if place == "initialiser" else [])
+    inside = helper.make_function("own", "F", [], ["w"], [constant("w", tensor)], imports)
+    model = helper.make_model(graph, functions=[inside] if place == "function" else [], opset_imports=imports)
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    loaded = load_model(tmp_path / "model.onnx").SerializeToString()
+    assert np.arange(4, dtype="float32").tobytes() in loaded and b"weights.bin" not in loaded
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(ModelFileError, match="'weights.bin'.*'w'"):
+        load_model(tmp_path / "model.onnx")
+
+
 @pytest.mark.parametrize("devices", ["cpu", "null"])
 def test_external_data_without_a_path(devices, tmp_path, monkeypatch):
     path = saved_with_external_data(tmp_path)

@@ -13,6 +13,7 @@ import nnadapter as nna
 from nnadapter.errors import InvalidModelError
 from nnadapter.preparation.prepare import prepare, specialise
 from tests.models import HEAD, numbers, parse, run_whole
+from tests.partition.small_graphs import edges
 
 
 def specialised(text, **shapes):
@@ -37,6 +38,26 @@ def remaining(model, result):
 
 def left(result):
     return [node.op_type for node in result.graph.nodes]
+
+
+@given(edges(), st.data())
+def test_what_no_output_needs_is_unused(predecessors, data):
+    outputs = data.draw(st.sets(st.sampled_from(range(len(predecessors))), min_size=1)) if predecessors else {0}
+    reads = [sorted(each) for each in predecessors] or [[]]
+    nodes = [helper.make_node("Sum", [f"v{at}" for at in each] or ["x"], [f"v{own}"]) for own, each in enumerate(reads)]
+    x, *made = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N"]) for n in ("x", *(f"v{at}" for at in outputs))
+    )
+    graph = helper.make_graph(nodes, "g", [x], made)
+    prepared = prepare(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)]))
+    found = specialise(prepared, {"x": (3,)})
+    needed = set(outputs)
+    for at in reversed(range(len(reads))):
+        needed.update(reads[at] if at in needed else ())
+    assert set(found.positions) == needed and not found.folded
+    assert len(found.unused) == len(reads) - len(needed)
+    assert (found.graph.nodes is prepared.graph.nodes) == (len(needed) == len(reads))
+    assert all(found.graph.value(node.outputs[0]).static_shape == (3,) for node in found.graph.nodes)
 
 
 def test_shapes_are_propagated_from_the_given_inputs():

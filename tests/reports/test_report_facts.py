@@ -6,9 +6,10 @@ import dataclasses
 import json
 
 import numpy as np
+import onnx.parser
 
 import nnadapter as nna
-from tests.models import CHAIN, SANDWICH, numbers, parse
+from tests.models import CHAIN, HEAD, SANDWICH, numbers, parse
 
 KEYS = {
     "": "schema_version devices policy input_shapes coverage segments nodes switches exact notes plans "
@@ -47,6 +48,16 @@ def test_nodes_and_segments_agree():
         assert sorted(members) == sorted(segment["nodes"])
     assert data["coverage"]["nodes"] == 4 / 5
     assert data["nodes"][1]["refusals"][0]["reason"] == "switched_off"
+
+
+def test_nodes_read_and_make_bytes_once():
+    text = f"""{HEAD} g (float[2, 3] x, int8[N] i) => (float[2, 3] y, int8[N] j, float16[2, 3] h)
+        <float[3] w = {{1, 2, 3}}> {{
+        a = Add(x, w) b = Mul(a, a) y, m = Dropout(b) j = Identity(i) h = Cast<to = 10>(y) z = NonZero(a) k = Size(z)
+    }}"""
+    found = nna.partition_report(onnx.parser.parse_model(text), "fake_npu", {"i": (5,)})
+    sizes = {node.op_type: node.nbytes for node in found.nodes if node.state == "runs"}
+    assert sizes == {"Add": 24 + 12 + 24, "Mul": 24 + 24, "Dropout": 24 + 24 + 6, "Identity": 10, "Cast": 24 + 12}
 
 
 def test_numbers_that_json_does_not_know_become_null():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 import onnxruntime
@@ -24,6 +25,7 @@ from nnadapter.drivers.onnxruntime.sessions import SessionExecution, open_sessio
 from nnadapter.drivers.onnxruntime.versions import loadable, onnxruntime_limits
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, DeviceNotFoundError, InvalidModelError
+from partition.onnx_nodes import with_nested
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
 if TYPE_CHECKING:
@@ -85,7 +87,12 @@ class CpuContext(Context):
             return [SUPPORTED] * len(model.graph.node)
         opsets = {entry.domain: entry.version for entry in model.opset_import}
         functions = {(function.domain, function.name) for function in model.functions}
-        return [_verdict(node, opsets, functions) for node in model.graph.node]
+
+        @cache
+        def judge(domain: str, op_type: str) -> Verdict:
+            return _by_name(domain, op_type, opsets, functions)
+
+        return [_verdict(node, judge) for node in model.graph.node]
 
     def compile(self, model: onnx.ModelProto) -> Program:
         """See `Context.compile`.
@@ -194,24 +201,25 @@ _DOMAINS = frozenset(
 """Domains of operators, beside ONNX's own, that ONNX Runtime's wheels know."""
 
 
-def _verdict(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Container[tuple[str, str]]) -> Verdict:
-    inner = (part for attribute in node.attribute for graph in (attribute.g, *attribute.graphs) for part in graph.node)
-    return all_of((_by_name(node, opsets, functions), *(_verdict(part, opsets, functions) for part in inner)))
+def _verdict(node: onnx.NodeProto, judge: Callable[[str, str], Verdict]) -> Verdict:
+    if not node.attribute:  # nothing inside
+        return judge(node.domain, node.op_type)
+    return all_of(judge(part.domain, part.op_type) for part in with_nested([node]))
 
 
-def _by_name(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Container[tuple[str, str]]) -> Verdict:
-    if (node.domain, node.op_type) in functions or node.domain in _DOMAINS:
+def _by_name(domain: str, op_type: str, opsets: Mapping[str, int], functions: Container[tuple[str, str]]) -> Verdict:
+    if (domain, op_type) in functions or domain in _DOMAINS:
         return SUPPORTED
-    if node.domain not in ("", "ai.onnx"):
-        return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"domain {node.domain!r} is not ONNX's and not ONNX Runtime's")
-    opset = opsets.get(node.domain, opsets.get("", opsets.get("ai.onnx", 1)))
-    since = since_version(node.domain, node.op_type, opset)
+    if domain not in ("", "ai.onnx"):
+        return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"domain {domain!r} is not ONNX's and not ONNX Runtime's")
+    opset = opsets.get(domain, opsets.get("", opsets.get("ai.onnx", 1)))
+    since = since_version(domain, op_type, opset)
     if since is None and opset >= _OLDEST_JUDGED_OPSET:
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"opset {opset} has no operator {node.op_type!r}")
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"opset {opset} has no operator {op_type!r}")
     if since is None or since <= _KNOWN_OPSET or since <= onnxruntime_limits()[0][""]:
         return SUPPORTED
     return Unsupported(
         Reason.UNSUPPORTED_VERSION,
-        f"{node.op_type} is of opset {since}, ONNX Runtime {onnxruntime.__version__} knows opsets up to "
+        f"{op_type} is of opset {since}, ONNX Runtime {onnxruntime.__version__} knows opsets up to "
         f"{onnxruntime_limits()[0]['']}",
     )

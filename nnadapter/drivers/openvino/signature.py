@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from partition.onnx_io import value_of
 from partition.onnx_nodes import captured_names
+from partition.onnx_values import value_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,111 @@
+"""What ONNX says of values, and the same as the partitioner has it: types and shapes, read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import onnx
+from onnx import TensorProto, TypeProto, ValueInfoProto
+
+from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
+from partition.graph import Value
+
+_UNTYPED = "?"
+"""Stands for the element type of a container that does not tell it."""
+
+
+def value_of(info: ValueInfoProto) -> Value:
+    """Return what `info` tells of its value; a dimension below 0 counts as unknown.
+
+    Source: ONNX IR specification, "Types" and "Static tensor shapes".
+    """
+    return value_of_type(info.name, info.type)
+
+
+def values_of(infos: Iterable[ValueInfoProto]) -> dict[str, Value]:
+    """Return what `infos` tell of their values, by name; of those of one name, what the last one tells.
+
+    A model has few types beside its values, and reading one costs more than knowing it again.
+    """
+    known: dict[bytes, Value] = {}
+    found = {}
+    for info in infos:
+        name, type_proto = info.name, info.type
+        written = type_proto.SerializeToString()
+        like = known.get(written)
+        if like is None:
+            like = known[written] = value_of_type(name, type_proto)
+        found[name] = Value(name, like.dtype, like.shape, like.itemsize)
+    return found
+
+
+def value_of_type(name: str, type_proto: TypeProto) -> Value:
+    """Return what a type tells of the value `name`. See `value_of`."""
+    if type_proto.HasField("tensor_type"):  # nearly always
+        tensor = type_proto.tensor_type
+        dtype = DTYPE_OF_ELEMENT_TYPE.get(tensor.elem_type)
+        dimensions = tuple(map(_dimension, tensor.shape.dim)) if tensor.HasField("shape") else None
+        return Value(name, dtype, dimensions, ITEMSIZE_OF_DTYPE.get(dtype or "", 0))
+    dtype = dtype_of(type_proto)
+    kind = type_proto.WhichOneof("value")
+    shaped = kind == "sparse_tensor_type" and type_proto.sparse_tensor_type.HasField("shape")
+    shape = tuple(map(_dimension, type_proto.sparse_tensor_type.shape.dim)) if shaped else None
+    return Value(name, dtype, shape, ITEMSIZE_OF_DTYPE.get(dtype or "", 0))
+
+
+def _dimension(dimension: Any) -> int | str | None:
+    if dimension.HasField("dim_value"):
+        size: int = dimension.dim_value
+        return size if size >= 0 else None
+    return str(dimension.dim_param) or None
+
+
+def dtype_of(type_proto: TypeProto) -> str | None:
+    """Return the data type's name, such as `float32`, `sequence(float32)` or `map(int64, float32)`; None if untold."""
+    match type_proto.WhichOneof("value"):
+        case "tensor_type":
+            return DTYPE_OF_ELEMENT_TYPE.get(type_proto.tensor_type.elem_type)
+        case "sparse_tensor_type":
+            return f"sparse({DTYPE_OF_ELEMENT_TYPE.get(type_proto.sparse_tensor_type.elem_type, _UNTYPED)})"
+        case "sequence_type":
+            return f"sequence({dtype_of(type_proto.sequence_type.elem_type) or _UNTYPED})"
+        case "optional_type":
+            return f"optional({dtype_of(type_proto.optional_type.elem_type) or _UNTYPED})"
+        case "map_type":
+            key = DTYPE_OF_ELEMENT_TYPE.get(type_proto.map_type.key_type, _UNTYPED)
+            return f"map({key}, {dtype_of(type_proto.map_type.value_type) or _UNTYPED})"
+        case "opaque_type":
+            return f"opaque({type_proto.opaque_type.domain}.{type_proto.opaque_type.name})"
+        case _:
+            return None
+
+
+def type_of(value: Value) -> TypeProto | None:
+    """Return the type that `value` tells, or None where it tells none."""
+    kind, _, rest = (value.dtype or "").partition("(")
+    if value.dtype is None or _UNTYPED in value.dtype or kind == "opaque":
+        return None
+    if kind == "sparse":
+        return onnx.helper.make_sparse_tensor_type_proto(ELEMENT_TYPE_OF_DTYPE[rest[:-1]], value.shape)
+    if kind in ("sequence", "optional"):
+        inner = type_of(Value("", rest[:-1]))
+        make = onnx.helper.make_sequence_type_proto if kind == "sequence" else onnx.helper.make_optional_type_proto
+        return None if inner is None else make(inner)
+    if kind == "map":
+        key, _, inner_name = rest[:-1].partition(", ")
+        inner = type_of(Value("", inner_name))
+        return None if inner is None else onnx.helper.make_map_type_proto(ELEMENT_TYPE_OF_DTYPE[key], inner)
+    return onnx.helper.make_tensor_type_proto(ELEMENT_TYPE_OF_DTYPE[value.dtype], value.shape)
+
+
+def dense_type(tensor: TensorProto) -> TypeProto:
+    """Return the type of an initialiser."""
+    made: TypeProto = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+    return made
+
+
+def sparse_type(sparse: onnx.SparseTensorProto) -> TypeProto:
+    """Return the type of a sparse initialiser."""
+    made: TypeProto = onnx.helper.make_sparse_tensor_type_proto(sparse.values.data_type, list(sparse.dims))
+    return made
