@@ -31,6 +31,7 @@ from nnadapter.converters.registry import read_node, since_version
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, freeze
 from nnadapter.preparation.branches import inline_branches
+from nnadapter.preparation.data_dependence import marked
 from nnadapter.preparation.equations import check_equations
 from nnadapter.preparation.foldable import evaluate_nodes, is_known, may_fold, measure, result_bytes
 from nnadapter.preparation.forward import Forward
@@ -239,7 +240,7 @@ def _specialised(
     gone = sorted(set(range(len(graph.nodes))) - set(kept))
     return Specialised(
         own=graph,
-        graph=_left(graph, kept, frozenset(known), _marked(graph, kept, values)),
+        graph=_left(graph, kept, frozenset(known), marked(graph, kept, values)),
         nodes=tuple(prepared.nodes[index] for index in kept),
         positions=tuple(kept),
         constants=known,
@@ -319,79 +320,3 @@ def _fold(
             made.update(filter(None, node.outputs))
     results, evaluated = evaluate_nodes(model, graph, ChainMap(measured, known), list(chosen))  # type: ignore[arg-type]
     return {**measured, **results}, evaluated | sizes
-
-
-def _marked(graph: Graph, kept: Sequence[int], values: Mapping[str, Value]) -> Mapping[str, Value]:
-    """The values, those whose shape depends on data marked: a node with known input shapes whose result has none."""
-    if all(Value("", shape=shape).static_shape is not None for shape in {value.shape for value in values.values()}):
-        return values
-    marked = dict(values)
-    for index in kept:
-        node = graph.nodes[index]
-        for name in filter(None, node.outputs):
-            value = marked.get(name, Value(name))
-            if value.static_shape is None and value.dtype is not None:
-                marked[name] = replace(value, data_dependent=_data_decides(node, marked))
-    return marked
-
-
-_SHAPED_BY_DATA = frozenset(
-    [
-        "AffineGrid",
-        "BlackmanWindow",
-        "CenterCropPad",
-        "Col2Im",
-        "Compress",
-        "ConcatFromSequence",
-        "ConstantOfShape",
-        "DFT",
-        "Expand",
-        "HammingWindow",
-        "HannWindow",
-        "If",
-        "Loop",
-        "MaxUnpool",
-        "MelWeightMatrix",
-        "NonMaxSuppression",
-        "NonZero",
-        "OneHot",
-        "OptionalGetElement",
-        "Pad",
-        "Range",
-        "ReduceL1",
-        "ReduceL2",
-        "ReduceLogSum",
-        "ReduceLogSumExp",
-        "ReduceMax",
-        "ReduceMean",
-        "ReduceMin",
-        "ReduceProd",
-        "ReduceSum",
-        "ReduceSumSquare",
-        "Reshape",
-        "Resize",
-        "STFT",
-        "Scan",
-        "SequenceAt",
-        "Slice",
-        "Split",
-        "SplitToSequence",
-        "Squeeze",
-        "StringSplit",
-        "Tile",
-        "TopK",
-        "Unique",
-        "Unsqueeze",
-        "Upsample",
-    ]
-)
-"""Ops whose results may have a shape that the contents of an input decide. Any other has none because it is not known,
-or because the model contradicts itself."""
-
-
-def _data_decides(node: Node, values: Mapping[str, Value]) -> bool:
-    if any(name in values and values[name].data_dependent for name in node.reads):
-        return True
-    return node.op_type in _SHAPED_BY_DATA and all(
-        name not in values or values[name].static_shape is not None for name in node.reads
-    )
