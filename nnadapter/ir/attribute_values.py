@@ -22,7 +22,7 @@ def normalised(kind: Kind, value: object) -> AttributeValue:
 
 
 def _boolean(value: object) -> bool:
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, (bool, np.bool_)):
         return bool(value)
     raise TypeError
 
@@ -58,7 +58,7 @@ def _reals(value: object) -> tuple[float, ...]:
 
 
 def _items(value: object) -> Sequence[object]:
-    if isinstance(value, tuple | list):
+    if isinstance(value, (tuple, list)):
         return value
     if isinstance(value, np.ndarray) and value.ndim == 1:
         return value.tolist()  # type: ignore[no-any-return]

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nnadapter.ir.digests import digest_of
-from nnadapter.ir.operand import Array
+from nnadapter.ir.operand import Array, dtype_name
 from nnadapter.ir.traced_arrays import trace_of
 
 Result = TypeVar("Result")
@@ -80,7 +80,7 @@ class _Results:
         holder = self._holders.get(id(array))
         if holder is not None and holder() is array:
             return holder.contents
-        return self._register(array, (array.dtype.name, array.shape, digest_of(array)))
+        return self._register(array, (dtype_name(array.dtype), array.shape, digest_of(array)))
 
     def get(self, key: Hashable) -> tuple[Any] | None:
         """The result, in a tuple."""

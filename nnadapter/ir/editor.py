@@ -2,46 +2,62 @@
 
 Operands and operations keep their numbers while a model is edited, so that a pass can hold on to them; what was
 removed and what nobody reads any more is left out when the new model is made. The model that the editor started
-from is never touched. Each method costs what it changes, so a sweep with edits is linear in the model.
+from is never touched. Each method costs what it changes, so a sweep with edits is linear in the model, and one editor
+serves passes that follow one another (`ir.editing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from itertools import chain, repeat
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.derived import derived
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, DataType, Lifetime, Operand, OperandType, Quantisation, QuantisedType, freeze
+from nnadapter.ir.operand import (
+    Array,
+    DataType,
+    Lifetime,
+    Operand,
+    OperandType,
+    Quantisation,
+    QuantisedType,
+    dtype_name,
+    freeze,
+)
 from nnadapter.ir.operations import schema_of
+from nnadapter.ir.origins import Origins, flattened
 from nnadapter.ir.quantised import result_types
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.traced_arrays import applied
 from nnadapter.ir.verify import check_attributes, check_inputs
 
-_Origins = tuple[object, ...]
-"""Names of ONNX nodes, and tuples of the same form: merging is cheap, `_flat` makes one tuple of it at the end."""
-
 
 class ModelEditor:
-    """Edits one model during one forward sweep over its operations."""
+    """Edits one model during forward sweeps over its operations."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
         """The model as it was."""
         self.changed = False
         """Something was edited."""
-        self.types = set(model.operation_types)
+        self.types = model.operation_types
         """Types of the operations that are or were there."""
         self._operands = list(model.operands)
         self._operations: list[Operation | None] = list(model.operations)
-        self._origins: list[_Origins] = [operation.origins for operation in model.operations]
+        self._origins: dict[int, Origins] = {}
+        """Of operations that were removed, added or adopted others; the others know their own."""
+        self._sequence: Sequence[int] = range(len(model.operations))
+        """Operations in their order, but for what was placed since."""
+        self._is_settled = True
+        """Nothing was placed or removed since."""
         self._placed: dict[int, list[int]] = {}
+        """Operations that were added, by the place in the sequence that they stand before."""
         self._position = 0
         self._alias: dict[int, int] = {}
-        self._producer = dict(model.producer)
+        self._stale: set[int] = set()
+        """Operations that may read an operand which another one stands for by now."""
         self._consumers: dict[int, dict[int, None]] = {}
         """Of operands that were asked for, or edited; the model knows the others'."""
         self._outputs = set(model.outputs)
@@ -49,19 +65,36 @@ class ModelEditor:
         self._unnamed: set[int] = set()
         self._derived: dict[tuple[int, Callable[[Array], Array]], int] = {}
 
-    def sweep(self) -> Iterator[int]:
-        """Go through the operations of the original model that are still there; what is added stands before each."""
+    def sweep(self, types: Set[str] | None = None) -> Iterator[int]:
+        """Go through the operations that are there; what is added stands before each, and waits for the next sweep.
+
+        Args:
+            types: of the operations to stop at; all if nothing is given.
+        """
+        if types is not None and types.isdisjoint(self.types):
+            return
+        self._name_results()
+        if not self._is_settled:
+            self._sequence, self._placed, self._is_settled = self.order(), {}, True
+        sequence = self._sequence
         operations = self._operations
-        for position in range(len(self.model.operations)):
-            if operations[position] is not None:
-                self._position = position
-                if self._alias:
-                    self._resolve(position)
-                yield position
-        self._position = len(self.model.operations)
+        for self._position, index in enumerate(sequence):
+            operation = operations[index]
+            if operation is not None and (types is None or operation.type in types):
+                yield index
+        self._position = len(sequence)
+
+    def order(self) -> Sequence[int]:
+        """The numbers of the operations that are there, in an order in which they can run."""
+        if self._is_settled:
+            return self._sequence
+        operations = self._operations
+        return [index for index in self._merged() if operations[index] is not None]
 
     def operation(self, index: int) -> Operation:
         """The operation with that number; one that was removed cannot be asked for."""
+        if index in self._stale:
+            self._resolve(index)
         operation = self._operations[index]
         assert operation is not None, "the operation was removed"
         return operation
@@ -86,6 +119,16 @@ class ModelEditor:
         """The operations that read the operand, as the keys."""
         return self._readers(operand)
 
+    def reader_count(self, operand: int) -> int:
+        """How many operations read the operand."""
+        found = self._consumers.get(operand)
+        return len(self.model.consumers.get(operand, ()) if found is None else found)
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """The operands that are model outputs by now, in the model's order."""
+        return tuple(map(self._resolved, self.model.outputs))
+
     def is_output(self, operand: int) -> bool:
         """True for an operand that is a model output."""
         return operand in self._outputs
@@ -107,7 +150,7 @@ class ModelEditor:
     def add_constant(self, stem: str, value: Array, quantisation: Quantisation | None = None) -> int:
         """Add a constant whose name is `stem`, with a number where that is taken."""
         array = applied(freeze, value)
-        type_ = OperandType(DataType(array.dtype.name), array.shape, quantisation=quantisation)
+        type_ = OperandType(DataType(dtype_name(array.dtype)), array.shape, quantisation=quantisation)
         return self._add(Operand(self._unique(stem), type_, Lifetime.CONSTANT, array))
 
     def add_operation(
@@ -128,7 +171,7 @@ class ModelEditor:
             attributes: by name; what is not given takes its default.
             origins: operations, removed or not, whose ONNX nodes it stands for, the one it is named for first.
             names: for the outputs, with a number where one is taken; the others are named when they replace something,
-                or at the end.
+                or after the sweep.
             quantised: by output, data type and quantisation of those that are quantised; None, or left out, for others.
 
         Raises:
@@ -144,12 +187,13 @@ class ModelEditor:
         index = len(self._operations)
         operation = Operation(type_, read, made, complete)
         self._operations.append(operation)
-        self.types.add(type_)
-        self._origins.append(tuple(self._origins[origin] for origin in origins))
+        if type_ not in self.types:
+            self.types |= {type_}
+        self._origins[index] = tuple(map(self._origins_of, origins))
         self._placed.setdefault(self._position, []).append(index)
         self._producer.update(dict.fromkeys(made, index))
         self._read(index, operation)
-        self.changed = True
+        self._is_settled, self.changed = False, True
         return made
 
     def remove(self, operations: Sequence[int]) -> None:
@@ -160,8 +204,9 @@ class ModelEditor:
                 self._readers(operand).pop(index, None)
             for operand in operation.outputs:
                 del self._producer[operand]
+            self._origins.setdefault(index, operation.origins)
             self._operations[index] = None
-        self.changed = True
+        self._is_settled, self.changed = False, True
 
     def replace(self, operations: Sequence[int], results: Sequence[int]) -> None:
         """Take `operations` out and let `results` stand for the outputs of the first one.
@@ -200,35 +245,45 @@ class ModelEditor:
         if self.is_output(old):
             self._outputs.discard(old)
             self._outputs.add(new)
-        self._readers(new).update(self._readers(old))
+        readers = self._readers(old)
+        self._stale.update(readers)
+        self._readers(new).update(readers)
         self._consumers[old] = {}
         self._alias[old] = new
         self.changed = True
 
     def adopt(self, operation: int, origins: Sequence[int]) -> None:
         """Let an operation also stand for the ONNX nodes of the operations `origins`, which have gone."""
-        self._origins[operation] = (self._origins[operation], *(self._origins[origin] for origin in origins))
+        self._origins[operation] = (self._origins_of(operation), *map(self._origins_of, origins))
 
     def finish(self) -> Model:
         """The edited model, or the original one if nothing was changed."""
         if not self.changed:
             return self.model
-        order = [index for index in self._order() if self._operations[index] is not None]
-        if self._alias:
-            for index in order:
-                self._resolve(index)
-        outputs = tuple(self._resolved(operand) for operand in self.model.outputs)
-        used = {
-            operand for index in order for operand in (*self.operation(index).inputs, *self.operation(index).outputs)
-        }
-        used.update(self.model.inputs, outputs)
+        self._name_results()
+        operations = [(self.operation(index), self._origins.get(index)) for index in self.order()]
+        outputs = self.outputs
+        used = set(chain(self.model.inputs, outputs))
+        for operation, _ in operations:
+            used.update(operation.inputs)
+            used.update(operation.outputs)
         used.discard(ABSENT)
         kept = sorted(used)
         new = {operand: position for position, operand in enumerate(kept)}
         new[ABSENT] = ABSENT
+        number = new.__getitem__
         return Model(
-            tuple(self._named(operand) for operand in kept),
-            tuple(self._renumbered(index, new) for index in order),
+            tuple(map(self._operands.__getitem__, kept)),
+            tuple(
+                Operation(
+                    each.type,
+                    tuple(map(number, each.inputs)),
+                    tuple(map(number, each.outputs)),
+                    each.attributes,
+                    each.origins if origins is None else flattened(origins),
+                )
+                for each, origins in operations
+            ),
             tuple(new[operand] for operand in self.model.inputs),
             tuple(new[operand] for operand in outputs),
         )
@@ -244,32 +299,39 @@ class ModelEditor:
             if not isinstance(result, int) or not 0 <= result < len(self._operands):
                 raise InvalidModelError(f"{found.type} is replaced by {result!r}, which is the number of no operand")
 
-    def _order(self) -> Iterator[int]:
-        for position in range(len(self.model.operations)):
-            yield from self._placed.get(position, ())
-            yield position
-        yield from self._placed.get(len(self.model.operations), ())
+    def _merged(self) -> Sequence[int]:
+        """The sequence with what was placed, and with what was removed."""
+        if not self._placed:
+            return self._sequence
+        merged: list[int] = []
+        for position, index in enumerate(self._sequence):
+            merged += self._placed.get(position, ())
+            merged.append(index)
+        merged += self._placed.get(len(self._sequence), ())
+        return merged
 
-    def _renumbered(self, index: int, new: Mapping[int, int]) -> Operation:
-        old = self.operation(index)
-        number = new.__getitem__
-        inputs, outputs = tuple(map(number, old.inputs)), tuple(map(number, old.outputs))
-        return Operation(old.type, inputs, outputs, old.attributes, _flat(self._origins[index]))
+    def _origins_of(self, index: int) -> Origins:
+        found = self._origins.get(index)
+        return self.operation(index).origins if found is None else found
 
-    def _named(self, index: int) -> Operand:
-        operand = self._operands[index]
-        if index not in self._unnamed:
-            return operand
-        return Operand(self._unique(f"%{index}"), operand.type, operand.lifetime)
+    def _name_results(self) -> None:
+        """Give results a name that none was given and that took none over."""
+        for index in sorted(self._unnamed):
+            operand = self._operands[index]
+            self._operands[index] = Operand(self._unique(f"%{index}"), operand.type, operand.lifetime)
+        self._unnamed.clear()
 
     def _resolve(self, index: int) -> None:
-        operation = self._operations[index]
-        if operation is None or not self._alias or self._alias.keys().isdisjoint(operation.inputs):
-            return
-        inputs = tuple(map(self._resolved, operation.inputs))
-        self._operations[index] = Operation(operation.type, inputs, operation.outputs, operation.attributes)
+        """Let an operation read what stands for its inputs by now; once for all of them, as it may have very many."""
+        self._stale.discard(index)
+        old = self._operations[index]
+        if old is not None:
+            inputs = tuple(map(self._resolved, old.inputs))
+            self._operations[index] = Operation(old.type, inputs, old.outputs, old.attributes, old.origins)
 
     def _resolved(self, operand: int) -> int:
+        if operand not in self._alias:
+            return operand  # nearly always
         path = []
         while operand in self._alias:
             path.append(operand)
@@ -287,6 +349,10 @@ class ModelEditor:
         if found is None:
             found = self._consumers[operand] = dict.fromkeys(self.model.consumers.get(operand, ()))
         return found
+
+    @cached_property
+    def _producer(self) -> dict[int, int]:
+        return dict(self.model.producer)
 
     @cached_property
     def _names(self) -> set[str]:
@@ -309,22 +375,3 @@ class ModelEditor:
             name = f"{stem}.{self._numbers[stem]}"
         self._names.add(name)
         return name
-
-
-def _flat(origins: _Origins) -> tuple[str, ...]:
-    """The names in order, each once; tuples that occur twice are looked at once."""
-    if len(origins) == 1 and type(origins[0]) is str:  # nearly always
-        return origins  # type: ignore[return-value]
-    if all(type(part) is str for part in origins):
-        return tuple(dict.fromkeys(origins))  # type: ignore[arg-type]
-    found: dict[str, None] = {}
-    seen: set[int] = set()
-    stack: list[object] = [origins]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, str):
-            found[part] = None
-        elif isinstance(part, tuple) and id(part) not in seen:
-            seen.add(id(part))
-            stack.extend(reversed(part))
-    return tuple(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Lifetime, Operand
@@ -15,24 +15,51 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
     1. Operands that the operations touch are kept, in their order; constants keep their contents, which are shared.
     2. `inputs` and `outputs` are operands of the whole model, in the order the new model shall have them.
     3. Lifetimes are set anew: an operand in `inputs` is a model input, one in `outputs` a model output.
+    4. Of a sound model, all of it is the model itself.
     """
     given, wanted = frozenset(inputs), frozenset(outputs)
-    touched = dict.fromkeys((*inputs, *outputs))
-    for index in operations:
-        touched.update(dict.fromkeys(model.operations[index].inputs))
-        touched.update(dict.fromkeys(model.operations[index].outputs))
-    touched.pop(ABSENT, None)
+    chosen = [model.operations[index] for index in operations]
+    touched = {*inputs, *outputs}
+    for operation in chosen:
+        touched.update(operation.inputs)
+        touched.update(operation.outputs)
+    touched.discard(ABSENT)
     kept = sorted(touched)
     is_sound = model.is_sound and _is_complete(model, operations, inputs, outputs, kept)
+    if is_sound and _is_whole(model, operations, inputs, outputs, kept):
+        return model
     position = {operand: new for new, operand in enumerate(kept)}
     position[ABSENT] = ABSENT
+    place = position.__getitem__
     part = Model(
         tuple(_placed(model.operands[index], index in given, index in wanted) for index in kept),
-        tuple(_moved(model.operations[index], position) for index in operations),
-        tuple(position[index] for index in inputs),
-        tuple(position[index] for index in outputs),
+        tuple(
+            Operation(
+                each.type,
+                tuple(map(place, each.inputs)),
+                tuple(map(place, each.outputs)),
+                each.attributes,
+                each.origins,
+            )
+            for each in chosen
+        ),
+        tuple(map(place, inputs)),
+        tuple(map(place, outputs)),
     )
     return part.found_sound() if is_sound else part
+
+
+def _is_whole(
+    model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], kept: Sequence[int]
+) -> bool:
+    """Whether a part that is sound lacks nothing; what varies in a part is not said."""
+    return (
+        len(operations) == len(model.operations)
+        and len(kept) == len(model.operands)
+        and tuple(inputs) == model.inputs
+        and tuple(outputs) == model.outputs
+        and not model.varying
+    )
 
 
 def _is_complete(
@@ -40,8 +67,9 @@ def _is_complete(
 ) -> bool:
     """Whether such a part of a sound model is sound: operations in order, operands given, made or constant."""
     given = frozenset(inputs)
-    made = {operand for index in operations for operand in model.operations[index].outputs}
-    constants = {index for index in kept if model.operands[index].lifetime is Lifetime.CONSTANT}
+    made = set(chain.from_iterable(model.operations[index].outputs for index in operations))
+    constant = Lifetime.CONSTANT
+    constants = {index for index in kept if model.operands[index].lifetime is constant}
     return (
         all(one < other for one, other in pairwise((-1, *operations)))
         and len(given) == len(inputs)
@@ -57,13 +85,3 @@ def _placed(operand: Operand, given: bool, wanted: bool) -> Operand:
         return operand
     lifetime = Lifetime.MODEL_INPUT if given else Lifetime.MODEL_OUTPUT if wanted else Lifetime.TEMPORARY
     return operand if lifetime is operand.lifetime else Operand(operand.name, operand.type, lifetime)
-
-
-def _moved(operation: Operation, position: dict[int, int]) -> Operation:
-    return Operation(
-        operation.type,
-        tuple(position[index] for index in operation.inputs),
-        tuple(position[index] for index in operation.outputs),
-        operation.attributes,
-        operation.origins,
-    )

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from nnadapter.ir.operand import Operand, OperandType
+from nnadapter.ir.operand import Operand, OperandType, dtype_name
 from nnadapter.ir.schema import Attributes, AttributeValue
 from nnadapter.ir.tracing import Traced
 
@@ -88,12 +88,17 @@ class Model:
                 len(operand.type.dimensions),
                 operand.type.layout,
                 operand.type.quantisation,
-                None if operand.value is None else (operand.value.dtype.name, operand.value.shape),
+                None if operand.value is None else (dtype_name(operand.value.dtype), operand.value.shape),
             )
             for operand in self.operands
         )
         operations = tuple(
-            (operation.type, operation.inputs, operation.outputs, _form(operation.attributes))
+            (
+                operation.type,
+                operation.inputs,
+                operation.outputs,
+                _form(operation.attributes) if operation.attributes else (),
+            )
             for operation in self.operations
         )
         return Structure((operands, operations, self.inputs, self.outputs))
@@ -129,8 +134,10 @@ class Model:
             for operand in operation.inputs:
                 if operand == ABSENT:
                     continue
-                readers = found.setdefault(operand, [])
-                if not readers or readers[-1] != index:
+                readers = found.get(operand)
+                if readers is None:
+                    found[operand] = [index]
+                elif readers[-1] != index:
                     readers.append(index)
         return {operand: tuple(readers) for operand, readers in found.items()}
 

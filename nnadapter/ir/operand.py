@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -172,6 +173,12 @@ class Operand:
     lifetime: Lifetime
     value: Array | None = None
     """The contents of a constant, read-only; None for everything else."""
+
+
+@lru_cache(maxsize=64)
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The name of an array type as numpy has it, which is put together anew each time that numpy is asked."""
+    return dtype.name
 
 
 def freeze(array: Array) -> Array:

@@ -61,10 +61,13 @@ class OperationPattern:
     inputs: tuple[Pattern, ...] = ()
     name: str = ""
     attributes: Mapping[str, AttributeValue | Callable[[AttributeValue], bool]] = field(default_factory=dict)
+    most_operations: int = field(init=False)
+    """How many operations a piece has at most, the anchor counted."""
 
     def __post_init__(self) -> None:
         for type_ in sorted(self.types):
             _check_possible(schema_of(type_), self)
+        object.__setattr__(self, "most_operations", 1 + sum(map(_most_operations, self.inputs)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,6 +134,12 @@ def operation(
     return OperationPattern(frozenset((types,) if isinstance(types, str) else types), inputs, name, attributes)
 
 
+def _most_operations(pattern: Pattern) -> int:
+    if isinstance(pattern, EitherPattern):
+        return max(map(_most_operations, pattern.patterns), default=0)
+    return pattern.most_operations if isinstance(pattern, OperationPattern) else 0
+
+
 def _check_possible(schema: OperationSchema, pattern: OperationPattern) -> None:
     roles = schema.inputs
     if len(pattern.inputs) > len(roles) and not (roles and roles[-1].variadic):
@@ -171,20 +180,33 @@ def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Matc
     operation_ = editor.operation(index)
     if operation_.type not in pattern.types or not _may_read(editor, pattern, operation_):
         return None
-    found = (_matched(state) for state in _match_operation(editor, pattern, index, _State({}, {}, ())))
-    return next((match for match in found if _is_private(editor, match)), None)
+    for state in _match_operation(editor, pattern, index, _State({}, {}, ())):
+        match = Match(tuple(dict.fromkeys(state.operations)), state.operands, state.named)
+        if _is_private(editor, match):
+            return match
+    return None
 
 
 def _may_read(editor: ModelEditor, pattern: OperationPattern, found: Operation) -> bool:
-    """Whether what makes the operation's inputs is of types that the pattern wants; a quick look before the whole."""
+    """Whether what makes the operation's inputs can be what the pattern wants; a quick look before the whole."""
     for position, wanted in enumerate(pattern.inputs):
         if not isinstance(wanted, OperationPattern):
             continue
         read = found.inputs if found.type in COMMUTATIVE else found.inputs[position : position + 1]
-        makers = map(editor.producer, read)
-        if not any(maker is not None and editor.operation(maker).type in wanted.types for maker in makers):
+        for operand in read:
+            if _may_make(editor, operand, wanted.types, pattern.most_operations):
+                break
+        else:
             return False
     return True
+
+
+def _may_make(editor: ModelEditor, operand: int, types: frozenset[str], most_operations: int) -> bool:
+    """Whether something of these types makes the operand, and no more read it than a piece has other operations."""
+    maker = editor.producer(operand)
+    if maker is None or editor.operation(maker).type not in types:
+        return False
+    return editor.reader_count(operand) < most_operations and not editor.is_output(operand)
 
 
 def required_types(pattern: Pattern) -> frozenset[frozenset[str]]:
@@ -204,11 +226,9 @@ class _State(NamedTuple):
     operations: tuple[int, ...]
 
 
-def _matched(state: _State) -> Match:
-    return Match(tuple(dict.fromkeys(state.operations)), state.operands, state.named)
-
-
 def _is_private(editor: ModelEditor, match: Match) -> bool:
+    if len(match.operations) == 1:
+        return True
     piece = set(match.operations)
     return all(
         not editor.is_output(operand) and editor.consumers(operand).keys() <= piece
@@ -223,7 +243,7 @@ def _match_operation(editor: ModelEditor, pattern: OperationPattern, index: int,
         return
     if state.named.get(pattern.name, index) != index or not _attributes_match(pattern, found):
         return
-    if any(editor.type_of(operand).quantisation for operand in (*found.inputs, *found.outputs) if operand != ABSENT):
+    if _is_quantised(editor, found.inputs) or _is_quantised(editor, found.outputs):
         return
     named = {**state.named, pattern.name: index} if pattern.name else state.named
     state = _State(state.operands, named, (*state.operations, index))
@@ -236,27 +256,46 @@ def _match_operation(editor: ModelEditor, pattern: OperationPattern, index: int,
         yield from _match_inputs(editor, pattern.inputs, found.inputs[::-1], state)
 
 
+def _is_quantised(editor: ModelEditor, operands: Sequence[int]) -> bool:
+    return any(index != ABSENT and editor.type_of(index).quantisation is not None for index in operands)
+
+
 def _match_inputs(
     editor: ModelEditor, patterns: Sequence[Pattern], inputs: Sequence[int], state: _State
 ) -> Iterator[_State]:
-    if not patterns:
-        yield state
-        return
-    for first in _match_operand(editor, patterns[0], inputs[0], state):
-        yield from _match_inputs(editor, patterns[1:], inputs[1:], first)
+    for position, pattern in enumerate(patterns):
+        if isinstance(pattern, (OperationPattern, EitherPattern)):
+            for first in _match_operand(editor, pattern, inputs[position], state):
+                yield from _match_inputs(editor, patterns[position + 1 :], inputs[position + 1 :], first)
+            return
+        bound = _bound(editor, pattern, inputs[position], state)
+        if bound is None:
+            return
+        state = bound
+    yield state
 
 
 def _match_operand(editor: ModelEditor, pattern: Pattern, index: int, state: _State) -> Iterator[_State]:
-    if index == ABSENT:
-        return
     if isinstance(pattern, OperationPattern):
         producer = editor.producer(index)
         if producer is not None and editor.operation(producer).outputs[0] == index:
             yield from _match_operation(editor, pattern, producer, state)
     elif isinstance(pattern, EitherPattern):
         yield from chain.from_iterable(_match_operand(editor, each, index, state) for each in pattern.patterns)
-    elif _is_meant(pattern, editor.operand(index)) and state.operands.get(pattern.name, index) == index:
-        yield state._replace(operands={**state.operands, pattern.name: index}) if pattern.name else state
+    elif (bound := _bound(editor, pattern, index, state)) is not None:
+        yield bound
+
+
+def _bound(editor: ModelEditor, pattern: OperandPattern | ConstantPattern, index: int, state: _State) -> _State | None:
+    """The state with what the pattern stands for; None if that is not what it means."""
+    if index == ABSENT or not _is_meant(pattern, editor.operand(index)):
+        return None
+    if not pattern.name:
+        return state
+    known = state.operands.get(pattern.name)
+    if known is None:
+        return _State({**state.operands, pattern.name: index}, state.named, state.operations)
+    return state if known == index else None
 
 
 def _is_meant(pattern: OperandPattern | ConstantPattern, found: Operand) -> bool:
@@ -304,6 +343,6 @@ def _attribute_matches(
         return False
     if callable(expected):
         return expected(value)
-    if isinstance(expected, float) and not isinstance(value, str | tuple):
+    if isinstance(expected, float) and not isinstance(value, (str, tuple)):
         return isclose(value, expected, rel_tol=1e-6)
     return value == expected

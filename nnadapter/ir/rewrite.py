@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import Model
@@ -41,24 +42,37 @@ def rewrite(model: Model, rules: Sequence[Rule]) -> Model:
     2. What was replaced can be a part of a later match, so a chain of foldable operations folds in one sweep.
     3. An output of the match keeps its name, and stays a model output if it was one.
     """
-    if not any(rule.may_apply(model.operation_types) for rule in rules):
-        return model
-    by_type: dict[str, list[Rule]] = {}
-    for rule in rules:
-        for type_ in rule.pattern.types:
-            by_type.setdefault(type_, []).append(rule)
     editor = ModelEditor(model)
-    for index in editor.sweep():
-        candidates = by_type.get(editor.operation(index).type)
-        if candidates:
-            _apply(editor, index, candidates)
+    apply_rules(editor, rules)
     return editor.finish()
+
+
+def apply_rules(editor: ModelEditor, rules: Sequence[Rule]) -> None:
+    """What `rewrite` does, to a model that is being edited."""
+    kept, types = tuple(rules), editor.types
+    candidates = _candidates(kept, types)
+    if not candidates:
+        return
+    for index in editor.sweep(frozenset().union(*(rule.pattern.types for rule in rules))):
+        if editor.types is not types:
+            types = editor.types
+            candidates = _candidates(kept, types)
+        _apply(editor, index, candidates.get(editor.operation(index).type, ()))
+
+
+@lru_cache(maxsize=256)
+def _candidates(rules: tuple[Rule, ...], types: frozenset[str]) -> Mapping[str, Sequence[Rule]]:
+    """The rules that can have a match in a model with operations of these types, by the type of the anchor."""
+    found: dict[str, list[Rule]] = {}
+    for rule in rules:
+        if rule.may_apply(types):
+            for type_ in rule.pattern.types:
+                found.setdefault(type_, []).append(rule)
+    return found
 
 
 def _apply(editor: ModelEditor, index: int, rules: Sequence[Rule]) -> None:
     for rule in rules:
-        if not rule.may_apply(editor.types):
-            continue
         match = match_at(editor, index, rule.pattern)
         results = None if match is None else rule.replacement(editor, match)
         if match is not None and results is not None:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from nnadapter.ir.digests import digest_of
-from nnadapter.ir.operand import Array
+from nnadapter.ir.operand import Array, dtype_name
 
 _Answer = TypeVar("_Answer")
 _Form = Hashable
@@ -236,7 +236,7 @@ def _form(made: Any) -> _Form:
     """An empty tuple for None, so that None itself can stand for what is no array."""
     if isinstance(made, tuple):
         return tuple(map(_form, made))
-    return () if made is None else (made.dtype.name, made.shape)
+    return () if made is None else (dtype_name(made.dtype), made.shape)
 
 
 def _agrees(comparison: _Comparison, values: Sequence[Any]) -> bool:

@@ -16,3 +16,58 @@ def test_a_new_operation_reads_the_end_of_a_chain_of_substitutions():
     assert editor.operation(editor.producer(made)).inputs == (first,)
     assert editor.consumers(first).keys() >= {editor.producer(made)}
     verify(editor.finish())
+
+
+def chain(*steps):
+    program = Program(x=(2, 3))
+    x = program.x
+    for step in steps:
+        x = program(step, x)
+    return program.finish(x)
+
+
+def test_a_sweep_stops_at_the_types_that_it_is_for():
+    editor = ModelEditor(chain("RELU", "EXP", "TANH", "RELU"))
+    assert [editor.operation(index).type for index in editor.sweep({"RELU", "TANH"})] == ["RELU", "TANH", "RELU"]
+    assert list(editor.sweep({"SIN"})) == []
+
+
+def test_what_is_added_waits_for_the_next_sweep():
+    editor = ModelEditor(chain("RELU", "EXP", "RELU"))
+    for index in editor.sweep():
+        if editor.operation(index).type == "RELU":
+            editor.replace((index,), editor.add_operation("RELU", editor.operation(index).inputs, origins=(index,)))
+    assert [editor.operation(index).type for index in editor.sweep()] == ["RELU", "EXP", "RELU"]
+    assert [editor.operation(index).origins for index in editor.order()] == [(), ("n2",), ()]
+    after = editor.finish()
+    verify(after)
+    assert [operation.origins for operation in after.operations] == [("n1",), ("n2",), ("n3",)]
+
+
+def test_an_operation_reads_what_stands_for_its_input_before_and_after_the_sweep():
+    program = Program(x=(2, 3))
+    relu, tanh = program("RELU", program.x), program("TANH", program.x)
+    editor = ModelEditor(program.finish(program("SUM", relu, tanh, relu)))
+    editor.remove((1,))
+    editor.substitute(tanh, relu)
+    assert editor.operation(2).inputs == (relu, relu, relu)
+    assert editor.reader_count(relu) == len(editor.consumers(relu)) == 1
+    editor.remove((2,))
+    assert editor.reader_count(relu) == 0
+
+
+def test_outputs_are_those_that_stand_for_them_by_now():
+    model = chain("RELU", "EXP")
+    editor = ModelEditor(model)
+    (made,) = editor.add_operation("EXP", editor.operation(1).inputs, origins=(1,))
+    editor.replace((1,), (made,))
+    assert editor.outputs == (made,) and editor.is_output(made) and editor.operand(made).name == "v2"
+
+
+def test_results_without_a_name_get_one_between_sweeps():
+    editor = ModelEditor(chain("RELU"))
+    for index in editor.sweep():
+        (made,) = editor.add_operation("TANH", editor.operation(index).inputs, origins=(index,))
+    assert editor.operand(made).name == ""
+    list(editor.sweep())
+    assert editor.operand(made).name

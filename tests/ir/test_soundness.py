@@ -5,7 +5,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from nnadapter.errors import InvalidModelError
@@ -29,6 +29,7 @@ def chain(length: int = 4) -> Model:
 @settings(max_examples=150, deadline=None)
 def test_what_a_builder_makes_is_sound(seed: int) -> None:
     model = make_case(Random(seed), 8).model
+    assume(model.operations)
     assert model.is_sound
     verify(replace(model))
     operations = sorted({seed % len(model.operations), (seed // 7) % len(model.operations)})
@@ -38,6 +39,17 @@ def test_what_a_builder_makes_is_sound(seed: int) -> None:
     part = submodel(model, operations, inputs, sorted(made))
     assert part.is_sound
     verify(replace(part))
+
+
+def test_all_of_a_model_is_the_model_itself() -> None:
+    model = chain()
+    assert submodel(model, range(4), model.inputs, model.outputs) is model
+    assert submodel(model, range(4), model.inputs, (*model.outputs, 1)) is not model
+    assert submodel(model, range(3), model.inputs, (3,)) is not model
+    hinted = replace(model, varying=((0,),)).found_sound()
+    assert submodel(hinted, range(4), model.inputs, model.outputs).varying == ()
+    unchecked = replace(model)
+    assert submodel(unchecked, range(4), model.inputs, model.outputs) is not unchecked
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,15 @@ from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, 
 from nnadapter.drivers.fake_npu.kernels import KERNELS
 from nnadapter.ir.derived import derived
 from nnadapter.ir.model import Model
-from nnadapter.ir.operand import Array, DataType, Lifetime
+from nnadapter.ir.operand import Array, DataType, Lifetime, dtype_name
 from nnadapter.ir.traced_arrays import applied
+
+_CELL_TYPES = {dtype: "float32" if dtype is DataType.FLOAT16 else dtype.value for dtype in DataType}
 
 
 def cell_type(dtype: DataType) -> str:
     """The numpy type in which the device holds that data type: half precision lies in float32 cells."""
-    return "float32" if dtype is DataType.FLOAT16 else dtype.value
+    return _CELL_TYPES[dtype]
 
 
 class Emitter:
@@ -31,6 +33,7 @@ class Emitter:
         self._tensors: list[NpuTensor] = []
         self._instructions: list[Instruction] = []
         self._tensor_of: dict[int, int] = {}
+        self._result_types: dict[int, TensorType] = {}
         self._inputs = tuple(self._add_input(operand) for operand in model.inputs)
 
     @property
@@ -63,18 +66,22 @@ class Emitter:
 
     def result_type(self, operand: int) -> TensorType:
         """The type of the tensor that an operand will have."""
-        type_ = self.model.operands[operand].type
-        return TensorType(cell_type(type_.dtype), type_.dimensions)
+        found = self._result_types.get(operand)
+        if found is None:
+            type_ = self.model.operands[operand].type
+            found = self._result_types[operand] = TensorType(cell_type(type_.dtype), type_.dimensions)
+        return found
 
     def assign(self, operand: int, tensor: int) -> None:
         """Say which tensor holds an operand."""
-        assert self.type_of(tensor) == self.result_type(operand), "a lowering made a tensor of the wrong type"
+        made, wanted = self._tensors[tensor].type, self.result_type(operand)
+        assert made is wanted or made == wanted, "a lowering made a tensor of the wrong type"
         self._tensor_of[operand] = tensor
 
     def add_constant(self, value: Array) -> int:
         """Add a constant, made contiguous."""
         value = applied(_contiguous, value)
-        return self._add(NpuTensor(TensorType(value.dtype.name, value.shape), value))
+        return self._add(NpuTensor(TensorType(dtype_name(value.dtype), value.shape), value))
 
     def view(self, tensor: int, dimensions: Sequence[int]) -> int:
         """The same memory in other dimensions; costs nothing when the program runs."""
@@ -110,7 +117,9 @@ class Emitter:
             One new tensor per type in `results`.
         """
         assert activation is None or KERNELS[kernel].fuses, f"{kernel} cannot apply an activation"
-        outputs = tuple(self._add(NpuTensor(type_)) for type_ in results)
+        first = len(self._tensors)
+        self._tensors.extend(map(NpuTensor, results))
+        outputs = tuple(range(first, len(self._tensors)))
         self._instructions.append(
             Instruction(
                 kernel=kernel,

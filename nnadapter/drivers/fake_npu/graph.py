@@ -6,8 +6,9 @@ names a kernel, and everything it holds can be written as JSON and raw bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -35,7 +36,12 @@ class TensorType:
     @property
     def nbytes(self) -> int:
         """Bytes of the contents."""
-        return self.size * int(np.dtype(self.dtype).itemsize)
+        return self.size * _itemsize(self.dtype)
+
+
+@cache
+def _itemsize(dtype: str) -> int:
+    return int(np.dtype(dtype).itemsize)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +77,17 @@ class Instruction:
     parameters: Parameters = field(default_factory=dict)
     activation: Activation | None = None
 
+    def with_scratch(self, scratch: tuple[int, ...]) -> Instruction:
+        """The same instruction with that scratch memory."""
+        return Instruction(
+            kernel=self.kernel,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            scratch=scratch,
+            parameters=self.parameters,
+            activation=self.activation,
+        )
+
     @property
     def label(self) -> str:
         """What a report calls it: `convolution+relu`."""
@@ -89,7 +106,6 @@ class NpuGraph:
     outputs: tuple[int, ...]
     """No two share memory, and none is an input, a constant, or a view of one."""
 
-    def owner(self, tensor: int) -> int:
-        """The tensor that has the memory in which `tensor` lies."""
-        view_of = self.tensors[tensor].view_of
-        return tensor if view_of is None else view_of
+    def owners(self) -> Sequence[int]:
+        """For every tensor, the one that has the memory in which it lies."""
+        return [position if tensor.view_of is None else tensor.view_of for position, tensor in enumerate(self.tensors)]

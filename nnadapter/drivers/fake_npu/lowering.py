@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 from nnadapter.drivers.fake_npu.emission import emit
 from nnadapter.drivers.fake_npu.evaluation import EVALUATORS
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.ir.model import Model, Operation
-from nnadapter.ir.passes import Observer, fold_constants, run_passes
+from nnadapter.ir.passes import Observer, Pass, fold_constants, run_passes
 
 PASSES = (
     "remove_dead",
@@ -41,6 +41,14 @@ PASSES = (
 `simplify` comes once more for the transposes that the new layout brings, and `remove_dead` for what that leaves."""
 
 
+_OWN: Mapping[bool, Mapping[str, Pass]] = MappingProxyType(
+    {
+        half_precision: {"fold_constants": partial(fold_constants, evaluate=evaluate, sizes=False)}
+        for half_precision, evaluate in EVALUATORS.items()
+    }
+)
+"""The passes that have parameters, by whether the device computes in half precision."""
+
 _SIDE_WORK = frozenset({"transpose", "round_to_half", "cast", "copy", "centre", "requantise"})
 """Kernels that stand beside what an operation does; a report names them only where there is nothing else."""
 
@@ -57,12 +65,12 @@ class Roles:
 
     def runs_as(self, model: Model) -> tuple[str, ...]:
         """For every operation of `model`, what it runs as; the same text for operations that run as one."""
-        seen: Counter[str] = Counter()
+        seen: dict[str, int] = {}
         texts = []
         for label, position in self.labels:
             text = f"{label} of {_name(model, position)}"
-            seen[text] += 1
-            texts.append(text if seen[text] == 1 else f"{text} ({seen[text]})")
+            count = seen[text] = seen.get(text, 0) + 1
+            texts.append(text if count == 1 else f"{text} ({count})")
         return tuple(NO_OPERATION if place < 0 else texts[place] for place in self.chosen)
 
 
@@ -78,8 +86,7 @@ def lower(
     model: Model, *, half_precision: bool, passes: Sequence[str] = PASSES, check: Observer | None = None
 ) -> Lowered:
     """Lower a model whose operations were all taken."""
-    own = {"fold_constants": partial(fold_constants, evaluate=EVALUATORS[half_precision], sizes=False)}
-    prepared = run_passes(_numbered(model), passes, check, own=own)
+    prepared = run_passes(_numbered(model), passes, check, own=_OWN[half_precision])
     graph, instructions = emit(prepared, half_precision=half_precision)
     return Lowered(graph, _roles(model, prepared.operations, instructions))
 
@@ -87,7 +94,8 @@ def lower(
 def _numbered(model: Model) -> Model:
     """The model with each operation's position as its origin: passes join origins, so these tell what became of it."""
     operations = tuple(
-        replace(operation, origins=(str(position),)) for position, operation in enumerate(model.operations)
+        Operation(each.type, each.inputs, each.outputs, each.attributes, (str(position),))
+        for position, each in enumerate(model.operations)
     )
     return Model(model.operands, operations, model.inputs, model.outputs)
 
@@ -95,23 +103,22 @@ def _numbered(model: Model) -> Model:
 def _roles(model: Model, lowered: Sequence[Operation], instructions: Sequence[Sequence[Instruction]]) -> Roles:
     """For every operation of `model`, the lowered operation that says most about it."""
     labels: list[tuple[str, int]] = []
-    best = [(-1, -1)] * len(model.operations)
+    most, chosen = [-1] * len(model.operations), [-1] * len(model.operations)
     for operation, written in zip(lowered, instructions, strict=True):
-        positions = [int(origin) for origin in operation.origins]
-        if not positions or not written:
+        if not operation.origins or not written:
             continue
-        main = next((each for each in written if each.kernel not in _SIDE_WORK), written[0])
-        labels.append((main.label, positions[0]))
+        positions = list(map(int, operation.origins))
+        main = written[0]
+        if main.kernel in _SIDE_WORK:
+            main = next((each for each in written if each.kernel not in _SIDE_WORK), main)
+        is_main = main.kernel not in _SIDE_WORK
         for position in positions:
-            same_type = operation.type == model.operations[position].type
-            says = 2 * same_type + (main.kernel not in _SIDE_WORK)
-            best[position] = max(best[position], (says, len(labels) - 1), key=_rank)
-    return Roles(tuple(labels), tuple(place for _, place in best))
-
-
-def _rank(candidate: tuple[int, int]) -> int:
-    """How much a text says: most if it is of an operation of the same type. Of equals, the first is kept."""
-    return candidate[0]
+            # A text says most if it is of an operation of the same type. Of equals, the first is kept.
+            says = 2 * (operation.type == model.operations[position].type) + is_main
+            if says > most[position]:
+                most[position], chosen[position] = says, len(labels)
+        labels.append((main.label, positions[0]))
+    return Roles(tuple(labels), tuple(chosen))
 
 
 def _name(model: Model, position: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -56,12 +57,13 @@ _FOREVER = 1 << 62
 class _Planner:
     def __init__(self, graph: NpuGraph) -> None:
         self._graph = graph
+        self._owner = graph.owners()
         self._last_use = self._last_uses()
         self._root: dict[int, int] = {}
         """Owner of memory -> the owner whose memory it took over, at the end of the chain."""
         self._life: dict[int, tuple[int, int]] = {}
         """Root -> first and last instruction."""
-        self._output = {graph.owner(tensor): position for position, tensor in enumerate(graph.outputs)}
+        self._output = {self._owner[tensor]: position for position, tensor in enumerate(graph.outputs)}
         self._output_roots: dict[int, int] = {}
 
     def plan(self) -> MemoryPlan:
@@ -74,16 +76,18 @@ class _Planner:
         roots = [root for root in self._life if root not in self._output_roots]
         placement = place([Buffer(self._graph.tensors[root].type.nbytes, *self._life[root]) for root in roots])
         offsets = dict(zip(roots, placement.offsets, strict=True))
-        homes = tuple(self._home(tensor, offsets) for tensor in range(len(self._graph.tensors)))
+        given = {tensor: position for position, tensor in reversed(tuple(enumerate(self._graph.inputs)))}
+        homes = tuple(self._home(owner, given, offsets) for owner in self._owner)
         return MemoryPlan(homes, placement.arena_bytes, placement.lower_bound_bytes)
 
     def _last_uses(self) -> dict[int, int]:
         """Owner of memory -> the last instruction that reads it; outputs are read for ever."""
         found: dict[int, int] = {}
+        owner = self._owner
         for step, instruction in enumerate(self._graph.instructions):
             for tensor in instruction.inputs:
-                found[self._graph.owner(tensor)] = step
-        found.update((self._graph.owner(tensor), _FOREVER) for tensor in self._graph.outputs)
+                found[owner[tensor]] = step
+        found.update((owner[tensor], _FOREVER) for tensor in self._graph.outputs)
         return found
 
     def _assign(self, step: int, tensor: int, victim: int | None) -> None:
@@ -96,33 +100,33 @@ class _Planner:
 
     def _victim(self, step: int, instruction: Instruction) -> int | None:
         """The memory that the first output may take over, if there is one."""
-        wanted = self._graph.tensors[instruction.outputs[0]].type
-        for position in KERNELS[instruction.kernel].in_place:
+        tensors = self._graph.tensors
+        in_place = KERNELS[instruction.kernel].in_place
+        for position in in_place:
             if position >= len(instruction.inputs):
                 continue
             tensor = instruction.inputs[position]
-            root = self._root.get(self._graph.owner(tensor))
-            if root is None or self._life[root][1] != step or self._graph.tensors[tensor].type != wanted:
+            root = self._root.get(self._owner[tensor])
+            if root is None or self._life[root][1] != step:
                 continue
-            if self._reads_once(instruction, tensor, root):
+            same = tensors[tensor].type == tensors[instruction.outputs[0]].type
+            if same and self._reads_once(instruction, tensor, root, in_place):
                 return root
         return None
 
-    def _reads_once(self, instruction: Instruction, tensor: int, root: int) -> bool:
+    def _reads_once(self, instruction: Instruction, tensor: int, root: int, in_place: Sequence[int]) -> bool:
         """Whether the instruction reads that memory only as `tensor`, at places where it may be overwritten."""
-        in_place = KERNELS[instruction.kernel].in_place
-        return all(
-            self._root.get(self._graph.owner(other)) != root or (other == tensor and position in in_place)
+        return len(instruction.inputs) == 1 or all(
+            self._root.get(self._owner[other]) != root or (other == tensor and position in in_place)
             for position, other in enumerate(instruction.inputs)
         )
 
-    def _home(self, tensor: int, offsets: dict[int, int]) -> tuple[Home, int]:
-        owner = self._graph.owner(tensor)
+    def _home(self, owner: int, given: dict[int, int], offsets: dict[int, int]) -> tuple[Home, int]:
         if self._graph.tensors[owner].value is not None:
             return Home.CONSTANT, 0
         root = self._root.get(owner)
         if root is None:
-            return Home.INPUT, self._graph.inputs.index(owner)
+            return Home.INPUT, given[owner]
         if root in self._output_roots:
             return Home.OUTPUT, self._output_roots[root]
         return Home.ARENA, offsets[root]

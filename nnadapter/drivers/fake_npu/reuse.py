@@ -85,6 +85,8 @@ class Groups:
     def variables(self, values: Sequence[Any]) -> list[Any] | None:
         """One number per group; None if the numbers do not fall into these groups."""
         found = _comparable(values)
+        if not self.groups:
+            return [] if tuple(found) == self.labels else None
         if any(found[place] != self.labels[place] for place in self.fixed):
             return None
         if any(found[place] != found[places[0]] for places in self.groups for place in places):
@@ -136,16 +138,18 @@ class LoweringTemplate:
         self._types: dict[tuple[str, int], int] = {}
         self._tensors = [
             (index, self._types.setdefault((tensor.type.dtype, self._numbers.add(dimensions)), len(self._types)))
-            for index, tensor in enumerate(graph.tensors)
+            for index, tensor in enumerate(graph.tensors if variables else ())
             if is_traced(dimensions := tensor.type.dimensions)
         ]
         self._instructions = [
             (index, {name: self._numbers.add(value) for name, value in instruction.parameters.items()})
-            for index, instruction in enumerate(graph.instructions)
+            for index, instruction in enumerate(graph.instructions if variables else ())
             if any(map(is_traced, instruction.parameters.values()))
         ]
-        held: list[object] = [tensor.value for tensor in graph.tensors]
-        self._constants = [(index, value.number) for index, value in enumerate(held) if isinstance(value, TracedArray)]
+        held: list[tuple[int, object]] = [
+            (index, tensor.value) for index, tensor in enumerate(graph.tensors) if tensor.value is not None
+        ]
+        self._constants = [(index, value.number) for index, value in held if isinstance(value, TracedArray)]
         self._of_model: _OfModel | None = None
         self._bound = BoundConstants()
         self._fresh: Sequence[Array] | None = [contents[number] for _, number in self._constants]

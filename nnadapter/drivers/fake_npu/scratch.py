@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph, NpuTensor, TensorType
 from nnadapter.drivers.fake_npu.kernels import KERNELS
 from nnadapter.drivers.fake_npu.kernels.elementwise import activation_scratch
+from nnadapter.drivers.fake_npu.kernels.kernel import no_scratch
 
 
 def with_scratch(graph: NpuGraph) -> NpuGraph:
@@ -18,16 +17,18 @@ def with_scratch(graph: NpuGraph) -> NpuGraph:
         if wanted:
             scratch = tuple(range(len(tensors), len(tensors) + len(wanted)))
             tensors.extend(map(NpuTensor, wanted))
-            instruction = replace(instruction, scratch=scratch)
+            instruction = instruction.with_scratch(scratch)
         instructions.append(instruction)
     return NpuGraph(tuple(tensors), tuple(instructions), graph.inputs, graph.outputs)
 
 
 def _wanted(graph: NpuGraph, instruction: Instruction) -> tuple[TensorType, ...]:
-    inputs, outputs = (
-        [graph.tensors[tensor].type for tensor in group] for group in (instruction.inputs, instruction.outputs)
-    )
-    scratch = KERNELS[instruction.kernel].scratch(inputs, outputs, instruction.parameters)
+    rule = KERNELS[instruction.kernel].scratch
+    if rule is no_scratch and instruction.activation is None:
+        return ()
+    inputs = [graph.tensors[tensor].type for tensor in instruction.inputs]
+    outputs = [graph.tensors[tensor].type for tensor in instruction.outputs]
+    scratch = rule(inputs, outputs, instruction.parameters)
     if instruction.activation is None:
         return scratch
-    return (*scratch, *activation_scratch(instruction.activation, outputs[0]))
+    return (*scratch, *activation_scratch(instruction.activation.function, outputs[0]))

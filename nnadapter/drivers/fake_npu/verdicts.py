@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from threading import Lock
 from types import MappingProxyType
 
 from nnadapter.drivers.fake_npu.operations import LARGEST_RANK, NOT_EMPTY, OPERATIONS, SMALL_RANK, Row, Types
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Lifetime
+from nnadapter.ir.operand import Lifetime, Operand
 from nnadapter.ir.verify import verify
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
@@ -88,50 +88,43 @@ def judge(model: Model, operation: Operation, switched_off: Collection[str]) -> 
 
 
 def _refusals(model: Model, operation: Operation, row: Row) -> Iterator[Unsupported]:
-    inputs = [(position, operand) for position, operand in enumerate(operation.inputs) if operand != ABSENT]
-    for position, operand in inputs:
-        is_quantised = model.operands[operand].type.quantisation is not None
-        more = row.quantised if is_quantised else frozenset()
-        yield from _refused_dtype(model, operand, operation, row.other_dtypes.get(position, row.dtypes) | more)
-    for operand in operation.outputs:
-        yield from _refused_dtype(model, operand, operation, row.results)
-    yield from _refused_ranks(model, operation, row)
-    for position, operand in inputs:
-        if position in row.constants and model.operands[operand].lifetime is not Lifetime.CONSTANT:
-            role = row.constants[position]
-            detail = f"{role} {model.operands[operand].name!r} of {operation.type} is computed, expected a constant"
+    """Everything that is wrong, nearly always nothing; in the order in which a person should hear of it."""
+    operands = model.operands
+    inputs = [(place, operands[operand]) for place, operand in enumerate(operation.inputs) if operand != ABSENT]
+    outputs = [operands[operand] for operand in operation.outputs]
+    for position, found in inputs:
+        accepted = row.other_dtypes.get(position, row.dtypes)
+        if found.type.quantisation is not None:
+            accepted |= row.quantised
+        if found.type.dtype not in accepted:
+            yield _wrong_dtype(operation, found, accepted)
+    for found in outputs:
+        if found.type.dtype not in row.results:
+            yield _wrong_dtype(operation, found, row.results)
+    touched = [*(found for _, found in inputs), *outputs]
+    yield from _refused_ranks(operation, operands[operation.inputs[0]], touched, row)
+    for position, found in inputs if row.constants else ():
+        if position in row.constants and found.lifetime is not Lifetime.CONSTANT:
+            detail = f"{row.constants[position]} {found.name!r} of {operation.type} is computed, expected a constant"
             yield Unsupported(Reason.NOT_CONSTANT, detail)
-    yield from _refused_empty(model, operation)
-
-
-def _refused_dtype(model: Model, operand: int, operation: Operation, accepted: Types) -> Iterator[Unsupported]:
-    found = model.operands[operand]
-    if found.type.dtype not in accepted:
-        names = ", ".join(sorted(accepted))
-        detail = f"{operation.type} got {found.type.dtype.value} for {found.name!r}, accepted: {names}"
-        yield Unsupported(Reason.UNSUPPORTED_DTYPE, detail)
-
-
-def _operands(operation: Operation) -> Iterable[int]:
-    return (operand for operand in (*operation.inputs, *operation.outputs) if operand != ABSENT)
-
-
-def _refused_ranks(model: Model, operation: Operation, row: Row) -> Iterator[Unsupported]:
-    smallest, largest = row.ranks
-    first = model.operands[operation.inputs[0]]
-    if not smallest <= first.type.rank <= largest:
-        detail = f"{operation.type} got {first.type} for {first.name!r}, accepted: rank {smallest} to {largest}"
-        yield Unsupported(Reason.UNSUPPORTED_RANK, detail)
-    for operand in _operands(operation):
-        found = model.operands[operand]
-        if found.type.rank > LARGEST_RANK:
-            detail = f"{operation.type} has {found.type} in {found.name!r}, accepted: {SMALL_RANK}"
-            yield Unsupported(Reason.UNSUPPORTED_RANK, detail)
-
-
-def _refused_empty(model: Model, operation: Operation) -> Iterator[Unsupported]:
-    for operand in _operands(operation):
-        found = model.operands[operand]
+    for found in touched:
         if found.type.size == 0:
             detail = f"{operation.type} has {found.type} in {found.name!r}, accepted: {NOT_EMPTY}"
             yield Unsupported(Reason.UNSUPPORTED_TYPE, detail)
+
+
+def _wrong_dtype(operation: Operation, found: Operand, accepted: Types) -> Unsupported:
+    names = ", ".join(sorted(accepted))
+    detail = f"{operation.type} got {found.type.dtype.value} for {found.name!r}, accepted: {names}"
+    return Unsupported(Reason.UNSUPPORTED_DTYPE, detail)
+
+
+def _refused_ranks(operation: Operation, first: Operand, touched: Sequence[Operand], row: Row) -> Iterator[Unsupported]:
+    smallest, largest = row.ranks
+    if not smallest <= len(first.type.dimensions) <= largest:
+        detail = f"{operation.type} got {first.type} for {first.name!r}, accepted: rank {smallest} to {largest}"
+        yield Unsupported(Reason.UNSUPPORTED_RANK, detail)
+    for found in touched:
+        if len(found.type.dimensions) > LARGEST_RANK:
+            detail = f"{operation.type} has {found.type} in {found.name!r}, accepted: {SMALL_RANK}"
+            yield Unsupported(Reason.UNSUPPORTED_RANK, detail)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from nnadapter.ir.digests import digest_of
+from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.model import ABSENT, Operation
 from nnadapter.ir.operand import Array
 from nnadapter.ir.pattern import COMMUTATIVE
 from nnadapter.ir.traced_arrays import told_apart_by
 from nnadapter.ir.tracing import told_apart
 
 
-def common_subexpressions(model: Model) -> Model:
+@editing
+def common_subexpressions(editor: ModelEditor) -> None:
     """Compute once what several operations compute.
 
     1. Operations of one type with the same inputs and attributes are one, the first of them, which stands for the
@@ -24,32 +26,28 @@ def common_subexpressions(model: Model) -> Model:
        or quantisation. Sizes that vary are the same only if they came about alike. Applied again, it finds nothing
        more.
     """
-    if not _may_repeat(model):
-        return model
-    editor = ModelEditor(model)
+    seen: dict[Hashable, int] = {}
     first: dict[Hashable, int] = {}
     constants: dict[int, Hashable] = {}
     for index in editor.sweep():
         operation = editor.operation(index)
-        if not operation.inputs:
-            continue
-        key = _key(editor, operation, constants)
-        known = first.setdefault(key, index)
+        alike = seen.setdefault(_at_a_glance(editor, operation), index)
+        if alike == index or not operation.inputs:
+            continue  # nearly always
+        first.setdefault(_key(editor, editor.operation(alike), constants), alike)
+        known = first.setdefault(_key(editor, operation, constants), index)
         if known != index:
             _merge(editor, known, index)
-    return editor.finish()
 
 
 _MOST_COMPARED_BYTES = 64 << 10
 
 
-def _may_repeat(model: Model) -> bool:
-    """Whether two operations are of one type and read the same computed operands, in whatever order."""
-    operands, seen = model.operands, set()
-    for operation in model.operations:
-        computed = sorted(index for index in operation.inputs if index == ABSENT or operands[index].value is None)
-        seen.add((operation.type, tuple(computed)))
-    return len(seen) < len(model.operations)
+def _at_a_glance(editor: ModelEditor, operation: Operation) -> Hashable:
+    """Type and computed operands, in whatever order: operations that differ in these compute different things."""
+    computed = [operand for operand in operation.inputs if editor.value_of(operand) is None]
+    computed.sort()
+    return operation.type, *computed
 
 
 def _merge(editor: ModelEditor, known: int, index: int) -> None:

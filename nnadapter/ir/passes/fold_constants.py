@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.derived import derived
+from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.model import ABSENT, Operation
 from nnadapter.ir.operand import Array, Layout
 from nnadapter.ir.passes.evaluation import Evaluator, move
 from nnadapter.ir.schema import Attributes
@@ -22,9 +23,10 @@ _SIZES = frozenset({"shape", "scales", "repeats", "starts", "ends", "split", "pa
 """Attributes that may follow from the sizes of a model's inputs."""
 
 
+@editing
 def fold_constants(
-    model: Model, *, evaluate: Evaluator = move, most_bytes: int = MOST_BYTES, sizes: bool = True
-) -> Model:
+    editor: ModelEditor, *, evaluate: Evaluator = move, most_bytes: int = MOST_BYTES, sizes: bool = True
+) -> None:
     """Compute now what does not depend on model inputs.
 
     1. An operation whose inputs are all constants is run by `evaluate`, as a model of its own without inputs; its
@@ -39,24 +41,23 @@ def fold_constants(
        counted from the first operation on.
 
     Args:
-        model: left as it is.
+        editor: what the operations are in.
         evaluate: a function of the module, or another object that stays the same: results are remembered by it.
         most_bytes: of all results together.
         sizes: fold operations whose attributes say sizes too, such as RESHAPE and EXPAND. A driver that lowers once for
             many shapes (`ir.tracing`) does not want that: what it made would hold for one shape alone.
     """
-    editor = ModelEditor(model)
     for index in editor.sweep():
-        if sizes or _SIZES.isdisjoint(editor.operation(index).attributes):
+        operation = editor.operation(index)
+        if any(operand != ABSENT and editor.value_of(operand) is None for operand in operation.inputs[:1]):
+            continue  # nearly always
+        if sizes or _SIZES.isdisjoint(operation.attributes):
             most_bytes -= _fold(editor, index, evaluate, most_bytes)
-    return editor.finish()
 
 
 def _fold(editor: ModelEditor, index: int, evaluate: Evaluator, room: int) -> int:
     """Fold one operation, if it can be; returns the bytes of its results."""
     operation = editor.operation(index)
-    if any(operand != ABSENT and editor.value_of(operand) is None for operand in operation.inputs[:1]):
-        return 0  # nearly always
     arrays = [editor.value_of(operand) for operand in operation.inputs]
     given = [operand for operand in operation.inputs if operand != ABSENT]
     if not given or any(editor.value_of(operand) is None for operand in given) or not _is_plain(editor, operation):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.model import Model, Operation
+from nnadapter.ir.model import Operation
 from nnadapter.ir.pattern import Match, operand, operation
-from nnadapter.ir.rewrite import Rule, rewrite
+from nnadapter.ir.rewrite import Rule, apply_rules
 
 FUSABLE = ("CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED", "MAT_MUL", "ADD", "SUB", "MUL", "DIV")
 """Operations that have a `fuse_code`."""
@@ -29,7 +30,8 @@ _ACTIVATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
 """By operation type: the fuse code, and the attributes that are its parameters."""
 
 
-def fuse_activation(model: Model) -> Model:
+@editing
+def fuse_activation(editor: ModelEditor) -> None:
     """Let an operation with a `fuse_code` apply the activation behind it.
 
     1. RELU, CLIP, SIGMOID, HARD_SIGMOID, HARD_SWISH, TANH, LEAKY_RELU, GELU and SWISH are fused; their attributes
@@ -37,7 +39,7 @@ def fuse_activation(model: Model) -> Model:
     2. Refused: a host whose output something else reads or the model gives back, or that has an activation already;
        integers; a SWISH whose alpha is not 1.
     """
-    return rewrite(model, _RULES)
+    apply_rules(editor, _RULES)
 
 
 def _replace(editor: ModelEditor, match: Match) -> Sequence[int] | None:

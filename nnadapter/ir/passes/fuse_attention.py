@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, Operand
 from nnadapter.ir.pattern import Match, OperationPattern, Pattern, constant, either, operand, operation
-from nnadapter.ir.rewrite import Rule, rewrite
+from nnadapter.ir.rewrite import Rule, apply_rules
 from nnadapter.ir.schema import AttributeValue
 
 
-def fuse_attention(model: Model) -> Model:
+@editing
+def fuse_attention(editor: ModelEditor) -> None:
     """Make ATTENTION of what it is made of.
 
     1. MAT_MUL(SOFTMAX(s), value), with s the MAT_MUL of query and transposed key, is ATTENTION. All are of rank 4, with
@@ -25,7 +26,7 @@ def fuse_attention(model: Model) -> Model:
 
     A query that may look at no key gives NaN, as SOFTMAX does (`without_keys`).
     """
-    return rewrite(model, _RULES)
+    apply_rules(editor, _RULES)
 
 
 def _replace(editor: ModelEditor, match: Match) -> Sequence[int] | None:

@@ -7,16 +7,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnadapter.ir.derived import derived
+from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.model import Model, Operation
+from nnadapter.ir.model import Operation
 from nnadapter.ir.operand import Array
 from nnadapter.ir.operations import layouts
 from nnadapter.ir.passes.per_channel import channel_axis, fold, foldable
 from nnadapter.ir.pattern import Match, constant, operand, operation
-from nnadapter.ir.rewrite import Rule, rewrite
+from nnadapter.ir.rewrite import Rule, apply_rules
 
 
-def fuse_batch_normalization(model: Model) -> Model:
+@editing
+def fuse_batch_normalization(editor: ModelEditor) -> None:
     """Remove every BATCH_NORMALIZATION with constant scale, bias, mean and variance.
 
     1. Behind a CONV_2D, CONV_2D_TRANSPOSE or FULLY_CONNECTED with constant filter (and bias), read by nothing else,
@@ -25,7 +27,7 @@ def fuse_batch_normalization(model: Model) -> Model:
     3. Refused: statistics that are not constant; a host with an activation fused to it or whose channels are another
        axis; a result that is not finite in the operand's data type.
     """
-    return rewrite(model, _RULES)
+    apply_rules(editor, _RULES)
 
 
 def _into_host(editor: ModelEditor, match: Match) -> Sequence[int] | None:

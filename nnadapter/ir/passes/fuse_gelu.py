@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import pi, sqrt
 
+from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.model import Model
 from nnadapter.ir.pattern import Match, OperationPattern, Pattern, constant, either, operand, operation
-from nnadapter.ir.rewrite import Replacement, Rule, rewrite
+from nnadapter.ir.rewrite import Replacement, Rule, apply_rules
 
 
-def fuse_gelu(model: Model) -> Model:
+@editing
+def fuse_gelu(editor: ModelEditor) -> None:
     """Make GELU of what it is made of.
 
     1. x * (1 + erf(x / sqrt(2))) / 2 becomes GELU(x; none). The inner division may be a DIV by sqrt(2) or a MUL by its
@@ -21,7 +22,7 @@ def fuse_gelu(model: Model) -> Model:
     3. Products and sums may stand either way round; constants must be right to one unit in the last place.
        Refused: a part that something else reads.
     """
-    return rewrite(model, _RULES)
+    apply_rules(editor, _RULES)
 
 
 def _half(pattern: Pattern) -> tuple[OperationPattern, OperationPattern]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.model import Model
 from nnadapter.ir.pattern import Match, Pattern, constant, either, operand, operation
-from nnadapter.ir.rewrite import Replacement, Rule, rewrite
+from nnadapter.ir.rewrite import Replacement, Rule, apply_rules
 
 
-def fuse_hard_swish(model: Model) -> Model:
+@editing
+def fuse_hard_swish(editor: ModelEditor) -> None:
     """Make HARD_SIGMOID and HARD_SWISH of what they are made of.
 
     1. CLIP(x + 3, 0, 6) / 6 becomes HARD_SIGMOID(x; 1/6, 1/2). The division may be a DIV by 6 or a MUL by 1/6.
@@ -18,7 +19,7 @@ def fuse_hard_swish(model: Model) -> Model:
     3. MUL(x, HARD_SIGMOID(x; alpha, beta)) becomes HARD_SWISH(x; alpha, beta).
     4. Products and sums may stand either way round. Refused: other numbers; a part that something else reads.
     """
-    return rewrite(model, _RULES)
+    apply_rules(editor, _RULES)
 
 
 def _sixth(pattern: Pattern) -> Pattern:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.model import ABSENT, Model
+from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import Array
 from nnadapter.ir.operations.access import integer
 from nnadapter.ir.pattern import Match, OperationPattern, constant, either, operand, operation
-from nnadapter.ir.rewrite import Rule, rewrite
+from nnadapter.ir.rewrite import Rule, apply_rules
 
 
-def fuse_layer_normalization(model: Model) -> Model:
+@editing
+def fuse_layer_normalization(editor: ModelEditor) -> None:
     """Make LAYER_NORMALIZATION of what it is made of.
 
     1. d = SUB(x, REDUCE_MEAN(x)); v = REDUCE_MEAN of d squared (POW by 2, or MUL with itself); d / SQRT(v + epsilon)
@@ -22,7 +24,7 @@ def fuse_layer_normalization(model: Model) -> Model:
     4. Refused: other axes or axes that differ, other constants' shapes, an epsilon that is not one positive number, a
        part that something else reads.
     """
-    return rewrite(model, _RULES)
+    apply_rules(editor, _RULES)
 
 
 def _normalised(editor: ModelEditor, match: Match) -> Sequence[int] | None:

@@ -7,15 +7,17 @@ from types import MappingProxyType
 from typing import Any
 
 from nnadapter.errors import InvalidModelError
+from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.model import Model, Operation
+from nnadapter.ir.model import Operation
 from nnadapter.ir.operand import DataType, Layout, OperandType
 from nnadapter.ir.passes.fuse_activation import FUSABLE
 from nnadapter.ir.pattern import Match, operand, operation
-from nnadapter.ir.rewrite import Rule, rewrite
+from nnadapter.ir.rewrite import Rule, apply_rules
 
 
-def fuse_pad(model: Model) -> Model:
+@editing
+def fuse_pad(editor: ModelEditor) -> None:
     """Fold a PAD by a constant into the pads of the convolution or pooling behind it.
 
     1. CONV_2D, behind a PAD by 0: the pads are added.
@@ -28,7 +30,7 @@ def fuse_pad(model: Model) -> Model:
        pooling with dilations, whose windows may see nothing but padding, or with `ceil_mode`, whose count of windows
        follows from the pads; quantised operands; a PAD that something else reads.
     """
-    return rewrite(model, _RULES)
+    apply_rules(editor, _RULES)
 
 
 def _replace(editor: ModelEditor, match: Match) -> Sequence[int] | None:

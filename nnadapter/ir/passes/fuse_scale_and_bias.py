@@ -7,15 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnadapter.ir.derived import derived
+from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
 from nnadapter.ir.passes.per_channel import channel_axis, fold, foldable
 from nnadapter.ir.pattern import Match, constant, operation
-from nnadapter.ir.rewrite import Replacement, Rule, rewrite
+from nnadapter.ir.rewrite import Replacement, Rule, apply_rules
 
 
-def fuse_scale_and_bias(model: Model) -> Model:
+@editing
+def fuse_scale_and_bias(editor: ModelEditor) -> None:
     """Fold MUL, ADD and SUB by a constant into the filter and bias of the operation before them.
 
     1. That operation is a CONV_2D, CONV_2D_TRANSPOSE or FULLY_CONNECTED with constant filter (and bias), or a
@@ -26,7 +27,7 @@ def fuse_scale_and_bias(model: Model) -> Model:
     3. MUL scales filter and bias, ADD and SUB (either way round) move the bias; in float64, rounded once for each.
     4. Refused: DIV, which would round differently; an activation in between; a result that is not finite.
     """
-    return rewrite(model, _RULES)
+    apply_rules(editor, _RULES)
 
 
 def _folded(scale: float | None, shift: float | None) -> Replacement:

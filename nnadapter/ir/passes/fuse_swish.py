@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.model import Model
 from nnadapter.ir.pattern import Match, constant, operand, operation
-from nnadapter.ir.rewrite import Rule, rewrite
+from nnadapter.ir.rewrite import Rule, apply_rules
 
 
-def fuse_swish(model: Model) -> Model:
+@editing
+def fuse_swish(editor: ModelEditor) -> None:
     """Make SWISH of a value times its own sigmoid.
 
     1. MUL(x, SIGMOID(x)), either way round, becomes SWISH(x).
     2. MUL(x, SIGMOID(MUL(x, a))) with one constant number a becomes SWISH(x; alpha = a).
     3. Refused: a sigmoid that something else reads as well.
     """
-    return rewrite(model, _RULES)
+    apply_rules(editor, _RULES)
 
 
 def _replace(editor: ModelEditor, match: Match) -> Sequence[int] | None:

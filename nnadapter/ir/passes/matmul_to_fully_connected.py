@@ -6,26 +6,29 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
 from nnadapter.ir.pattern import Match, constant, operand, operation
-from nnadapter.ir.rewrite import Rule, rewrite
+from nnadapter.ir.rewrite import Rule, apply_rules
 
 
-def matmul_to_fully_connected(model: Model) -> Model:
+@editing
+def matmul_to_fully_connected(editor: ModelEditor) -> None:
     """Make FULLY_CONNECTED of every MAT_MUL whose right-hand side is a constant matrix.
 
     1. The constant [K, N] is transposed to the weight [N, K]; with `transpose_y` it is that already. Several products
        with one constant share one weight.
     2. Refused: integers, a left-hand side of rank 0 or 1 or with `transpose_x`, a constant of another rank than 2.
     """
-    return rewrite(model, _RULES)
+    apply_rules(editor, _RULES)
 
 
 def _replace(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     old = editor.operation(match.anchor)
     weight = match.operands["y"]
+    if editor.type_of(weight).rank != 2:
+        return None
     if not old.attributes["transpose_y"]:
         weight = editor.derived(weight, f"{editor.operand(weight).name}.transposed", _transposed)
     fused = {name: old.attributes[name] for name in ("fuse_code", "fuse_parameters")}
@@ -41,7 +44,7 @@ _RULES = (
         operation(
             "MAT_MUL",
             operand("x", when=lambda found: found.type.dtype.is_floating and found.type.rank >= 2),
-            constant("y", when=lambda value: value.ndim == 2),
+            constant("y"),
             transpose_x=False,
             fuse_code=lambda _: True,
         ),

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.model import ABSENT, Operation
 from nnadapter.ir.operations.quantisation import MOVERS, REALS, TABULATED
 
 
-def quantised_to_real(model: Model) -> Model:
+@editing
+def quantised_to_real(editor: ModelEditor) -> None:
     """Spell out operations of reals on quantised operands: DEQUANTIZE, the operation in float32, QUANTIZE.
 
     1. An operation of `REALS` whose inputs and result are quantised is spelled out; results are the same bit by bit.
     2. Refused: functions of one variable, which a table does better; products, which are exact on integers; CONCAT of
        parts that are quantised as the result is, which only moves them.
     """
-    editor = ModelEditor(model)
-    for index in editor.sweep():
+    for index in editor.sweep(_SPELLED_OUT):
         operation = editor.operation(index)
-        if operation.type in REALS - TABULATED and _computes_reals(editor, operation):
+        if _computes_reals(editor, operation):
             _spell_out(editor, index, operation)
-    return editor.finish()
+
+
+_SPELLED_OUT = REALS - TABULATED
 
 
 def _computes_reals(editor: ModelEditor, operation: Operation) -> bool:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.model import Model
 
 
-def remove_dead(model: Model) -> Model:
+@editing
+def remove_dead(editor: ModelEditor) -> None:
     """Remove what does not reach a model output.
 
     1. An operation goes if none of its outputs is a model output or read by an operation that stays.
     2. Operands that are left without a reader go with it. Model inputs stay, read or not.
     """
-    live = set(model.outputs)
+    live = set(editor.outputs)
     dead = []
-    for index in range(len(model.operations) - 1, -1, -1):
-        operation = model.operations[index]
+    for index in reversed(editor.order()):
+        operation = editor.operation(index)
         if live.isdisjoint(operation.outputs):
             dead.append(index)
         else:
             live.update(operation.inputs)
-    if not dead:
-        return model
-    editor = ModelEditor(model)
-    editor.remove(dead)
-    return editor.finish()
+    if dead:
+        editor.remove(dead)

@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.model import Model, Operation
+from nnadapter.ir.model import Operation
 from nnadapter.ir.operand import Array
 from nnadapter.ir.passes.bypassing import bypass
 from nnadapter.ir.traced_arrays import decided
 
 
-def remove_identities(model: Model) -> Model:
+@editing
+def remove_identities(editor: ModelEditor) -> None:
     """Bypass operations that change nothing; copies, casts, reshapes and transposes are left to `simplify`.
 
     1. MUL and DIV by 1, ADD and SUB of 0, POW by 1: the number is a constant of any shape that adds no axis and
@@ -25,18 +27,13 @@ def remove_identities(model: Model) -> Model:
        before it is a model input, a constant or another output; a quantised number. Applied again, it finds nothing
        more.
     """
-    if not any(operation.type in _HANDLERS for operation in model.operations):
-        return model
-    editor = ModelEditor(model)
-    for index in editor.sweep():
+    for index in editor.sweep(_HANDLERS.keys()):
         operation = editor.operation(index)
-        handler = _HANDLERS.get(operation.type)
-        if handler is None or operation.attributes.get("fuse_code", "none") != "none":
+        if operation.attributes.get("fuse_code", "none") != "none":
             continue
-        position = handler(editor, operation)
+        position = _HANDLERS[operation.type](editor, operation)
         if position is not None and _is_same_size(editor, operation, operation.inputs[position]):
             bypass(editor, (index,), operation.inputs[position])
-    return editor.finish()
 
 
 def _is_same_size(editor: ModelEditor, operation: Operation, source: int) -> bool:

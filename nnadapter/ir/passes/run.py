@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeVar
 
 from nnadapter.errors import InvalidModelError, InvalidOptionError, PassError
+from nnadapter.ir.editing import edit_of
+from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import Model
 from nnadapter.ir.names import close_names
 from nnadapter.ir.passes.cancel_transposes import cancel_transposes
@@ -29,8 +32,12 @@ from nnadapter.ir.passes.remove_identities import remove_identities
 from nnadapter.ir.passes.simplify import simplify
 from nnadapter.ir.passes.symmetric_to_asymmetric import symmetric_to_asymmetric
 
+_Given = TypeVar("_Given")
+_Made = TypeVar("_Made")
 Pass = Callable[[Model], Model]
-"""A transformation: the same object if nothing changed, else a new model with the same inputs and outputs."""
+"""A transformation: the same object if nothing changed, else a new model with the same inputs and outputs.
+
+Those that are made by `ir.editing.editing` edit a model that others edited before, so that it is made once for all."""
 
 Observer = Callable[[str, Model, Model], None]
 """Called after each pass with its name, the model before and the model after."""
@@ -74,7 +81,7 @@ def run_passes(
     *,
     own: Mapping[str, Pass] = MappingProxyType({}),
 ) -> Model:
-    """Apply passes in the given order.
+    """Apply passes in the given order; those that edit share an editor, unless somebody looks at every step.
 
     Args:
         model: left as it is.
@@ -88,26 +95,38 @@ def run_passes(
         InvalidOptionError: there is no pass of that name.
         PassError: a pass made something that is no sound model, or no model.
     """
-    known = {**PASSES, **own}
-    for name, function in [_named(each, known) for each in passes]:
+    editor = None
+    for name, function in [_named(each, own) for each in passes]:
+        edit = edit_of(function) if check is None else None
+        if edit is not None:
+            editor = editor or ModelEditor(model)
+            _told(name, edit, editor)
+            continue
+        if editor is not None:
+            model, editor = editor.finish(), None
         after = _applied(name, function, model)
         if check is not None:
             check(name, model, after)
         model = after
-    return model
+    return model if editor is None else editor.finish()
 
 
 def _applied(name: str, function: Pass, model: Model) -> Model:
-    try:
-        after = function(model)
-    except InvalidModelError as error:
-        raise PassError(f"pass {name!r} failed: {error}", name=name) from error
+    after = _told(name, function, model)
     if not isinstance(after, Model):
         raise PassError(
             f"pass {name!r} returned {type(after).__name__}, expected a Model, the same one if nothing changed",
             name=name,
         )
     return after
+
+
+def _told(name: str, function: Callable[[_Given], _Made], given: _Given) -> _Made:
+    """What a function makes of something; what it finds wrong is told with the pass's name."""
+    try:
+        return function(given)
+    except InvalidModelError as error:
+        raise PassError(f"pass {name!r} failed: {error}", name=name) from error
 
 
 def all_of(*observers: Observer) -> Observer:
@@ -120,9 +139,10 @@ def all_of(*observers: Observer) -> Observer:
     return observe
 
 
-def _named(each: str | Pass, known: Mapping[str, Pass]) -> tuple[str, Pass]:
+def _named(each: str | Pass, own: Mapping[str, Pass]) -> tuple[str, Pass]:
     if not isinstance(each, str):
         return getattr(each, "__name__", repr(each)), each
-    if each not in known:
-        raise InvalidOptionError(f"there is no pass {each!r}; {close_names(each, known)}")
-    return each, known[each]
+    function = own.get(each) or PASSES.get(each)
+    if function is None:
+        raise InvalidOptionError(f"there is no pass {each!r}; {close_names(each, {**PASSES, **own})}")
+    return each, function

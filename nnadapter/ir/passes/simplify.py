@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.model import Model
 from nnadapter.ir.passes.bypassing import bypass
 
 
-def simplify(model: Model) -> Model:
+@editing
+def simplify(editor: ModelEditor) -> None:
     """Bypass and merge operations that only copy, reshape, transpose or cast.
 
     1. ASSIGN, CAST to the type that is there, RESHAPE to the dimensions that are there and TRANSPOSE by the identity
@@ -22,12 +23,8 @@ def simplify(model: Model) -> Model:
     5. Refused: an operation that gives a model output its name, where the operand before it is a model input, a
        constant or another output; one that changes the layout; one whose nodes nothing else could stand for.
     """
-    editor = ModelEditor(model)
-    for index in editor.sweep():
-        handler = _HANDLERS.get(editor.operation(index).type)
-        if handler is not None:
-            handler(editor, index)
-    return editor.finish()
+    for index in editor.sweep(_HANDLERS.keys()):
+        _HANDLERS[editor.operation(index).type](editor, index)
 
 
 def _copy(editor: ModelEditor, index: int) -> None:

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from nnadapter.drivers.fake_npu.lowering import PASSES as DEVICE_PASSES
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.passes import PASSES, check_numbers, run_passes
+from nnadapter.ir.structure import constants, numbers
 from nnadapter.ir.text import to_text
 from nnadapter.ir.verify import verify
 from nnadapter.testing.interpreter.interpret import interpret
-from tests.ir.passes.program import Program, check, random
+from tests.ir.passes.program import Program, border, check, random
 
 TOLERANCES = {"float64": 1e-9, "float32": 2e-4, "float16": 1e-1}
 STEP_TOLERANCES = {DataType(dtype): 5 * tolerance for dtype, tolerance in TOLERANCES.items()}
@@ -155,7 +156,7 @@ def pad(draw, program, x):
     )
 
 
-def constants(draw, program, x):
+def of_constants(draw, program, x):
     """An operand that could be computed now."""
     value = program(draw(st.sampled_from(["ASSIGN", "TANH"])), constant(draw, program, program.dimensions(x)[-1]))
     return program("ADD", x, program("RESHAPE", value, shape=(1, program.dimensions(x)[-1])))
@@ -189,7 +190,7 @@ def rank(draw, program, x):
 STEPS = [
     *(convolution, convolution, batch_normalization, scale, scale, activation, product),
     *(gelu, hard_swish, swish, layer_normalization, addition, movement, movement),
-    *(pad, constants, twice, nothing, rank),
+    *(pad, of_constants, twice, nothing, rank),
 ]
 
 
@@ -237,3 +238,14 @@ def test_every_step_computes_the_same(model, order):
 def test_what_is_done_is_done(name, model):
     once = PASSES[name](model)
     assert to_text(PASSES[name](once)) == to_text(once)
+
+
+@settings(max_examples=100, deadline=None)
+@given(models(), ORDERS)
+def test_an_editor_for_all_passes_makes_what_one_for_each_makes(model, order):
+    together, apart = run_passes(model, order), run_passes(model, order, lambda name, before, after: None)
+    assert together.structure == apart.structure and numbers(together) == numbers(apart)
+    assert border(together) == border(apart)
+    assert [each.origins for each in together.operations] == [each.origins for each in apart.operations]
+    for one, other in zip(constants(together), constants(apart), strict=True):
+        np.testing.assert_array_equal(one, other)

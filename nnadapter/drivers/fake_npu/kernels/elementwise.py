@@ -15,10 +15,10 @@ from nnadapter.drivers.fake_npu.kernels.kernel import Call, Finish, Kernel, Run,
 from nnadapter.ir.operand import Array
 
 
-def activation_scratch(activation: Activation, result: TensorType) -> tuple[TensorType, ...]:
+def activation_scratch(function: str, result: TensorType) -> tuple[TensorType, ...]:
     """Temporaries that an activation needs on a result of that type: one block each."""
-    block = TensorType(result.dtype, (min(result.size, BLOCK_ELEMENTS),))
-    return (block,) * FUNCTIONS[activation.function].temporaries
+    count = FUNCTIONS[function].temporaries
+    return (TensorType(result.dtype, (min(result.size, BLOCK_ELEMENTS),)),) * count if count else ()
 
 
 def bind_activation(activation: Activation, temporaries: Sequence[Array]) -> Finish:
@@ -51,7 +51,7 @@ def _over_blocks(function: Function, x: Array, out: Array, temporaries: Sequence
 def _unary_scratch(
     inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
 ) -> tuple[TensorType, ...]:
-    return activation_scratch(Activation(parameters["function"]), outputs[0])
+    return activation_scratch(parameters["function"], outputs[0])
 
 
 def _divide(x: Array, y: Array, out: Array) -> None:

@@ -18,10 +18,11 @@ Lower = Callable[[Emitter, Operation], None]
 
 def activation_of(operation: Operation) -> Activation | None:
     """The activation that the operation's fuse code names, or None."""
-    attributes: dict[str, Any] = dict(operation.attributes)
-    if attributes["fuse_code"] == "none":
+    code: Any = operation.attributes["fuse_code"]
+    if code == "none":
         return None
-    return Activation(attributes["fuse_code"], tuple(attributes["fuse_parameters"]))
+    parameters: Any = operation.attributes["fuse_parameters"]
+    return Activation(code, tuple(parameters))
 
 
 def direct(kernel: str, *parameters: str) -> Lower:

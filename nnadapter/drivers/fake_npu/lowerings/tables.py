@@ -22,7 +22,8 @@ def by_table(plain: Lower) -> Lower:
     """A look-up where input and result are quantised, else `plain`."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
-        source, result = (emitter.model.operands[index].type for index in (operation.inputs[0], operation.outputs[0]))
+        operands = emitter.model.operands
+        source, result = operands[operation.inputs[0]].type, operands[operation.outputs[0]].type
         if source.quantisation is None or result.quantisation is None:
             plain(emitter, operation)
             return

@@ -1,0 +1,94 @@
+"""Passes written as edits: what they are called with, and that sharing an editor shows in nothing but the time."""
+
+from functools import partial
+
+import pytest
+
+from nnadapter.errors import InvalidModelError, PassError
+from nnadapter.ir.editing import EditingPass, edit_of, editing
+from nnadapter.ir.editor import ModelEditor
+from nnadapter.ir.passes import PASSES, fold_constants, run_passes
+from tests.ir.passes.program import Program, types
+
+
+@editing
+def replace_all(editor, *, old="RELU", new="TANH"):
+    """Replace one type by another."""
+    for index in editor.sweep({old}):
+        editor.replace((index,), editor.add_operation(new, editor.operation(index).inputs, origins=(index,)))
+
+
+def model_of(*steps):
+    program = Program(x=(2, 3))
+    x = program.x
+    for step in steps:
+        x = program(step, x)
+    return program.finish(x)
+
+
+def test_an_editing_pass_goes_from_model_to_model():
+    model = model_of("RELU", "EXP", "RELU")
+    assert types(replace_all(model)) == ["TANH", "EXP", "TANH"]
+    assert replace_all(model, old="SIN") is model
+    assert replace_all.__name__ == "replace_all" and replace_all.__doc__ == "Replace one type by another."
+
+
+def test_parameters_come_before_and_with_the_editor():
+    editor = ModelEditor(model_of("SIN", "RELU"))
+    edit = edit_of(partial(partial(replace_all, old="SIN"), new="COS"))
+    assert edit is not None
+    edit(editor)
+    assert types(editor.finish()) == ["COS", "RELU"]
+
+
+@pytest.mark.parametrize("function", [lambda model: model, partial(print), PASSES["cancel_transposes"]])
+def test_other_passes_have_no_edit(function):
+    assert edit_of(function) is None
+
+
+@pytest.fixture
+def editors(monkeypatch):
+    """Models that editors were made of while passes ran."""
+    made = []
+    monkeypatch.setattr(
+        "nnadapter.ir.passes.run.ModelEditor", lambda model: made.append(types(model)) or ModelEditor(model)
+    )
+    return made
+
+
+def test_passes_that_follow_one_another_share_an_editor(editors):
+    back = partial(replace_all, old="TANH", new="RELU")
+    after = run_passes(model_of("RELU", "EXP"), [replace_all, "fold_constants", back, replace_all, "simplify"])
+    assert types(after) == ["TANH", "EXP"]
+    assert editors == [["RELU", "EXP"]]
+
+
+def test_a_pass_from_model_to_model_sees_what_was_edited(editors):
+    seen = []
+
+    def look(model):
+        seen.append(types(model))
+        return model
+
+    assert types(run_passes(model_of("RELU"), [replace_all, look, "simplify"])) == ["TANH"]
+    assert seen == [["TANH"]] and editors == [["RELU"], ["TANH"]]
+
+
+def test_whoever_looks_sees_every_step():
+    seen = []
+    back = partial(replace_all, old="TANH", new="RELU")
+    run_passes(model_of("RELU"), [replace_all, back], lambda name, old, new: seen.append((types(old), types(new))))
+    assert seen == [(["RELU"], ["TANH"]), (["TANH"], ["RELU"])]
+
+
+def test_an_edit_that_fails_is_told_with_its_name():
+    @editing
+    def wrong(editor):
+        raise InvalidModelError("nothing fits")
+
+    with pytest.raises(PassError, match="pass 'wrong' failed: nothing fits"):
+        run_passes(model_of("RELU"), [wrong])
+
+
+def test_the_kit_has_editing_passes():
+    assert isinstance(fold_constants, EditingPass) and isinstance(PASSES["fuse_activation"], EditingPass)
