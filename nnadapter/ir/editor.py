@@ -275,14 +275,7 @@ class ModelEditor:
         return Model(
             tuple(map(self._operands.__getitem__, kept)),
             tuple(
-                Operation(
-                    each.type,
-                    tuple(map(number, each.inputs)),
-                    tuple(map(number, each.outputs)),
-                    each.attributes,
-                    each.origins if origins is None else flattened(origins),
-                )
-                for each, origins in operations
+                each.renumbered(number, None if origins is None else flattened(origins)) for each, origins in operations
             ),
             tuple(new[operand] for operand in self.model.inputs),
             tuple(new[operand] for operand in outputs),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain, pairwise
 
-from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import Lifetime, Operand
 
 
@@ -33,16 +33,7 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
     place = position.__getitem__
     part = Model(
         tuple(_placed(model.operands[index], index in given, index in wanted) for index in kept),
-        tuple(
-            Operation(
-                each.type,
-                tuple(map(place, each.inputs)),
-                tuple(map(place, each.outputs)),
-                each.attributes,
-                each.origins,
-            )
-            for each in chosen
-        ),
+        tuple(each.renumbered(place) for each in chosen),
         tuple(map(place, inputs)),
         tuple(map(place, outputs)),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -28,6 +28,16 @@ class Operation:
     """Every attribute of the schema, defaults filled in."""
     origins: tuple[str, ...] = ()
     """Names of the ONNX nodes that it stands for, the one that gave it its place first."""
+
+    def renumbered(self, number: Callable[[int], int], origins: tuple[str, ...] | None = None) -> Operation:
+        """The same operation on operands of other numbers; it stands for other nodes if `origins` are given."""
+        return Operation(
+            self.type,
+            tuple(map(number, self.inputs)),
+            tuple(map(number, self.outputs)),
+            self.attributes,
+            self.origins if origins is None else origins,
+        )
 
 
 class Structure:

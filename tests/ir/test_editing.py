@@ -8,7 +8,7 @@ from nnadapter.errors import InvalidModelError, PassError
 from nnadapter.ir.editing import EditingPass, edit_of, editing
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.passes import PASSES, fold_constants, run_passes
-from tests.ir.passes.program import Program, types
+from tests.ir.passes.program import chain, types
 
 
 @editing
@@ -18,23 +18,15 @@ def replace_all(editor, *, old="RELU", new="TANH"):
         editor.replace((index,), editor.add_operation(new, editor.operation(index).inputs, origins=(index,)))
 
 
-def model_of(*steps):
-    program = Program(x=(2, 3))
-    x = program.x
-    for step in steps:
-        x = program(step, x)
-    return program.finish(x)
-
-
 def test_an_editing_pass_goes_from_model_to_model():
-    model = model_of("RELU", "EXP", "RELU")
+    model = chain("RELU", "EXP", "RELU")
     assert types(replace_all(model)) == ["TANH", "EXP", "TANH"]
     assert replace_all(model, old="SIN") is model
     assert replace_all.__name__ == "replace_all" and replace_all.__doc__ == "Replace one type by another."
 
 
 def test_parameters_come_before_and_with_the_editor():
-    editor = ModelEditor(model_of("SIN", "RELU"))
+    editor = ModelEditor(chain("SIN", "RELU"))
     edit = edit_of(partial(partial(replace_all, old="SIN"), new="COS"))
     assert edit is not None
     edit(editor)
@@ -58,7 +50,7 @@ def editors(monkeypatch):
 
 def test_passes_that_follow_one_another_share_an_editor(editors):
     back = partial(replace_all, old="TANH", new="RELU")
-    after = run_passes(model_of("RELU", "EXP"), [replace_all, "fold_constants", back, replace_all, "simplify"])
+    after = run_passes(chain("RELU", "EXP"), [replace_all, "fold_constants", back, replace_all, "simplify"])
     assert types(after) == ["TANH", "EXP"]
     assert editors == [["RELU", "EXP"]]
 
@@ -70,14 +62,14 @@ def test_a_pass_from_model_to_model_sees_what_was_edited(editors):
         seen.append(types(model))
         return model
 
-    assert types(run_passes(model_of("RELU"), [replace_all, look, "simplify"])) == ["TANH"]
+    assert types(run_passes(chain("RELU"), [replace_all, look, "simplify"])) == ["TANH"]
     assert seen == [["TANH"]] and editors == [["RELU"], ["TANH"]]
 
 
 def test_whoever_looks_sees_every_step():
     seen = []
     back = partial(replace_all, old="TANH", new="RELU")
-    run_passes(model_of("RELU"), [replace_all, back], lambda name, old, new: seen.append((types(old), types(new))))
+    run_passes(chain("RELU"), [replace_all, back], lambda name, old, new: seen.append((types(old), types(new))))
     assert seen == [(["RELU"], ["TANH"]), (["TANH"], ["RELU"])]
 
 
@@ -87,7 +79,7 @@ def test_an_edit_that_fails_is_told_with_its_name():
         raise InvalidModelError("nothing fits")
 
     with pytest.raises(PassError, match="pass 'wrong' failed: nothing fits"):
-        run_passes(model_of("RELU"), [wrong])
+        run_passes(chain("RELU"), [wrong])
 
 
 def test_the_kit_has_editing_passes():

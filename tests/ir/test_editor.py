@@ -1,6 +1,6 @@
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.verify import verify
-from tests.ir.passes.program import Program
+from tests.ir.passes.program import Program, chain
 
 
 def test_a_new_operation_reads_the_end_of_a_chain_of_substitutions():
@@ -16,14 +16,6 @@ def test_a_new_operation_reads_the_end_of_a_chain_of_substitutions():
     assert editor.operation(editor.producer(made)).inputs == (first,)
     assert editor.consumers(first).keys() >= {editor.producer(made)}
     verify(editor.finish())
-
-
-def chain(*steps):
-    program = Program(x=(2, 3))
-    x = program.x
-    for step in steps:
-        x = program(step, x)
-    return program.finish(x)
 
 
 def test_a_sweep_stops_at_the_types_that_it_is_for():

@@ -45,6 +45,15 @@ class Program:
         return self.builder.add_constant(f"c{self.count}", value)
 
 
+def chain(*steps):
+    """A model of operations of one input, each on the result of the one before it."""
+    program = Program(x=(2, 3))
+    x = program.x
+    for step in steps:
+        x = program(step, x)
+    return program.finish(x)
+
+
 def random(seed, *dimensions):
     """Standard normal float32."""
     return np.random.default_rng(seed).standard_normal(dimensions).astype(np.float32)
