@@ -81,7 +81,7 @@ def _groups(report: PartitionReport) -> Iterator[str]:
         groups = Counter([(node.segment, node.runs_as) for node in said if node.runs_as != NO_OPERATION])
         if groups:
             (((_, largest), members),) = groups.most_common(1)
-            fused = f"fused into {len(groups)}, most of them ({members}) into {largest}"
+            fused = f"fused into {count(len(groups), 'group')}, the largest ({count(members, 'node')}): {largest}"
             text = fused if members > 1 else "none fused"
             yield from wrapped(f"{device}: {count(len(said), 'node')}, {text}", " " * 11)
         by_kernel = [f"{node.runs_as} ({node.name})" for node in said if node.runs_as.startswith(KERNEL)]
