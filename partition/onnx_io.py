@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from partition.graph import Graph, GraphError, Node, Value
 from partition.onnx_nodes import FunctionKey, captured_names, key_of, needed_functions, plain_domain
@@ -54,16 +54,21 @@ def read_nodes(
     """
     called = node_names(model) if names is None else names
     return tuple(
-        Node(
-            name,
-            node.op_type,
-            plain_domain(node.domain),
-            tuple(node.input),
-            tuple(node.output),
-            tuple(captured_names(node)) if node.attribute else (),
-            (name,) if origins is None else origins[index],
-        )
+        node_of(node, name, None if origins is None else origins[index])
         for index, (name, node) in enumerate(zip(called, model.graph.node, strict=True))
+    )
+
+
+def node_of(proto: NodeProto, name: str, origins: tuple[str, ...] | None = None) -> Node:
+    """Return a node of that name; without `origins` it stands for itself."""
+    return Node(
+        name,
+        proto.op_type,
+        plain_domain(proto.domain),
+        tuple(proto.input),
+        tuple(proto.output),
+        tuple(captured_names(proto)) if proto.attribute else (),
+        (name,) if origins is None else origins,
     )
 
 

@@ -79,7 +79,7 @@ def report(
             f"format {form} shows no differences; take text, json, md or html", param_hint="--diff"
         )
     before = read_report(old) if old is not None else None
-    with progress("placing"), prints_to_stderr():
+    with prints_to_stderr(), progress("placing"):
         found = nnadapter.partition_report(model, devices=on, input_shapes=shapes, options=chosen, save_plan=save_plan)
     gates = Gates(min_coverage=min_coverage, max_segments=max_segments, max_latency_seconds=max_latency)
     broken = broken_gates(found, gates)

@@ -11,7 +11,7 @@ import onnx
 import onnx.defs
 
 from partition.graph import Node
-from partition.onnx_nodes import plain_domain
+from partition.onnx_io import node_of
 
 _INTERNAL = "__"
 """Attributes whose names begin so are anybody's own; ONNX's checker passes them over."""
@@ -62,8 +62,7 @@ def contradiction_of(proto: onnx.NodeProto, since_version: int, node: Node | Non
     """
     if not since_version:
         return ""
-    if node is None:
-        node = Node("", proto.op_type, plain_domain(proto.domain), tuple(proto.input), tuple(proto.output))
+    node = node_of(proto, proto.name) if node is None else node
     inputs = node.inputs
     absent = tuple(position for position, name in enumerate(inputs) if not name) if "" in inputs else ()
     stated = tuple((attribute.name, attribute.type) for attribute in proto.attribute)

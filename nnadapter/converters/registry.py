@@ -19,7 +19,7 @@ from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.node_schema import contradiction_of
 from partition.graph import Node
-from partition.onnx_nodes import plain_domain
+from partition.onnx_io import node_of
 
 Converter = Callable[[ConversionContext, OnnxNode], None]
 """Adds a node's operations to the context, or raises Refusal."""
@@ -106,8 +106,7 @@ def read_node(proto: onnx.NodeProto, name: str, since_version: int, node: Node |
         since_version: its schema version, 0 if it has none.
         node: the same node of that graph, where it has been read already: then only attributes are read.
     """
-    if node is None:
-        node = Node(name, proto.op_type, plain_domain(proto.domain), tuple(proto.input), tuple(proto.output))
+    node = node_of(proto, name) if node is None else node
     attributes = {attribute.name: _value(attribute) for attribute in proto.attribute}
     return OnnxNode(
         name,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, update_wrapper
+from inspect import Parameter, signature
 from typing import Any, Concatenate, Generic, ParamSpec
 
 from nnadapter.ir.editor import ModelEditor
@@ -25,6 +26,18 @@ class EditingPass(Generic[Parameters]):
         self.edit = edit
         """The function that it is made of."""
         update_wrapper(self, edit)
+        given = signature(edit)
+        model = Parameter("model", Parameter.POSITIONAL_OR_KEYWORD, annotation="Model")
+        named = [model, *list(given.parameters.values())[1:]]
+        self.__signature__ = given.replace(parameters=named, return_annotation="Model")
+
+    def __repr__(self) -> str:
+        """Its name."""
+        return f"<pass {getattr(self.edit, '__name__', self.edit)}>"
+
+    def __reduce__(self) -> str:
+        """The name that it has in its module: pickled by that, as functions are."""
+        return self.edit.__qualname__
 
     def __call__(self, model: Model, *arguments: Parameters.args, **keywords: Parameters.kwargs) -> Model:
         """The edited model, or the same one if nothing was changed."""

@@ -14,6 +14,7 @@ from itertools import chain, repeat
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.derived import derived
+from nnadapter.ir.inferences import inferred
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import (
     Array,
@@ -26,12 +27,9 @@ from nnadapter.ir.operand import (
     dtype_name,
     freeze,
 )
-from nnadapter.ir.operations import schema_of
 from nnadapter.ir.origins import Origins, flattened
-from nnadapter.ir.quantised import result_types
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.traced_arrays import applied
-from nnadapter.ir.verify import check_attributes, check_inputs
 
 
 class ModelEditor:
@@ -54,6 +52,10 @@ class ModelEditor:
         """Nothing was placed or removed since."""
         self._placed: dict[int, list[int]] = {}
         """Operations that were added, by the place in the sequence that they stand before."""
+        self._place_of: dict[int, int] = {}
+        """The place of each of them."""
+        self._places: Mapping[int, int] | None = None
+        """The place in the sequence of each operation in it; None where nobody has asked."""
         self._position = 0
         self._alias: dict[int, int] = {}
         self._stale: set[int] = set()
@@ -75,7 +77,8 @@ class ModelEditor:
             return
         self._name_results()
         if not self._is_settled:
-            self._sequence, self._placed, self._is_settled = self.order(), {}, True
+            self._sequence, self._is_settled = self.order(), True
+            self._placed, self._place_of, self._places = {}, {}, None
         sequence = self._sequence
         operations = self._operations
         for self._position, index in enumerate(sequence):
@@ -85,7 +88,10 @@ class ModelEditor:
         self._position = len(sequence)
 
     def order(self) -> Sequence[int]:
-        """The numbers of the operations that are there, in an order in which they can run."""
+        """The numbers of the operations that are there, in an order in which they can run, to look at them.
+
+        Whoever adds operations goes through a `sweep`, which says where they stand.
+        """
         if self._is_settled:
             return self._sequence
         operations = self._operations
@@ -118,6 +124,10 @@ class ModelEditor:
     def consumers(self, operand: int) -> Mapping[int, None]:
         """The operations that read the operand, as the keys."""
         return self._readers(operand)
+
+    def first_reader(self, operand: int) -> int | None:
+        """The first operation in the order that reads the operand; None if none does."""
+        return min(self._readers(operand), key=self._place, default=None)
 
     def reader_count(self, operand: int) -> int:
         """How many operations read the operand."""
@@ -177,12 +187,9 @@ class ModelEditor:
         Raises:
             InvalidModelError: unknown type, inputs or attributes that do not fit the schema.
         """
-        schema = schema_of(type_)
         read = tuple(map(self._resolved, inputs))
         types = tuple(None if index == ABSENT else self._operands[index].type for index in read)
-        check_inputs(schema, types)
-        complete = check_attributes(schema, attributes or {})
-        results = result_types(schema, types, complete, quantised)
+        complete, results = inferred(type_, types, attributes or {}, quantised)
         made = tuple(map(self._add_result, results, chain(map(self._unique, names), repeat(""))))
         index = len(self._operations)
         operation = Operation(type_, read, made, complete)
@@ -191,6 +198,7 @@ class ModelEditor:
             self.types |= {type_}
         self._origins[index] = tuple(map(self._origins_of, origins))
         self._placed.setdefault(self._position, []).append(index)
+        self._place_of[index] = self._position
         self._producer.update(dict.fromkeys(made, index))
         self._read(index, operation)
         self._is_settled, self.changed = False, True
@@ -302,6 +310,14 @@ class ModelEditor:
             merged.append(index)
         merged += self._placed.get(len(self._sequence), ())
         return merged
+
+    def _place(self, index: int) -> tuple[int, bool, int]:
+        """What operations are in order by."""
+        if index in self._place_of:
+            return self._place_of[index], False, index
+        if self._places is None:
+            self._places = {each: place for place, each in enumerate(self._sequence)}
+        return self._places[index], True, index
 
     def _origins_of(self, index: int) -> Origins:
         found = self._origins.get(index)

@@ -22,6 +22,19 @@ _COMPARED = frozenset({str, int, bool})
 """Kinds of attributes that are the same if they are equal and of one kind; 0.0 and -0.0 are not."""
 
 
+def inferred(
+    type_: str,
+    types: Sequence[OperandType | None],
+    attributes: Mapping[str, AttributeValue],
+    quantised: Sequence[QuantisedType | None] = (),
+) -> Inferred:
+    """Check an operation against the schema; see `Inferences.of`, which remembers."""
+    schema = schema_of(type_)
+    check_inputs(schema, types)
+    complete = check_attributes(schema, attributes)
+    return complete, result_types(schema, types, complete, quantised)
+
+
 class Inferences:
     """Checks operations against the schema and infers their results, each kind of operation once."""
 
@@ -53,10 +66,8 @@ class Inferences:
         known = self._known.get(key) if key is not None else None
         if known is not None:
             return {**known[0]}, known[1]
-        schema = schema_of(type_)
-        check_inputs(schema, types)
-        complete = check_attributes(schema, attributes)
-        results = tuple(map(self.shared, result_types(schema, types, complete, quantised)))
+        complete, made = inferred(type_, types, attributes, quantised)
+        results = tuple(map(self.shared, made))
         if key is not None and all(id(each) in self._shared for each in (*types, *results) if each is not None):
             self._known[key] = {**complete}, results
         return complete, results

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import Model
@@ -17,6 +16,10 @@ Refuse before adding anything. Give the new operations `origins=match.operations
 """
 
 
+_MOST_KNOWN = 256
+"""Answers that a rule remembers."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
     """A pattern and what comes in its place."""
@@ -25,14 +28,21 @@ class Rule:
     replacement: Replacement
     required: frozenset[frozenset[str]] = field(init=False)
     """Sets of operation types, one of each of which a model must have; see `required_types`."""
+    _known: dict[frozenset[str], bool] = field(init=False, repr=False, default_factory=dict)
+    """What was answered, by the types of a model: many models, such as the segments of one, have the same."""
 
     def __post_init__(self) -> None:
         """Work out what a model must have."""
         object.__setattr__(self, "required", required_types(self.pattern))
 
-    def may_apply(self, types: Set[str]) -> bool:
+    def may_apply(self, types: frozenset[str]) -> bool:
         """Whether a model with operations of these types can have a match."""
-        return not any(map(types.isdisjoint, self.required))
+        found = self._known.get(types)
+        if found is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            found = self._known[types] = not any(map(types.isdisjoint, self.required))
+        return found
 
 
 def rewrite(model: Model, rules: Sequence[Rule]) -> Model:
@@ -49,19 +59,18 @@ def rewrite(model: Model, rules: Sequence[Rule]) -> Model:
 
 def apply_rules(editor: ModelEditor, rules: Sequence[Rule]) -> None:
     """What `rewrite` does, to a model that is being edited."""
-    kept, types = tuple(rules), editor.types
-    candidates = _candidates(kept, types)
+    types = editor.types
+    candidates = _candidates(rules, types)
     if not candidates:
         return
     for index in editor.sweep(frozenset().union(*(rule.pattern.types for rule in rules))):
         if editor.types is not types:
             types = editor.types
-            candidates = _candidates(kept, types)
+            candidates = _candidates(rules, types)
         _apply(editor, index, candidates.get(editor.operation(index).type, ()))
 
 
-@lru_cache(maxsize=256)
-def _candidates(rules: tuple[Rule, ...], types: frozenset[str]) -> Mapping[str, Sequence[Rule]]:
+def _candidates(rules: Sequence[Rule], types: frozenset[str]) -> Mapping[str, Sequence[Rule]]:
     """The rules that can have a match in a model with operations of these types, by the type of the anchor."""
     found: dict[str, list[Rule]] = {}
     for rule in rules:

@@ -37,12 +37,14 @@ def in_order(model: onnx.ModelProto, nodes: Sequence[Node] | None = None) -> onn
 
 
 def _is_ordered(nodes: Sequence[Node]) -> bool:
-    """Whether no node reads what it or a later one makes: nothing that is made was read before."""
+    """Whether no node reads what it or a later one makes: nothing was read before it is made for the first time."""
     read: set[str] = set()
+    made: set[str] = set()
     for node in nodes:
         read.update(node.reads)
-        if not read.isdisjoint(node.outputs):
+        if not read.isdisjoint(node.outputs) and any(name in read and name not in made for name in node.outputs):
             return False
+        made.update(node.outputs)
     return True
 
 

@@ -130,3 +130,24 @@ def test_progress_goes_to_a_terminal_only(monkeypatch, capsys, terminal):
         advance()
     shown = capsys.readouterr()
     assert ("running" in shown.err) == terminal and not shown.out
+
+
+@pytest.mark.parametrize("command", ["report", "run", "compare"])
+def test_results_go_where_they_shall_while_progress_is_shown(folder, command):
+    """A bar on the terminal takes hold of the standard streams for a while, and of the right ones."""
+    pty = pytest.importorskip("pty", reason="terminals are simulated with pseudo-terminals, which Windows has not")
+    code = (
+        "import nnadapter.cli.progress as progress; progress.PATIENCE_S = 0.0; from nnadapter.cli import main; "
+        f"main(['{command}', 'chain.onnx', '-d', 'fake_npu'], standalone_mode=False)"
+    )
+    ours, theirs = pty.openpty()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=theirs, text=True, env=ENVIRONMENT, timeout=120
+        )
+        shown = os.read(ours, 1 << 16).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert done.returncode == 0 and "fake_npu" in done.stdout and "\x1b" not in done.stdout
+    assert "fake_npu" not in shown and "\x1b" in shown

@@ -1,6 +1,8 @@
 """Passes written as edits: what they are called with, and that sharing an editor shows in nothing but the time."""
 
+import pickle
 from functools import partial
+from inspect import signature
 
 import pytest
 
@@ -8,7 +10,7 @@ from nnadapter.errors import InvalidModelError, PassError
 from nnadapter.ir.editing import EditingPass, edit_of, editing
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.passes import PASSES, fold_constants, run_passes
-from tests.ir.passes.program import chain, types
+from tests.ir.passes.program import Program, chain, types
 
 
 @editing
@@ -84,3 +86,24 @@ def test_an_edit_that_fails_is_told_with_its_name():
 
 def test_the_kit_has_editing_passes():
     assert isinstance(fold_constants, EditingPass) and isinstance(PASSES["fuse_activation"], EditingPass)
+
+
+def test_an_editing_pass_is_known_as_functions_are():
+    """Told apart by name, pickled by name, and described by what it is called with."""
+    found = PASSES["remove_dead"]
+    assert pickle.loads(pickle.dumps(found)) is found
+    assert repr(found) == "<pass remove_dead>"
+    assert list(signature(fold_constants).parameters) == ["model", "evaluate", "most_bytes", "sizes"]
+    assert str(signature(replace_all)).startswith("(model") and signature(replace_all).return_annotation == "Model"
+
+
+def test_nodes_that_go_are_the_first_reader_s_whoever_edited_before():
+    """An edit of another pass changes who came last to a reader, and not who reads first."""
+    program = Program(x=(3, 4))
+    copy = program("ASSIGN", program.x)
+    model = program.finish(program("MUL", program("RELU", program("ADD", copy, 3.0)), copy))
+    passes = ["fuse_activation", "simplify"]
+    alone = run_passes(model, passes, lambda name, before, after: None)
+    found = run_passes(model, passes)
+    assert types(found) == ["ADD", "MUL"] and "n1" in found.operations[0].origins
+    assert [each.origins for each in found.operations] == [each.origins for each in alone.operations]

@@ -63,3 +63,19 @@ def test_results_without_a_name_get_one_between_sweeps():
     assert editor.operand(made).name == ""
     list(editor.sweep())
     assert editor.operand(made).name
+
+
+def test_the_first_reader_is_the_first_in_the_order_whenever_it_came():
+    program = Program(x=(2, 3))
+    first = program("RELU", program.x)
+    last = program("EXP", program.x)
+    editor = ModelEditor(program.finish(program("ADD", first, last)))
+    assert editor.first_reader(program.x) == 0
+    for index in editor.sweep({"EXP"}):
+        editor.replace((index,), editor.add_operation("TANH", editor.operation(index).inputs, origins=(index,)))
+    for index in editor.sweep({"RELU"}):
+        editor.replace((index,), editor.add_operation("SIN", editor.operation(index).inputs, origins=(index,)))
+        assert editor.operation(editor.first_reader(program.x)).type == "SIN"
+    reading = [index for index in editor.order() if index in editor.consumers(program.x)]
+    assert editor.first_reader(program.x) == reading[0]
+    assert editor.first_reader(editor.outputs[0]) is None

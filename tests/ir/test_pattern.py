@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -6,7 +9,7 @@ from nnadapter.ir.operations import SCHEMAS
 from nnadapter.ir.passes.fuse_activation import FUSABLE
 from nnadapter.ir.pattern import constant, either, find_matches, operand, operation
 from nnadapter.ir.rewrite import Rule, rewrite
-from tests.ir.passes.program import Program, check, types
+from tests.ir.passes.program import Program, chain, check, types
 
 X, Y = operand("x"), operand("y")
 
@@ -177,3 +180,15 @@ def test_variadic_inputs_may_be_any_number():
     program = Program(x=(2, 3), z=(2, 3))
     model = program.finish(program("SUM", program.x, program.z, program.x))
     assert anchors(model, operation("SUM", X, Y, X)) == [0]
+
+
+def test_rules_are_gone_when_nobody_holds_them():
+    """A driver may make its rules anew for each model, with whatever they hold."""
+    held = [np.zeros(1) for _ in range(3)]
+    gone = [weakref.ref(each) for each in held]
+    for each in held:
+        rewrite(chain("RELU", "EXP"), [Rule(operation("RELU", X), lambda editor, match, kept=each: None)])
+    held.clear()
+    del each
+    gc.collect()
+    assert [reference() for reference in gone] == [None] * 3

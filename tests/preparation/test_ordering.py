@@ -48,6 +48,12 @@ def test_circles_stay_as_they_are(pairs):
     assert in_order(model) is model
 
 
+def test_what_is_made_twice_stays_where_it_is():
+    """No order puts that right, and whoever complains of it counts nodes as the file does."""
+    model = onnx.parser.parse_model(f"{HEAD} g (float[2] x) => (float[2] y) {{ a = Relu(x) y = Neg(a) a = Abs(x) }}")
+    assert in_order(model) is model
+
+
 def test_what_a_branch_reads_is_made_before():
     model = onnx.parser.parse_model(
         f"""{HEAD} g (bool c, float[2] x) => (float[2] y) {{

@@ -22,7 +22,7 @@ def bypass(editor: ModelEditor, gone: Sequence[int], source: int) -> bool:
         return False
     heir = editor.producer(source)
     if heir is None:
-        heir = next(iter(editor.consumers(output)), None)
+        heir = editor.first_reader(output)
     if heir is None:
         return False
     editor.adopt(heir, gone)

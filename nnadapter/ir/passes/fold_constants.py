@@ -67,7 +67,8 @@ def _fold(editor: ModelEditor, index: int, evaluate: Evaluator, room: int) -> in
     if results is None:
         return 0
     names = [editor.operand(operand).name for operand in operation.outputs]
-    heir = next((reader for operand in operation.outputs for reader in editor.consumers(operand)), None)
+    read_first = map(editor.first_reader, operation.outputs)
+    heir = next((reader for reader in read_first if reader is not None), None)
     if heir is not None:
         editor.adopt(heir, (index,))
     constants = [editor.add_constant(f"{name}.value", each) for name, each in zip(names, results, strict=True)]
