@@ -1,6 +1,7 @@
 """How long a report takes as a model grows, and how long the import takes beside onnxruntime's.
 
 python benchmarks/report.py [--device fake_npu] [--rounds 5] [--most 100000]
+python benchmarks/report.py --policy latency --option clock=simulated
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import math
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -31,13 +34,19 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="fake_npu")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the device")
+    parser.add_argument("--policy", default="priority", choices=("priority", "latency"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--most", type=int, default=SIZES[-1], help="nodes of the largest model")
     arguments = parser.parse_args()
     sizes = sorted({*(size for size in SIZES if size <= arguments.most), arguments.most})
     rows = []
     for refused in (0.0, 0.2):
-        seconds = [report_seconds(chain_and_branch(size, refused), arguments.device) for size in sizes]
+        options = dict(option.split("=", 1) for option in arguments.option)
+        seconds = [
+            report_seconds(chain_and_branch(size, refused), arguments.device, options, arguments.policy)
+            for size in sizes
+        ]
         grown = [
             math.log(b / a) / math.log(d / c) for (a, b), (c, d) in zip(pairwise(seconds), pairwise(sizes), strict=True)
         ]
@@ -76,11 +85,13 @@ def chain_and_branch(size: int, refused: float) -> onnx.ModelProto:
     return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)])
 
 
-def report_seconds(model: onnx.ModelProto, device: str) -> float:
+def report_seconds(
+    model: onnx.ModelProto, device: str, options: Mapping[str, str] = MappingProxyType({}), policy: str = "priority"
+) -> float:
     """Seconds from a model in memory to the report as text; the CPU gets what nobody shall take."""
-    rules = nna.Rules(bans=(nna.Ban(device=device, op_type="Sinh"),))
+    chosen = nna.Options(policy=policy, rules=nna.Rules(bans=(nna.Ban(device=device, op_type="Sinh"),)))
     started = time.perf_counter()
-    str(nna.partition_report(model, devices=device, options=nna.Options(rules=rules)))
+    str(nna.partition_report(model, devices=[(device, dict(options))], options=chosen))
     return time.perf_counter() - started
 
 
