@@ -25,6 +25,10 @@ class ModelBuilder:
         self._operations: list[Operation] = []
         self._inputs: list[int] = []
         self._names: set[str] = set()
+        self._made_up: dict[str, int] = {}
+        """Operands by the names that were made up for them, which are left to whoever comes with such a name."""
+        self._next = 0
+        """The next number to make a name of, if no operand has a larger one."""
         self._inferences = Inferences()
 
     def type_of(self, operand: int) -> OperandType:
@@ -92,7 +96,7 @@ class ModelBuilder:
         check_counts(type_, len(results), outputs=outputs, quantised=quantised)
         made = tuple(
             [
-                self._add(Operand(self._output_name(outputs, position), result, Lifetime.TEMPORARY))
+                self._add_result(outputs[position] if position < len(outputs) else "", result)
                 for position, result in enumerate(results)
             ]
         )
@@ -106,9 +110,12 @@ class ModelBuilder:
     def undo(self, mark: tuple[int, int]) -> None:
         """Take away every operand and operation that was added since `mark` was taken."""
         operands, operations = mark
-        self._names.difference_update(operand.name for operand in self._operands[operands:])
+        for operand in self._operands[operands:]:
+            self._names.discard(operand.name)
+            self._made_up.pop(operand.name, None)
         del self._operands[operands:]
         del self._operations[operations:]
+        self._next = 0
         while self._inputs and self._inputs[-1] >= operands:
             self._inputs.pop()
 
@@ -144,16 +151,34 @@ class ModelBuilder:
         if not isinstance(operand.name, str):
             raise InvalidModelError(f"an operand is named {operand.name!r}, expected a str")
         if operand.name in self._names:
-            raise InvalidModelError(f"the model has two operands named {operand.name!r}; names must differ")
+            self._rename(operand.name)
         self._names.add(operand.name)
         self._operands.append(operand)
         return len(self._operands) - 1
 
-    def _output_name(self, outputs: Sequence[str], position: int) -> str:
-        if position < len(outputs) and outputs[position]:
-            return outputs[position]
-        # People do not begin value names with a per cent sign; should one collide all the same, `_add` says so.
-        return f"%{len(self._operands)}"
+    def _add_result(self, name: str, type_: OperandType) -> int:
+        if name:
+            return self._add(Operand(name, type_, Lifetime.TEMPORARY))
+        name = self._free_name()
+        index = self._made_up[name] = self._add(Operand(name, type_, Lifetime.TEMPORARY))
+        return index
+
+    def _free_name(self) -> str:
+        number = max(self._next, len(self._operands))
+        while f"%{number}" in self._names:
+            number += 1
+        self._next = number + 1
+        return f"%{number}"
+
+    def _rename(self, name: str) -> None:
+        """Let an operand whose name was made up leave it to one that is called so."""
+        index = self._made_up.pop(name, None)
+        if index is None:
+            raise InvalidModelError(f"the model has two operands named {name!r}; names must differ")
+        old, new = self._operands[index], self._free_name()
+        self._operands[index] = Operand(new, old.type, old.lifetime, old.value)
+        self._names.add(new)
+        self._made_up[new] = index
 
 
 def _is_absent(index: int) -> bool:

@@ -161,3 +161,19 @@ def test_a_chain_runs():
 
 def test_refusals_carry_a_verdict():
     assert Refusal(Reason.NOT_CONSTANT, "words").verdict.detail == "words"
+
+
+def test_names_that_look_made_up_hinder_nothing():
+    """The largest of three is two operations, the first of which makes a value that nobody named."""
+    nodes = [
+        OnnxNode(f"n{name}", "Max", "", 13, inputs, (name,))
+        for name, inputs in (("y", ("x", "z", "x")), ("%4", ("x", "y", "x")), ("%2", ("%4", "x", "z")))
+    ]
+    values = {name: Value(name, "float32", (2, 3), 4) for name in ("x", "z", "y", "%4", "%2")}
+    found = convert_graph(nodes, values, {}, ["%2", "%4"])
+    assert found.verdicts == (SUPPORTED,) * 3
+    verify(found.model)
+    assert [found.model.operands[index].name for index in found.model.outputs] == ["%2", "%4"]
+    x, z = np.random.default_rng(0).random((2, 2, 3)).astype(np.float32)
+    for result in interpret(found.model, [x, z]):
+        np.testing.assert_array_equal(result, np.maximum(x, z))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir import DataType, ModelBuilder, OperandType, Quantisation, QuantisedType
+from nnadapter.ir import DataType, ModelBuilder, OperandType, Quantisation, QuantisedType, verify
 
 _VECTOR = OperandType(DataType.FLOAT32, (3,))
 
@@ -157,6 +157,24 @@ def test_outputs_that_are_none(outputs):
     builder.add_input("x", _VECTOR)
     with pytest.raises(InvalidModelError, match="^model output"):
         builder.finish(outputs)
+
+
+def test_a_name_that_was_made_up_is_left_to_who_is_called_so():
+    builder = ModelBuilder()
+    x = builder.add_input("x", _VECTOR)
+    (nameless,) = builder.add_operation("RELU", (x,))
+    (also,) = builder.add_operation("EXP", (nameless,))
+    (taken,) = builder.add_operation("ABS", (also,), outputs=["%1"])
+    (again,) = builder.add_operation("NEG", (taken,), outputs=["%2"])
+    mark = builder.mark()
+    builder.add_operation("TANH", builder.add_operation("SIN", (again,)), outputs=["%5"])
+    builder.undo(mark)
+    model = builder.finish(builder.add_operation("COS", (again,)))
+    names = [operand.name for operand in model.operands]
+    assert (names[taken], names[again]) == ("%1", "%2") and len(set(names)) == len(names) == 6
+    verify(model)
+    with pytest.raises(InvalidModelError, match="two operands named 'x'"):
+        ModelBuilder.add_operation(builder, "RELU", (x,), outputs=["x"])
 
 
 def test_numpy_s_numbers_are_operands():
