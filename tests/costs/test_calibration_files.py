@@ -97,6 +97,15 @@ def put(data, path, value):
         data[last] = value
 
 
+def spoilt(measured, path, value):
+    """The file of a calibration with one entry changed."""
+    file = keep_calibration(measured)
+    data = json.loads(file.read_text())
+    put(data, path, value)
+    file.write_text(json.dumps(data))
+    return file
+
+
 @pytest.mark.parametrize(
     ("path", "value", "why"),
     [
@@ -128,10 +137,7 @@ def put(data, path, value):
     ],
 )
 def test_entries_of_the_wrong_kind_are_named(measured, path, value, why):
-    file = keep_calibration(measured)
-    data = json.loads(file.read_text())
-    put(data, path, value)
-    file.write_text(json.dumps(data))
+    file = spoilt(measured, path, value)
     with pytest.raises(StoredFileError) as caught:
         read_calibration(file)
     assert why in str(caught.value) and "calibrate" in str(caught.value)
@@ -147,10 +153,7 @@ def test_entries_of_the_wrong_kind_are_named(measured, path, value, why):
     ],
 )
 def test_a_file_that_is_another_ones_is_named(measured, path, value, why):
-    file = keep_calibration(measured)
-    data = json.loads(file.read_text())
-    put(data, path, value)
-    file.write_text(json.dumps(data))
+    file = spoilt(measured, path, value)
     with pytest.raises(StoredFileError) as caught:
         find_calibration("metered", *table())
     assert why in str(caught.value) and str(file) in str(caught.value)
