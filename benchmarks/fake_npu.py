@@ -98,7 +98,7 @@ def networks(name: str) -> Iterator[tuple[Path, Feed]]:
 def beside_onnxruntime(path: Path, feed: Feed, rounds: int) -> Iterator[dict[str, object]]:
     """One row: both medians, how many times the one is the other, and the floor."""
     options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it would disturb its neighbour
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it would disturb its neighbor
     options.log_severity_level = 3
     options.intra_op_num_threads = threads()
     theirs = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

@@ -5,7 +5,7 @@
 
 For each of RapidOCR's models, whose shapes are open: `session.prepare` of new shapes, and what their first run takes
 more than later ones, beside one of those.
-The first shapes stand apart, since what is made once per model is made with them. With `--runs`, the text recogniser
+The first shapes stand apart, since what is made once per model is made with them. With `--runs`, the text recognizer
 then runs that often over `--shapes` shapes in random order, more than the session keeps plans for.
 """
 
@@ -66,7 +66,7 @@ def detector_shape(generator: np.random.Generator) -> Shape:
     return (1, 3, 32 * height, 32 * width)
 
 
-def recogniser_shape(generator: np.random.Generator) -> Shape:
+def recognizer_shape(generator: np.random.Generator) -> Shape:
     """A line of text as wide as it is."""
     return (1, 3, 48, int(generator.integers(100, 801)))
 
@@ -79,7 +79,7 @@ def classifier_shape(generator: np.random.Generator) -> Shape:
 
 SHAPES: dict[str, Callable[[np.random.Generator], Shape]] = {
     "det": detector_shape,
-    "rec": recogniser_shape,
+    "rec": recognizer_shape,
     "cls": classifier_shape,
 }
 """Part of a model's file name -> a shape such as RapidOCR feeds it."""

@@ -17,7 +17,7 @@ def interleaved(
     """Return the median seconds of every candidate over `rounds` rounds in turn, after one that does not count.
 
     Each round has an order of its own, drawn by chance, the same in every call: who comes after whom decides what
-    caches and memory it finds. To go there and back again favours the two at the ends, which come after themselves.
+    caches and memory it finds. To go there and back again favors the two at the ends, which come after themselves.
     Before each turn there are `pause` seconds of sleep, which are not counted. A turn is one run; with `turn` seconds
     it is one that does not count and then as many as fit into that time, at least one, and their median is the turn's.
     """

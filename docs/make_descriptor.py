@@ -26,7 +26,7 @@ DESCRIPTOR = b64decode(
 {lines}
 """
 )
-"""A serialised google.protobuf.FileDescriptorProto."""
+"""A serialized google.protobuf.FileDescriptorProto."""
 '''
 
 

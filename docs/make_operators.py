@@ -26,7 +26,7 @@ from nnadapter.drivers.fake_npu.operations import LIMITS, OPERATIONS
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.operations import SCHEMAS
-from nnadapter.preparation.prepare import prepare, specialise
+from nnadapter.preparation.prepare import prepare, specialize
 
 PAGE = Path(__file__).with_name("operators.md")
 OLDEST_OPSET = 7
@@ -171,11 +171,11 @@ def _convert(given: onnx.ModelProto) -> Conversion | None:
     if model.graph.node[0].op_type not in _SEVERAL_OUTPUTS:
         del model.graph.output[1:]
     try:
-        specialised = specialise(prepare(model), {})
+        specialized = specialize(prepare(model), {})
     except InvalidModelError:
         return None
-    graph = specialised.graph
-    return convert_graph(specialised.nodes, graph.values, specialised.constants, graph.outputs)
+    graph = specialized.graph
+    return convert_graph(specialized.nodes, graph.values, specialized.constants, graph.outputs)
 
 
 def _with_constants(model: onnx.ModelProto, inputs: Sequence[Any]) -> onnx.ModelProto:

@@ -18,7 +18,7 @@
     │       └── DeviceLostError  the device is gone; nothing on it can be used again
     │           └── DeviceTimeoutError  it gave no answer in time, and was given up
     ├── PassError                the pass: it changed what a model computes, or broke its form
-    ├── IncompatibleProgramError a serialised program is damaged, or of another version, device or options
+    ├── IncompatibleProgramError a serialized program is damaged, or of another version, device or options
     ├── StoredFileError          a file that is kept between sessions is damaged, or of another version
     ├── OutOfMemoryError         the device: no room
     ├── CancelledError           the caller: it asked to stop
@@ -171,7 +171,7 @@ class PassError(NNAdapterError):
 
 
 class IncompatibleProgramError(NNAdapterError):
-    """A serialised program is damaged, or from another version, for another device, or for options that do not fit."""
+    """A serialized program is damaged, or from another version, for another device, or for options that do not fit."""
 
 
 class StoredFileError(NNAdapterError):

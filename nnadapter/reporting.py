@@ -16,7 +16,7 @@ from nnadapter.options import Options, default_devices, options_from
 from nnadapter.plan_files.binding import plan_entries
 from nnadapter.plan_files.values import PlanFile
 from nnadapter.plan_files.writing import write_plan
-from nnadapter.planning.analysis import Analyser
+from nnadapter.planning.analysis import Analyzer
 from nnadapter.planning.judged import Analysis
 from nnadapter.planning.placing import Placer
 from nnadapter.preparation.loading import load_model
@@ -63,7 +63,7 @@ def partition_report(
     targets = open_targets(default_devices() if devices is None else devices)
     try:
         proto = load_model(model)
-        analysis, timed, note = _analysed(targets, proto, input_shapes, chosen)
+        analysis, timed, note = _analyzed(targets, proto, input_shapes, chosen)
         warn_of_idle(analysis, targets, chosen)
         refuse_fallback(analysis, targets, chosen)
         warn_of_last_resort(analysis, targets, chosen)
@@ -75,7 +75,7 @@ def partition_report(
         close_all(target.context for target in targets)
 
 
-def _analysed(
+def _analyzed(
     targets: tuple[Target, ...],
     model: onnx.ModelProto,
     input_shapes: Mapping[str, Sequence[int]] | None,
@@ -84,7 +84,7 @@ def _analysed(
     """The model placed and cut; by policy `measured`, also what was timed, and how."""
     prepared = prepare(model, type_rules([target.kernels for target in targets]))
     given = {name: tuple(int(size) for size in shape) for name, shape in (input_shapes or {}).items()}
-    judged = Analyser(prepared, Placer(chosen, targets)).judge(default_shapes(prepared, given))
+    judged = Analyzer(prepared, Placer(chosen, targets)).judge(default_shapes(prepared, given))
     if chosen.policy != "measured":
         return judged.settle(), (), ""
     known, note = Memory(model).recall(judged)
@@ -104,7 +104,7 @@ def _plan_file(analysis: Analysis, name: str, policy: str) -> PlanFile:
         devices={device: driver_version(device) for device in analysis.plan.devices},
         policy=policy,
         input_shapes=dict(analysis.shapes),
-        entries=plan_entries(analysis.specialised, structure, analysis.plan.placement),
+        entries=plan_entries(analysis.specialized, structure, analysis.plan.placement),
     )
 
 

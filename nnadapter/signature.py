@@ -60,7 +60,7 @@ class Signature:
     inputs: tuple[Value, ...]
     """What a caller must feed."""
     overridable: tuple[Value, ...]
-    """What a caller may feed: initialisers that are inputs as well."""
+    """What a caller may feed: initializers that are inputs as well."""
     outputs: tuple[Value, ...]
     metadata: ModelMetadata
 
@@ -154,7 +154,7 @@ def read_signature(model: onnx.ModelProto, inputs: Sequence[str], defaults: froz
     Args:
         model: the model.
         inputs: names of its inputs, constants left out.
-        defaults: names of those that have an initialiser to fall back on.
+        defaults: names of those that have an initializer to fall back on.
     """
     from partition.onnx_values import value_of
 

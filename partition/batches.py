@@ -1,4 +1,4 @@
-"""The costs of many placements on two devices at once: what a search among neighbours pays for."""
+"""The costs of many placements on two devices at once: what a search among neighbors pays for."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from partition.topology import Flags, Indices, Seconds
 
 Rows = NDArray[np.int8]
 _GRAMS = 8
-"""Neighbourhoods of 1, 2, 4, ... nodes, so many of them, are looked at to find how far repeats are apart."""
+"""Neighborhoods of 1, 2, 4, ... nodes, so many of them, are looked at to find how far repeats are apart."""
 _DISTANCES = 3
-"""Distances per size of neighbourhood that are tried."""
+"""Distances per size of neighborhood that are tried."""
 _PATTERNS = 8
 """Repeats whose placement is tried for all others."""
 _GOLDEN = (5**0.5 - 1) / 2
@@ -36,7 +36,7 @@ def find_blocks(graph: Graph, hashes: Sequence[Hashable], least: int = 0) -> tup
 
     Two nodes `length` apart are alike if their hashes are equal and each of their inputs comes from nodes that are
     `length` apart as well, or from the same node, or from none, and so in all repeats. A run repeats as long as its
-    nodes are alike. How far repeats are apart is told by neighbourhoods of nodes: the distances at which one occurs
+    nodes are alike. How far repeats are apart is told by neighborhoods of nodes: the distances at which one occurs
     again most often are tried. The time is that of sorting.
 
     Args:
@@ -69,9 +69,9 @@ def _reads(graph: Graph) -> tuple[Indices, Indices]:
 
 
 def _distances(codes: Indices, least: int) -> Iterator[int]:
-    """Distances at which neighbourhoods occur again, leaving out those that no run of `least` nodes could have.
+    """Distances at which neighborhoods occur again, leaving out those that no run of `least` nodes could have.
 
-    A run loses one distance and one neighbourhood at its end, so in its half at least something occurs again.
+    A run loses one distance and one neighborhood at its end, so in its half at least something occurs again.
     """
     grams = codes
     for level in range(_GRAMS):

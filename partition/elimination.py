@@ -1,8 +1,8 @@
-"""In which order the vertices of a graph are eliminated, so that each has few neighbours when its turn comes.
+"""In which order the vertices of a graph are eliminated, so that each has few neighbors when its turn comes.
 
-To eliminate a vertex is to join its neighbours with each other and to take it away. A chain, blocks in a row with
-shortcuts, branches that meet again: such graphs are eliminated vertex by vertex with at most a few neighbours each, and
-whatever is a sum over edges is minimised over all vertices on the way (`partition.pairwise`).
+To eliminate a vertex is to join its neighbors with each other and to take it away. A chain, blocks in a row with
+shortcuts, branches that meet again: such graphs are eliminated vertex by vertex with at most a few neighbors each, and
+whatever is a sum over edges is minimized over all vertices on the way (`partition.pairwise`).
 
 Source: U. Bertele, F. Brioschi, Nonserial Dynamic Programming, Academic Press (1972). Vertices that are not joined are
 eliminated at once, chosen at random as M. Luby, A Simple Parallel Algorithm for the Maximal Independent Set Problem,
@@ -19,31 +19,31 @@ import numpy as np
 from partition.topology import Flags, Indices
 
 _WIDTH = 8
-"""Neighbours that a vertex may have when it is eliminated."""
+"""Neighbors that a vertex may have when it is eliminated."""
 _NARROW = 2
-"""Neighbours of which a function is a sum over edges again, so that a minimum cut can go on with it."""
+"""Neighbors of which a function is a sum over edges again, so that a minimum cut can go on with it."""
 _DENSE = 8
-"""Edges per vertex that is left at which it is given up: too many neighbours are to be expected."""
+"""Edges per vertex that is left at which it is given up: too many neighbors are to be expected."""
 _FEW = 16
-"""A round eliminates one in so many of the vertices left, or the next one allows more neighbours."""
+"""A round eliminates one in so many of the vertices left, or the next one allows more neighbors."""
 _SMALL = 64
 """Vertices that are eliminated even if every round takes but a few."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Vertices eliminated at once: no two are joined, and all have equally many neighbours."""
+    """Vertices eliminated at once: no two are joined, and all have equally many neighbors."""
 
     vertices: Indices
     """[k]"""
-    neighbours: Indices
+    neighbors: Indices
     """[k, n] of each when it is eliminated, ascending."""
 
 
 def elimination_groups(count: int, first: Indices, second: Indices) -> tuple[Group, ...]:
-    """Return which vertices are eliminated, in order; those that are left would have too many neighbours.
+    """Return which vertices are eliminated, in order; those that are left would have too many neighbors.
 
-    Whatever is eliminated together with others, joined to them, has at most two neighbours that are left in the end. So
+    Whatever is eliminated together with others, joined to them, has at most two neighbors that are left in the end. So
     what is eliminated acts on what is left as edges do. The work is bounded by a multiple of the edges.
 
     Args:
@@ -72,7 +72,7 @@ def elimination_groups(count: int, first: Indices, second: Indices) -> tuple[Gro
 
 
 def _independent(able: Flags, key: Indices, ends: tuple[Indices, Indices]) -> Flags:
-    """Those of the vertices that are `able` whose key is less than that of each able neighbour."""
+    """Those of the vertices that are `able` whose key is less than that of each able neighbor."""
     both = able[ends[0]] & able[ends[1]]
     first, second = ends[0][both], ends[1][both]
     chosen = able.copy()
@@ -95,30 +95,30 @@ def _eliminated(
     groups, parts = [], [edges[~gone]]
     for size in np.unique(number).tolist():
         members = number == size
-        neighbours = other[start[members][:, None] + np.arange(size)]
-        groups.append(Group(vertices[members], neighbours))
+        neighbors = other[start[members][:, None] + np.arange(size)]
+        groups.append(Group(vertices[members], neighbors))
         one, two = np.triu_indices(size, 1)
-        parts.append((neighbours[:, one] * count + neighbours[:, two]).ravel())
+        parts.append((neighbors[:, one] * count + neighbors[:, two]).ravel())
     together = np.sort(np.concatenate(parts))  # numpy.unique hashes, which takes longer
     return groups, together[np.diff(together, prepend=-1) > 0]
 
 
 def _acting_as_edges(groups: list[Group], count: int) -> Iterator[Group]:
-    """Leave out vertices that make a function of more neighbours than two which are left in the end.
+    """Leave out vertices that make a function of more neighbors than two which are left in the end.
 
-    The neighbour that is eliminated next takes the function over. So a vertex of many neighbours stays eliminated if
+    The neighbor that is eliminated next takes the function over. So a vertex of many neighbors stays eliminated if
     that one does.
     """
     turn = turns(groups, count)
     stays = turn < len(groups)
     for group in reversed(groups):
-        if group.neighbours.shape[1] > _NARROW:
-            heir = next_neighbours(group, turn)
+        if group.neighbors.shape[1] > _NARROW:
+            heir = next_neighbors(group, turn)
             stays[group.vertices] = stays[heir]
     for group in groups:
         kept = stays[group.vertices]
         if kept.any():
-            yield Group(group.vertices[kept], group.neighbours[kept])
+            yield Group(group.vertices[kept], group.neighbors[kept])
 
 
 def turns(groups: list[Group] | tuple[Group, ...], count: int) -> Indices:
@@ -129,8 +129,8 @@ def turns(groups: list[Group] | tuple[Group, ...], count: int) -> Indices:
     return turn
 
 
-def next_neighbours(group: Group, turn: Indices) -> Indices:
-    """Return the neighbour of every vertex that is eliminated next; one that is left if all are. They have some."""
-    nearest = turn[group.neighbours].argmin(axis=1)
-    heir: Indices = np.take_along_axis(group.neighbours, nearest[:, None], axis=1)[:, 0]
+def next_neighbors(group: Group, turn: Indices) -> Indices:
+    """Return the neighbor of every vertex that is eliminated next; one that is left if all are. They have some."""
+    nearest = turn[group.neighbors].argmin(axis=1)
+    heir: Indices = np.take_along_axis(group.neighbors, nearest[:, None], axis=1)[:, 0]
     return heir

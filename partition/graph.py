@@ -86,7 +86,7 @@ class Graph:
     values: Mapping[str, Value]
     """What is known of each value; a name may be missing, which means that nothing is known."""
     constants: frozenset[str]
-    """Names whose contents are known before the run (initialisers)."""
+    """Names whose contents are known before the run (initializers)."""
     inputs: tuple[str, ...]
     """Model inputs, constants left out."""
     outputs: tuple[str, ...]

@@ -16,7 +16,7 @@ from partition.onnx_nodes import FunctionKey, captured_names, key_of, needed_fun
 from partition.onnx_values import dense_type, dtype_of, sparse_type, type_of, value_of_type, values_of
 
 _OLDEST_IR = 4
-"""The first IR version in which an initialiser need not be a graph input."""
+"""The first IR version in which an initializer need not be a graph input."""
 
 
 def node_names(model: ModelProto) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ def read_graph(
 ) -> Graph:
     """Return the graph of a model; node i of the graph is node i of `model.graph`.
 
-    Initialisers, dense and sparse, are constants. One that is a graph input as well is a constant up to IR version 3
+    Initializers, dense and sparse, are constants. One that is a graph input as well is a constant up to IR version 3
     and an input from version 4 on, where a caller may override it.
 
     Args:
@@ -145,7 +145,7 @@ class OnnxIndex:
 
     model: ModelProto
     initializers: Mapping[str, TensorProto] = field(repr=False)
-    """Dense initialisers; the last one where a name is used twice, as ONNX Runtime takes it."""
+    """Dense initializers; the last one where a name is used twice, as ONNX Runtime takes it."""
     sparse_initializers: Mapping[str, onnx.SparseTensorProto] = field(repr=False)
     types: Mapping[str, TypeProto] = field(repr=False)
     """The types that the model states, containers with all their depth."""
@@ -178,7 +178,7 @@ def extract(
 ) -> ModelProto:
     """Return a part of a model as a model of its own.
 
-    1. `nodes` are copied unchanged, in the given order, with the initialisers named in `constants`.
+    1. `nodes` are copied unchanged, in the given order, with the initializers named in `constants`.
     2. Inputs and outputs get the types that `graph.values` knows, else those that the model states; an output of
        unknown type gets none. Containers keep the depth that the model states.
     3. All operator sets are imported as in the model; of its functions only those that the part needs are kept.
@@ -189,11 +189,11 @@ def extract(
         graph: its graph, as `read_graph` made it.
         nodes: positions of nodes, ascending.
         inputs: values from outside, in the order of the new model's inputs.
-        constants: names of initialisers.
+        constants: names of initializers.
         outputs: values in the order of the new model's outputs.
 
     Raises:
-        GraphError: a constant has no initialiser.
+        GraphError: a constant has no initializer.
     """
     whole = index.model
     part = ModelProto(ir_version=max(whole.ir_version, _OLDEST_IR), opset_import=whole.opset_import)
@@ -225,6 +225,6 @@ def _typed(index: OnnxIndex, value: Value) -> ValueInfoProto:
 
 
 def initializer_of(name: str, array: np.ndarray[Any, Any]) -> TensorProto:
-    """Return `array` as an initialiser called `name`."""
+    """Return `array` as an initializer called `name`."""
     made: TensorProto = onnx.numpy_helper.from_array(array, name)
     return made

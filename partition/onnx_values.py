@@ -100,12 +100,12 @@ def type_of(value: Value) -> TypeProto | None:
 
 
 def dense_type(tensor: TensorProto) -> TypeProto:
-    """Return the type of an initialiser."""
+    """Return the type of an initializer."""
     made: TypeProto = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
     return made
 
 
 def sparse_type(sparse: onnx.SparseTensorProto) -> TypeProto:
-    """Return the type of a sparse initialiser."""
+    """Return the type of a sparse initializer."""
     made: TypeProto = onnx.helper.make_sparse_tensor_type_proto(sparse.values.data_type, list(sparse.dims))
     return made

@@ -1,9 +1,9 @@
 """The least of a sum of costs over the edges of a graph whose vertices have two values, by elimination.
 
-To eliminate a vertex is to write down, for all values of its neighbours, what it and everything that was eliminated
-into it costs at least: a table of 2 ** neighbours entries, which the neighbour that is eliminated next takes over. The
+To eliminate a vertex is to write down, for all values of its neighbors, what it and everything that was eliminated
+into it costs at least: a table of 2 ** neighbors entries, which the neighbor that is eliminated next takes over. The
 values follow in the reverse order. This is exact, whatever the costs are. A vertex that is left stays with costs of its
-own and of its edges, the tables of one and of two neighbours that were left over among them.
+own and of its edges, the tables of one and of two neighbors that were left over among them.
 
 A minimum cut is such a sum. How long a maximum flow takes depends on how far it has to go; this does not.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from partition.elimination import Group, elimination_groups, next_neighbours, turns
+from partition.elimination import Group, elimination_groups, next_neighbors, turns
 from partition.topology import Flags, Indices, Seconds
 
 
@@ -37,18 +37,18 @@ class Costs:
 class _Step:
     """A group, and what comes together in its tables.
 
-    In entry s of a table bit 0 is the value of the vertex, bit i + 1 that of its neighbour i.
+    In entry s of a table bit 0 is the value of the vertex, bit i + 1 that of its neighbor i.
     """
 
     group: Group
     edge: Indices
-    """[e] Edges to neighbours."""
+    """[e] Edges to neighbors."""
     forward: Flags
     """[e] The vertex is the first end."""
     row: Indices
     """[e] Position of the vertex."""
     slot: Indices
-    """[e] Position of the neighbour."""
+    """[e] Position of the neighbor."""
     begin: int
     """Where the tables that the group makes begin among all."""
     taken: Indices
@@ -56,7 +56,7 @@ class _Step:
     taker: Indices
     """[t] Position of the vertex that does."""
     weights: NDArray[np.int32]
-    """[t, neighbours + 1] By how much the place in the table grows with every bit."""
+    """[t, neighbors + 1] By how much the place in the table grows with every bit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,19 +73,19 @@ class Elimination:
     edges_left: Indices
     """[edges] Positions of the edges between them."""
     over: tuple[tuple[Indices, Indices], ...]
-    """For one and for two neighbours: where tables that nothing takes over begin [t], and their neighbours [t, n]."""
+    """For one and for two neighbors: where tables that nothing takes over begin [t], and their neighbors [t, n]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reduced:
-    """What is left to be minimised."""
+    """What is left to be minimized."""
 
     costs: Costs
     """Of the vertices left, which are numbered anew."""
     least: float
-    """What is to be added: what has been minimised already."""
+    """What is to be added: what has been minimized already."""
     choices: tuple[Flags, ...]
-    """Per step [k, 2 ** n] the better value of the vertex by the values of its neighbours."""
+    """Per step [k, 2 ** n] the better value of the vertex by the values of its neighbors."""
 
 
 def plan_elimination(count: int, first: Indices, second: Indices) -> Elimination:
@@ -98,8 +98,8 @@ def plan_elimination(count: int, first: Indices, second: Indices) -> Elimination
     slots = _Slots(groups, count)
     sooner = np.where(turn[first] < turn[second], first, second)
     edges = _by_turn(turn[sooner], len(groups))
-    begins = np.cumsum([0, *(len(group.vertices) << group.neighbours.shape[1] for group in groups)])
-    heirs = [next_neighbours(group, turn) if group.neighbours.shape[1] else group.vertices[:0] for group in groups]
+    begins = np.cumsum([0, *(len(group.vertices) << group.neighbors.shape[1] for group in groups)])
+    heirs = [next_neighbors(group, turn) if group.neighbors.shape[1] else group.vertices[:0] for group in groups]
     tables = _by_turn(turn[np.concatenate([*heirs, row[:0]])], len(groups))
     sizes = [len(heir) for heir in heirs]
     owner = np.repeat(np.arange(len(groups)), sizes)
@@ -118,18 +118,18 @@ def plan_elimination(count: int, first: Indices, second: Indices) -> Elimination
 
 
 class _Slots:
-    """Where a neighbour stands among the neighbours of an eliminated vertex."""
+    """Where a neighbor stands among the neighbors of an eliminated vertex."""
 
     def __init__(self, groups: tuple[Group, ...], count: int) -> None:
         none = np.zeros(0, np.int64)
-        keys = [none, *((group.vertices[:, None] * count + group.neighbours).ravel() for group in groups)]
-        slots = [none, *(np.tile(np.arange(n.shape[1]), len(n)) for n in (group.neighbours for group in groups))]
+        keys = [none, *((group.vertices[:, None] * count + group.neighbors).ravel() for group in groups)]
+        slots = [none, *(np.tile(np.arange(n.shape[1]), len(n)) for n in (group.neighbors for group in groups))]
         key, slot = np.concatenate(keys), np.concatenate(slots)
         order = np.argsort(key)
         self._count, self._key, self._slot = count, key[order], slot[order]
 
-    def __call__(self, vertex: Indices, neighbour: Indices) -> Indices:
-        found: Indices = self._slot[np.searchsorted(self._key, vertex * self._count + neighbour)]
+    def __call__(self, vertex: Indices, neighbor: Indices) -> Indices:
+        found: Indices = self._slot[np.searchsorted(self._key, vertex * self._count + neighbor)]
         return found
 
 
@@ -153,18 +153,18 @@ def _takes(
     parts = []
     for number in np.unique(owner).tolist():
         at = place[owner == number]
-        neighbours, heir = groups[number].neighbours[at], heirs[number][at]
-        size = neighbours.shape[1]
-        weights = np.zeros((len(at), group.neighbours.shape[1] + 1), np.int32)
-        others = neighbours != heir[:, None]
+        neighbors, heir = groups[number].neighbors[at], heirs[number][at]
+        size = neighbors.shape[1]
+        weights = np.zeros((len(at), group.neighbors.shape[1] + 1), np.int32)
+        others = neighbors != heir[:, None]
         rows, bits = np.nonzero(others)
-        weights[rows, slots(heir[rows], neighbours[others]) + 1] = 1 << bits
+        weights[rows, slots(heir[rows], neighbors[others]) + 1] = 1 << bits
         rows, bits = np.nonzero(~others)
         weights[rows, 0] = 1 << bits
         parts.append((begins[number] + (at << size), row[heir], weights))
     if not parts:
         none = np.zeros(0, np.int64)
-        return none, none, np.zeros((0, group.neighbours.shape[1] + 1), np.int32)
+        return none, none, np.zeros((0, group.neighbors.shape[1] + 1), np.int32)
     taken, taker, weights = (np.concatenate(each) for each in zip(*parts, strict=True))
     return taken, taker, weights
 
@@ -172,18 +172,18 @@ def _takes(
 def _left_over(groups: tuple[Group, ...], turn: Indices, begins: Indices) -> tuple[tuple[Indices, Indices], ...]:
     over = []
     for size in (1, 2):
-        begin, neighbours = [np.zeros(0, np.int64)], [np.zeros((0, size), np.int64)]
+        begin, neighbors = [np.zeros(0, np.int64)], [np.zeros((0, size), np.int64)]
         for at, group in enumerate(groups):
-            if group.neighbours.shape[1] == size:
-                last = np.flatnonzero((turn[group.neighbours] == len(groups)).all(axis=1))
+            if group.neighbors.shape[1] == size:
+                last = np.flatnonzero((turn[group.neighbors] == len(groups)).all(axis=1))
                 begin.append(begins[at] + (last << size))
-                neighbours.append(group.neighbours[last])
-        over.append((np.concatenate(begin), np.concatenate(neighbours)))
+                neighbors.append(group.neighbors[last])
+        over.append((np.concatenate(begin), np.concatenate(neighbors)))
     return tuple(over)
 
 
 def eliminate(plan: Elimination, costs: Costs) -> Reduced:
-    """Minimise over the vertices that are eliminated."""
+    """Minimize over the vertices that are eliminated."""
     made = np.zeros(plan.size)
     least, choices = 0.0, []
     for step in plan.steps:
@@ -199,7 +199,7 @@ def eliminate(plan: Elimination, costs: Costs) -> Reduced:
 
 def _table(step: _Step, costs: Costs, made: Seconds) -> Seconds:
     """[k, 2 ** (n + 1)] What the vertices of a step cost."""
-    number, size = step.group.neighbours.shape
+    number, size = step.group.neighbors.shape
     bits = (np.arange(2 << size) >> np.arange(size + 1)[:, None]) & 1
     apart = np.zeros((number, 2 * size + 2))
     apart[:, :2] = costs.vertex[:, step.group.vertices].T
@@ -217,7 +217,7 @@ def _table(step: _Step, costs: Costs, made: Seconds) -> Seconds:
 def _rest(plan: Elimination, costs: Costs, made: Seconds) -> Costs:
     """What is left, with the tables that nothing took over.
 
-    A table m of two neighbours a and b is m(0, 0) + (m(1, 1) - m(0, 0)) a + (m(1, 0) - m(1, 1)) [a = 1, b = 0]
+    A table m of two neighbors a and b is m(0, 0) + (m(1, 1) - m(0, 0)) a + (m(1, 0) - m(1, 1)) [a = 1, b = 0]
     + (m(0, 1) - m(0, 0)) [a = 0, b = 1]. Of the last two factors one may be negative; as [a = 1, b = 0] is
     a - b + [a = 0, b = 1], it goes to the other one. Their sum is not negative if no edge's cost is: then m is
     submodular.
@@ -250,7 +250,7 @@ def values(plan: Elimination, reduced: Reduced, left: Flags) -> Flags:
     found = np.zeros(plan.count, np.bool_)
     found[plan.left] = left
     for step, choices in zip(reversed(plan.steps), reversed(reduced.choices), strict=True):
-        neighbours = step.group.neighbours
-        state = found[neighbours] @ (1 << np.arange(neighbours.shape[1]))
-        found[step.group.vertices] = choices[np.arange(len(neighbours)), state]
+        neighbors = step.group.neighbors
+        state = found[neighbors] @ (1 << np.arange(neighbors.shape[1]))
+        found[step.group.vertices] = choices[np.arange(len(neighbors)), state]
     return found

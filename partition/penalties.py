@@ -13,7 +13,7 @@ from partition.pricing import Prices, price
 from partition.topology import Seconds, topology_of
 
 
-def penalised(graph: Graph, prices: Prices) -> Prices:
+def penalized(graph: Graph, prices: Prices) -> Prices:
     """Return prices with a finite one, above the cost of any placement that can run, for what may not cross.
 
     Args:

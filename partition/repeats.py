@@ -11,7 +11,7 @@ from partition.batches import Rows
 from partition.blocks import Blocks
 from partition.folding import Folded, fold
 from partition.graph import Graph
-from partition.penalties import penalised, placement_costs
+from partition.penalties import penalized, placement_costs
 from partition.pricing import Prices
 from partition.search import Costs, improve
 from partition.several_devices import bound_on_several, moved_from, moved_on_several, searching_cost
@@ -60,7 +60,7 @@ def _on_two(
     if found is None:
         return None
     short = _distinct((*found.placements, *gathered))
-    soft = penalised(graph, prices)
+    soft = penalized(graph, prices)
     spread = _spread(folded, short)
     costs = placement_costs(graph, soft, [rows for _, rows in (*spread, *known)])
     searched = _searched(graph, soft, folded, short, costs[: len(short)])
@@ -71,7 +71,7 @@ def _on_two(
 def _on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: Folded) -> Found | None:
     known = (*starts, *_pairs(graph, prices, folded))
     short = _distinct(moved_on_several(folded.graph, folded.prices, _gathered(folded, known)))
-    soft = penalised(graph, prices)
+    soft = penalized(graph, prices)
 
     def cost_of(rows: Rows) -> float:
         return searching_cost(graph, soft, folded.spread(rows))

@@ -1,4 +1,4 @@
-"""The neighbourhood of a placement on two devices, searched with true prices; tiny graphs are enumerated."""
+"""The neighborhood of a placement on two devices, searched with true prices; tiny graphs are enumerated."""
 
 from __future__ import annotations
 

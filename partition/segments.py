@@ -41,7 +41,7 @@ def cut(graph: Graph, placement: Sequence[str], *, host: str | None = None) -> C
 
     Ties: beginning with the host keeps the number of other segments at its minimum, n. A start with another label that
     needs n + 1 of those has at least 2 n + 1 segments in all, and the host's start has at most 2 n + 1. So it can tie
-    and never win, and giving ties to the start with fewer segments of other labels minimises both numbers at once.
+    and never win, and giving ties to the start with fewer segments of other labels minimizes both numbers at once.
 
     Three and more labels: see `partition.sequences.schedule`; `exact` says whether the number is the minimum.
 

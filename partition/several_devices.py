@@ -18,7 +18,7 @@ from partition.cuts import TwoWay, two_way
 from partition.graph import Graph
 from partition.minimum_cut import Plans
 from partition.paths import along_paths, costliest_path, everywhere
-from partition.penalties import penalised, placement_costs
+from partition.penalties import penalized, placement_costs
 from partition.pricing import Prices, price
 from partition.segments import Segment
 from partition.sequences import schedule
@@ -55,7 +55,7 @@ def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) ->
     """
     found = moved_on_several(graph, prices, starts)
     best = found[-1][1]
-    bound = bound_on_several(graph, prices, best, searching_cost(graph, penalised(graph, prices), best))
+    bound = bound_on_several(graph, prices, best, searching_cost(graph, penalized(graph, prices), best))
     return None if bound is None else Found(found, bound)
 
 
@@ -73,7 +73,7 @@ def moved_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) ->
     """
     cheapest = prices.run.argmin(axis=0).astype(np.int8)
     named = [*starts, ("cheapest device per atom", cheapest), *_pairs(graph, prices)]
-    cost_of = partial(searching_cost, graph, penalised(graph, prices))
+    cost_of = partial(searching_cost, graph, penalized(graph, prices))
     costs = [cost_of(rows) for _, rows in named]
     atoms = topology_of(graph).atoms
     chosen = sorted(range(len(named)), key=costs.__getitem__)[: _STARTS[atoms > _EXACT]]
@@ -140,7 +140,7 @@ def _pairs(graph: Graph, prices: Prices) -> Iterator[Named]:
         first = np.isinf(of_two.run[0]).astype(np.int8)
         found = place_on_two(graph, of_two, ((names[0], first),), _PAIR_WORK)
         if found is not None:
-            costs = placement_costs(graph, penalised(graph, of_two), [placed for _, placed in found.placements])
+            costs = placement_costs(graph, penalized(graph, of_two), [placed for _, placed in found.placements])
             yield f"{names[0]} and {names[1]}", np.array(rows, np.int8)[found.placements[int(costs.argmin())][1]]
 
 

@@ -12,7 +12,7 @@ from partition.cuts import TwoWay, two_way
 from partition.graph import Graph
 from partition.minimum_cut import Plans
 from partition.paths import along_paths, costliest_path, everywhere
-from partition.penalties import penalised, placement_costs
+from partition.penalties import penalized, placement_costs
 from partition.pricing import Prices
 from partition.returns import charges
 from partition.search import Costs, improve
@@ -107,7 +107,7 @@ def place_on_two(graph: Graph, prices: Prices, starts: tuple[Named, ...], work: 
     cuts = bounding_cuts(graph, prices, work)
     if cuts is None:
         return None
-    soft = penalised(graph, prices)
+    soft = penalized(graph, prices)
     charged = [*_with_shares(graph, prices, cuts.plans)]
     charged += _with_returns(graph, soft, cuts.plain, cuts.plans, _rounds(graph, work))
     named = (*starts, *charged, *cuts.placements)

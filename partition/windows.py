@@ -53,7 +53,7 @@ def cut_of(costs: Costs, above: float) -> tuple[Flags, float]:
 
 
 def _windows(costs: Costs) -> Indices:
-    """Return the window of every vertex: neighbours are near each other."""
+    """Return the window of every vertex: neighbors are near each other."""
     from scipy import sparse
 
     count = costs.vertex.shape[1]

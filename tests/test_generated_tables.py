@@ -48,8 +48,8 @@ def test_tables(folded):
         x = numbers(rows, 40)
         for got, want in zip(session.run(None, {"x": x}), run_whole(model, {"x": x}), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
-    specialised = prepare.specialise(prepare.prepare(model), {"x": (20, 40)})
-    assert _MADE & {node.op_type for node in specialised.graph.nodes} == (set() if folded else _MADE)
+    specialized = prepare.specialize(prepare.prepare(model), {"x": (20, 40)})
+    assert _MADE & {node.op_type for node in specialized.graph.nodes} == (set() if folded else _MADE)
 
 
 @pytest.mark.parametrize("op_type", ["Shape", "Size"])

@@ -8,7 +8,7 @@ import pytest
 import nnadapter as nna
 from nnadapter.ir.text import to_text
 from nnadapter.offering.conversions import Conversions, converted
-from nnadapter.preparation.prepare import prepare, specialise
+from nnadapter.preparation.prepare import prepare, specialize
 
 LSTM = """
 <ir_version: 8, opset_import: ["": 22]>
@@ -85,7 +85,7 @@ def test_one_template_serves_every_size(name):
     conversions = Conversions(prepared)
     for each in shapes:
         _, conversion = conversions.of(each)
-        assert to_text(conversion.model) == to_text(converted(specialise(prepared, each)).model)
+        assert to_text(conversion.model) == to_text(converted(specialize(prepared, each)).model)
     assert len(conversions.templates) == 1
 
 

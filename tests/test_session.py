@@ -164,7 +164,7 @@ def test_metadata_is_what_onnxruntime_says():
     assert ours.custom_metadata_map == theirs.custom_metadata_map
 
 
-def test_initialisers_that_are_inputs_may_be_fed():
+def test_initializers_that_are_inputs_may_be_fed():
     text = f"{HEAD} g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {{1, 2}}> {{ y = Mul(x, w) }}"
     x = np.array([3, 4], np.float32)
     with nna.InferenceSession(parse(text), devices="trial") as session:

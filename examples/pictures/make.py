@@ -26,7 +26,7 @@ class Line:
     text: str
     ink: str = BLACK
     paper: str | None = None
-    """Colour of a bar behind the line."""
+    """Color of a bar behind the line."""
     upside_down: bool = False
 
 
@@ -90,7 +90,7 @@ busy, or lost, the same piece runs again elsewhere with
 the same inputs, and the report says when that happened
 and why. Nothing is hidden, and nothing is guessed.
 """)
-COLOURED = [
+COLORED = [
     Line(text="Green light: ready", ink="#0b5d1e", paper="#c8f0d0"),
     Line(text="Yellow light: warming up", ink="#ffe066", paper="#5a4a00"),
     Line(text="Red light: too hot", ink="#ffffff", paper="#b00020"),
@@ -116,7 +116,7 @@ BILINGUAL = plain("""
 
 PAGES = {
     "bilingual": Page(lines=BILINGUAL, letters=34, needs_font=True),
-    "coloured": Page(lines=COLOURED, letters=36, paper="#e8e2d4"),
+    "colored": Page(lines=COLORED, letters=36, paper="#e8e2d4"),
     "dense": Page(lines=DENSE, letters=21),
     "digits": Page(lines=DIGITS, letters=38),
     "lines_turned": Page(lines=LINES_TURNED, letters=38),
@@ -147,7 +147,7 @@ def draw_line(line: Line, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, pa
 
 
 def save(picture: Image.Image, path: Path) -> None:
-    """Save with few colours, which keeps the file small and letters as they are."""
+    """Save with few colors, which keeps the file small and letters as they are."""
     picture.quantize(32).save(path, optimize=True)
     print(f"{path.name}: {path.stat().st_size / 1024:.1f} KiB")
 

@@ -1,4 +1,4 @@
-"""A picture as an input: resized, RGB or grey, from 0 to 1, in the input's own layout."""
+"""A picture as an input: resized, RGB or gray, from 0 to 1, in the input's own layout."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from nnadapter.ir.operand import Array
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 _MODES = {1: "L", 3: "RGB"}
-"""Channels -> Pillow's name of the colour mode."""
+"""Channels -> Pillow's name of the color mode."""
 
 
 def picture_array(path: str, name: str, dtype: str | None, shape: Sequence[int]) -> Array:
     """Return the picture at `path` as an array of `dtype` and `shape`.
 
-    1. It is turned upright (Exif) and made RGB for 3 channels, grey for 1.
+    1. It is turned upright (Exif) and made RGB for 3 channels, gray for 1.
     2. It is resized, bilinearly and without regard to its proportions, to the input's height and width.
     3. It is scaled from 0..255 to 0..1, unless the input is uint8, which takes 0..255 as it is.
     4. It is laid out as [N, C, H, W] or [N, H, W, C], whichever `shape` is, and repeated over N.

@@ -66,7 +66,7 @@ def run(
 ) -> None:
     """Run MODEL; print its outputs in a few numbers, the times, and where it ran.
 
-    A picture (PNG, JPEG, ...; needs Pillow) is turned upright, made RGB, or grey for an input of one channel, resized
+    A picture (PNG, JPEG, ...; needs Pillow) is turned upright, made RGB, or gray for an input of one channel, resized
     to the input's height and width without regard to its proportions, scaled to 0..1 (not for uint8), and laid out as
     [N, C, H, W] or [N, H, W, C], as the input is.
     """

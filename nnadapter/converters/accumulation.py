@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nnadapter.converters.axes import normalise_axis, required_integers
+from nnadapter.converters.axes import normalize_axis, required_integers
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
@@ -17,7 +17,7 @@ def convert_cum_prod(context: ConversionContext, node: OnnxNode) -> None:
     axes = required_integers(context, node, 1)
     if len(axes) != 1:
         raise Refusal(Reason.INVALID_NODE, f"input 1 of CumProd has {len(axes)} elements; expected one axis")
-    axis = normalise_axis(node, axes[0], len(context.dimensions(node.input(0))))
+    axis = normalize_axis(node, axes[0], len(context.dimensions(node.input(0))))
     flags = {name: bool(node.integer(name, 0)) for name in ("exclusive", "reverse")}
     context.add("CUM_PROD", (context.operand(node.input(0)),), {"axis": axis, **flags}, node.outputs)
 

@@ -33,7 +33,7 @@ def required_integers(context: ConversionContext, node: OnnxNode, position: int)
     return found
 
 
-def normalise_axis(node: OnnxNode, axis: int, rank: int) -> int:
+def normalize_axis(node: OnnxNode, axis: int, rank: int) -> int:
     """Return an axis counted from the front.
 
     Raises:
@@ -46,13 +46,13 @@ def normalise_axis(node: OnnxNode, axis: int, rank: int) -> int:
     return axis + rank if axis < 0 else axis
 
 
-def normalise_axes(node: OnnxNode, axes: Iterable[int], rank: int) -> tuple[int, ...]:
+def normalize_axes(node: OnnxNode, axes: Iterable[int], rank: int) -> tuple[int, ...]:
     """Return axes counted from the front, in their order.
 
     Raises:
         Refusal: there is no such axis, or one is named twice.
     """
-    normalised = tuple(normalise_axis(node, axis, rank) for axis in axes)
-    if len(set(normalised)) != len(normalised):
-        raise Refusal(Reason.INVALID_NODE, f"axes of {node.op_type} are {list(normalised)}; expected none twice")
-    return normalised
+    normalized = tuple(normalize_axis(node, axis, rank) for axis in axes)
+    if len(set(normalized)) != len(normalized):
+        raise Refusal(Reason.INVALID_NODE, f"axes of {node.op_type} are {list(normalized)}; expected none twice")
+    return normalized

@@ -88,7 +88,7 @@ def convert_call(context: ConversionContext, node: OnnxNode, calls: KernelCalls)
 
 def _settled(type_: OperandType) -> OperandType:
     """The type with plain numbers: what a kernel says of it holds for them alone."""
-    return OperandType(type_.dtype, tuple(int(size) for size in type_.dimensions), type_.layout, type_.quantisation)
+    return OperandType(type_.dtype, tuple(int(size) for size in type_.dimensions), type_.layout, type_.quantization)
 
 
 def _declared(context: ConversionContext, node: OnnxNode) -> tuple[OperandType, ...] | None:

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from nnadapter.converters.known import Dequantised, Known, passed_on
+from nnadapter.converters.known import Dequantized, Known, passed_on
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.sizes import SizeArray
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import ABSENT, Model
-from nnadapter.ir.operand import Array, DataType, OperandType, Quantisation, QuantisedType
+from nnadapter.ir.operand import Array, DataType, OperandType, QuantisedType, Quantization
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import AttributeValue
 from partition.graph import Value
@@ -33,7 +33,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantisedNode:
-    """A node on reals whose values are quantised."""
+    """A node on reals whose values are quantized."""
 
     operands: Mapping[str, int] = field(default_factory=dict)
     """What it reads in the place of values, by name."""
@@ -51,7 +51,7 @@ class ConversionContext:
 
     Args:
         values: what is known of each value of the graph, by name.
-        constants: contents of the initialisers, by name.
+        constants: contents of the initializers, by name.
         sizes: contents of what follows from shapes, by name, where those are traced; it may grow.
         given: values whose types are known without a guess, beside constants and what operations make.
     """
@@ -76,7 +76,7 @@ class ConversionContext:
         self._computed: dict[str, Known] = {}
         self._computed_operands: dict[str, int] = {}
         self._computed_names: dict[int, str] = {}
-        self._quantised = _NOTHING
+        self._quantized = _NOTHING
         self._node = OnnxNode("", "", "", 0, (), ())
         self._made = 0
 
@@ -117,8 +117,8 @@ class ConversionContext:
         Raises:
             Refusal: there is no such value, or it is nothing that an operand can be.
         """
-        if name in self._quantised.operands:
-            return self._quantised.operands[name]
+        if name in self._quantized.operands:
+            return self._quantized.operands[name]
         if name in self._computed:
             return self._computed_operand(name)
         found = self._operands.get(name)
@@ -134,15 +134,15 @@ class ConversionContext:
         return found
 
     @contextmanager
-    def quantised(self, meaning: QuantisedNode) -> Iterator[None]:
-        """Let converters of ops on reals read quantised operands, and make what they name quantised, meanwhile."""
-        self._quantised = meaning
+    def quantized(self, meaning: QuantisedNode) -> Iterator[None]:
+        """Let converters of ops on reals read quantized operands, and make what they name quantized, meanwhile."""
+        self._quantized = meaning
         try:
             yield
         finally:
-            self._quantised = _NOTHING
+            self._quantized = _NOTHING
 
-    def know(self, name: str, contents: Callable[[], Array], source: Dequantised | None = None) -> None:
+    def know(self, name: str, contents: Callable[[], Array], source: Dequantized | None = None) -> None:
         """Say what an output of the current node, which operations make of constants, contains.
 
         Nodes that are converted later read a constant in its place, so that they may be of the kind that needs one.
@@ -151,12 +151,12 @@ class ConversionContext:
         Args:
             name: of the output.
             contents: called when they are needed.
-            source: what they were dequantised from.
+            source: what they were dequantized from.
         """
         self._computed[name] = Known(contents, source)
 
-    def dequantised(self, name: str) -> Dequantised | None:
-        """The constant of integers that an ONNX value was dequantised from; None for any other."""
+    def dequantized(self, name: str) -> Dequantized | None:
+        """The constant of integers that an ONNX value was dequantized from; None for any other."""
         found = self._computed.get(name)
         return None if found is None else found.source
 
@@ -171,7 +171,7 @@ class ConversionContext:
             Refusal: the value is no dense tensor of a known shape.
         """
         if isinstance(value, str):
-            operand = self._quantised.operands.get(value, self._operands.get(value))
+            operand = self._quantized.operands.get(value, self._operands.get(value))
             if operand is None:
                 self.guessed = self.guessed or not (value in self._given or self.is_constant(value))
                 return self.declared(value)
@@ -200,7 +200,7 @@ class ConversionContext:
         raise Refusal(
             Reason.NOT_CONSTANT,
             f"input {self._node.inputs.index(name)} of {self._node.op_type}, {name!r}, is known only when the model "
-            "runs; expected an initialiser or what follows from initialisers",
+            "runs; expected an initializer or what follows from initializers",
         )
 
     def is_constant(self, name: str) -> bool:
@@ -234,7 +234,7 @@ class ConversionContext:
         inputs: Sequence[int],
         attributes: Mapping[str, AttributeValue] | None = None,
         outputs: Sequence[str] = (),
-        quantised: Sequence[QuantisedType | None] = (),
+        quantized: Sequence[QuantisedType | None] = (),
         *,
         makes_result: bool = False,
     ) -> tuple[int, ...]:
@@ -245,25 +245,25 @@ class ConversionContext:
             inputs: operands by role.
             attributes: by name; what is not given takes its default.
             outputs: names of the ONNX values that its outputs are; none for intermediate results.
-            quantised: by output, data type and quantisation of those that are quantised.
+            quantized: by output, data type and quantization of those that are quantized.
             makes_result: what comes behind it, under the names of the node's outputs, only moves its result.
 
         Raises:
             Refusal: the operation does not take such operands or attributes.
         """
-        if (outputs or makes_result) and self._quantised.result is not None:
-            quantised, attributes = (self._quantised.result,), {**(attributes or {}), **self._quantised.attributes}
-            self._quantised = replace(self._quantised, attributes={})  # an activation is applied once
+        if (outputs or makes_result) and self._quantized.result is not None:
+            quantized, attributes = (self._quantized.result,), {**(attributes or {}), **self._quantized.attributes}
+            self._quantized = replace(self._quantized, attributes={})  # an activation is applied once
         try:
             made = self._builder.add_operation(
-                type_, inputs, attributes, outputs=outputs, origins=(self._node.name,), quantised=quantised
+                type_, inputs, attributes, outputs=outputs, origins=(self._node.name,), quantized=quantized
             )
         except InvalidModelError as error:
             raise self._refusal(type_, inputs, error) from error
         for name, operand in zip(outputs, made, strict=False):
             if name:
                 self._operands[name] = operand
-        if outputs and not quantised:
+        if outputs and not quantized:
             self._pass_on(type_, inputs, attributes or {}, outputs[0])
         return made
 
@@ -273,10 +273,10 @@ class ConversionContext:
         if known is not None:
             self._computed[name] = known
 
-    def add_constant(self, array: Array, quantisation: Quantisation | None = None) -> int:
+    def add_constant(self, array: Array, quantization: Quantization | None = None) -> int:
         """Add a constant that belongs to the current node."""
         self._made += 1
-        return self._builder.add_constant(f"{self._node.outputs[0]}%{self._made}", array, quantisation)
+        return self._builder.add_constant(f"{self._node.outputs[0]}%{self._made}", array, quantization)
 
     def value_of(self, operand: int) -> Array | None:
         """The contents of a constant operand, None for any other."""

@@ -15,7 +15,7 @@ from nnadapter.converters.calls import KernelCalls, convert_call
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.groups import Group
 from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.quantised_groups import convert_quantised_group
+from nnadapter.converters.quantized_groups import convert_quantized_group
 from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import Converter, converted, lookup
 from nnadapter.converters.unconverted import NO_CONVERTER, UNCONVERTED
@@ -110,7 +110,7 @@ def convert_graph(
     Args:
         nodes: in a topological order; nodes whose inputs are all constant were folded before.
         values: what is known of each value.
-        constants: contents of the initialisers, read-only.
+        constants: contents of the initializers, read-only.
         outputs: names of the graph's outputs.
         captured: names of outer values that sub-graphs read.
         groups: of nodes that only they hold.
@@ -179,7 +179,7 @@ class GrowingConversion:
             return False
         mark = self.context.begin(nodes[group.node])
         try:
-            convert_quantised_group(
+            convert_quantized_group(
                 self.context,
                 nodes[group.node],
                 {name: nodes[source] for name, source in group.sources.items()},

@@ -86,11 +86,11 @@ def _filter(context: ConversionContext, name: str) -> int:
     dimensions = context.dimensions(name)
     if len(dimensions) > 3:
         return context.operand(name)
-    shape, quantisation = (*dimensions[:2], 1, *dimensions[2:]), context.type_of(name).quantisation
-    value = context.value_of(context.operand(name)) if quantisation is not None else None
+    shape, quantization = (*dimensions[:2], 1, *dimensions[2:]), context.type_of(name).quantization
+    value = context.value_of(context.operand(name)) if quantization is not None else None
     if value is not None:
-        return context.add_constant(value.reshape(shape), quantisation)
-    if quantisation is None and context.is_constant(name):
+        return context.add_constant(value.reshape(shape), quantization)
+    if quantization is None and context.is_constant(name):
         return context.add_constant(context.constant(name).reshape(shape))
     (reshaped,) = context.add("RESHAPE", (context.operand(name),), {"shape": shape})
     return reshaped

@@ -1,8 +1,8 @@
-"""Cropping and padding around the centre."""
+"""Cropping and padding around the center."""
 
 from __future__ import annotations
 
-from nnadapter.converters.axes import normalise_axes, required_integers
+from nnadapter.converters.axes import normalize_axes, required_integers
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
@@ -19,7 +19,7 @@ def convert_center_crop_pad(context: ConversionContext, node: OnnxNode) -> None:
     """
     dimensions = context.dimensions(node.input(0))
     rank, given = len(dimensions), node.integers("axes")
-    axes = normalise_axes(node, range(rank) if given is None else given, rank)
+    axes = normalize_axes(node, range(rank) if given is None else given, rank)
     wanted = required_integers(context, node, 1)
     if len(wanted) != len(axes):
         raise Refusal(

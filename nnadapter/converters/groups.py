@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.quantised_groups import ACTIVATED, ACTIVATIONS, GROUPED
+from nnadapter.converters.quantized_groups import ACTIVATED, ACTIVATIONS, GROUPED
 
 _SOURCE, _TARGET = "DequantizeLinear", "QuantizeLinear"
 

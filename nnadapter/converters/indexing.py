@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from nnadapter.converters.axes import normalise_axis, required_integers
+from nnadapter.converters.axes import normalize_axis, required_integers
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
@@ -29,7 +29,7 @@ def _argument(type_: str, context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _axis(context: ConversionContext, node: OnnxNode, default: int) -> int:
-    return normalise_axis(node, node.integer("axis", default), len(context.dimensions(node.input(0))))
+    return normalize_axis(node, node.integer("axis", default), len(context.dimensions(node.input(0))))
 
 
 converter("Gather", 1, 11, 13)(partial(_gather, "GATHER"))
@@ -66,7 +66,7 @@ def convert_cum_sum(context: ConversionContext, node: OnnxNode) -> None:
     """CumSum with a constant axis. Source: ONNX CumSum-14."""
     (axis,) = _one(context, node, 1)
     attributes: dict[str, AttributeValue] = {
-        "axis": normalise_axis(node, axis, len(context.dimensions(node.input(0)))),
+        "axis": normalize_axis(node, axis, len(context.dimensions(node.input(0)))),
         "exclusive": bool(node.integer("exclusive", 0)),
         "reverse": bool(node.integer("reverse", 0)),
     }

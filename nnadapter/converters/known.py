@@ -1,4 +1,4 @@
-"""What values hold that operations make of constants, such as dequantised weights, before the run.
+"""What values hold that operations make of constants, such as dequantized weights, before the run.
 
 Such operations stay in the model: only the device knows whether it rather has the integers or what they stand for. What
 moves elements behind them passes on what is known.
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from nnadapter.ir.derived import derived
-from nnadapter.ir.operand import Array, Quantisation
+from nnadapter.ir.operand import Array, Quantization
 from nnadapter.ir.passes.evaluation import MOVES
 from nnadapter.ir.schema import Attributes
 from nnadapter.ir.tracing import is_traced
@@ -22,11 +22,11 @@ _KEEPING = frozenset({"ASSIGN", "RESHAPE", "TRANSPOSE"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Dequantised:
+class Dequantized:
     """A constant of integers and what they stand for."""
 
     integers: Array
-    quantisation: Quantisation
+    quantization: Quantization
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,8 +35,8 @@ class Known:
 
     contents: Callable[[], Array]
     """Read-only, in the value's data type."""
-    source: Dequantised | None = None
-    """What they were dequantised from, with the dimensions of the value."""
+    source: Dequantized | None = None
+    """What they were dequantized from, with the dimensions of the value."""
 
 
 def passed_on(type_: str, attributes: Attributes, known: Known) -> Known | None:
@@ -52,8 +52,8 @@ def passed_on(type_: str, attributes: Attributes, known: Known) -> Known | None:
     exact = tuple(sorted(attributes.items()))
     source = known.source
     if source is not None:
-        is_free = type_ == "ASSIGN" or source.quantisation.axis is None
-        source = Dequantised(_moved(source.integers, type_, exact), source.quantisation) if is_free else None
+        is_free = type_ == "ASSIGN" or source.quantization.axis is None
+        source = Dequantized(_moved(source.integers, type_, exact), source.quantization) if is_free else None
     return Known(partial(_moved_later, known.contents, type_, exact), source)
 
 

@@ -38,7 +38,7 @@ def convert_gemm(context: ConversionContext, node: OnnxNode) -> None:
 def _is_fully_connected(context: ConversionContext, node: OnnxNode) -> bool:
     first = context.type_of(node.input(0))
     return (
-        (first.dtype.is_floating or first.quantisation is not None)
+        (first.dtype.is_floating or first.quantization is not None)
         and not node.integer("transA", 0)
         and node.integer("transB", 0) != 0
         and node.number("alpha", 1.0) == 1

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from math import prod
 
-from nnadapter.converters.axes import constant_integers, normalise_axes, normalise_axis, required_integers
+from nnadapter.converters.axes import constant_integers, normalize_axes, normalize_axis, required_integers
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
@@ -58,7 +58,7 @@ def convert_flatten(context: ConversionContext, node: OnnxNode) -> None:
     """Flatten to a matrix; an axis may be the rank, and negative since version 11. Source: ONNX Flatten-13."""
     dimensions = context.dimensions(node.input(0))
     axis, rank = node.integer("axis", 1), len(dimensions)
-    axis = rank if axis == rank else normalise_axis(node, axis, rank)
+    axis = rank if axis == rank else normalize_axis(node, axis, rank)
     _reshape(context, node, (prod(dimensions[:axis]), prod(dimensions[axis:])))
 
 
@@ -80,7 +80,7 @@ def _squeeze(context: ConversionContext, node: OnnxNode, axes: Iterable[int] | N
     if axes is None:
         gone = tuple(axis for axis, size in enumerate(dimensions) if size == 1)
     else:
-        gone = normalise_axes(node, axes, len(dimensions))
+        gone = normalize_axes(node, axes, len(dimensions))
     wide = [axis for axis in gone if dimensions[axis] != 1]
     if wide:
         raise Refusal(
@@ -107,7 +107,7 @@ def convert_unsqueeze(context: ConversionContext, node: OnnxNode) -> None:
 def _unsqueeze(context: ConversionContext, node: OnnxNode, axes: tuple[int, ...]) -> None:
     dimensions = context.dimensions(node.input(0))
     rank = len(dimensions) + len(axes)
-    new = normalise_axes(node, axes, rank)
+    new = normalize_axes(node, axes, rank)
     old = iter(dimensions)
     _reshape(context, node, tuple(1 if axis in new else next(old) for axis in range(rank)))
 

@@ -1,8 +1,8 @@
-"""Normalisations by a norm."""
+"""Normalizations by a norm."""
 
 from __future__ import annotations
 
-from nnadapter.converters.axes import normalise_axes, normalise_axis
+from nnadapter.converters.axes import normalize_axes, normalize_axis
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.registry import converter
@@ -17,7 +17,7 @@ def convert_rms_normalization(context: ConversionContext, node: OnnxNode) -> Non
     """
     rank = len(context.dimensions(node.input(0)))
     attributes: dict[str, AttributeValue] = {
-        "axis": normalise_axis(node, node.integer("axis", -1), rank),
+        "axis": normalize_axis(node, node.integer("axis", -1), rank),
         "epsilon": node.number("epsilon", 1e-5),
     }
     inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
@@ -27,7 +27,7 @@ def convert_rms_normalization(context: ConversionContext, node: OnnxNode) -> Non
 @converter("LpNormalization", 1, 22)
 def convert_lp_normalization(context: ConversionContext, node: OnnxNode) -> None:
     """LpNormalization of order 1 or 2. Source: ONNX LpNormalization-22."""
-    axis = normalise_axis(node, node.integer("axis", -1), len(context.dimensions(node.input(0))))
+    axis = normalize_axis(node, node.integer("axis", -1), len(context.dimensions(node.input(0))))
     inputs = (context.operand(node.input(0)),)
     context.add("LP_NORMALIZATION", inputs, {"axis": axis, "p": node.integer("p", 2)}, node.outputs)
 
@@ -36,6 +36,6 @@ def convert_lp_normalization(context: ConversionContext, node: OnnxNode) -> None
 def convert_mean_variance_normalization(context: ConversionContext, node: OnnxNode) -> None:
     """MeanVarianceNormalization. Source: ONNX MeanVarianceNormalization-13, whose function adds 1e-9 to deviations."""
     given = node.integers("axes")
-    axes = normalise_axes(node, (0, 2, 3) if given is None else given, len(context.dimensions(node.input(0))))
+    axes = normalize_axes(node, (0, 2, 3) if given is None else given, len(context.dimensions(node.input(0))))
     inputs = (context.operand(node.input(0)),)
     context.add("MEAN_VARIANCE_NORMALIZATION", inputs, {"axes": tuple(sorted(axes))}, node.outputs)

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from nnadapter.converters.axes import constant_integers, normalise_axes
+from nnadapter.converters.axes import constant_integers, normalize_axes
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.registry import converter
@@ -137,7 +137,7 @@ def _with_input(rule: _Rule, context: ConversionContext, node: OnnxNode) -> None
 
 def _convert(rule: _Rule, context: ConversionContext, node: OnnxNode, axes: tuple[int, ...] | None) -> None:
     rank = len(context.dimensions(node.input(0)))
-    reduced = range(rank) if axes is None else sorted(normalise_axes(node, axes, rank))
+    reduced = range(rank) if axes is None else sorted(normalize_axes(node, axes, rank))
     rule(
         _Reduction(
             context=context,

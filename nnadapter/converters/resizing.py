@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from nnadapter.converters.axes import constant_integers, normalise_axes
+from nnadapter.converters.axes import constant_integers, normalize_axes
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
@@ -101,7 +101,7 @@ def _resolve(
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Return sizes and scales of all axes from the scales or sizes of some."""
     named = node.integers("axes")
-    axes = normalise_axes(node, range(len(dimensions)) if named is None else named, len(dimensions))
+    axes = normalize_axes(node, range(len(dimensions)) if named is None else named, len(dimensions))
     given = context.optional_constant(node, 2)
     if given is not None and given.size:
         _check_scales(node, _numbers(given), len(axes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnadapter.converters.axes import normalise_axis
+from nnadapter.converters.axes import normalize_axis
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
@@ -61,7 +61,7 @@ def convert_one_hot(context: ConversionContext, node: OnnxNode) -> None:
     """
     rank = len(context.dimensions(node.input(0)))
     attributes: dict[str, AttributeValue] = {
-        "axis": normalise_axis(node, node.integer("axis", -1), rank + 1),
+        "axis": normalize_axis(node, node.integer("axis", -1), rank + 1),
         "depth": _depth(context, node),
     }
     inputs = (context.operand(node.input(0)), context.operand(node.input(2)))
@@ -92,7 +92,7 @@ def convert_reverse_sequence(context: ConversionContext, node: OnnxNode) -> None
 
 
 def _axis(context: ConversionContext, node: OnnxNode, name: str, default: int) -> int:
-    return normalise_axis(node, node.integer(name, default), len(context.dimensions(node.input(0))))
+    return normalize_axis(node, node.integer(name, default), len(context.dimensions(node.input(0))))
 
 
 def _operands(context: ConversionContext, node: OnnxNode) -> tuple[int, int, int]:

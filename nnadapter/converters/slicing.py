@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nnadapter.converters.axes import constant_integers, normalise_axes, normalise_axis, required_integers
+from nnadapter.converters.axes import constant_integers, normalize_axes, normalize_axis, required_integers
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
@@ -18,7 +18,7 @@ from partition.verdict import Reason
 @converter("Concat", 4, 11, 13)
 def convert_concat(context: ConversionContext, node: OnnxNode) -> None:
     """Concat. Source: ONNX Concat-13."""
-    axis = normalise_axis(node, node.integer("axis"), len(context.dimensions(node.input(0))))
+    axis = normalize_axis(node, node.integer("axis"), len(context.dimensions(node.input(0))))
     context.add("CONCAT", tuple(map(context.operand, node.inputs)), {"axis": axis}, node.outputs)
 
 
@@ -50,7 +50,7 @@ def convert_split_with_count(context: ConversionContext, node: OnnxNode) -> None
 
 def _split_size(context: ConversionContext, node: OnnxNode) -> int:
     dimensions = context.dimensions(node.input(0))
-    return dimensions[normalise_axis(node, node.integer("axis", 0), len(dimensions))]
+    return dimensions[normalize_axis(node, node.integer("axis", 0), len(dimensions))]
 
 
 def _split(context: ConversionContext, node: OnnxNode, sizes: tuple[int, ...] | None) -> None:
@@ -62,7 +62,7 @@ def _split(context: ConversionContext, node: OnnxNode, sizes: tuple[int, ...] | 
         sizes = (size // count,) * count
     if len(sizes) != count:
         raise Refusal(Reason.INVALID_NODE, f"Split has sizes {list(sizes)} for {count} outputs; expected as many")
-    axis = normalise_axis(node, node.integer("axis", 0), len(context.dimensions(node.input(0))))
+    axis = normalize_axis(node, node.integer("axis", 0), len(context.dimensions(node.input(0))))
     context.add("SPLIT", (context.operand(node.input(0)),), {"axis": axis, "split": sizes}, node.outputs)
 
 
@@ -91,7 +91,7 @@ def _slice(
     steps: tuple[int, ...] | None,
 ) -> None:
     dimensions = context.dimensions(node.input(0))
-    axes = normalise_axes(node, range(len(starts)) if axes is None else axes, len(dimensions))
+    axes = normalize_axes(node, range(len(starts)) if axes is None else axes, len(dimensions))
     steps = (1,) * len(starts) if steps is None else steps
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         raise Refusal(
@@ -142,7 +142,7 @@ def convert_pad(context: ConversionContext, node: OnnxNode) -> None:
     rank = len(context.dimensions(node.input(0)))
     pads, axes = required_integers(context, node, 1), constant_integers(context, node, 3)
     if axes is not None:
-        pads = _spread_pads(node, pads, normalise_axes(node, axes, rank), rank)
+        pads = _spread_pads(node, pads, normalize_axes(node, axes, rank), rank)
     _pad(context, node, pads, _fill(context.optional_constant(node, 2)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from math import prod
 
-from nnadapter.converters.axes import normalise_axis
+from nnadapter.converters.axes import normalize_axis
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.registry import Converter, converter
@@ -13,7 +13,7 @@ from nnadapter.converters.registry import Converter, converter
 
 def along_axis(type_: str, context: ConversionContext, node: OnnxNode) -> None:
     """Convert as version 13 means it: the axis is the attribute's, the last one by default."""
-    axis = normalise_axis(node, node.integer("axis", -1), len(context.dimensions(node.input(0))))
+    axis = normalize_axis(node, node.integer("axis", -1), len(context.dimensions(node.input(0))))
     context.add(type_, (context.operand(node.input(0)),), {"axis": axis}, node.outputs)
 
 
@@ -25,7 +25,7 @@ def over_matrix(type_: str, context: ConversionContext, node: OnnxNode) -> None:
     """
     dimensions = context.dimensions(node.input(0))
     rank, axis = len(dimensions), node.integer("axis", 1)
-    axis = rank if axis == rank else normalise_axis(node, axis, rank)
+    axis = rank if axis == rank else normalize_axis(node, axis, rank)
     inputs = (context.operand(node.input(0)),)
     wide = [index for index in range(axis, rank) if dimensions[index] != 1]
     if len(wide) <= 1 and rank:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nnadapter.converters.axes import constant_integers, normalise_axis, required_integers
+from nnadapter.converters.axes import constant_integers, normalize_axis, required_integers
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
@@ -26,7 +26,7 @@ def convert_dft(context: ConversionContext, node: OnnxNode) -> None:
 
 def _add_transform(context: ConversionContext, node: OnnxNode, axis: int) -> None:
     dimensions = context.dimensions(node.input(0))
-    axis = normalise_axis(node, axis, len(dimensions))
+    axis = normalize_axis(node, axis, len(dimensions))
     inverse, onesided = (node.integer(name, 0) != 0 for name in ("inverse", "onesided"))
     given = constant_integers(context, node, 1)
     usual = 2 * (dimensions[axis] - 1) if inverse and onesided else dimensions[axis]

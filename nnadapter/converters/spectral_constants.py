@@ -47,8 +47,8 @@ def convert_mel_weight_matrix(context: ConversionContext, node: OnnxNode) -> Non
     """MelWeightMatrix with known numbers: a triangle per mel bin. Source: ONNX MelWeightMatrix-17.
 
     1. The edges of the triangles lie evenly on the mel scale, and are rounded down to bins of the spectrogram.
-    2. A triangle rises from its left edge to 1 at its centre and falls to its right edge; one whose left edge is its
-       centre starts there with 1.
+    2. A triangle rises from its left edge to 1 at its center and falls to its right edge; one whose left edge is its
+       center starts there with 1.
     """
     bins, length, rate, lowest, highest = (_number(context, node, position) for position in range(5))
     if bins < 1 or length < 1 or rate <= 0 or not -700 < lowest <= highest:
@@ -71,13 +71,13 @@ def _check_size(node: OnnxNode, size: float) -> None:
 
 def _triangles(edges: Array, rows: int) -> Array:
     """[rows, bins], from the edges [bins + 2]."""
-    left, centre, right = edges[:-2], edges[1:-1], edges[2:]
+    left, center, right = edges[:-2], edges[1:-1], edges[2:]
     row = np.arange(rows)[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        rising = np.where(left == centre, row == centre, (row - left) / (centre - left))
-        falling = (right - row) / (right - centre)
-    rises = (left <= row) & (row <= centre)
-    falls = (centre <= row) & (row < right)
+        rising = np.where(left == center, row == center, (row - left) / (center - left))
+        falling = (right - row) / (right - center)
+    rises = (left <= row) & (row <= center)
+    falls = (center <= row) & (row < right)
     return np.where(falls, falling, np.where(rises, rising, 0.0))
 
 

@@ -21,10 +21,10 @@ from nnadapter.ir.operations import (
     losses,
     matrix,
     movement,
-    normalisation,
+    normalization,
     norms,
     pooling,
-    quantisation,
+    quantization,
     recurrent,
     reduction,
     resizing,
@@ -48,8 +48,8 @@ class OperationClass(StrEnum):
     """Matrix products, and what consists of them: attention, recurrent networks."""
     DEPTHWISE = "depthwise"
     """Convolutions with one input channel per group: few products per byte."""
-    NORMALISATION = "normalisation"
-    """Several passes over a tensor: softmax, layer normalisation."""
+    NORMALIZATION = "normalization"
+    """Several passes over a tensor: softmax, layer normalization."""
     REDUCTION = "reduction"
     """Sums, extremes and pools over axes or windows."""
     FUNCTION = "function"
@@ -71,10 +71,10 @@ _Rows = Sequence[OperationSchema]
 _FAMILIES: tuple[tuple[OperationClass, tuple[_Rows, ...]], ...] = (
     (OperationClass.CONVOLUTION, (convolution.ROWS, volumes.ROWS)),
     (OperationClass.MATRIX, (matrix.ROWS, attention.ROWS, recurrent.ROWS, linear_algebra.ROWS, spectral.ROWS)),
-    (OperationClass.NORMALISATION, (normalisation.ROWS, norms.ROWS, losses.ROWS)),
+    (OperationClass.NORMALIZATION, (normalization.ROWS, norms.ROWS, losses.ROWS)),
     (OperationClass.REDUCTION, (reduction.ROWS, pooling.ROWS, window_pooling.ROWS, accumulation.ROWS)),
     (OperationClass.FUNCTION, (functions.ROWS,)),
-    (OperationClass.ELEMENTWISE, (elementwise.ROWS, bits.ROWS, quantisation.ROWS)),
+    (OperationClass.ELEMENTWISE, (elementwise.ROWS, bits.ROWS, quantization.ROWS)),
     (
         OperationClass.MOVEMENT,
         (movement.ROWS, indexing.ROWS, generation.ROWS, resizing.ROWS, scattering.ROWS, sampling.ROWS),

@@ -29,7 +29,7 @@ class Source(StrEnum):
     """From a calibration of this device and driver version."""
     SIMULATED = "simulated"
     """The device says that its clock is simulated."""
-    MODELLED = "modelled"
+    MODELED = "modeled"
     """From the limits that the device declares."""
     ASSUMED = "assumed"
     """The device declares none."""
@@ -95,7 +95,7 @@ def device_costs(name: str, capability: Capability, context: Context, options: O
     if found.calibration is not None:
         return calibrated(found.calibration, profile, notes)
     if profile is not None:
-        return DeviceCosts(source=Source.MODELLED, profile=profile, notes=notes, why=notes)
+        return DeviceCosts(source=Source.MODELED, profile=profile, notes=notes, why=notes)
     note = (
         f"costs of device {name!r} are assumed: it declares no limits; run `nnadapter calibrate {name}` to measure it"
     )

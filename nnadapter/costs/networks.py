@@ -58,7 +58,7 @@ def _residual(builder: ModelBuilder, value: int) -> int:
 
 
 def _transformer(builder: ModelBuilder, value: int) -> int:
-    """Two products with a function between, what went in added, then two more, and the whole normalised."""
+    """Two products with a function between, what went in added, then two more, and the whole normalized."""
     rows, width = builder.type_of(value).dimensions
     scores = _add(builder, "TANH", [_product(builder, value, width, rows)])
     middle = _add(builder, "ADD", [_product(builder, scores, rows, width), value])

@@ -16,7 +16,7 @@ _IR_VERSION = 8
 
 
 def onnx_form(model: Model) -> onnx.ModelProto:
-    """Return a probe's model in opset 13; constants are initialisers."""
+    """Return a probe's model in opset 13; constants are initializers."""
     names = [operand.name.replace("%", "v") for operand in model.operands]
     values = [
         helper.make_tensor_value_info(

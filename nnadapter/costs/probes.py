@@ -68,7 +68,7 @@ def probes() -> tuple[Probe, ...]:
         *_sizes(OperationClass.FUNCTION, _function, ((16, 64), (256, 64), (1024, 256))),
         *_sizes(OperationClass.MOVEMENT, _movement, ((16, 64), (256, 64), (1024, 256), (2048, 512))),
         *_sizes(OperationClass.REDUCTION, _reduction, ((16, 64), (256, 64), (1024, 256))),
-        *_sizes(OperationClass.NORMALISATION, _normalisation, ((16, 64), (256, 64), (1024, 256))),
+        *_sizes(OperationClass.NORMALIZATION, _normalization, ((16, 64), (256, 64), (1024, 256))),
         *_sizes(OperationClass.MATRIX, _matrix, ((1, 128), (64, 128), (1, 1024), (32, 512), (256, 512))),
         *_sizes(
             OperationClass.DEPTHWISE,
@@ -134,7 +134,7 @@ def _function(builder: ModelBuilder, value: int, number: int) -> int:
     return builder.add_operation("TANH", [value])[0]
 
 
-def _normalisation(builder: ModelBuilder, value: int, number: int) -> int:
+def _normalization(builder: ModelBuilder, value: int, number: int) -> int:
     return builder.add_operation("SOFTMAX", [value], {"axis": 1})[0]
 
 

@@ -97,7 +97,7 @@ def ask_profile(context: Context, capability: Capability) -> Profile | Unsupport
 
 
 def checked_program(program: object) -> Program:
-    """Return what a driver compiled or restored.
+    """Return what a driver compiled or deserialized.
 
     Raises:
         CompilationError: it is no program.

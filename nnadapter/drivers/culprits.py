@@ -75,7 +75,7 @@ class Parts:
 
     @cached_property
     def constants(self) -> dict[str, onnx.TensorProto]:
-        """The initialisers that are given with their contents."""
+        """The initializers that are given with their contents."""
         tensors = self._model.graph.initializer
         return {tensor.name: tensor for tensor in tensors if tensor.ByteSize() <= self._constant_bytes}
 

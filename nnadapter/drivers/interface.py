@@ -117,8 +117,8 @@ class Program(ABC):
         """
         return 0
 
-    def serialise(self) -> bytes | None:
-        """The program as bytes that `Context.restore` takes, or None where the device has no such form."""
+    def serialize(self) -> bytes | None:
+        """The program as bytes that `Context.deserialize` takes, or None where the device has no such form."""
         return None
 
     def close(self) -> None:  # noqa: B027
@@ -175,13 +175,13 @@ class Context(ABC):
         """
         return None
 
-    def restore(self, blob: bytes) -> Program:
-        """Make a program from what `Program.serialise` gave.
+    def deserialize(self, blob: bytes) -> Program:
+        """Make a program from what `Program.serialize` gave.
 
         Raises:
             IncompatibleProgramError: the bytes are damaged, from another version or device, or do not fit the context.
         """
-        raise IncompatibleProgramError(f"{type(self).__name__} cannot restore programs; compile the model instead")
+        raise IncompatibleProgramError(f"{type(self).__name__} cannot deserialize programs; compile the model instead")
 
     def close(self) -> None:  # noqa: B027
         """Free what the context holds. Called after all of its programs are closed."""

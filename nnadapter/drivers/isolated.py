@@ -213,9 +213,9 @@ class IsolatedContext(Context):
         number = self.device.ask("bind", context=self.number, **given)
         return None if number is None else IsolatedProgram(self.device, number)
 
-    def restore(self, blob: bytes) -> Program:
-        """See `Context.restore`."""
-        return IsolatedProgram(self.device, self.device.ask("restore", context=self.number, blob=blob))
+    def deserialize(self, blob: bytes) -> Program:
+        """See `Context.deserialize`."""
+        return IsolatedProgram(self.device, self.device.ask("deserialize", context=self.number, blob=blob))
 
     def close(self) -> None:
         """See `Context.close`."""
@@ -237,9 +237,9 @@ class IsolatedProgram(Program):
         """See `Program.memory_bytes`."""
         return int(self.device.ask("memory_bytes", program=self.number))
 
-    def serialise(self) -> bytes | None:
-        """See `Program.serialise`."""
-        blob: bytes | None = self.device.ask("serialise", program=self.number)
+    def serialize(self) -> bytes | None:
+        """See `Program.serialize`."""
+        blob: bytes | None = self.device.ask("serialize", program=self.number)
         return blob
 
     def close(self) -> None:

@@ -66,11 +66,11 @@ class _Served:
         bound = self._made[context].bind(self._made[program], self._held(model))
         return None if bound is None else self._program(bound)
 
-    def restore(self, context: int, blob: bytes) -> int:
-        return self._program(self._made[context].restore(blob))
+    def deserialize(self, context: int, blob: bytes) -> int:
+        return self._program(self._made[context].deserialize(blob))
 
-    def serialise(self, program: int) -> bytes | None:
-        blob = self._made[program].serialise()
+    def serialize(self, program: int) -> bytes | None:
+        blob = self._made[program].serialize()
         if blob is not None and not isinstance(blob, bytes):
             raise DriverError(f"the driver gave {type(blob).__name__} for a program, expected bytes or None")
         return blob

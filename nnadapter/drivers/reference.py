@@ -97,7 +97,7 @@ class ReferenceContext(Context):
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """See `Context.supported`; constants need not be in the model."""
-        own = _normalised(model)
+        own = _normalized(model)
         functions = {(function.domain, function.name) for function in own.functions}
         types = {value.name: value for value in (*own.graph.input, *own.graph.value_info)}
         return [
@@ -111,7 +111,7 @@ class ReferenceContext(Context):
         Raises:
             CompilationError: the evaluator has no implementation of a node.
         """
-        own = _with_types(_normalised(model))
+        own = _with_types(_normalized(model))
         verdict = _verdict(own)
         if isinstance(verdict, Unsupported):
             raise CompilationError(f"onnx's reference evaluator does not take the segment: {verdict.detail}")
@@ -202,7 +202,7 @@ def _alone(
     return alone
 
 
-def _normalised(model: onnx.ModelProto) -> onnx.ModelProto:
+def _normalized(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which ONNX's own domain is spelled in one way only."""
     import onnx
 

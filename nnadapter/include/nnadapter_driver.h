@@ -12,7 +12,7 @@
  *     adapter IR; a driver refuses names that it does not know.
  *  4. Life. What a call is given lives until it returns, and longer in three cases: a model given to `compile` or
  *     `bind`, its constants too, lives unchanged until the program made of it is destroyed; a compute request with a
- *     stream, and all it points to, lives until that stream was synchronised; so does memory given to a copy with a
+ *     stream, and all it points to, lives until that stream was synchronized; so does memory given to a copy with a
  *     stream. What a driver tells of itself (its table, device infos, capability) is the driver's, and lives as long as
  *     the library.
  *  5. Errors. A function returns NNADAPTER_OK or what went wrong, and may write one sentence into the error's buffer,
@@ -26,7 +26,7 @@
  *     What may compute at once is said by `threading`. Other calls, with other handles, may come at any time from any
  *     thread; so may memory and its statistics. Handles are destroyed after those that were made of them, when no
  *     other call uses them; programs, in any order.
- *  8. Required functions are those without "optional"; a group (memory, streams, serialisation) is whole or absent.
+ *  8. Required functions are those without "optional"; a group (memory, streams, serialization) is whole or absent.
  */
 #ifndef NNADAPTER_DRIVER_H
 #define NNADAPTER_DRIVER_H
@@ -60,7 +60,7 @@ enum {
     NNADAPTER_OUT_OF_MEMORY = 3,        /* no room on the device or the host */
     NNADAPTER_DEVICE_UNAVAILABLE = 4,   /* known, and cannot be used here; the message says what to do */
     NNADAPTER_DEVICE_LOST = 5,          /* gone; nothing on it can be used again */
-    NNADAPTER_INCOMPATIBLE_PROGRAM = 6, /* serialised bytes that are damaged or of another version, device or option */
+    NNADAPTER_INCOMPATIBLE_PROGRAM = 6, /* serialized bytes that are damaged or of another version, device or option */
     NNADAPTER_CANCELLED = 7,            /* `cancelled` said so */
     NNADAPTER_DEADLINE_EXCEEDED = 8     /* not done within `deadline_seconds` */
 };
@@ -123,13 +123,13 @@ typedef struct NNAdapterEvent NNAdapterEvent;
 
 /* ---- the model -------------------------------------------------------------------------------------------------- */
 
-typedef struct NNAdapterQuantisation { /* real = scale * (integer - zero_point) */
+typedef struct NNAdapterQuantization { /* real = scale * (integer - zero_point) */
     uint32_t size, version;
     int32_t axis;   /* that the scales run along; -1 for one scale per tensor */
     uint32_t count; /* of scales and of zero points */
     const double *scales;
     const int64_t *zero_points;
-} NNAdapterQuantisation;
+} NNAdapterQuantization;
 
 typedef struct NNAdapterOperand {
     uint32_t size, version;
@@ -139,7 +139,7 @@ typedef struct NNAdapterOperand {
     int32_t lifetime;
     uint32_t rank;
     const int64_t *dimensions;                 /* every one known; null for a scalar */
-    const NNAdapterQuantisation *quantisation; /* null if it is not quantised */
+    const NNAdapterQuantization *quantization; /* null if it is not quantized */
     const void *data;                          /* of a constant, else null */
     uint64_t bytes;                            /* of the contents, whatever the lifetime */
 } NNAdapterOperand;
@@ -226,19 +226,19 @@ typedef struct NNAdapterCompileRequest {
     const NNAdapterControl *control; /* never null */
 } NNAdapterCompileRequest;
 
-typedef struct NNAdapterRestoreRequest {
+typedef struct NNAdapterDeserializeRequest {
     uint32_t size, version;
-    const void *data; /* bytes that `serialise` wrote, or somebody changed */
+    const void *data; /* bytes that `serialize` wrote, or somebody changed */
     uint64_t bytes;
     const NNAdapterControl *control; /* never null */
-} NNAdapterRestoreRequest;
+} NNAdapterDeserializeRequest;
 
 typedef struct NNAdapterComputeRequest {
     uint32_t size, version;
     uint32_t input_count, output_count;
     const NNAdapterTensor *const *inputs;  /* in the order of the model's inputs */
     const NNAdapterTensor *const *outputs; /* in the order of the model's outputs; no two overlap */
-    NNAdapterStream *stream; /* null: be done on return. Else work may go on after it; errors come with synchronise */
+    NNAdapterStream *stream; /* null: be done on return. Else work may go on after it; errors come with synchronize */
     const NNAdapterControl *control; /* never null */
 } NNAdapterComputeRequest;
 
@@ -335,17 +335,17 @@ typedef struct NNAdapterStreamFunctions { /* work on one stream is done in the o
     NNAdapterStatus (*record_event)(NNAdapterEvent *event, NNAdapterStream *stream, NNAdapterError *error);
     /* later work of the stream waits for the event's last record; at once if there was none */
     NNAdapterStatus (*wait_event)(NNAdapterStream *stream, NNAdapterEvent *event, NNAdapterError *error);
-    /* until all work is done; returns the first failure since the last synchronisation, and forgets it */
-    NNAdapterStatus (*synchronise_stream)(NNAdapterStream *stream, NNAdapterError *error);
-    NNAdapterStatus (*synchronise_device)(NNAdapterDevice *device, NNAdapterError *error);
+    /* until all work is done; returns the first failure since the last synchronization, and forgets it */
+    NNAdapterStatus (*synchronize_stream)(NNAdapterStream *stream, NNAdapterError *error);
+    NNAdapterStatus (*synchronize_device)(NNAdapterDevice *device, NNAdapterError *error);
 } NNAdapterStreamFunctions;
 
-typedef struct NNAdapterSerialisationFunctions {
+typedef struct NNAdapterSerializationFunctions {
     uint32_t size, version;
-    NNAdapterStatus (*serialise)(NNAdapterProgram *program, const NNAdapterWriter *writer, NNAdapterError *error);
-    NNAdapterStatus (*restore)(NNAdapterContext *context, const NNAdapterRestoreRequest *request,
+    NNAdapterStatus (*serialize)(NNAdapterProgram *program, const NNAdapterWriter *writer, NNAdapterError *error);
+    NNAdapterStatus (*deserialize)(NNAdapterContext *context, const NNAdapterDeserializeRequest *request,
                                NNAdapterProgram **program, NNAdapterError *error);
-} NNAdapterSerialisationFunctions;
+} NNAdapterSerializationFunctions;
 
 /* ---- the table -------------------------------------------------------------------------------------------------- */
 
@@ -389,7 +389,7 @@ typedef struct NNAdapterDriver {
     /* optional groups, null if absent */
     const NNAdapterMemoryFunctions *memory;
     const NNAdapterStreamFunctions *streams;
-    const NNAdapterSerialisationFunctions *serialisation;
+    const NNAdapterSerializationFunctions *serialization;
 
     /* optional: a new program of the request's model, made of `program` by giving it other constants. The model was
      * admitted; it differs from the one of `program` in names, and in what constants hold. `program` stays as it was,

@@ -6,7 +6,7 @@ Glossary:
     operation     one step of a model, a row of the schema table with inputs, attributes, outputs
     model         operands, operations, and which operands go in and out
     segment       a part of a model that one device runs
-    type          data type, dimensions, layout and quantisation of an operand
+    type          data type, dimensions, layout and quantization of an operand
     dimensions    sizes of an operand's axes
     layout        order of the axes of an image: NCHW or NHWC
     lifetime      where an operand's contents come from
@@ -21,8 +21,8 @@ Glossary:
     origin        an ONNX node that an operation stands for
     pads          what is added around an image: top, left, bottom, right
     group         a share of the channels that a convolution keeps apart
-    scale         what a quantised integer is multiplied by
-    zero point    the quantised integer that stands for 0
+    scale         what a quantized integer is multiplied by
+    zero point    the quantized integer that stands for 0
     text form     a model as lines that can be read and compared
     digest        a short name for contents: equal only if they are
 """
@@ -30,7 +30,7 @@ Glossary:
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.extract import submodel
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, DataType, Layout, Lifetime, Operand, OperandType, Quantisation, QuantisedType
+from nnadapter.ir.operand import Array, DataType, Layout, Lifetime, Operand, OperandType, QuantisedType, Quantization
 from nnadapter.ir.operations import SCHEMAS, schema_of
 from nnadapter.ir.schema import Attribute, Attributes, AttributeValue, Kind, OperationSchema, Role
 from nnadapter.ir.text import digest, to_text
@@ -53,8 +53,8 @@ __all__ = [
     "OperandType",
     "Operation",
     "OperationSchema",
-    "Quantisation",
     "QuantisedType",
+    "Quantization",
     "Role",
     "check_attributes",
     "check_inputs",

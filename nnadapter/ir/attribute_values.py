@@ -12,13 +12,13 @@ from nnadapter.ir.schema import AttributeValue, Kind
 from nnadapter.ir.tracing import Traced
 
 
-def normalised(kind: Kind, value: object) -> AttributeValue:
+def normalized(kind: Kind, value: object) -> AttributeValue:
     """Return `value` as a Python value of that kind: numpy numbers become Python's, lists and vectors tuples.
 
     Raises:
         TypeError: it is of another kind; a bool is not an int, and no int is a bool.
     """
-    return _NORMALISE[kind](value)
+    return _NORMALIZE[kind](value)
 
 
 def _boolean(value: object) -> bool:
@@ -65,7 +65,7 @@ def _items(value: object) -> Sequence[object]:
     raise TypeError
 
 
-_NORMALISE: Mapping[Kind, Callable[[object], AttributeValue]] = MappingProxyType(
+_NORMALIZE: Mapping[Kind, Callable[[object], AttributeValue]] = MappingProxyType(
     {
         Kind.BOOL: _boolean,
         Kind.INT: _integer,

@@ -10,7 +10,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.builder_arguments import DTYPES, check_arguments, check_counts, checked_type, is_number
 from nnadapter.ir.inferences import Inferences
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, DataType, Lifetime, Operand, OperandType, Quantisation, QuantisedType, freeze
+from nnadapter.ir.operand import Array, DataType, Lifetime, Operand, OperandType, QuantisedType, Quantization, freeze
 from nnadapter.ir.schema import AttributeValue
 
 
@@ -50,7 +50,7 @@ class ModelBuilder:
         self._inputs.append(index)
         return index
 
-    def add_constant(self, name: str, value: Array, quantisation: Quantisation | None = None) -> int:
+    def add_constant(self, name: str, value: Array, quantization: Quantization | None = None) -> int:
         """Add a constant; `value` is kept, read-only, and not copied where it is contiguous.
 
         Raises:
@@ -61,7 +61,7 @@ class ModelBuilder:
         if value.dtype.name not in DTYPES:
             raise InvalidModelError(f"constant {name!r} holds {value.dtype}, expected one of {', '.join(DTYPES)}")
         array = freeze(value)
-        type_ = OperandType(DataType(array.dtype.name), array.shape, quantisation=quantisation)
+        type_ = OperandType(DataType(array.dtype.name), array.shape, quantization=quantization)
         found = self._inferences.shared(checked_type(name, type_))
         return self._add(Operand(name, found, Lifetime.CONSTANT, array))
 
@@ -73,7 +73,7 @@ class ModelBuilder:
         *,
         outputs: Sequence[str] = (),
         origins: Sequence[str] = (),
-        quantised: Sequence[QuantisedType | None] = (),
+        quantized: Sequence[QuantisedType | None] = (),
     ) -> tuple[int, ...]:
         """Add an operation and one operand per output, whose types the schema's shape rule gives.
 
@@ -83,17 +83,17 @@ class ModelBuilder:
             attributes: by name; what is not given takes its default.
             outputs: names for the outputs; made up where they are missing.
             origins: names of the ONNX nodes that the operation stands for.
-            quantised: by output, data type and quantisation of those that are quantised; None, or left out, for others.
+            quantized: by output, data type and quantization of those that are quantized; None, or left out, for others.
 
         Raises:
             InvalidModelError: unknown type, inputs or attributes that do not fit the schema, inputs that do not exist,
-                more names or quantised types than there are outputs, or something of the wrong kind.
+                more names or quantized types than there are outputs, or something of the wrong kind.
         """
-        check_arguments(type_, inputs, attributes, outputs=outputs, origins=origins, quantised=quantised)
+        check_arguments(type_, inputs, attributes, outputs=outputs, origins=origins, quantized=quantized)
         inputs = tuple(inputs)
         types = [None if _is_absent(index) else self._operand(index, type_).type for index in inputs]
-        complete, results = self._inferences.of(type_, types, attributes or {}, quantised)
-        check_counts(type_, len(results), outputs=outputs, quantised=quantised)
+        complete, results = self._inferences.of(type_, types, attributes or {}, quantized)
+        check_counts(type_, len(results), outputs=outputs, quantized=quantized)
         made = tuple(
             [
                 self._add_result(outputs[position] if position < len(outputs) else "", result)

@@ -13,7 +13,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, Layout, OperandType, QuantisedType
 from nnadapter.ir.tracing import Traced
 from nnadapter.ir.verify import check_type
-from nnadapter.ir.wellformed import check_quantisation
+from nnadapter.ir.wellformed import check_quantization
 
 DTYPES = tuple(map(str, DataType))
 """Names of the data types of models."""
@@ -44,8 +44,8 @@ def checked_type(name: str, type_: OperandType) -> OperandType:
         raise InvalidModelError(f"operand {name!r} has dimensions {list(dimensions)}, expected none below 0")
     if not _is_one_of(tuple(Layout), type_.layout):
         raise InvalidModelError(f"operand {name!r} has layout {type_.layout!r}, expected one of {', '.join(Layout)}")
-    if type_.quantisation is not None:
-        check_quantisation(f"operand {name!r}", type_.quantisation)
+    if type_.quantization is not None:
+        check_quantization(f"operand {name!r}", type_.quantization)
     found = replace(type_, dtype=DataType(type_.dtype), dimensions=dimensions, layout=Layout(type_.layout))
     check_type(name, found)
     return found
@@ -63,7 +63,7 @@ def _dimension(size: int) -> int:
 
 
 def check_arguments(
-    type_: object, inputs: object, attributes: object, *, outputs: object, origins: object, quantised: object
+    type_: object, inputs: object, attributes: object, *, outputs: object, origins: object, quantized: object
 ) -> None:
     """Check the kinds of what `ModelBuilder.add_operation` got; operands themselves are looked at later.
 
@@ -78,18 +78,18 @@ def check_arguments(
         raise InvalidModelError(f"{type_}: attributes are {attributes!r}, expected a dict of values by name")
     _check_list(type_, "outputs", outputs, str)
     _check_list(type_, "origins", origins, str)
-    if type(quantised) is tuple and not quantised:  # nearly always
+    if type(quantized) is tuple and not quantized:  # nearly always
         return
-    _check_list(type_, "quantised", quantised, (QuantisedType, type(None)))
-    for position, result in enumerate(cast("Sequence[QuantisedType | None]", quantised)):
+    _check_list(type_, "quantized", quantized, (QuantisedType, type(None)))
+    for position, result in enumerate(cast("Sequence[QuantisedType | None]", quantized)):
         if result is not None:
-            _check_quantised(f"{type_}: output {position}", result)
+            _check_quantized(f"{type_}: output {position}", result)
 
 
-def _check_quantised(which: str, result: QuantisedType) -> None:
+def _check_quantized(which: str, result: QuantisedType) -> None:
     if not _is_one_of(DTYPES, result.dtype):
-        raise InvalidModelError(f"{which} is quantised as {result.dtype!r}, expected a data type of integers")
-    check_quantisation(which, result.quantisation)
+        raise InvalidModelError(f"{which} is quantized as {result.dtype!r}, expected a data type of integers")
+    check_quantization(which, result.quantization)
 
 
 def _check_list(type_: str, name: str, given: object, kind: type | tuple[type, ...]) -> None:
@@ -100,13 +100,13 @@ def _check_list(type_: str, name: str, given: object, kind: type | tuple[type, .
         raise InvalidModelError(f"{type_}: {name} is {given!r}, expected a list of {expected}")
 
 
-def check_counts(type_: str, count: int, *, outputs: Sequence[str], quantised: Sequence[QuantisedType | None]) -> None:
+def check_counts(type_: str, count: int, *, outputs: Sequence[str], quantized: Sequence[QuantisedType | None]) -> None:
     """Check that nothing is said of outputs that an operation of `count` outputs does not have.
 
     Raises:
-        InvalidModelError: there are more names or quantised types than outputs.
+        InvalidModelError: there are more names or quantized types than outputs.
     """
-    for name, given in (("outputs", outputs), ("quantised", quantised)):
+    for name, given in (("outputs", outputs), ("quantized", quantized)):
         if len(given) > count and any(given[count:]):
             extra = list(given[count:])
             raise InvalidModelError(

@@ -22,8 +22,8 @@ from nnadapter.ir.operand import (
     Lifetime,
     Operand,
     OperandType,
-    Quantisation,
     QuantisedType,
+    Quantization,
     dtype_name,
     freeze,
 )
@@ -146,21 +146,21 @@ class ModelEditor:
     def derived(self, operand: int, stem: str, function: Callable[[Array], Array]) -> int:
         """A constant made from another one; the same one if the same was asked before, `function` being the key.
 
-        It is quantised as the other one is, if that is per tensor.
+        It is quantized as the other one is, if that is per tensor.
         """
         key = (operand, function)
         if key not in self._derived:
             value = self.value_of(operand)
             assert value is not None, "only constants can be computed with"
-            quantisation = self.type_of(operand).quantisation
-            kept = None if quantisation is None or quantisation.axis is not None else quantisation
+            quantization = self.type_of(operand).quantization
+            kept = None if quantization is None or quantization.axis is not None else quantization
             self._derived[key] = self.add_constant(stem, derived(function, value), kept)
         return self._derived[key]
 
-    def add_constant(self, stem: str, value: Array, quantisation: Quantisation | None = None) -> int:
+    def add_constant(self, stem: str, value: Array, quantization: Quantization | None = None) -> int:
         """Add a constant whose name is `stem`, with a number where that is taken."""
         array = applied(freeze, value)
-        type_ = OperandType(DataType(dtype_name(array.dtype)), array.shape, quantisation=quantisation)
+        type_ = OperandType(DataType(dtype_name(array.dtype)), array.shape, quantization=quantization)
         return self._add(Operand(self._unique(stem), type_, Lifetime.CONSTANT, array))
 
     def add_operation(
@@ -171,7 +171,7 @@ class ModelEditor:
         *,
         origins: Sequence[int],
         names: Sequence[str] = (),
-        quantised: Sequence[QuantisedType | None] = (),
+        quantized: Sequence[QuantisedType | None] = (),
     ) -> tuple[int, ...]:
         """Add an operation before the one that the sweep stands at, checked and typed by the schema as in the builder.
 
@@ -182,14 +182,14 @@ class ModelEditor:
             origins: operations, removed or not, whose ONNX nodes it stands for, the one it is named for first.
             names: for the outputs, with a number where one is taken; the others are named when they replace something,
                 or after the sweep.
-            quantised: by output, data type and quantisation of those that are quantised; None, or left out, for others.
+            quantized: by output, data type and quantization of those that are quantized; None, or left out, for others.
 
         Raises:
             InvalidModelError: unknown type, inputs or attributes that do not fit the schema.
         """
         read = tuple(map(self._resolved, inputs))
         types = tuple(None if index == ABSENT else self._operands[index].type for index in read)
-        complete, results = inferred(type_, types, attributes or {}, quantised)
+        complete, results = inferred(type_, types, attributes or {}, quantized)
         made = tuple(map(self._add_result, results, chain(map(self._unique, names), repeat(""))))
         index = len(self._operations)
         operation = Operation(type_, read, made, complete)
@@ -248,7 +248,7 @@ class ModelEditor:
         if new in self._unnamed or self.is_output(old):
             self._unnamed.discard(new)
             same = before.type.layout is after.type.layout
-            # the type that was there may say how the operand is quantised, which no shape rule does
+            # the type that was there may say how the operand is quantized, which no shape rule does
             self._operands[new] = Operand(before.name, before.type if same else after.type, before.lifetime)
         if self.is_output(old):
             self._outputs.discard(old)

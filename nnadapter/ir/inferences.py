@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from nnadapter.ir.operand import OperandType, QuantisedType
 from nnadapter.ir.operations import schema_of
-from nnadapter.ir.quantised import result_types
+from nnadapter.ir.quantized import result_types
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.verify import check_attributes, check_inputs
 
@@ -26,13 +26,13 @@ def inferred(
     type_: str,
     types: Sequence[OperandType | None],
     attributes: Mapping[str, AttributeValue],
-    quantised: Sequence[QuantisedType | None] = (),
+    quantized: Sequence[QuantisedType | None] = (),
 ) -> Inferred:
     """Check an operation against the schema; see `Inferences.of`, which remembers."""
     schema = schema_of(type_)
     check_inputs(schema, types)
     complete = check_attributes(schema, attributes)
-    return complete, result_types(schema, types, complete, quantised)
+    return complete, result_types(schema, types, complete, quantized)
 
 
 class Inferences:
@@ -49,7 +49,7 @@ class Inferences:
         type_: str,
         types: Sequence[OperandType | None],
         attributes: Mapping[str, AttributeValue],
-        quantised: Sequence[QuantisedType | None] = (),
+        quantized: Sequence[QuantisedType | None] = (),
     ) -> Inferred:
         """Return the complete attributes and the types of the results; the attributes are the caller's own.
 
@@ -57,16 +57,16 @@ class Inferences:
             type_: a row of the schema table.
             types: of the inputs by role, None where an optional one is absent.
             attributes: by name; what is not given takes its default.
-            quantised: by output, data type and quantisation of those that are quantised.
+            quantized: by output, data type and quantization of those that are quantized.
 
         Raises:
             InvalidModelError: unknown type, or inputs, attributes or results that do not fit the schema.
         """
-        key = None if any(quantised) else _key(type_, types, attributes)
+        key = None if any(quantized) else _key(type_, types, attributes)
         known = self._known.get(key) if key is not None else None
         if known is not None:
             return {**known[0]}, known[1]
-        complete, made = inferred(type_, types, attributes, quantised)
+        complete, made = inferred(type_, types, attributes, quantized)
         results = tuple(map(self.shared, made))
         if key is not None and all(id(each) in self._shared for each in (*types, *results) if each is not None):
             self._known[key] = {**complete}, results

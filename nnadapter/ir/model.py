@@ -97,7 +97,7 @@ class Model:
                 operand.type.dtype,
                 len(operand.type.dimensions),
                 operand.type.layout,
-                operand.type.quantisation,
+                operand.type.quantization,
                 None if operand.value is None else (dtype_name(operand.value.dtype), operand.value.shape),
             )
             for operand in self.operands

@@ -1,6 +1,6 @@
 """Operands: the values of an adapter IR model, and their types.
 
-Names follow NNAPI and NNAdapter: an operand has a type (data type, dimensions, layout, quantisation) and a
+Names follow NNAPI and NNAdapter: an operand has a type (data type, dimensions, layout, quantization) and a
 lifetime. Data types carry numpy's and ml_dtypes' names, so that `numpy.dtype(data_type)` is the array type.
 """
 
@@ -96,7 +96,7 @@ class Lifetime(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quantisation:
+class Quantization:
     """How integers stand for reals: real = scale * (integer - zero_point), per tensor or along one axis."""
 
     scale: tuple[float, ...]
@@ -121,10 +121,10 @@ class Quantisation:
 
 @dataclass(frozen=True, slots=True)
 class QuantisedType:
-    """What a quantised result is: its data type and quantisation, which no shape rule can tell."""
+    """What a quantized result is: its data type and quantization, which no shape rule can tell."""
 
     dtype: DataType
-    quantisation: Quantisation
+    quantization: Quantization
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +135,12 @@ class OperandType:
     dimensions: tuple[int, ...]
     """Every one known, in the order that `layout` says; empty for a scalar."""
     layout: Layout = Layout.NCHW
-    quantisation: Quantisation | None = None
+    quantization: Quantization | None = None
 
     @property
-    def quantised(self) -> QuantisedType | None:
-        """Data type and quantisation together; None if it is not quantised."""
-        return None if self.quantisation is None else QuantisedType(self.dtype, self.quantisation)
+    def quantized(self) -> QuantisedType | None:
+        """Data type and quantization together; None if it is not quantized."""
+        return None if self.quantization is None else QuantisedType(self.dtype, self.quantization)
 
     @property
     def rank(self) -> int:

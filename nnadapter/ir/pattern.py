@@ -10,7 +10,7 @@ A pattern is a tree whose root, the anchor, is the last operation of the piece; 
 
 Every operation of a piece but the anchor must be read by the piece alone and make no model output, because it goes.
 An operation that another activation is fused to is not what a pattern means, so `fuse_code` must be `none`, unless
-the pattern says otherwise. Nor does a pattern mean operations on quantised operands, which round in between.
+the pattern says otherwise. Nor does a pattern mean operations on quantized operands, which round in between.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def constant(
 
     Args:
         name: for `Match.operands`.
-        value: it has one element, and that is this number rounded to its data type, or a neighbour of that.
+        value: it has one element, and that is this number rounded to its data type, or a neighbor of that.
         when: it has these contents.
     """
     return ConstantPattern(name, value, when)
@@ -243,7 +243,7 @@ def _match_operation(editor: ModelEditor, pattern: OperationPattern, index: int,
         return
     if state.named.get(pattern.name, index) != index or not _attributes_match(pattern, found):
         return
-    if _is_quantised(editor, found.inputs) or _is_quantised(editor, found.outputs):
+    if _is_quantized(editor, found.inputs) or _is_quantized(editor, found.outputs):
         return
     named = {**state.named, pattern.name: index} if pattern.name else state.named
     state = _State(state.operands, named, (*state.operations, index))
@@ -256,8 +256,8 @@ def _match_operation(editor: ModelEditor, pattern: OperationPattern, index: int,
         yield from _match_inputs(editor, pattern.inputs, found.inputs[::-1], state)
 
 
-def _is_quantised(editor: ModelEditor, operands: Sequence[int]) -> bool:
-    return any(index != ABSENT and editor.type_of(index).quantisation is not None for index in operands)
+def _is_quantized(editor: ModelEditor, operands: Sequence[int]) -> bool:
+    return any(index != ABSENT and editor.type_of(index).quantization is not None for index in operands)
 
 
 def _match_inputs(

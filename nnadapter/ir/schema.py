@@ -16,8 +16,8 @@ ShapeRule = Callable[[Sequence[OperandType | None], Attributes], tuple[OperandTy
 FlopsRule = Callable[[Sequence[OperandType | None], Sequence[OperandType], Attributes], int]
 """Types of inputs and outputs, attributes -> floating-point operations, a multiply-add counting two."""
 
-QuantisationRule = Callable[[Sequence[OperandType | None], OperandType, Attributes], None]
-"""Types of the inputs, a quantised result, attributes; raises InvalidModelError if they do not belong together."""
+QuantizationRule = Callable[[Sequence[OperandType | None], OperandType, Attributes], None]
+"""Types of the inputs, a quantized result, attributes; raises InvalidModelError if they do not belong together."""
 
 
 class Kind(StrEnum):
@@ -78,11 +78,11 @@ class OperationSchema:
     """The shape rule."""
     flops: FlopsRule = field(repr=False)
     """The FLOP formula."""
-    quantised: QuantisationRule | None = field(default=None, repr=False)
-    """Checks a quantised result. With one, the operation also takes quantised operands, and computes with the reals
-    that they stand for if its result is quantised; None: it sees the integers alone."""
-    always_quantised: bool = False
-    """Has no result that is not quantised."""
+    quantized: QuantizationRule | None = field(default=None, repr=False)
+    """Checks a quantized result. With one, the operation also takes quantized operands, and computes with the reals
+    that they stand for if its result is quantized; None: it sees the integers alone."""
+    always_quantized: bool = False
+    """Has no result that is not quantized."""
     source: str
     """Where the meaning is written down: an NNAPI or NNAdapter code, an ONNX op, a paper."""
 

@@ -106,7 +106,7 @@ class TracedModel:
         return model.found_sound() if self._model.is_sound else model
 
     def _type(self, type_: OperandType) -> int:
-        key = (type_.dtype, self._values.add(type_.dimensions), type_.layout, type_.quantisation)
+        key = (type_.dtype, self._values.add(type_.dimensions), type_.layout, type_.quantization)
         return self._types.setdefault(key, len(self._types))
 
 
@@ -123,7 +123,7 @@ def _with_dimensions(operand: Operand, source: Iterator[Any]) -> Operand:
     dimensions = tuple(next(source) for _ in type_.dimensions)
     if _same(dimensions, type_.dimensions):
         return operand
-    changed = OperandType(type_.dtype, dimensions, type_.layout, type_.quantisation)
+    changed = OperandType(type_.dtype, dimensions, type_.layout, type_.quantization)
     return Operand(operand.name, changed, operand.lifetime, operand.value)
 
 

@@ -75,11 +75,11 @@ def _read(model: Model, index: int, number: _Number) -> str:
 
 
 def _type(type_: OperandType) -> str:
-    quantisation = type_.quantisation
-    if quantisation is None:
+    quantization = type_.quantization
+    if quantization is None:
         return str(type_)
-    along = "" if quantisation.axis is None else f" along {quantisation.axis}"
-    return f"{type_} scale {_value(quantisation.scale)} zero_point {_value(quantisation.zero_point)}{along}"
+    along = "" if quantization.axis is None else f" along {quantization.axis}"
+    return f"{type_} scale {_value(quantization.scale)} zero_point {_value(quantization.zero_point)}{along}"
 
 
 def _operation(model: Model, operation: Operation, number: _Number) -> str:

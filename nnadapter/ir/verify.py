@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.attribute_values import normalised
+from nnadapter.ir.attribute_values import normalized
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.names import close_names
 from nnadapter.ir.operand import Layout, Lifetime, Operand, OperandType, QuantisedType
 from nnadapter.ir.operations import schema_of
-from nnadapter.ir.quantised import check_quantisation, result_types
+from nnadapter.ir.quantized import check_quantization, result_types
 from nnadapter.ir.schema import Attribute, AttributeValue, OperationSchema, Role
 from nnadapter.ir.wellformed import check_well_formed
 
@@ -87,8 +87,8 @@ def check_inputs(schema: OperationSchema, types: Sequence[OperandType | None]) -
 
 
 def _stands_for_reals(schema: OperationSchema, type_: OperandType) -> bool:
-    """A quantised operand may be read in the place of a floating-point one; the rule for results sees to the rest."""
-    return schema.quantised is not None and type_.quantisation is not None
+    """A quantized operand may be read in the place of a floating-point one; the rule for results sees to the rest."""
+    return schema.quantized is not None and type_.quantization is not None
 
 
 def _check_same(schema: OperationSchema, role: Role, type_: OperandType, other: OperandType | None) -> None:
@@ -142,7 +142,7 @@ def check_attributes(schema: OperationSchema, given: Mapping[str, AttributeValue
 
 def _value(schema: OperationSchema, attribute: Attribute, value: object) -> AttributeValue:
     try:
-        result = normalised(attribute.kind, value)
+        result = normalized(attribute.kind, value)
     except TypeError:
         raise _wrong(schema, attribute, value, f"a value of kind {attribute.kind.value}") from None
     if attribute.choices and result not in attribute.choices:
@@ -160,7 +160,7 @@ def verify(model: Model) -> None:
     """Check a complete model, whoever made it.
 
     1. Everything is of the Python type that its field declares.
-    2. Operands: unique names, sane dimensions and layouts, sound quantisation, and constants whose contents fit.
+    2. Operands: unique names, sane dimensions and layouts, sound quantization, and constants whose contents fit.
     3. The lists of inputs and outputs agree with the operands' lifetimes.
     4. Operations, in order: known types, complete attributes, inputs that exist by then, outputs made once, and of
        the types that the schema infers.
@@ -210,12 +210,12 @@ def check_type(name: str, type_: OperandType) -> None:
     """Check the type of an operand of that name, whose fields are of the right kinds.
 
     Raises:
-        InvalidModelError: layout and rank do not go together, or its quantisation is not sound.
+        InvalidModelError: layout and rank do not go together, or its quantization is not sound.
     """
     if type_.layout is Layout.NHWC and type_.rank != 4:
         raise InvalidModelError(f"operand {name!r} is {type_}, expected rank 4 for layout NHWC")
-    if type_.quantisation is not None:
-        check_quantisation(f"operand {name!r}", type_)
+    if type_.quantization is not None:
+        check_quantization(f"operand {name!r}", type_)
 
 
 def _check_operand(operand: Operand) -> None:
@@ -270,7 +270,7 @@ def _check_operation(model: Model, operation: Operation, known: set[int]) -> Non
     if complete.keys() != operation.attributes.keys():
         missing = sorted(complete.keys() - operation.attributes.keys())
         raise InvalidModelError(f"{operation.type}: attributes {missing} are missing, expected every one of the schema")
-    inferred = result_types(schema, types, complete, tuple(_quantised(model, index) for index in operation.outputs))
+    inferred = result_types(schema, types, complete, tuple(_quantized(model, index) for index in operation.outputs))
     if len(operation.outputs) != len(inferred):
         raise InvalidModelError(f"{operation.type}: {len(operation.outputs)} outputs, expected {len(inferred)}")
     if len(frozenset(operation.outputs)) != len(inferred):
@@ -279,8 +279,8 @@ def _check_operation(model: Model, operation: Operation, known: set[int]) -> Non
         _check_output(model, operation, index, expected, known)
 
 
-def _quantised(model: Model, index: int) -> QuantisedType | None:
-    return model.operands[index].type.quantised if 0 <= index < len(model.operands) else None
+def _quantized(model: Model, index: int) -> QuantisedType | None:
+    return model.operands[index].type.quantized if 0 <= index < len(model.operands) else None
 
 
 def _check_output(model: Model, operation: Operation, index: int, expected: OperandType, known: set[int]) -> None:
@@ -292,6 +292,6 @@ def _check_output(model: Model, operation: Operation, index: int, expected: Oper
             f"{operation.type}: makes operand {index} {operand.name!r}, expected one that does not exist yet"
         )
     got = operand.type
-    # `result_types` has seen to the quantisation, which is what the model says and does not follow from the operation.
+    # `result_types` has seen to the quantization, which is what the model says and does not follow from the operation.
     if (got.dtype, got.dimensions, got.layout) != (expected.dtype, expected.dimensions, expected.layout):
         raise InvalidModelError(f"{operation.type}: output {operand.name!r} is {got}, expected {expected}")

@@ -13,7 +13,7 @@ import numpy as np
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import Model, Operation
-from nnadapter.ir.operand import DataType, Layout, Lifetime, Operand, OperandType, Quantisation
+from nnadapter.ir.operand import DataType, Layout, Lifetime, Operand, OperandType, Quantization
 from nnadapter.ir.tracing import Traced
 
 
@@ -57,37 +57,37 @@ def _check_operand(index: int, operand: Operand) -> None:
         raise InvalidModelError(f"{which} has dimensions {type_.dimensions!r}, expected a tuple of whole numbers")
     if not all(map(_is_whole, type_.dimensions)):
         raise InvalidModelError(f"{which} has dimensions {type_.dimensions!r}, expected whole numbers, all known")
-    if type_.quantisation is not None:
-        check_quantisation(which, type_.quantisation)
+    if type_.quantization is not None:
+        check_quantization(which, type_.quantization)
     if operand.value is not None:
         _check_value(which, operand.value)
 
 
-def check_quantisation(which: str, quantisation: object) -> None:
-    """Check that a quantisation holds what its fields declare.
+def check_quantization(which: str, quantization: object) -> None:
+    """Check that a quantization holds what its fields declare.
 
     Args:
         which: how messages call what it belongs to.
-        quantisation: anything.
+        quantization: anything.
 
     Raises:
         InvalidModelError: it is none, or a field holds something else.
     """
-    if not isinstance(quantisation, Quantisation):
-        raise InvalidModelError(f"{which} has quantisation {quantisation!r}, expected a Quantisation")
-    for name, values in (("scale", quantisation.scale), ("zero_point", quantisation.zero_point)):
+    if not isinstance(quantization, Quantization):
+        raise InvalidModelError(f"{which} has quantization {quantization!r}, expected a Quantization")
+    for name, values in (("scale", quantization.scale), ("zero_point", quantization.zero_point)):
         if not isinstance(values, tuple):
             raise InvalidModelError(f"{which} has the {name} {values!r}, expected a tuple, of one number per tensor")
-    for scale in quantisation.scale:
+    for scale in quantization.scale:
         if not isinstance(scale, Real):
             raise InvalidModelError(f"{which} has a scale that is no number: {scale!r}, expected numbers")
-    for point in quantisation.zero_point:
+    for point in quantization.zero_point:
         if not _is_whole(point):
             raise InvalidModelError(
                 f"{which} has a zero point that is no whole number: {point!r}, expected whole numbers"
             )
-    if quantisation.axis is not None and not _is_whole(quantisation.axis):
-        raise InvalidModelError(f"{which} is quantised along axis {quantisation.axis!r}, expected a whole number")
+    if quantization.axis is not None and not _is_whole(quantization.axis):
+        raise InvalidModelError(f"{which} is quantized along axis {quantization.axis!r}, expected a whole number")
 
 
 def _check_value(which: str, value: object) -> None:

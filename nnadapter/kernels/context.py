@@ -1,6 +1,6 @@
 """A driver's context with kernels around it: the driver is given its own operations alone.
 
-Nothing of the driver changes, whatever it is written in. It judges, admits, compiles and restores its pieces of a
+Nothing of the driver changes, whatever it is written in. It judges, admits, compiles and deserializes its pieces of a
 segment as if they were segments; the host calls kernels in between, and the plan sees one segment and one program.
 """
 
@@ -94,16 +94,16 @@ class KernelContext(Context):
         """See `Context.bind`; a model that calls kernels is compiled."""
         return None if calls_in(model) else self.inner.bind(program, model)
 
-    def restore(self, blob: bytes) -> Program:
-        """See `Context.restore`; kernels are chosen anew, among those that there are now.
+    def deserialize(self, blob: bytes) -> Program:
+        """See `Context.deserialize`; kernels are chosen anew, among those that there are now.
 
         Raises:
             IncompatibleProgramError: also where no kernel fits a call any more.
         """
         if blob[: len(MAGIC)] != MAGIC:
-            return self.inner.restore(blob)
+            return self.inner.deserialize(blob)
         stored, blobs = read(blob)
-        return _assembled(stored, [_Restored(self.inner, each) for each in blobs], self._bound_again(stored.calls))
+        return _assembled(stored, [_Deserialized(self.inner, each) for each in blobs], self._bound_again(stored.calls))
 
     def close(self) -> None:
         """See `Context.close`."""
@@ -134,7 +134,7 @@ class KernelContext(Context):
         pieces = split(model)
         calls = [piece.operations[0] for piece in pieces if piece.model is None]
         bound = [self._bind(model, model.operations[position]) for position in calls]
-        programs: list[_Compiled | _Restored] = [
+        programs: list[_Compiled | _Deserialized] = [
             _Compiled(self.inner, piece.model) for piece in pieces if piece.model is not None
         ]
         return _assembled(_stored(model, pieces, calls), programs, bound)
@@ -150,14 +150,14 @@ class _Compiled:
         return checked_program(self._inner.compile(self._model))
 
 
-class _Restored:
+class _Deserialized:
     """The same of bytes."""
 
     def __init__(self, inner: Context, blob: bytes) -> None:
         self._inner, self._blob = inner, blob
 
     def program(self) -> Program:
-        return checked_program(self._inner.restore(self._blob))
+        return checked_program(self._inner.deserialize(self._blob))
 
 
 def _stored(model: Model, pieces: Sequence[Piece], calls: Sequence[int]) -> Stored:
@@ -182,8 +182,10 @@ def _stored(model: Model, pieces: Sequence[Piece], calls: Sequence[int]) -> Stor
     )
 
 
-def _assembled(stored: Stored, programs: Sequence[_Compiled | _Restored], calls: Sequence[KernelCall]) -> KernelProgram:
-    """The program, compiled or restored: what it needs is in `stored`, so both are made in the same way."""
+def _assembled(
+    stored: Stored, programs: Sequence[_Compiled | _Deserialized], calls: Sequence[KernelCall]
+) -> KernelProgram:
+    """The program, compiled or deserialized: what it needs is in `stored`, so both are made in the same way."""
     numbers: dict[str, int] = {}
 
     def slots(names: Sequence[str]) -> tuple[int, ...]:

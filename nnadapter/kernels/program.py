@@ -34,7 +34,7 @@ class KernelProgram(Program):
         inputs: operands of the segment's model that go in.
         outputs: operands that come out.
         constants: contents of the operands that only kernels read, or that come out as they are.
-        stored: what `serialise` writes beside the driver's programs.
+        stored: what `serialize` writes beside the driver's programs.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class KernelProgram(Program):
             array.nbytes for array in self._constants.values()
         )
 
-    def serialise(self) -> bytes | None:
-        """See `Program.serialise`: None where the driver has no such form of one of its programs."""
-        blobs = [program.serialise() for program in self._programs]
+    def serialize(self) -> bytes | None:
+        """See `Program.serialize`: None where the driver has no such form of one of its programs."""
+        blobs = [program.serialize() for program in self._programs]
         return write(self._stored, [blob for blob in blobs if blob is not None]) if None not in blobs else None
 
     def close(self) -> None:

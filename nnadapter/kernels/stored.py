@@ -1,7 +1,7 @@
 """Programs with calls of kernels as bytes: the calls with their constants, and the driver's own bytes.
 
 Bytes are an `Envelope`. Kernels are functions of a process, so they are not written: they are chosen again when the
-program is restored, by what the calls say.
+program is deserialized, by what the calls say.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def calls_model(model: Model, calls: Sequence[int]) -> Model:
 
 def write(stored: Stored, blobs: Sequence[bytes]) -> bytes:
     """Return a program as bytes."""
-    from nnadapter.ir.protobuf.serialised import to_bytes
+    from nnadapter.ir.protobuf.serialized import to_bytes
 
     calls, weights = to_bytes(stored.calls)
     parts = [calls, weights, *blobs]
@@ -80,7 +80,7 @@ def read(blob: bytes) -> tuple[Stored, list[bytes]]:
     Raises:
         IncompatibleProgramError: the bytes are damaged, or of another version.
     """
-    from nnadapter.ir.protobuf.serialised import from_bytes
+    from nnadapter.ir.protobuf.serialized import from_bytes
 
     header, contents = _ENVELOPE.open(blob)
     try:

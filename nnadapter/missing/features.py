@@ -9,7 +9,7 @@ from enum import StrEnum
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.planning.judged import Judged
 from nnadapter.planning.support import refusals
-from nnadapter.preparation.prepare import Specialised
+from nnadapter.preparation.prepare import Specialized
 from nnadapter.targets import Target
 from partition.graph import Graph, Value
 from partition.verdict import SUPPORTED, Reason, Unsupported
@@ -87,7 +87,7 @@ def missing_features(judged: Judged, target: Target) -> Missing:
         found = {}
         for node, refusal in given:
             where = by_converter and refusal == judged.conversion.verdicts[node]
-            feature = _feature(judged.specialised, node, refusal, Where.CONVERTER if where else Where.DEVICE)
+            feature = _feature(judged.specialized, node, refusal, Where.CONVERTER if where else Where.DEVICE)
             found[feature] = Example(node=graph.nodes[node].name, detail=refusal.detail)
         for feature, example in found.items():
             examples.setdefault(feature, example)
@@ -103,34 +103,34 @@ def _forbidden(judged: Judged, device: str) -> Sequence[bool]:
     return tuple(not verdict for verdict in judged.applied.restricted(device, (SUPPORTED,) * atoms))
 
 
-def _feature(specialised: Specialised, index: int, refusal: Unsupported, where: Where) -> Feature:
+def _feature(specialized: Specialized, index: int, refusal: Unsupported, where: Where) -> Feature:
     if refusal.reason in _OF_SEGMENTS:
         return Feature(reason=refusal.reason.value, op_type="")
-    node = specialised.graph.nodes[index]
+    node = specialized.graph.nodes[index]
     describe = _WHAT.get(refusal.reason)
     return Feature(
         reason=refusal.reason.value,
         op_type=f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type,
-        what="" if describe is None else describe(specialised, index, refusal),
+        what="" if describe is None else describe(specialized, index, refusal),
         where=where,
     )
 
 
-def _dtypes(specialised: Specialised, index: int, refusal: Unsupported) -> str:
-    return _through(specialised.graph, index, lambda value: value.dtype or "")
+def _dtypes(specialized: Specialized, index: int, refusal: Unsupported) -> str:
+    return _through(specialized.graph, index, lambda value: value.dtype or "")
 
 
-def _ranks(specialised: Specialised, index: int, refusal: Unsupported) -> str:
-    return _through(specialised.graph, index, lambda value: "" if value.shape is None else str(len(value.shape)))
+def _ranks(specialized: Specialized, index: int, refusal: Unsupported) -> str:
+    return _through(specialized.graph, index, lambda value: "" if value.shape is None else str(len(value.shape)))
 
 
-def _version(specialised: Specialised, index: int, refusal: Unsupported) -> str:
-    return str(specialised.nodes[index].since_version)
+def _version(specialized: Specialized, index: int, refusal: Unsupported) -> str:
+    return str(specialized.nodes[index].since_version)
 
 
-def _attribute(specialised: Specialised, index: int, refusal: Unsupported) -> str:
+def _attribute(specialized: Specialized, index: int, refusal: Unsupported) -> str:
     """The refusal's own words, without the names of the node and of its values."""
-    node, text = specialised.graph.nodes[index], refusal.detail
+    node, text = specialized.graph.nodes[index], refusal.detail
     for name in sorted({node.name, *node.reads, *node.outputs} - {""}, key=len, reverse=True):
         text = text.replace(f" {name!r}", "")
     return text
@@ -152,7 +152,7 @@ _NO_FEATURE = frozenset((Reason.RULE, Reason.INVALID_NODE))
 """Nothing that a device could learn."""
 _OF_SEGMENTS = frozenset((Reason.MEMORY_LIMIT, Reason.SEGMENT_LIMIT))
 """One thing lifts them for all ops."""
-_WHAT: Mapping[Reason, Callable[[Specialised, int, Unsupported], str]] = {
+_WHAT: Mapping[Reason, Callable[[Specialized, int, Unsupported], str]] = {
     Reason.UNSUPPORTED_DTYPE: _dtypes,
     Reason.UNSUPPORTED_RANK: _ranks,
     Reason.UNSUPPORTED_VERSION: _version,

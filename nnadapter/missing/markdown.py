@@ -15,7 +15,7 @@ _SHOWN = 20
 
 
 def to_markdown(found: WhatIf) -> str:
-    """Return what-if as GitHub-flavoured Markdown: where things stand, the features, the road map, models and notes."""
+    """Return what-if as GitHub-flavored Markdown: where things stand, the features, the road map, models and notes."""
     now = found.now
     parts = [
         f"### What if {code(found.device)} took more",

@@ -90,10 +90,10 @@ class Situation:
     """Costs place atoms, not the order of devices."""
     alone: Prices
     """Of every atom by itself, columns as `partition` orders them; the device takes everything."""
-    recognised: Groups
+    recognized: Groups
     """Atoms that would be one if the device took all of them, some of which it refuses."""
     pricing: Callable[[Groups], Pricing]
-    """What things cost if some of `recognised` are one."""
+    """What things cost if some of `recognized` are one."""
     flops: NDArray[np.int64]
     """Per atom."""
     sources: Mapping[str, Source]
@@ -151,7 +151,7 @@ class Situation:
         )
 
     def _pricing(self, taken: Sequence[bool]) -> Pricing:
-        complete = tuple(group for group in self.recognised if all(taken[atom] for atom in group))
+        complete = tuple(group for group in self.recognized if all(taken[atom] for atom in group))
         if complete not in self._pricings:
             self._pricings[complete] = self.pricing(complete)
         return self._pricings[complete]
@@ -188,7 +188,7 @@ class Situation:
 
 
 def situation_of(name: str, analysis: Analysis, target: Target) -> Situation:
-    """Return an analysed model as a situation in which `target` may learn more."""
+    """Return an analyzed model as a situation in which `target` may learn more."""
     judged = analysis.judged
     graph, conversion, costs = judged.graph, judged.conversion, judged.placer.costs
     fusions = {
@@ -202,7 +202,7 @@ def situation_of(name: str, analysis: Analysis, target: Target) -> Situation:
     missing = missing_features(judged, target)
     is_ir = target.capability.form is ModelForm.IR
     fusion = fusions.get(target.name, Fusion())
-    recognised = one_to_be(judged.specialised, missing, judged.verdicts[target.name], fusion) if is_ir else ()
+    recognized = one_to_be(judged.specialized, missing, judged.verdicts[target.name], fusion) if is_ir else ()
     flops = np.array([sum(conversion.flops[node] or 0 for node in nodes) for nodes in graph.atoms], dtype=np.int64)
     return Situation(
         name=name,
@@ -212,7 +212,7 @@ def situation_of(name: str, analysis: Analysis, target: Target) -> Situation:
         missing=missing,
         by_costs=judged.placer.weighs,
         alone=aligned(graph, alone.prices),
-        recognised=recognised,
+        recognized=recognized,
         pricing=partial(_priced, graph, conversion, everything, costs, fusions, target.name),
         flops=flops,
         sources=alone.sources,

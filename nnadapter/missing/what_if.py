@@ -15,7 +15,7 @@ from nnadapter.missing.facts import FailedModel, WhatIf
 from nnadapter.missing.situation import Situation, situation_of
 from nnadapter.missing.sources import model_sources
 from nnadapter.options import Options, default_devices, options_from
-from nnadapter.planning.analysis import Analyser
+from nnadapter.planning.analysis import Analyzer
 from nnadapter.planning.placing import Placer
 from nnadapter.preparation.loading import load_model
 from nnadapter.preparation.prepare import prepare
@@ -109,5 +109,5 @@ def _situation(
         for input_name, shape in shapes.items()
         if alone or input_name in prepared.graph.inputs
     }
-    analysis = Analyser(prepared, placer).judge(default_shapes(prepared, given)).settle()
+    analysis = Analyzer(prepared, placer).judge(default_shapes(prepared, given)).settle()
     return situation_of(name, analysis, target)

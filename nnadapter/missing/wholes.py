@@ -9,28 +9,28 @@ from nnadapter.costs.fusion import Fusion, Groups
 from nnadapter.missing.features import Missing
 from nnadapter.offering.atoms import often_one, with_atoms
 from nnadapter.offering.conversions import converted
-from nnadapter.preparation.prepare import Specialised
+from nnadapter.preparation.prepare import Specialized
 from partition.graph import Graph
 from partition.verdict import Verdict
 
 
-def one_to_be(specialised: Specialised, missing: Missing, verdicts: Sequence[Verdict], known: Fusion) -> Groups:
+def one_to_be(specialized: Specialized, missing: Missing, verdicts: Sequence[Verdict], known: Fusion) -> Groups:
     """Atoms of the graph that would be one if the device lacked nothing.
 
-    1. What is recognised where nothing is apart.
+    1. What is recognized where nothing is apart.
     2. Of a device that fuses anything, products with their activations; but not where it does otherwise today: where it
        takes all of such a group, and does not run it as one, it is taken to do so with no group of the same ops.
 
     Args:
-        specialised: the graph with its atoms.
+        specialized: the graph with its atoms.
         missing: what the device lacks for it.
         verdicts: the device's, on every atom.
         known: what it fuses today.
     """
     if not missing.examples:
         return ()
-    graph = specialised.graph
-    plain = replace(specialised, graph=replace(graph, atoms=()))
+    graph = specialized.graph
+    plain = replace(specialized, graph=replace(graph, atoms=()))
     conversion = converted(plain)
     atoms = with_atoms(plain, conversion)[0].graph.atoms
     of_atoms = [_atoms_of(graph, nodes) for nodes in atoms if len(nodes) > 1]

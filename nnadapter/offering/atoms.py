@@ -1,7 +1,7 @@
 """Atoms: nodes of a graph that stand for one thing, and get one verdict.
 
 There are two kinds. An op with the DequantizeLinear before and the QuantizeLinear behind it is converted as one
-quantised operation (`converters.groups`). What exporters spell out (GELU, layer normalisation) is recognised after
+quantized operation (`converters.groups`). What exporters spell out (GELU, layer normalization) is recognized after
 conversion, by the passes that drivers use (`ir.passes`): there, all versions of an op are one. Operations say which
 nodes they stand for, so a fused one tells its group.
 
@@ -22,7 +22,7 @@ from nnadapter.converters.groups import Group, find_groups, shared_sources
 from nnadapter.converters.node import OnnxNode
 from nnadapter.ir.model import Model
 from nnadapter.ir.passes import run_passes
-from nnadapter.preparation.prepare import Specialised
+from nnadapter.preparation.prepare import Specialized
 from partition.graph import Graph, GraphError, Node
 
 FUSIONS = ("fuse_layer_normalization", "fuse_gelu", "fuse_hard_swish", "fuse_swish", "fuse_attention")
@@ -35,22 +35,22 @@ def captured_names(graph: Graph) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for node in graph.nodes for name in node.captured))
 
 
-def groups_of(specialised: Specialised, apart: Collection[str] = ()) -> tuple[Group, ...]:
+def groups_of(specialized: Specialized, apart: Collection[str] = ()) -> tuple[Group, ...]:
     """The groups that are converted as one; see `find_groups`."""
-    graph = specialised.graph
-    return find_groups(specialised.nodes, {*graph.outputs, *captured_names(graph)}, apart)
+    graph = specialized.graph
+    return find_groups(specialized.nodes, {*graph.outputs, *captured_names(graph)}, apart)
 
 
-def with_own_sources(specialised: Specialised, apart: Collection[str] = ()) -> Specialised:
+def with_own_sources(specialized: Specialized, apart: Collection[str] = ()) -> Specialized:
     """Return the same with a DequantizeLinear of its own for each group, so that a cut between two keeps both whole.
 
-    To dequantise once more costs next to nothing, and nothing at all where the group becomes one operation.
+    To dequantize once more costs next to nothing, and nothing at all where the group becomes one operation.
     """
-    groups, graph = groups_of(specialised, apart), specialised.graph
-    shared = shared_sources(groups, specialised.nodes, {*graph.outputs, *captured_names(graph)}) if groups else {}
+    groups, graph = groups_of(specialized, apart), specialized.graph
+    shared = shared_sources(groups, specialized.nodes, {*graph.outputs, *captured_names(graph)}) if groups else {}
     if not shared:
-        return specialised
-    nodes, protos, positions = list(graph.nodes), list(specialised.nodes), specialised.positions
+        return specialized
+    nodes, protos, positions = list(graph.nodes), list(specialized.nodes), specialized.positions
     values, copies = dict(graph.values), dict[int, list[tuple[str, str]]]()
     for source, numbers in shared.items():
         old = nodes[source].outputs[0]
@@ -65,7 +65,7 @@ def with_own_sources(specialised: Specialised, apart: Collection[str] = ()) -> S
     order = [(index, copy) for index in range(len(nodes)) for copy in (None, *copies.get(index, ()))]
     all_nodes = tuple(_copied(nodes[index], copy) for index, copy in order)
     return replace(
-        specialised,
+        specialized,
         graph=replace(graph, nodes=all_nodes, values=values, atoms=()),
         nodes=tuple(_copied(protos[index], copy) for index, copy in order),
         positions=tuple(positions[index] for index, _ in order),
@@ -86,8 +86,8 @@ def _copied(node: _AnyNode, copy: tuple[str, str] | None) -> _AnyNode:
 
 
 def with_atoms(
-    specialised: Specialised, conversion: Conversion, apart: Collection[str] = ()
-) -> tuple[Specialised, Conversion]:
+    specialized: Specialized, conversion: Conversion, apart: Collection[str] = ()
+) -> tuple[Specialized, Conversion]:
     """Return the same with groups of nodes as atoms, and one operation for each.
 
     1. A node belongs to one atom.
@@ -95,45 +95,45 @@ def with_atoms(
     3. Groups that could not run one after the other are not made.
 
     Args:
-        specialised: the graph, every atom one node.
+        specialized: the graph, every atom one node.
         conversion: of that graph.
         apart: values that no group may hold inside.
     """
     kept = _keeping(conversion, apart)
     fused = run_passes(kept, FUSIONS)
     if fused is kept and not conversion.groups:
-        return specialised, conversion
+        return specialized, conversion
     groups = _groups(conversion, fused)
-    atoms = joined(len(specialised.nodes), [*groups, *conversion.groups])
-    if len(atoms) == len(specialised.nodes):
-        return specialised, conversion
+    atoms = joined(len(specialized.nodes), [*groups, *conversion.groups])
+    if len(atoms) == len(specialized.nodes):
+        return specialized, conversion
     try:
-        graph = replace(specialised.graph, atoms=atoms)
+        graph = replace(specialized.graph, atoms=atoms)
     except GraphError:
-        return specialised, conversion
-    return replace(specialised, graph=graph), _conversion(specialised, conversion, fused, groups)
+        return specialized, conversion
+    return replace(specialized, graph=graph), _conversion(specialized, conversion, fused, groups)
 
 
-def with_nodes_alone(specialised: Specialised, conversion: Conversion) -> Conversion:
+def with_nodes_alone(specialized: Specialized, conversion: Conversion) -> Conversion:
     """Return the conversion, able to say what the nodes of its atoms are each by itself."""
-    whole = not conversion.groups and len(specialised.graph.atoms) == len(specialised.nodes)
-    return conversion if whole else replace(conversion, one_by_one=partial(_alone, specialised, conversion.groups))
+    whole = not conversion.groups and len(specialized.graph.atoms) == len(specialized.nodes)
+    return conversion if whole else replace(conversion, one_by_one=partial(_alone, specialized, conversion.groups))
 
 
-def _alone(specialised: Specialised, groups: Sequence[tuple[int, ...]]) -> Alone:
-    graph = specialised.graph
+def _alone(specialized: Specialized, groups: Sequence[tuple[int, ...]]) -> Alone:
+    graph = specialized.graph
     members = sorted({node for atom in (*graph.atoms, *groups) if len(atom) > 1 for node in atom})
     read = {*graph.outputs, *graph.consumers}
-    found = convert_alone(members, specialised.nodes, graph.values, specialised.constants, read)
-    first = {position: node for node, position in reversed(tuple(enumerate(specialised.positions)))}
-    copies = tuple(node for node, position in enumerate(specialised.positions) if first[position] != node)
+    found = convert_alone(members, specialized.nodes, graph.values, specialized.constants, read)
+    first = {position: node for node, position in reversed(tuple(enumerate(specialized.positions)))}
+    copies = tuple(node for node, position in enumerate(specialized.positions) if first[position] != node)
     return replace(found, copies=copies)
 
 
 def often_one(conversion: Conversion) -> tuple[tuple[int, ...], ...]:
     """Return the groups of nodes that devices most often run as one, by the passes that drivers use.
 
-    They are atoms, and products with the normalisation and the activation behind them.
+    They are atoms, and products with the normalization and the activation behind them.
 
     Args:
         conversion: of a graph, every atom one node.
@@ -184,9 +184,9 @@ def joined(nodes: int, groups: Iterable[tuple[int, ...]]) -> tuple[tuple[int, ..
 
 
 def _conversion(
-    specialised: Specialised, conversion: Conversion, fused: Model, groups: Sequence[tuple[int, ...]]
+    specialized: Specialized, conversion: Conversion, fused: Model, groups: Sequence[tuple[int, ...]]
 ) -> Conversion:
-    names = [node.name for node in specialised.graph.nodes]
+    names = [node.name for node in specialized.graph.nodes]
     place = {name: position for position, name in enumerate(names)}
     behind = {node: group for group in conversion.groups for node in group}
     made: list[list[int]] = [[] for _ in names]

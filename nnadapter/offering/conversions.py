@@ -1,4 +1,4 @@
-"""A model specialised and converted, for one set of input shapes after the other, the work done once where it can be.
+"""A model specialized and converted, for one set of input shapes after the other, the work done once where it can be.
 
 1. For the first shapes, converters see traced numbers for the dimensions that the model leaves open. What they make
    is a template, unless a node was refused, since only operations say how dimensions follow from each other.
@@ -27,7 +27,7 @@ from nnadapter.ir.structure import TracedModel
 from nnadapter.ir.tracing import Trace, Traced, settled
 from nnadapter.offering.atoms import captured_names, groups_of, with_atoms, with_nodes_alone, with_own_sources
 from nnadapter.preparation.folding import evaluate as evaluate_protos
-from nnadapter.preparation.prepare import Prepared, Shapes, Specialised, specialise
+from nnadapter.preparation.prepare import Prepared, Shapes, Specialized, specialize
 from partition.graph import Value
 
 _TEMPLATES = 8
@@ -35,11 +35,11 @@ _TEMPLATES = 8
 _MOST_IN_VAIN = 8
 """Tracing is given up for a model after so many attempts in a row that no other shape had any use of."""
 
-Converted = tuple[Specialised, Conversion]
+Converted = tuple[Specialized, Conversion]
 
 
 class Conversions:
-    """Specialises and converts one prepared model; safe to use from many threads.
+    """Specializes and converts one prepared model; safe to use from many threads.
 
     Args:
         prepared: the model.
@@ -87,8 +87,8 @@ class Conversions:
         Raises:
             InvalidModelError: the model contradicts itself at these shapes.
         """
-        specialised, conversion = self._of(shapes)
-        return specialised, with_nodes_alone(specialised, conversion)
+        specialized, conversion = self._of(shapes)
+        return specialized, with_nodes_alone(specialized, conversion)
 
     def _of(self, shapes: Shapes) -> Converted:
         for template in self._templates:
@@ -97,16 +97,16 @@ class Conversions:
                 self._in_vain = 0
                 self._keep(template)
                 return filled
-        specialised = with_own_sources(specialise(self._prepared, shapes), self._apart)
-        made = self._template(shapes, specialised)
+        specialized = with_own_sources(specialize(self._prepared, shapes), self._apart)
+        made = self._template(shapes, specialized)
         filled = None if made is None else made.filled(shapes)
-        return filled or with_atoms(specialised, converted(specialised, self._apart, self._calls), self._apart)
+        return filled or with_atoms(specialized, converted(specialized, self._apart, self._calls), self._apart)
 
-    def _template(self, shapes: Shapes, specialised: Specialised) -> ConversionTemplate | None:
+    def _template(self, shapes: Shapes, specialized: Specialized) -> ConversionTemplate | None:
         if self._in_vain >= _MOST_IN_VAIN:
             self.clear()
             return None
-        tracing = _Tracing(self._prepared, shapes, specialised, self._calls)
+        tracing = _Tracing(self._prepared, shapes, specialized, self._calls)
         if not tracing.has_open_dimensions:
             return None
         try:
@@ -131,16 +131,16 @@ class Conversions:
             self._templates = ()
 
 
-def converted(specialised: Specialised, apart: Collection[str] = (), calls: KernelCalls | None = None) -> Conversion:
+def converted(specialized: Specialized, apart: Collection[str] = (), calls: KernelCalls | None = None) -> Conversion:
     """The model converted for its shapes, nothing traced; no group holds a value of `apart` inside."""
-    graph = specialised.graph
+    graph = specialized.graph
     return convert_graph(
-        specialised.nodes,
+        specialized.nodes,
         graph.values,
-        specialised.constants,
+        specialized.constants,
         graph.outputs,
         captured_names(graph),
-        groups_of(specialised, apart),
+        groups_of(specialized, apart),
         calls,
     )
 
@@ -152,7 +152,7 @@ class ConversionTemplate:
     shapes: Mapping[str, tuple[Any, ...]]
     """Per input, its dimensions, traced where the model leaves them open."""
     trace: Trace
-    specialised: Specialised
+    specialized: Specialized
     conversion: Conversion
     model: TracedModel
     """The converted model."""
@@ -170,7 +170,7 @@ class ConversionTemplate:
         if known is None:
             return None
         try:
-            return self._specialised(known), self._conversion(known)
+            return self._specialized(known), self._conversion(known)
         except ArithmeticError:  # a size that the model's own type cannot hold
             return None
 
@@ -190,13 +190,13 @@ class ConversionTemplate:
                 elif size != dimension:
                     yield None
 
-    def _specialised(self, known: Sequence[Any]) -> Specialised:
-        graph = self.specialised.graph
+    def _specialized(self, known: Sequence[Any]) -> Specialized:
+        graph = self.specialized.graph
         sizes = {name: array.filled(known) for name, array in self.sizes.items()}
         return replace(
-            self.specialised,
+            self.specialized,
             graph=graph.revalued(_FilledValues(graph.values, self.traced, known)),
-            constants=ChainMap(sizes, self.specialised.constants),  # type: ignore[arg-type]
+            constants=ChainMap(sizes, self.specialized.constants),  # type: ignore[arg-type]
         )
 
     def _conversion(self, known: Sequence[Any]) -> Conversion:
@@ -225,19 +225,19 @@ class _FilledValues(Mapping[str, Value]):
 
 
 class _Tracing:
-    """Converts one specialised model once more, its open dimensions traced."""
+    """Converts one specialized model once more, its open dimensions traced."""
 
-    def __init__(self, prepared: Prepared, shapes: Shapes, specialised: Specialised, calls: KernelCalls | None) -> None:
+    def __init__(self, prepared: Prepared, shapes: Shapes, specialized: Specialized, calls: KernelCalls | None) -> None:
         self._prepared = prepared
         self._calls = calls
-        self._specialised = specialised
+        self._specialized = specialized
         self._trace = Trace()
         self._shapes = {name: self._dimensions(name, shape) for name, shape in shapes.items()}
         self._sizes: dict[str, SizeArray] = {}
         self._settled: dict[str, Array] = {}
         self._known: Mapping[str, Array] = {}
         self._context = ConversionContext(
-            {**specialised.graph.values, **{name: self._input(name) for name in self._shapes}},
+            {**specialized.graph.values, **{name: self._input(name) for name in self._shapes}},
             ChainMap(self._settled, prepared.constants),  # type: ignore[arg-type]
             self._sizes,
             given=self._shapes.keys(),
@@ -250,14 +250,14 @@ class _Tracing:
 
     def template(self, apart: frozenset[str]) -> ConversionTemplate | None:
         """The template; None where a dimension is known only for these shapes. See `with_atoms` for `apart`."""
-        nodes, graph = self._specialised.nodes, self._specialised.graph
+        nodes, graph = self._specialized.nodes, self._specialized.graph
         kept: dict[int, list[int]] = {}
-        for node, position in enumerate(self._specialised.positions):
+        for node, position in enumerate(self._specialized.positions):
             kept.setdefault(position, []).append(node)
-        groups = groups_of(self._specialised, apart)
+        groups = groups_of(self._specialized, apart)
         growing = GrowingConversion(self._context, nodes, graph.outputs, groups, self._calls)
         behind = self._behind(kept.keys())
-        self._known = ChainMap(self._evaluated(behind), self._specialised.constants)  # type: ignore[arg-type]
+        self._known = ChainMap(self._evaluated(behind), self._specialized.constants)  # type: ignore[arg-type]
         try:
             for index in sorted(kept.keys() | behind):
                 for node in kept.get(index, ()):
@@ -269,17 +269,17 @@ class _Tracing:
         conversion = growing.finish()
         if self._context.guessed or not all(conversion.verdicts):
             return None
-        specialised, grouped = with_atoms(self._specialised, conversion, apart)
-        specialised.graph.derive()
+        specialized, grouped = with_atoms(self._specialized, conversion, apart)
+        specialized.graph.derive()
         traced = dict(self._traced_values(conversion))
         return ConversionTemplate(
             shapes=self._shapes,
             trace=self._trace,
-            specialised=specialised,
+            specialized=specialized,
             conversion=grouped,
             model=TracedModel(grouped.model),
-            traced={**traced, **dict(_of_copies(specialised, traced))},
-            sizes={name: array for name, array in self._sizes.items() if name in self._specialised.constants},
+            traced={**traced, **dict(_of_copies(specialized, traced))},
+            sizes={name: array for name, array in self._sizes.items() if name in self._specialized.constants},
         )
 
     def _dimensions(self, name: str, shape: tuple[int, ...]) -> tuple[Any, ...]:
@@ -292,11 +292,11 @@ class _Tracing:
         )
 
     def _input(self, name: str) -> Value:
-        return replace(self._specialised.graph.value(name), shape=self._shapes[name])
+        return replace(self._specialized.graph.value(name), shape=self._shapes[name])
 
     def _behind(self, kept: Set[int]) -> set[int]:
         """Positions of nodes that were evaluated for these shapes and whose results are still read."""
-        own, known = self._specialised.own, self._prepared.constants
+        own, known = self._specialized.own, self._prepared.constants
         pending = [name for index in kept for name in own.nodes[index].reads] + list(own.outputs)
         found: set[int] = set()
         while pending:
@@ -311,7 +311,7 @@ class _Tracing:
 
     def _evaluated(self, behind: Set[int]) -> dict[str, Array]:
         """What preparation did not keep of the results of those nodes, because only they read it."""
-        model, constants = self._prepared.model, self._specialised.constants
+        model, constants = self._prepared.model, self._specialized.constants
         nodes = [model.graph.node[index] for index in sorted(behind)]
         missing = [name for node in nodes for name in node.output if name and name not in constants]
         if not missing:
@@ -354,11 +354,11 @@ class _Tracing:
 
 
 def _of_copies(
-    specialised: Specialised, traced: Mapping[str, tuple[Any, ...]]
+    specialized: Specialized, traced: Mapping[str, tuple[Any, ...]]
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Traced dimensions of what repeated nodes make: those of what the model's own node makes."""
-    for node, position in zip(specialised.graph.nodes, specialised.positions, strict=True):
-        for name, own in zip(node.outputs, specialised.own.nodes[position].outputs, strict=True):
+    for node, position in zip(specialized.graph.nodes, specialized.positions, strict=True):
+        for name, own in zip(node.outputs, specialized.own.nodes[position].outputs, strict=True):
             if name != own and own in traced:
                 yield name, traced[own]
 

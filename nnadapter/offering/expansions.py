@@ -16,7 +16,7 @@ import onnx
 from nnadapter.converters.registry import since_version
 from nnadapter.offering.offers import Answers
 from nnadapter.preparation.functions import Bodies, expand_functions
-from nnadapter.preparation.prepare import Prepared, Specialised, prepare_again
+from nnadapter.preparation.prepare import Prepared, Specialized, prepare_again
 from nnadapter.preparation.schema_functions import typed_body
 from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
 from partition.graph import Graph
@@ -50,17 +50,17 @@ _AT_ALL_SHAPES = frozenset(
 
 
 def bodies_to_try(
-    prepared: Prepared, specialised: Specialised, answers: Answers, known: Collection[str] = ()
+    prepared: Prepared, specialized: Specialized, answers: Answers, known: Collection[str] = ()
 ) -> Bodies:
     """Return the nodes that no device takes and that are functions, by name, each with its body.
 
     Args:
         prepared: the model.
-        specialised: the same for some shapes.
-        answers: per device but the hosts, its verdict on every atom of the specialised graph.
+        specialized: the same for some shapes.
+        answers: per device but the hosts, its verdict on every atom of the specialized graph.
         known: names of nodes that were tried before.
     """
-    graph = specialised.graph
+    graph = specialized.graph
     refused = [node for node in _refused(graph, answers) if graph.nodes[node].name not in known] if answers else []
     if not refused:
         return {}
@@ -68,7 +68,7 @@ def bodies_to_try(
     opsets = {plain_domain(entry.domain): entry.version for entry in prepared.model.opset_import}
     found = {}
     for node in refused:
-        proto = prepared.model.graph.node[specialised.positions[node]]
+        proto = prepared.model.graph.node[specialized.positions[node]]
         domain = plain_domain(proto.domain)
         version = since_version(domain, proto.op_type, opsets.get(domain, 0))
         if version is not None:

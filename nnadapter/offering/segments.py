@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.drivers.interface import SegmentModel
-from nnadapter.preparation.prepare import Specialised
+from nnadapter.preparation.prepare import Specialized
 from partition.graph import Graph, Node
 from partition.onnx_io import OnnxIndex, extract, initializer_of
 from partition.plan import Step
@@ -29,15 +29,15 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class OnnxParts:
-    """Takes ONNX sub-graphs out of a specialised model."""
+    """Takes ONNX sub-graphs out of a specialized model."""
 
-    specialised: Specialised
+    specialized: Specialized
     index: OnnxIndex
 
     @property
     def graph(self) -> Graph:
         """The graph that is cut."""
-        return self.specialised.graph
+        return self.specialized.graph
 
     def part(self, step: Step) -> Part:
         """The nodes of `step` with the constants they read."""
@@ -51,7 +51,7 @@ class OnnxParts:
         """
         if len(step.nodes) < len(self.graph.nodes):
             return self.part(step)
-        own = self.specialised.own
+        own = self.specialized.own
         read = dict.fromkeys(name for node in own.nodes for name in node.reads if name in own.constants)
         whole = extract(
             self.index,
@@ -77,8 +77,8 @@ class OnnxParts:
     def _extract(
         self, nodes: Sequence[int], inputs: Sequence[str], constants: Sequence[str], outputs: Sequence[str]
     ) -> onnx.ModelProto:
-        graph, own, positions = self.graph, self.specialised.own, self.specialised.positions
-        known = self.specialised.constants
+        graph, own, positions = self.graph, self.specialized.own, self.specialized.positions
+        known = self.specialized.constants
         folded = {
             name: initializer_of(name, known[name])
             for name in constants

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nnadapter.plan_files.values import LostEntry, PlanEntry, PlanFile
-from nnadapter.preparation.prepare import Specialised
+from nnadapter.preparation.prepare import Specialized
 from nnadapter.preparation.structure import Structure
 from partition.graph import Node
 from partition.verdict import Verdict
@@ -26,16 +26,16 @@ class Bound:
     """Names of nodes that no entry means."""
 
 
-def plan_entries(specialised: Specialised, structure: Structure, placement: Sequence[str]) -> tuple[PlanEntry, ...]:
+def plan_entries(specialized: Specialized, structure: Structure, placement: Sequence[str]) -> tuple[PlanEntry, ...]:
     """Return an entry for every node that runs.
 
     Args:
-        specialised: the model for one set of shapes.
+        specialized: the model for one set of shapes.
         structure: of the model's own nodes (`Prepared.graph`, `Prepared.nodes`).
         placement: the device of every atom.
     """
-    graph = specialised.graph
-    here = _here(specialised, structure)
+    graph = specialized.graph
+    here = _here(specialized, structure)
     return tuple(
         PlanEntry(
             name=each.node.name,
@@ -51,7 +51,7 @@ def plan_entries(specialised: Specialised, structure: Structure, placement: Sequ
 
 def bind_plan(
     plan: PlanFile,
-    specialised: Specialised,
+    specialized: Specialized,
     structure: Structure,
     devices: Sequence[str],
     verdicts: Mapping[str, Sequence[Verdict]],
@@ -72,19 +72,19 @@ def bind_plan(
 
     Args:
         plan: what was read.
-        specialised: the model for one set of shapes.
+        specialized: the model for one set of shapes.
         structure: of the model's own nodes.
         devices: the session's devices.
         verdicts: per device, its verdict on every atom.
     """
-    here = _here(specialised, structure)
+    here = _here(specialized, structure)
     meant = _matched(plan.entries, here)
     known = set(meant)
     open_nodes = Counter(each.alone for index, each in enumerate(here) if index not in known)
     open_entries = Counter(entry.alone for entry, node in zip(plan.entries, meant, strict=True) if node is None)
-    atom_of = specialised.graph.atom_of
+    atom_of = specialized.graph.atom_of
     found = _Found(
-        specialised,
+        specialized,
         here,
         devices,
         verdicts,
@@ -131,10 +131,10 @@ class _Here:
         return _op_type(self.node)
 
 
-def _here(specialised: Specialised, structure: Structure) -> list[_Here]:
+def _here(specialized: Specialized, structure: Structure) -> list[_Here]:
     return [
         _Here(node, next(filter(None, node.outputs), ""), structure.alone[position], structure.wired[position])
-        for node, position in zip(specialised.graph.nodes, specialised.positions, strict=True)
+        for node, position in zip(specialized.graph.nodes, specialized.positions, strict=True)
     ]
 
 
@@ -209,20 +209,20 @@ class _Found:
 
     def __init__(
         self,
-        specialised: Specialised,
+        specialized: Specialized,
         here: Sequence[_Here],
         devices: Sequence[str],
         verdicts: Mapping[str, Sequence[Verdict]],
         alike: Mapping[str, tuple[int, int]],
     ) -> None:
         self._alike = alike
-        self._atom_of = specialised.graph.atom_of
+        self._atom_of = specialized.graph.atom_of
         self._devices = devices
         self._verdicts = verdicts
         self._by_name = {each.name: each for each in here}
         self._gone = {
-            **dict.fromkeys(specialised.folded, "is folded"),
-            **dict.fromkeys(specialised.unused, "is unused"),
+            **dict.fromkeys(specialized.folded, "is folded"),
+            **dict.fromkeys(specialized.unused, "is unused"),
         }
 
     def why_lost(self, entry: PlanEntry, node: int | None, wanted: Mapping[int, Mapping[str, str]]) -> str:

@@ -39,8 +39,8 @@ class _Expanded:
 
 
 @dataclass(eq=False)
-class Analyser:
-    """Analyses one prepared model for one session's devices."""
+class Analyzer:
+    """Analyzes one prepared model for one session's devices."""
 
     prepared: Prepared
     placer: Placer
@@ -63,7 +63,7 @@ class Analyser:
 
     @paused_collection()
     def judge(self, shapes: Shapes) -> Judged:
-        """Specialise, convert, and ask every device.
+        """Specialize, convert, and ask every device.
 
         Atoms that a device refuses are offered to it node by node, function ops that all refuse by their bodies.
         """
@@ -78,7 +78,7 @@ class Analyser:
             if step is None:
                 judged = judged or form.judge(shapes)
                 known = tried | self._hopeless
-                bodies = bodies_to_try(form.prepared, judged.specialised, judged.answers, known)
+                bodies = bodies_to_try(form.prepared, judged.specialized, judged.answers, known)
                 tried.update(bodies)
                 step = self._step(form, judged, bodies) if bodies else None
             if step is None:
@@ -119,7 +119,7 @@ class Analyser:
         if made is None:
             return None
         judged = made.form.judge(shapes)
-        wholes = [made.wholes[position] for position in judged.specialised.positions]
+        wholes = [made.wholes[position] for position in judged.specialized.positions]
         return made.form, judged, trial_of(bodies, wholes, judged.graph, judged.answers)
 
     def _expanded(self, form: Form, bodies: Bodies) -> _Expanded | None:

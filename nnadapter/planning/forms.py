@@ -55,7 +55,7 @@ class Form:
         self.drafts.clear()
 
     def judge(self, shapes: Shapes) -> Judged:
-        """Specialise, convert, and ask every device; atoms that one refuses are offered to it node by node.
+        """Specialize, convert, and ask every device; atoms that one refuses are offered to it node by node.
 
         Nodes that a device refuses after that and has a custom kernel for are calls of it.
         """
@@ -68,7 +68,7 @@ class Form:
             for target in self.placer.targets
             if target.name in judged.verdicts and target.name not in HOSTS
         ]
-        called = called_nodes(judged.graph, judged.specialised.nodes, self._calls, asked)
+        called = called_nodes(judged.graph, judged.specialized.nodes, self._calls, asked)
         if not called:
             return judged
         self.conversions.call_kernels(called)
@@ -90,13 +90,13 @@ class Form:
         return self._judge(shapes)
 
     def _judge(self, shapes: Shapes) -> Judged:
-        specialised, conversion = self.conversions.of(shapes)
-        parts = OnnxParts(specialised, self.index)
+        specialized, conversion = self.conversions.of(shapes)
+        parts = OnnxParts(specialized, self.index)
         targets = self.placer.targets
         asked = [target for target in targets if not target.is_spare]
         verdicts = {target.name: self._verdicts(target, conversion, parts) for target in asked}
         judged = Judged(
-            specialised,
+            specialized,
             conversion,
             parts,
             targets,
@@ -114,14 +114,14 @@ class Form:
         if not target.is_cpu:
             return judge(target, conversion, parts)
         known, verdicts = self._by_host
-        asked = parts.specialised.positions, parts.graph.atoms
+        asked = parts.specialized.positions, parts.graph.atoms
         if known != asked:
             verdicts = judge(target, conversion, parts)
             self._by_host = asked, verdicts
         return self._without_refused(verdicts, parts) if self.refused_by_cpu else verdicts
 
     def _without_refused(self, verdicts: tuple[Verdict, ...], parts: OnnxParts) -> tuple[Verdict, ...]:
-        own, positions = parts.specialised.own, parts.specialised.positions
+        own, positions = parts.specialized.own, parts.specialized.positions
         names = [own.nodes[position].name for position in positions]
         refused = [[self.refused_by_cpu.get(names[node]) for node in atom] for atom in parts.graph.atoms]
         return tuple(

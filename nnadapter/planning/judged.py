@@ -27,7 +27,7 @@ from nnadapter.planning.limiting import given_up
 from nnadapter.planning.placing import Kept, Placement, Placer
 from nnadapter.planning.pricing import PlanPrice, costs_of, cpu_table, holds_together, price_plan
 from nnadapter.planning.support import judge
-from nnadapter.preparation.prepare import Shapes, Specialised
+from nnadapter.preparation.prepare import Shapes, Specialized
 from nnadapter.preparation.structure import Structure
 from nnadapter.rules.applying import Applied, RuleEffect, apply_rules
 from nnadapter.targets import Target
@@ -71,9 +71,9 @@ class Analysis:
     """What was weighed, where devices did not admit the cheapest as it was; else the placement of `judged`."""
 
     @property
-    def specialised(self) -> Specialised:
+    def specialized(self) -> Specialized:
         """The model at its shapes."""
-        return self.judged.specialised
+        return self.judged.specialized
 
     @property
     def conversion(self) -> Conversion:
@@ -131,9 +131,9 @@ def _is_alike(plan: Plan, judged: Judged) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """A specialised graph with every device's verdicts, before or after some were taken back."""
+    """A specialized graph with every device's verdicts, before or after some were taken back."""
 
-    specialised: Specialised
+    specialized: Specialized
     conversion: Conversion
     parts: OnnxParts
     targets: tuple[Target, ...]
@@ -161,7 +161,7 @@ class Judged:
     @property
     def graph(self) -> Graph:
         """The graph that is cut."""
-        return self.specialised.graph
+        return self.specialized.graph
 
     @property
     def cpu_takes(self) -> tuple[Verdict, ...]:
@@ -200,14 +200,14 @@ class Judged:
             RulesError: a rule cannot be kept.
         """
         rules, named = self.placer.rules, [target.name for target in self.asked]
-        judged, own, positions = self, self.specialised.own, self.specialised.positions
+        judged, own, positions = self, self.specialized.own, self.specialized.positions
         if rules.pins or rules.bans:
             applied = apply_rules(rules, own, self.graph, positions, named, self.verdicts)
             judged = replace(self, applied=applied, verdicts=applied.verdicts, cpu_before_rules=self.verdicts[CPU])
         plan = self.placer.plan
         if plan is None:
             return judged
-        bound = bind_plan(plan, self.specialised, self.structure(), named, judged.verdicts)
+        bound = bind_plan(plan, self.specialized, self.structure(), named, judged.verdicts)
         return replace(judged, bound=bound, kept=bound.placement)
 
     def placed_as(self, labels: Sequence[str]) -> Judged:
@@ -239,7 +239,7 @@ class Judged:
         """
         nodes = {step.nodes[position]: why for position, why in refused.items()}
         if step.device == CPU:
-            own, positions = self.specialised.own, self.specialised.positions
+            own, positions = self.specialized.own, self.specialized.positions
             self.refused_by_cpu.update((own.nodes[positions[node]].name, why) for node, why in nodes.items())
         return self.banning({(step.device, (self.graph.atom_of[node],)): why for node, why in nodes.items()})
 
@@ -324,7 +324,7 @@ class Judged:
     def _hashes(self) -> Sequence[str]:
         """What every node is, but for where it stands."""
         alone = self.structure().alone
-        return [alone[position] for position in self.specialised.positions]
+        return [alone[position] for position in self.specialized.positions]
 
     def _homeless(self) -> str:
         """Why the first node that no device takes is taken by none."""
@@ -363,7 +363,7 @@ class Judged:
 
     def _bytes(self, atom: int) -> int:
         """Bytes that an atom keeps on a device: its weights and what it makes."""
-        graph, constants = self.graph, self.specialised.constants
+        graph, constants = self.graph, self.specialized.constants
         nodes = [graph.nodes[node] for node in graph.atoms[atom]]
         weights = {name: constants[name].nbytes for node in nodes for name in node.reads if name in constants}
         return sum(weights.values()) + sum(graph.value(name).nbytes or 0 for node in nodes for name in node.outputs)

@@ -20,7 +20,7 @@ def attribute_bytes(attributes: Mapping[str, object]) -> bytes:
     2. Numbers are little-endian float64 or decimal digits, so that -0.0 is not 0.0, and a NaN is itself.
     3. Tensors are their data type, their dimensions and a digest of their contents.
     4. In sub-graphs values are numbered in the order in which they come; names of values and nodes do not count.
-    5. Other messages (types, sparse tensors) are their protobuf serialisation.
+    5. Other messages (types, sparse tensors) are their protobuf serialization.
     """
     return _joined(_joined((name.encode(), _encoded(attributes[name]))) for name in sorted(attributes))
 

@@ -14,7 +14,7 @@ def inline_branches(model: onnx.ModelProto, conditions: Mapping[int, bool]) -> o
     """Return `model` with some `If` nodes replaced by the nodes of one of their branches.
 
     1. Inner nodes and values are named for the `If` node, as in `If_3/Add_1`, so that reports say where they are from.
-    2. Initialisers of the branch become initialisers of the model.
+    2. Initializers of the branch become initializers of the model.
     3. What a branch gives out keeps the name of the `If` node's output. A value that the branch did not make, or that
        it gives out twice, is passed on by `Identity`.
     4. Names that graphs inside the branch define for themselves stay; those that they capture are renamed.

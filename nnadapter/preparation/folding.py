@@ -66,7 +66,7 @@ def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Sequence[object]
     options = onnxruntime.SessionOptions()
     options.log_severity_level = QUIET
     options.intra_op_num_threads = 1
-    # Every node runs once: optimising the graph would evaluate it first.
+    # Every node runs once: optimizing the graph would evaluate it first.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     stamped = stamp_down(model, opsets, ir_version)
     if isinstance(stamped, Unsupported):

@@ -193,7 +193,7 @@ class Inference:
         return (_inferable(protos[index]) if own[index].op_type in _UNUSUAL else protos[index] for index in nodes)
 
     def _empty(self, *, with_functions: bool) -> onnx.ModelProto:
-        # Before IR version 4 every initialiser had to be an input; here they are not.
+        # Before IR version 4 every initializer had to be an input; here they are not.
         skeleton = onnx.ModelProto(ir_version=onnx.IR_VERSION, opset_import=self._model.opset_import)
         if with_functions:
             skeleton.functions.extend(self._model.functions)

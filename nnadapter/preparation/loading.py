@@ -129,7 +129,7 @@ def _load_external_data(model: onnx.ModelProto, source: object) -> None:
 
 
 def _tensors(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.TensorProto]:
-    """Initialisers of a graph, and the tensors in attributes of nodes, those of inner graphs included."""
+    """Initializers of a graph, and the tensors in attributes of nodes, those of inner graphs included."""
     yield from getattr(part, "initializer", ())  # functions have none
     for node in part.node:
         for attribute in node.attribute:

@@ -4,12 +4,12 @@ The way through, for one model:
 
 1. `prepare` does once what does not depend on the shapes of inputs: functions expanded (`functions.py`), names,
    attributes read, the constant part of the graph evaluated in one ONNX Runtime run.
-2. `specialise` does per set of input shapes what is left: shapes propagated by onnx's own inference, `Shape` and `Size`
+2. `specialize` does per set of input shapes what is left: shapes propagated by onnx's own inference, `Shape` and `Size`
    of known shapes taken as constants, what hangs on them evaluated, until nothing new becomes known: over the whole
    graph twice, which is enough for most models, then node by node in order (`forward.py`).
 
 No node is fused or rewritten: a node is kept, or folded because its outputs are known, or unused because nobody reads
-them. Nodes that draw random numbers, run another graph or dequantise weights are never folded. Folding is bounded:
+them. Nodes that draw random numbers, run another graph or dequantize weights are never folded. Folding is bounded:
 the arrays that one call makes hold at most `ONCE_BYTES` and `PER_SHAPE_BYTES`.
 """
 
@@ -67,14 +67,14 @@ class Prepared:
     nodes: tuple[OnnxNode, ...]
     """The same nodes with their attributes read."""
     constants: Mapping[str, Array]
-    """Initialisers and what was folded from them."""
+    """Initializers and what was folded from them."""
     evaluated: frozenset[int]
     """Positions of the nodes that were evaluated for `constants`."""
     inference: Inference
     values: Mapping[str, Value]
     """What is known of values whatever the shapes of inputs, before anything was folded."""
     defaults: Mapping[str, Array]
-    """Contents of inputs that need not be fed: initialisers that are inputs as well."""
+    """Contents of inputs that need not be fed: initializers that are inputs as well."""
     given: Prepared | None = None
     """The same before branches took the place of their `If`, where one did."""
 
@@ -85,7 +85,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, eq=False)
-class Specialised:
+class Specialized:
     """A model for one set of input shapes."""
 
     own: Graph
@@ -173,13 +173,13 @@ def prepare_again(
         _read_node(proto, node, opsets.get(node.domain or "ai.onnx", 1))
         for proto, node in zip(model.graph.node, graph.nodes, strict=True)
     )
-    initialisers = _initialisers(model, graph.constants)
-    defaults = _initialisers(model, frozenset(graph.inputs))
+    initializers = _initializers(model, graph.constants)
+    defaults = _initializers(model, frozenset(graph.inputs))
     inference = Inference(model, graph, nodes, rules)
     everything = range(len(nodes))
-    values = inference.values({}, initialisers, everything)
-    found, evaluated = _fold(model, graph, nodes, initialisers, everything, values, ONCE_BYTES)
-    return Prepared(model, graph, nodes, {**initialisers, **found}, evaluated, inference, values, defaults)
+    values = inference.values({}, initializers, everything)
+    found, evaluated = _fold(model, graph, nodes, initializers, everything, values, ONCE_BYTES)
+    return Prepared(model, graph, nodes, {**initializers, **found}, evaluated, inference, values, defaults)
 
 
 def _read_node(proto: onnx.NodeProto, node: Node, opset: int) -> OnnxNode:
@@ -191,7 +191,7 @@ def _read_node(proto: onnx.NodeProto, node: Node, opset: int) -> OnnxNode:
         ) from error
 
 
-def specialise(prepared: Prepared, shapes: Shapes) -> Specialised:
+def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
     """Return the model for inputs of the given shapes.
 
     Raises:
@@ -221,7 +221,7 @@ def specialise(prepared: Prepared, shapes: Shapes) -> Specialised:
         if not fresh or all(is_known(graph, index, values) for index in left if index not in newly):
             break
         left = _reached(graph, known)
-    return _specialised(prepared, known, evaluated, values, _reached(graph, known) if added else left)
+    return _specialized(prepared, known, evaluated, values, _reached(graph, known) if added else left)
 
 
 def _is_as_prepared(prepared: Prepared, shapes: Shapes, left: Sequence[int]) -> bool:
@@ -229,16 +229,16 @@ def _is_as_prepared(prepared: Prepared, shapes: Shapes, left: Sequence[int]) -> 
     return len(left) == len(prepared.graph.nodes) and prepared.inference.states_already(shapes)
 
 
-def _specialised(
+def _specialized(
     prepared: Prepared,
     known: Mapping[str, Array],
     evaluated: set[int],
     values: Mapping[str, Value],
     kept: Sequence[int],
-) -> Specialised:
+) -> Specialized:
     graph = prepared.graph
     gone = sorted(set(range(len(graph.nodes))) - set(kept))
-    return Specialised(
+    return Specialized(
         own=graph,
         graph=_left(graph, kept, frozenset(known), marked(graph, kept, values)),
         nodes=tuple(prepared.nodes[index] for index in kept),
@@ -262,7 +262,7 @@ def _left(graph: Graph, kept: Sequence[int], constants: frozenset[str], values: 
     )
 
 
-def _initialisers(model: onnx.ModelProto, names: frozenset[str]) -> dict[str, Array]:
+def _initializers(model: onnx.ModelProto, names: frozenset[str]) -> dict[str, Array]:
     return {tensor.name: freeze(_contents(tensor)) for tensor in model.graph.initializer if tensor.name in names}
 
 

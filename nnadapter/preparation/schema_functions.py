@@ -72,7 +72,7 @@ def _with_casts(body: onnx.FunctionProto, types: Sequence[onnx.TypeProto]) -> on
     return made
 
 
-def _read(serialised: bytes) -> onnx.FunctionProto:
+def _read(serialized: bytes) -> onnx.FunctionProto:
     body = onnx.FunctionProto()
-    body.ParseFromString(serialised)
+    body.ParseFromString(serialized)
     return body

@@ -1,4 +1,4 @@
-"""A report from an analysed or compiled model."""
+"""A report from an analyzed or compiled model."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Observed:
 
 @paused_collection()
 def report_of(analysis: Analysis, policy: str, observed: Observed | None = None) -> PartitionReport:
-    """Return the report of an analysed model."""
+    """Return the report of an analyzed model."""
     observed = observed or Observed()
     unknown = unknown_costs(analysis)
     price = None if unknown else analysis.price
@@ -125,10 +125,10 @@ def _fell_back(compiled: Compiled, bound: BoundStep) -> str:
 
 
 def _node_facts(analysis: Analysis, price: PlanPrice | None) -> tuple[NodeFacts, ...]:
-    specialised = analysis.specialised
-    running = {position: node for node, position in reversed([*enumerate(specialised.positions)])}
+    specialized = analysis.specialized
+    running = {position: node for node, position in reversed([*enumerate(specialized.positions)])}
     seconds = price.of_nodes(analysis.plan, analysis.conversion.flops) if price is not None else {}
-    folded = frozenset(specialised.folded)
+    folded = frozenset(specialized.folded)
     step_of = {node: step for step in analysis.plan.steps for node in step.nodes}
     runs_as, sizes = _runs_as(analysis), _sizes(analysis.plan.graph)
     return tuple(
@@ -140,7 +140,7 @@ def _node_facts(analysis: Analysis, price: PlanPrice | None) -> tuple[NodeFacts,
             domain=node.domain,
             state="folded" if node.name in folded else "unused",
         )
-        for position, node in enumerate(specialised.own.nodes)
+        for position, node in enumerate(specialized.own.nodes)
     )
 
 
@@ -179,7 +179,7 @@ def _running(
         nbytes=sum(map(sizes.__getitem__, {*node.reads, *node.outputs})),
         predicted_seconds=seconds.get(index),
         refusals=tuple(_refusals(plan, index)),
-        bodies=tuple(BodyFacts(name=name, op_types=types) for name, types in analysis.specialised.nodes[index].bodies),
+        bodies=tuple(BodyFacts(name=name, op_types=types) for name, types in analysis.specialized.nodes[index].bodies),
     )
 
 

@@ -40,7 +40,7 @@ class CostFacts:
     gap: float | None = None
     """`seconds` over `bound_seconds`, less one: 0.05 is 5 % above the bound."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Device -> where `seconds` come from: `measured`, `calibrated`, `simulated`, `modelled` or `assumed`."""
+    """Device -> where `seconds` come from: `measured`, `calibrated`, `simulated`, `modeled` or `assumed`."""
     predicted_seconds: float | None = None
     """Of the plan in this report, predicted, be it measured or not; None where costs are not known."""
     prediction_sources: Mapping[str, str] = field(default_factory=dict)

@@ -127,7 +127,7 @@ def _listed(words: Sequence[str]) -> str:
 
 def _uneven(sources: Mapping[str, Source]) -> str:
     """A hint, where a device that was measured is weighed against a processor that was not."""
-    if Source.CALIBRATED not in sources.values() or sources.get(CPU) is not Source.MODELLED:
+    if Source.CALIBRATED not in sources.values() or sources.get(CPU) is not Source.MODELED:
         return ""
     return f"the CPU's costs are a cautious guess; `nnadapter calibrate {CPU}` measures them"
 

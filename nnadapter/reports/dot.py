@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from nnadapter.reports.colours import colours
+from nnadapter.reports.colors import colors
 from nnadapter.reports.crossings import crossings
 from nnadapter.reports.units import count, duration, quantity
 
@@ -32,7 +32,7 @@ def _lines(report: PartitionReport) -> Iterator[str]:
     yield "rankdir=TB;"
     yield 'node [shape=box, style=filled, fontname="Helvetica"];'
     yield 'edge [fontname="Helvetica", fontsize=10];'
-    fill = colours(report.devices)
+    fill = colors(report.devices)
     edges = crossings(report)
     for segment in report.segments:
         yield f"s{segment.index} [label={_quoted(_label(segment))}, fillcolor={_quoted(fill[segment.device])}];"

@@ -191,7 +191,7 @@ class PartitionReport:
         - `weights`: bytes of constants, `devices` (name -> bytes; what two segments of a device share counts once) and
           `total` (what two devices share counts once).
         - `cost`, null where none is known: `seconds`, `bound_seconds`, `bound_of` (what it is a bound of, in words),
-          `bound_kind`, `gap`, `sources` (of `seconds`; device -> `measured`, `calibrated`, `simulated`, `modelled` or
+          `bound_kind`, `gap`, `sources` (of `seconds`; device -> `measured`, `calibrated`, `simulated`, `modeled` or
           `assumed`), `predicted_seconds` and `prediction_sources` (of what is predicted, beside what was measured),
           `candidates` (each `name`, `seconds` as predicted, `measured_seconds`, `weighed`: could be chosen),
           `all_cpu_seconds` (measured where `seconds` is), `all_cpu_predicted_seconds`, `note`; `cost_note`: why none is

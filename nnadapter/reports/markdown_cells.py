@@ -1,4 +1,4 @@
-"""Pieces of GitHub-flavoured Markdown, safe for names that nobody checked."""
+"""Pieces of GitHub-flavored Markdown, safe for names that nobody checked."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nnadapter.reports.colours import colours
+from nnadapter.reports.colors import colors
 
 if TYPE_CHECKING:
     from nnadapter.reports.facts import PartitionReport
@@ -15,14 +15,14 @@ _TEXT = "#000000"
 
 
 def to_model_explorer(report: PartitionReport) -> str:
-    """Return JSON text: per node name the device, or `folded` or `unused`, with a colour.
+    """Return JSON text: per node name the device, or `folded` or `unused`, with a color.
 
     It is the data of one graph, the model's own. Nodes are found by their names, which are the node ids of Model
     Explorer's ONNX adapter; a node that the model does not name is not found.
 
     Source: `GraphNodeData` of `model_explorer.node_data_builder`, `NodeDataProviderGraphData` of its user interface.
     """
-    fill = colours(report.devices)
+    fill = colors(report.devices)
     results = {
         node.name: {
             "value": node.device or node.state,

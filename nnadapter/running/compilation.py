@@ -1,4 +1,4 @@
-"""The second half of the way: an analysed model -> compiled programs, bound to slots.
+"""The second half of the way: an analyzed model -> compiled programs, bound to slots.
 
 A device that said yes and fails to compile has broken its promise: its segment is taken from it, the graph is cut
 again, and the fact is kept for the report. Programs that were compiled already are used again.
@@ -191,9 +191,9 @@ class Compiler:
         graph = analysis.plan.graph
         slots = slots_of(analysis.plan)
         constants = {
-            slots[name]: analysis.specialised.constants[name]
+            slots[name]: analysis.specialized.constants[name]
             for name in graph.outputs
-            if name in analysis.specialised.constants
+            if name in analysis.specialized.constants
         }
         steps = [
             BoundStep(

@@ -11,7 +11,7 @@ from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelEr
 from nnadapter.feeds import feed_for
 from nnadapter.kernels.deciding import type_rules
 from nnadapter.options import Options
-from nnadapter.planning.analysis import Analyser
+from nnadapter.planning.analysis import Analyzer
 from nnadapter.planning.judged import Judged
 from nnadapter.planning.placing import Placer
 from nnadapter.preparation.prepare import prepare
@@ -47,7 +47,7 @@ class PlannedEngine:
         known = (refused_by_cpu or {}) if prepared.model is model else {}
         refused = {prepared.graph.nodes[position].name: why for position, why in known.items()}
         self._placer = Placer(options, targets)
-        self._analyser = Analyser(prepared, self._placer, refused_by_cpu=refused)
+        self._analyzer = Analyzer(prepared, self._placer, refused_by_cpu=refused)
         self._switching = Lock()
         self._compiler = Compiler(targets, options)
         self._plans: PlanCache[Compiled] = PlanCache(options.max_plans, options.max_plan_bytes)
@@ -64,7 +64,7 @@ class PlannedEngine:
         if self._measurer is None:
             self.prepare(shapes)
         else:  # the first run has the person's own input; what contradicts itself is known now
-            self._analysed(lambda analyser: analyser.judge(shapes)).settle()
+            self._analyzed(lambda analyzer: analyzer.judge(shapes)).settle()
 
     @property
     def counts(self) -> PlanCounts:
@@ -121,46 +121,46 @@ class PlannedEngine:
 
     def current(self) -> Compiled:
         """The plan used last; made for usual sizes if there is none yet."""
-        return self._plans.newest or self.prepare(default_shapes(self._analyser.prepared))
+        return self._plans.newest or self.prepare(default_shapes(self._analyzer.prepared))
 
     def close(self) -> None:
         """Free every plan, and then every context; what is in use is freed when it is not any more."""
         self._latest = None
         self._plans.close([target.context for target in self.targets])
-        self._analyser.clear()
+        self._analyzer.clear()
 
     def _make(self, shapes: Sequence[tuple[int, ...] | None], feed: Mapping[str, Any] | None = None) -> Compiled:
         """The plan for these shapes of the inputs; with a feed of that shape, if there is one."""
         known = {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
-        return self._analysed(lambda analyser: self._compiled(analyser.judge(known), feed))
+        return self._analyzed(lambda analyzer: self._compiled(analyzer.judge(known), feed))
 
-    def _analysed(self, work: Callable[[Analyser], _Made]) -> _Made:
-        """Do what takes an analyser; once more over the model with its branches, where that may help.
+    def _analyzed(self, work: Callable[[Analyzer], _Made]) -> _Made:
+        """Do what takes an analyzer; once more over the model with its branches, where that may help.
 
         ONNX Runtime loads what contradicts itself inside of an `If`, as long as it stays there.
         """
-        analyser = self._analyser
+        analyzer = self._analyzer
         try:
-            return work(analyser)
+            return work(analyzer)
         except (CompilationError, InvalidModelError):
-            if analyser.prepared.given is None:
+            if analyzer.prepared.given is None:
                 raise
-            return work(self._with_branches(analyser))
+            return work(self._with_branches(analyzer))
 
-    def _with_branches(self, failed: Analyser) -> Analyser:
-        """The analyser of the model with its branches; threads that fail with one analyser get the same next one."""
+    def _with_branches(self, failed: Analyzer) -> Analyzer:
+        """The analyzer of the model with its branches; threads that fail with one analyzer get the same next one."""
         with self._switching:
-            if self._analyser is failed:
+            if self._analyzer is failed:
                 assert failed.prepared.given is not None, "there is a model with its branches"
-                self._analyser = Analyser(failed.prepared.given, self._placer)
-            return self._analyser
+                self._analyzer = Analyzer(failed.prepared.given, self._placer)
+            return self._analyzer
 
     def _compiled(self, judged: Judged, feed: Mapping[str, Any] | None) -> Compiled:
         if self._measurer is None:
             return self._compiler.compile(judged)
         if feed is not None:
             return self._measurer.choose(judged, feed, made_up=False)
-        made_up = {**self._defaults, **feed_for(self._analyser.prepared, judged.shapes)}
+        made_up = {**self._defaults, **feed_for(self._analyzer.prepared, judged.shapes)}
         return self._measurer.choose(judged, made_up, made_up=True)
 
     def _declared_shapes(self) -> Shapes | None:

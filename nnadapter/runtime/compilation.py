@@ -62,8 +62,8 @@ class Compilation(Handle):
         super().__init__(context)
 
     @classmethod
-    def restore(cls, context: Context, blob: bytes) -> Self:
-        """Return the compilation that `serialise` wrote, compiled as it was.
+    def deserialize(cls, context: Context, blob: bytes) -> Self:
+        """Return the compilation that `serialize` wrote, compiled as it was.
 
         Raises:
             IncompatibleProgramError: the bytes are damaged, from another version or device, or were compiled under
@@ -75,12 +75,12 @@ class Compilation(Handle):
         made = cls.__new__(cls)
         made._begin(context, None, signature)
         try:
-            made._own(checked_program(context.driver_context.restore(contents)))
+            made._own(checked_program(context.driver_context.deserialize(contents)))
         except IncompatibleProgramError:
             raise
         except FAILURES as error:
             raise IncompatibleProgramError(
-                f"device {context.device.name!r} did not restore the program: {describe(error)}; compile it again"
+                f"device {context.device.name!r} did not deserialize the program: {describe(error)}; compile it again"
             ) from error
         return made
 
@@ -101,7 +101,7 @@ class Compilation(Handle):
 
     @cached_property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """What the device says of each operation, in the model's order, without compiling; empty for a restored one."""
+        """What the device says of each operation, in the model's order, not compiling; empty for a deserialized one."""
         if self._model is None:
             return ()
         with self._lock:
@@ -112,7 +112,7 @@ class Compilation(Handle):
     def admission(self) -> Admission:
         """What the device says of the model as a whole: a verdict, and facts such as bytes of memory.
 
-        The verdict is that of the first refused operation if there is one; a restored program is admitted.
+        The verdict is that of the first refused operation if there is one; a deserialized program is admitted.
         """
         refused = next((verdict for verdict in self.verdicts if isinstance(verdict, Unsupported)), None)
         if refused is not None or self._model is None:
@@ -136,14 +136,14 @@ class Compilation(Handle):
         with self._lock:
             self.check_open()
             if self._owned is None:
-                assert self._model is not None, "a restored compilation has its program"
+                assert self._model is not None, "a deserialized compilation has its program"
                 self._refuse(self._model)
                 self._own(self._compiled(self._model))
             assert isinstance(self._owned, Program)
             return self._owned
 
-    def serialise(self) -> bytes | None:
-        """The program as bytes that `restore` takes, compiled now if it was not yet; None where the driver cannot.
+    def serialize(self) -> bytes | None:
+        """The program as bytes that `deserialize` takes, compiled now if it was not yet; None where the driver cannot.
 
         Raises:
             NotDelegatedError, CompilationError: as in `compile`.
@@ -151,11 +151,11 @@ class Compilation(Handle):
         """
         program = self.program()
         try:
-            contents = program.serialise()
+            contents = program.serialize()
         except FAILURES as error:
             name = self._context.device.name
             raise DriverError(
-                f"device {name!r} did not serialise the program: {describe(error)}; report it to the vendor",
+                f"device {name!r} did not serialize the program: {describe(error)}; report it to the vendor",
                 device=name,
             ) from error
         return None if contents is None else seal(self._signature, contents)

@@ -20,7 +20,7 @@ from nnadapter.errors import NNAdapterError
 from nnadapter.ir.operand import Array
 from nnadapter.offering.conversions import converted
 from nnadapter.offering.segments import OnnxParts
-from nnadapter.preparation.prepare import Specialised, prepare, specialise
+from nnadapter.preparation.prepare import Specialized, prepare, specialize
 from nnadapter.testing.bench import Bench
 from nnadapter.testing.case import Case
 from nnadapter.testing.outcomes import Outcome, Skipped
@@ -119,18 +119,18 @@ def _piece(model: onnx.ModelProto, form: ModelForm) -> _Piece | Skipped:
         if shape is None or any(not isinstance(size, int) for size in shape):
             return Skipped("its shapes are not known beforehand")
         shapes[name] = tuple(size for size in shape if isinstance(size, int))
-    specialised = specialise(prepared, shapes)
-    if not specialised.graph.nodes:
+    specialized = specialize(prepared, shapes)
+    if not specialized.graph.nodes:
         return Skipped("nothing is left to run: the results are known beforehand")
-    return _ir_piece(specialised) if form is ModelForm.IR else _onnx_piece(specialised, OnnxIndex.of(prepared.model))
+    return _ir_piece(specialized) if form is ModelForm.IR else _onnx_piece(specialized, OnnxIndex.of(prepared.model))
 
 
-def _ir_piece(specialised: Specialised) -> _Piece | Skipped:
-    conversion, graph = converted(specialised), specialised.graph
+def _ir_piece(specialized: Specialized) -> _Piece | Skipped:
+    conversion, graph = converted(specialized), specialized.graph
     for verdict in conversion.verdicts:
         if isinstance(verdict, Unsupported):
             return Skipped(f"its converter: {verdict.detail}")
-    made = _made(specialised)
+    made = _made(specialized)
     operand_of = conversion.operand_of
     inputs = tuple(position for position, name in enumerate(graph.inputs) if name in operand_of)
     given = [operand_of[graph.inputs[position]] for position in inputs]
@@ -139,13 +139,13 @@ def _ir_piece(specialised: Specialised) -> _Piece | Skipped:
     return _Piece(model, tuple(operation.type for operation in model.operations), inputs, made)
 
 
-def _onnx_piece(specialised: Specialised, index: OnnxIndex) -> _Piece:
-    graph = specialised.graph
-    model = OnnxParts(specialised, index).whole()
+def _onnx_piece(specialized: Specialized, index: OnnxIndex) -> _Piece:
+    graph = specialized.graph
+    model = OnnxParts(specialized, index).whole()
     operations = tuple(node.op_type for node in model.graph.node)
-    return _Piece(model, operations, tuple(range(len(graph.inputs))), _made(specialised))
+    return _Piece(model, operations, tuple(range(len(graph.inputs))), _made(specialized))
 
 
-def _made(specialised: Specialised) -> tuple[int, ...]:
-    graph = specialised.graph
+def _made(specialized: Specialized) -> tuple[int, ...]:
+    graph = specialized.graph
     return tuple(position for position, name in enumerate(graph.outputs) if name in graph.producer)

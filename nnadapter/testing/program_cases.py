@@ -95,16 +95,16 @@ def _at_once(bench: Bench, subject: Subject) -> Outcome:
     return Passed()
 
 
-def _restored(bench: Bench, subject: Subject) -> Outcome:
+def _deserialized(bench: Bench, subject: Subject) -> Outcome:
     """A program as bytes computes the same, in another context too."""
-    with bench.compiled(subject) as program, blamed(Kind.DOES_NOT_RUN, subject, "serialise raised"):
-        blob = program.serialise()
+    with bench.compiled(subject) as program, blamed(Kind.DOES_NOT_RUN, subject, "serialize raised"):
+        blob = program.serialize()
     if blob is None:
         return Skipped("the device's programs have no form as bytes")
     for context in (bench.context, bench.new_context()):
-        with blamed(Kind.DOES_NOT_RUN, subject, "restore raised"):
-            restored = context.restore(blob)
-        with closing(restored), bench.execution(subject, restored) as execution:
+        with blamed(Kind.DOES_NOT_RUN, subject, "deserialize raised"):
+            deserialized = context.deserialize(blob)
+        with closing(deserialized), bench.execution(subject, deserialized) as execution:
             bench.run(subject, execution)
     return Passed()
 
@@ -136,7 +136,7 @@ def _bound(bench: Bench, subject: Subject) -> Outcome:
 def _damaged(bench: Bench, subject: Subject) -> Outcome:
     """Bytes that were cut off or changed are refused as such; or, where the change means nothing, compute the same."""
     with bench.compiled(subject) as program:
-        blob = program.serialise()
+        blob = program.serialize()
     if blob is None:
         return Skipped("the device's programs have no form as bytes")
     for what, spoilt in _spoilt(blob):
@@ -158,19 +158,19 @@ def _spoilt(blob: bytes) -> Iterator[tuple[str, bytes]]:
 def _refuses(bench: Bench, subject: Subject, what: str, blob: bytes) -> Failed | None:
     evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
     try:
-        restored = bench.context.restore(blob)
+        deserialized = bench.context.deserialize(blob)
     except IncompatibleProgramError:
         return None
     except DeviceLostError:
         raise
     except NNAdapterError as error:
-        detail = f"restore of a program ({what}) raised {type(error).__name__}: {error}, expected an "
+        detail = f"deserialize of a program ({what}) raised {type(error).__name__}: {error}, expected an "
         return Failed(Kind.ACCEPTS_DAMAGED, f"{detail}IncompatibleProgramError", evidence)
     try:
-        with closing(restored), bench.execution(subject, restored) as execution:
+        with closing(deserialized), bench.execution(subject, deserialized) as execution:
             bench.run(subject, execution)
     except Broken as broken:
-        detail = f"restore took a program ({what}) that then goes wrong, expected an IncompatibleProgramError: "
+        detail = f"deserialize took a program ({what}) that then goes wrong, expected an IncompatibleProgramError: "
         return Failed(Kind.ACCEPTS_DAMAGED, detail + broken.failed.detail, evidence)
     return None
 
@@ -231,7 +231,7 @@ _ACTS = {
     "executions": _executions,
     "results-stay": _results_stay,
     "at-once": _at_once,
-    "restored": _restored,
+    "deserialized": _deserialized,
     "damaged": _damaged,
     "bound": _bound,
 }

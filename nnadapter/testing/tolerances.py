@@ -45,7 +45,7 @@ BANDS: Mapping[DataType, Band] = MappingProxyType(
     }
 )
 """By data type. `noise` is eight units in the last place, for the narrow types two to four of those that are rounded
-to. Integers and booleans are exact; 8-bit results of quantised operators may be one step off (`STEP`)."""
+to. Integers and booleans are exact; 8-bit results of quantized operators may be one step off (`STEP`)."""
 STEP = 1
 """Steps that an 8-bit integer may be off in onnx's operator tests: rounding of a half is not laid down for devices."""
 _NAMES = frozenset(dtype.value for dtype in DataType)

@@ -107,7 +107,7 @@ def test_the_lanes_show_every_segment(show):
         page.settle()
         assert f"Segment {index} on {report.segments[index].device}" in page.one("#segment h3").text
     assert page.texts("#segment .tensors .mono") == ["t7", "t8"]
-    # What is drawn has the colours of both devices.
+    # What is drawn has the colors of both devices.
     drawn = page.run(
         """(() => {
             const canvas = document.querySelector("#plan canvas");
@@ -209,7 +209,7 @@ def test_a_measured_time_is_called_measured(show):
     assert page.one("#costs tbody tr").text.split() == ["this", "plan", "3.00", "ms", "2.10", "ms"]
     text = page.one("main").text
     assert "The CPU alone is better than every plan that was weighed." in text
-    assert "rests on other costs, of npu: simulated, cpu: modelled" in text
+    assert "rests on other costs, of npu: simulated, cpu: modeled" in text
 
 
 def test_before_and_after(show):
@@ -250,8 +250,8 @@ def test_everything_can_be_reached_and_has_a_name(show):
 
 
 def contrast(first, second):
-    def light(colour):
-        parts = [part / 255 for part in colour]
+    def light(color):
+        parts = [part / 255 for part in color]
         linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -264,7 +264,7 @@ def test_text_has_contrast(show, scheme):
     """WCAG 2.2, 1.4.3: at least 4.5 to 1."""
     page = show(made_report(), scheme=scheme)
 
-    def colour(name):
+    def color(name):
         script = """(() => {
             const probe = document.createElement("i");
             probe.style.color = `var(${arguments[0]})`;
@@ -275,9 +275,9 @@ def test_text_has_contrast(show, scheme):
         }).apply(null, arguments)"""
         return page.run(script, name)
 
-    grounds = [colour(name) for name in ("--card", "--soft", "--ground")]
+    grounds = [color(name) for name in ("--card", "--soft", "--ground")]
     for name in ("--text", "--muted", "--accent", "--good", "--bad"):
         for ground in grounds:
-            assert contrast(colour(name), ground) >= 4.5, (name, ground)
+            assert contrast(color(name), ground) >= 4.5, (name, ground)
     for name in (*(f"--device-{index}" for index in range(8)), "--host"):
-        assert contrast(colour("--on-device"), colour(name)) >= 4.5, name
+        assert contrast(color("--on-device"), color(name)) >= 4.5, name

@@ -24,7 +24,7 @@ def test_channels_last_and_batch(path):
     assert found.flags.c_contiguous and found.dtype == np.float32
 
 
-def test_one_channel_is_grey(path):
+def test_one_channel_is_gray(path):
     found = picture_array(path, "x", "uint8", (1, 1, 4, 5))
     np.testing.assert_array_equal(found[0, 0], np.asarray(Image.open(path).convert("L")))
 

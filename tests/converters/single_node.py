@@ -38,7 +38,7 @@ def make(
     constant: Sequence[int] = (),
     outputs: int | Sequence[str] = 1,
 ) -> onnx.ModelProto:
-    """A model of one node; inputs at the positions in `constant` are initialisers, None is an absent one."""
+    """A model of one node; inputs at the positions in `constant` are initializers, None is an absent one."""
     names = ["" if value is None else f"x{index}" for index, value in enumerate(inputs)]
     made = [f"y{index}" for index in range(outputs)] if isinstance(outputs, int) else list(outputs)
     node = helper.make_node(op_type, names, made, name="node", **(attributes or {}))

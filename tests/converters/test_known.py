@@ -1,9 +1,9 @@
-"""What was dequantised stays known behind nodes that only move elements."""
+"""What was dequantized stays known behind nodes that only move elements."""
 
 import numpy as np
 import pytest
 
-from tests.converters.quantised_group import RESULT, Group, bias, compare, picture, weights
+from tests.converters.quantized_group import RESULT, Group, bias, compare, picture, weights
 
 X, W, ALONG = picture(1, 4, 7, 6), weights(6, 4, 3, 3), weights(6, 4, 3, 3, axis=0)
 ROWS = picture(5, 30)
@@ -12,14 +12,14 @@ ROWS = picture(5, 30)
 def products(group):
     """The operations that add up products and the data types they read, of a graph that computes what it should."""
     model = group.converted_whole()
-    compare(group, model, optimised=True)
+    compare(group, model, optimized=True)
     found = [each for each in model.operations if each.type in ("CONV_2D", "FULLY_CONNECTED", "MAT_MUL")]
     return [(each.type, *(model.type_of(operand).dtype.value for operand in each.inputs)) for each in found]
 
 
 @pytest.mark.parametrize("w", [W, ALONG])
 @pytest.mark.parametrize("place", [1, 2])
-def test_what_an_identity_hands_on_is_as_quantised_as_before(w, place):
+def test_what_an_identity_hands_on_is_as_quantized_as_before(w, place):
     group = Group("Conv", [X, w, bias(X, w)], RESULT, constants=(1, 2)).moved(place, "Identity")
     assert products(group) == [("CONV_2D", "uint8", "int8", "int32")]
 

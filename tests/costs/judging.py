@@ -8,7 +8,7 @@ from typing import Any
 from nnadapter.costs import CostTable, Fusion, Merged, cost_table, device_costs, fused_groups, merged
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.options import Options
-from nnadapter.planning.analysis import Analyser
+from nnadapter.planning.analysis import Analyzer
 from nnadapter.planning.judged import Judged
 from nnadapter.planning.placing import Placer
 from nnadapter.preparation.prepare import prepare
@@ -49,7 +49,7 @@ class Priced:
 def priced(model, devices, shapes=None, costs=None):
     """Judge a model and price it; `costs` are instead of what the devices say."""
     targets = open_targets(devices)
-    judged = Analyser(prepare(model), Placer(Options(), targets)).judge(shapes or {})
+    judged = Analyzer(prepare(model), Placer(Options(), targets)).judge(shapes or {})
     fusions = {
         target.name: fused_groups(judged.graph, judged.conversion, target.context, judged.verdicts[target.name])
         for target in judged.asked

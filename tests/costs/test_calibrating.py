@@ -14,7 +14,7 @@ from tests import metered_driver
 from tests.metered_driver import BYTE, COSTS, LAUNCH, OTHERS, TENSOR
 
 OF_CLASS = {"elementwise": OTHERS, "convolution": COSTS["CONV_2D"], "matrix": COSTS["MAT_MUL"],
-            "function": COSTS["TANH"], "normalisation": COSTS["SOFTMAX"], "reduction": COSTS["REDUCE_MAX"],
+            "function": COSTS["TANH"], "normalization": COSTS["SOFTMAX"], "reduction": COSTS["REDUCE_MAX"],
             "movement": COSTS["SPLIT"]}  # fmt: skip
 
 
@@ -43,13 +43,13 @@ def test_the_lines_are_found_again(disturbed):
 def test_what_a_device_refuses_or_fails_at_is_left_out_and_said():
     found = measure(off="CONV_2D", breaks_on="SOFTMAX")
     left = {each.value: why for each, why in found.left_out.items()}
-    assert left.keys() == {"convolution", "depthwise", "normalisation"} and found.left_out.keys().isdisjoint(
+    assert left.keys() == {"convolution", "depthwise", "normalization"} and found.left_out.keys().isdisjoint(
         found.lines
     )
     assert (
-        left["convolution"] == "switched_off: off today" and "RuntimeError: out of registers" in left["normalisation"]
+        left["convolution"] == "switched_off: off today" and "RuntimeError: out of registers" in left["normalization"]
     )
-    assert "normalisation  not measured: it failed: RuntimeError: out of registers" in str(found)
+    assert "normalization  not measured: it failed: RuntimeError: out of registers" in str(found)
 
 
 def test_a_class_is_measured_without_the_one_it_leans_on():

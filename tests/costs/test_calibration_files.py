@@ -66,7 +66,7 @@ def test_a_profile_is_used_where_there_is_no_calibration(monkeypatch):
     profile = Profile(peak_flops=1.0, bandwidth=1.0, launch_seconds=0, transfer_seconds=0, transfer_bandwidth=1.0)
     monkeypatch.setitem(metered_driver.STATE, "profile", profile)
     costs = costs_of()
-    assert (costs.source, costs.profile, costs.notes) == ("modelled", profile, ())
+    assert (costs.source, costs.profile, costs.notes) == ("modeled", profile, ())
 
 
 @pytest.mark.parametrize(("how", "why"), [("wrong", "peak_flops is -1.0, expected"), ("raises", "no such register")])

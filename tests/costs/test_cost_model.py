@@ -15,7 +15,7 @@ from tests.offering.test_atoms import GELU
 
 PROFILE = Profile(peak_flops=1e6, bandwidth=1e3, launch_seconds=3.0, transfer_seconds=0.25, transfer_bandwidth=1e3)
 """Slow enough for every byte and every operation to show."""
-PLAIN = DeviceCosts(source=Source.MODELLED, profile=PROFILE)
+PLAIN = DeviceCosts(source=Source.MODELED, profile=PROFILE)
 SIMULATED = ("fake_npu", {"clock": "simulated"})
 
 BLOCK = f"""{HEAD} block (float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] z)
@@ -42,8 +42,8 @@ def test_what_is_fused_is_priced_by_its_own_border():
     flops = sum(found.judged.conversion.flops[node] for node in range(3))
     assert found.run("fake_npu", "Conv", "Relu") == pytest.approx(rooted(flops, nbytes))
     convolution = 4 * (3 * 8 * 8 + 108 + 4 + IMAGE)
-    normalisation = 4 * (IMAGE + 4 * 4 + IMAGE)
-    apart = [rooted(found.judged.conversion.flops[0], convolution), rooted(4 * IMAGE, normalisation)]
+    normalization = 4 * (IMAGE + 4 * 4 + IMAGE)
+    apart = [rooted(found.judged.conversion.flops[0], convolution), rooted(4 * IMAGE, normalization)]
     apart.append(rooted(IMAGE, 8 * IMAGE))
     assert found.run("cpu", "Conv", "Relu") == pytest.approx(sum(apart), rel=1e-3)
     assert found.run("cpu", "Softmax") == found.run("fake_npu", "Softmax")
@@ -57,12 +57,12 @@ def test_a_spelled_out_gelu_is_one_thing():
     assert found.run("cpu", "Erf") == pytest.approx(sum(rooted(0, each) for each in reads_and_writes))
 
 
-@pytest.mark.parametrize("model", ["HARD_SWISH", "GELU", "SHARED", "QUANTISED", "LAYER"])
+@pytest.mark.parametrize("model", ["HARD_SWISH", "GELU", "SHARED", "QUANTIZED", "LAYER"])
 @pytest.mark.parametrize(
     "device", [("fake_npu", {"switched_off": off}) for off in ("HardSigmoid,Erf,Mul", "MatMul,Sub")]
 )
 def test_everything_on_the_host_costs_the_same_whatever_others_refuse(model, device):
-    text = {"HARD_SWISH": HARD_SWISH, "GELU": GELU, "SHARED": SHARED, "QUANTISED": QUANTISED, "LAYER": LAYER}[model]
+    text = {"HARD_SWISH": HARD_SWISH, "GELU": GELU, "SHARED": SHARED, "QUANTIZED": QUANTIZED, "LAYER": LAYER}[model]
     given = {"x": (5, 6)} if model == "GELU" else {}
     costs = {"cpu": PLAIN}
     expected = priced(parse(text), "null", given, costs)
@@ -73,7 +73,7 @@ def test_everything_on_the_host_costs_the_same_whatever_others_refuse(model, dev
         assert here.sum() == pytest.approx(expected.table.prices.run[row].sum(), rel=1e-12)
 
 
-QUANTISED = """<ir_version: 10, opset_import: ["" : 20]> q (int8[1, 4] x) => (int8[1, 4] y)
+QUANTIZED = """<ir_version: 10, opset_import: ["" : 20]> q (int8[1, 4] x) => (int8[1, 4] y)
 <float s = {0.5}, int8 zero = {0}, int8[4, 4] qw = {1,0,0,0, 0,1,0,0, 0,0,1,0, 0,0,0,1}> {
     a = DequantizeLinear (x, s, zero)
     b = DequantizeLinear (qw, s, zero)
@@ -89,12 +89,12 @@ HARD_SWISH = f"""{HEAD} h (float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {{
 LAYER = f"""{HEAD} l (float[2, 8] x) => (float[2, 8] y)
 <float[1] two = {{2}}, float[1] epsilon = {{0.00001}}, float[8] scale = {{1,2,3,4,5,6,7,8}}> {{
     mean = ReduceMean <axes = [-1]> (x)
-    centred = Sub (x, mean)
-    squared = Pow (centred, two)
+    centered = Sub (x, mean)
+    squared = Pow (centered, two)
     variance = ReduceMean <axes = [-1]> (squared)
     safe = Add (variance, epsilon)
     deviation = Sqrt (safe)
-    normal = Div (centred, deviation)
+    normal = Div (centered, deviation)
     y = Mul (normal, scale)
 }}"""
 SHARED = """<ir_version: 10, opset_import: ["" : 20]> q (int8[1, 4] x) => (int8[1, 4] y, int8[1, 4] z)
@@ -109,8 +109,8 @@ SHARED = """<ir_version: 10, opset_import: ["" : 20]> q (int8[1, 4] x) => (int8[
 }"""
 
 
-def test_a_quantised_group_moves_bytes_not_floats():
-    found = priced(parse(QUANTISED), "fake_npu", costs={"fake_npu": PLAIN, "cpu": PLAIN})
+def test_a_quantized_group_moves_bytes_not_floats():
+    found = priced(parse(QUANTIZED), "fake_npu", costs={"fake_npu": PLAIN, "cpu": PLAIN})
     assert [len(atom) for atom in found.merged.graph.atoms] == [4]
     scale_and_zero = 4 + 1
     assert found.run("fake_npu", "MatMul") == pytest.approx(rooted(0, 4 + 16 + 4 + scale_and_zero))
@@ -122,7 +122,7 @@ def test_views_and_what_a_device_makes_nothing_of_cost_nothing():
         b = Reshape(a, to)
         y = Neg(b)
     }}""")
-    slow = DeviceCosts(source=Source.MODELLED, profile=Profile(**{**_fields(PROFILE), "operation_seconds": 5.0}))
+    slow = DeviceCosts(source=Source.MODELED, profile=Profile(**{**_fields(PROFILE), "operation_seconds": 5.0}))
     found = priced(model, "fake_npu", costs={"fake_npu": slow, "cpu": slow})
     assert found.run("fake_npu", "Reshape") == 0.0
     assert found.run("cpu", "Reshape") == 5.0
@@ -167,7 +167,7 @@ BORDER = f"""{HEAD} b (float[2, 6] x, int64[2, 6] i, bool[2, 6] k, float[1, 2, 3
 def border():
     text = BORDER.replace("{\n    y =", "{\n    zero = Constant <value_int = 0> ()\n    y =")
     profile = Profile(**{**_fields(PROFILE), "boundary_dtypes": frozenset({"float32", "bool"}), "channels_last": True})
-    costs = DeviceCosts(source=Source.MODELLED, profile=profile)
+    costs = DeviceCosts(source=Source.MODELED, profile=profile)
     return priced(parse(text), "fake_npu", costs={"fake_npu": costs})
 
 
@@ -195,7 +195,7 @@ def test_assumptions_are_said(border):
 
 def test_sources_are_said():
     found = priced(parse(BLOCK), [SIMULATED, "null", "cpu"])
-    assert found.table.sources == {"fake_npu": "simulated", "null": "assumed", "cpu": "modelled"}
+    assert found.table.sources == {"fake_npu": "simulated", "null": "assumed", "cpu": "modeled"}
     assert any("'null' are assumed" in note and "nnadapter calibrate null" in note for note in found.table.notes)
 
 

@@ -28,8 +28,8 @@ def cases(draw):
     nodes = draw(st.integers(2, 8))
     pairs = list(combinations(range(nodes), 2))
     edges = draw(st.lists(st.sampled_from(pairs), unique=True))
-    colours = draw(st.lists(st.integers(0, 3), min_size=nodes, max_size=nodes))
-    groups = [tuple(node for node in range(nodes) if colours[node] == colour) for colour in range(1, 4)]
+    colors = draw(st.lists(st.integers(0, 3), min_size=nodes, max_size=nodes))
+    groups = [tuple(node for node in range(nodes) if colors[node] == color) for color in range(1, 4)]
     return graph_of(edges, nodes), tuple(group for group in groups if len(group) > 1)
 
 

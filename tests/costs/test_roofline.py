@@ -39,8 +39,8 @@ def test_data_types_have_peaks_and_measured_classes_have_lines():
     classes = [CLASSES.index(each) for each in (OperationClass.MATRIX, OperationClass.MATRIX, OperationClass.REDUCTION)]
     work = Work(np.full(3, 8e9), np.zeros(3), np.array(classes), np.array([0, 1, 1]))
     dtypes = ("float32", "int8")
-    modelled = DeviceCosts(source=Source.MODELLED, profile=PROFILE)
-    np.testing.assert_allclose(modelled.seconds(work, dtypes), [8.5, 2.5, 2.5])
+    modeled = DeviceCosts(source=Source.MODELED, profile=PROFILE)
+    np.testing.assert_allclose(modeled.seconds(work, dtypes), [8.5, 2.5, 2.5])
     lines = {OperationClass.REDUCTION: Line(seconds=0.25)}
     measured = DeviceCosts(source=Source.CALIBRATED, profile=PROFILE, lines=lines)
     np.testing.assert_allclose(measured.seconds(work, dtypes), [8.5, 2.5, 0.25])

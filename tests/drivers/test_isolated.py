@@ -50,7 +50,7 @@ def test_it_answers_as_the_device_does(opened):
     program = context.compile(model())
     (result,) = program.create_execution().compute([X])
     np.testing.assert_array_equal(result, [[0.5, 1.5]])
-    (again,) = context.restore(program.serialise()).create_execution().compute([X])
+    (again,) = context.deserialize(program.serialize()).create_execution().compute([X])
     np.testing.assert_array_equal(again, result)
 
 
@@ -58,7 +58,7 @@ def test_errors_keep_their_type(opened):
     with pytest.raises(InvalidOptionError, match="did you mean 'threads'"):
         opened.create_context({"thread": 1})
     with pytest.raises(IncompatibleProgramError):
-        opened.create_context({}).restore(b"nothing")
+        opened.create_context({}).deserialize(b"nothing")
     with pytest.raises(DeviceNotFoundError, match="no driver offers"):
         IsolatedDevice("no_such_device")
 

@@ -70,7 +70,7 @@ def test_read_text_compares_with_onnxruntime(tmp_path):
 
 
 def test_read_text_reads_the_same_on_a_driver_in_c(acme_c, tmp_path):
-    pictures = [EXAMPLES / "pictures" / name for name in ("coloured.png", "turned.png")]
+    pictures = [EXAMPLES / "pictures" / name for name in ("colored.png", "turned.png")]
     done = start("read_text.py", *pictures, "-d", acme_c, "--check", "-o", tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "" and "note" not in done.stdout

@@ -3,7 +3,7 @@
 import onnx
 import pytest
 
-from nnadapter.preparation.prepare import prepare, specialise
+from nnadapter.preparation.prepare import prepare, specialize
 from tests.examples.fewest_segments import fewest_segments
 from tests.examples.reading import PICTURES, in_place_of_onnxruntime, texts_of
 
@@ -36,7 +36,7 @@ def test_every_picture_shows_text(expected):
 
 
 def test_what_the_pictures_say(expected):
-    assert "Yellow light: warming up" in expected["coloured.png"]
+    assert "Yellow light: warming up" in expected["colored.png"]
     assert "Turned: the second kernel" in expected["lines_turned.png"]
     assert "Turned by half a circle" in expected["turned.png"]
     assert "Wind from the north west" in expected["skewed.png"]
@@ -73,7 +73,7 @@ def test_every_node_that_was_switched_off_runs_on_the_cpu(switched_off):
 def test_segments_are_the_fewest(switched_off):
     for session in switched_off[1]:
         report = session.report()
-        graph = specialise(prepare(onnx.load(session.path)), report.input_shapes).graph
+        graph = specialize(prepare(onnx.load(session.path)), report.input_shapes).graph
         device = {node.name: node.device for node in report.nodes}
         assert report.exact
         assert len(report.segments) == fewest_segments(graph, [device[node.name] for node in graph.nodes])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir import DataType, ModelBuilder, OperandType, Quantisation, QuantisedType, verify
+from nnadapter.ir import DataType, ModelBuilder, OperandType, QuantisedType, Quantization, verify
 
 _VECTOR = OperandType(DataType.FLOAT32, (3,))
 
@@ -27,7 +27,7 @@ def test_types_may_be_written_as_words_and_lists():
         (OperandType("float32", (None, 3)), r"has dimensions \(None, 3\), expected whole numbers, every one known"),
         (OperandType("float32", (2.0,)), "expected whole numbers"),
         (OperandType("float32", (3,), "HWCN"), "operand 'x' has layout 'HWCN', expected one of NCHW, NHWC"),
-        (OperandType("int8", (3,), quantisation=(1.0, 0)), r"has quantisation \(1.0, 0\), expected a Quantisation"),
+        (OperandType("int8", (3,), quantization=(1.0, 0)), r"has quantization \(1.0, 0\), expected a Quantization"),
         (OperandType("float32", (True, 3)), r"has dimensions \(True, 3\), expected whole numbers"),
         (OperandType("float32", (-1, 3)), r"has dimensions \[-1, 3\], expected none below 0"),
     ],
@@ -64,8 +64,8 @@ def test_operands_that_were_not_added(index):
             use()
 
 
-_QUANTISATION = Quantisation(scale=(0.5,), zero_point=(0,))
-_QUANTISED = QuantisedType(DataType.INT8, _QUANTISATION)
+_QUANTIZATION = Quantization(scale=(0.5,), zero_point=(0,))
+_QUANTIZED = QuantisedType(DataType.INT8, _QUANTIZATION)
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,13 @@ _QUANTISED = QuantisedType(DataType.INT8, _QUANTISATION)
         ({"outputs": 7}, "^SOFTMAX: outputs is 7, expected a list of names$"),
         ({"origins": "node"}, "^SOFTMAX: origins is 'node', expected a list of names$"),
         ({"origins": [None]}, r"^SOFTMAX: origins is \[None\], expected a list of names$"),
-        ({"quantised": (_QUANTISATION,)}, "^SOFTMAX: quantised is .*, expected a list of QuantisedType, or None,"),
-        ({"quantised": (3,)}, r"^SOFTMAX: quantised is \(3,\), expected a list of QuantisedType"),
+        ({"quantized": (_QUANTIZATION,)}, "^SOFTMAX: quantized is .*, expected a list of QuantisedType, or None,"),
+        ({"quantized": (3,)}, r"^SOFTMAX: quantized is \(3,\), expected a list of QuantisedType"),
         (
-            {"quantised": (QuantisedType(3, _QUANTISATION),)},
-            "^SOFTMAX: output 0 is quantised as 3, expected a data type",
+            {"quantized": (QuantisedType(3, _QUANTIZATION),)},
+            "^SOFTMAX: output 0 is quantized as 3, expected a data type",
         ),
-        ({"quantised": (QuantisedType(DataType.INT8, 3),)}, "^SOFTMAX: output 0 has quantisation 3, expected a Quan"),
+        ({"quantized": (QuantisedType(DataType.INT8, 3),)}, "^SOFTMAX: output 0 has quantization 3, expected a Quan"),
         ({"outputs": np.ones(2)}, "^SOFTMAX: outputs is array.*, expected a list of names$"),
         ({"inputs": [np.zeros(2)]}, "^SOFTMAX: operand array.* is none of the 1"),
     ],
@@ -115,17 +115,17 @@ def test_arguments_that_are_none(arguments, message):
         ({"scale": (1.0,), "zero_point": 0}, "has the zero_point 0, expected a tuple"),
         ({"scale": ("a",), "zero_point": (0,)}, "has a scale that is no number: 'a'"),
         ({"scale": (1.0,), "zero_point": (0.5,)}, "has a zero point that is no whole number: 0.5"),
-        ({"scale": (1.0,), "zero_point": (0,), "axis": "C"}, "is quantised along axis 'C', expected a whole number"),
+        ({"scale": (1.0,), "zero_point": (0,), "axis": "C"}, "is quantized along axis 'C', expected a whole number"),
     ],
 )
-def test_quantisations_that_are_none(fields, message):
-    builder, quantisation = ModelBuilder(), Quantisation(**fields)
+def test_quantizations_that_are_none(fields, message):
+    builder, quantization = ModelBuilder(), Quantization(**fields)
     x = builder.add_input("x", _VECTOR)
     uses = {
-        "operand 'y' ": lambda: builder.add_input("y", OperandType(DataType.INT8, (3,), quantisation=quantisation)),
-        "operand 'z' ": lambda: builder.add_constant("z", np.ones(3, np.int8), quantisation),
+        "operand 'y' ": lambda: builder.add_input("y", OperandType(DataType.INT8, (3,), quantization=quantization)),
+        "operand 'z' ": lambda: builder.add_constant("z", np.ones(3, np.int8), quantization),
         "QUANTIZE: output 0 ": lambda: builder.add_operation(
-            "QUANTIZE", (x,), quantised=(QuantisedType(DataType.INT8, quantisation),)
+            "QUANTIZE", (x,), quantized=(QuantisedType(DataType.INT8, quantization),)
         ),
     }
     for which, use in uses.items():
@@ -133,14 +133,14 @@ def test_quantisations_that_are_none(fields, message):
             use()
 
 
-def test_more_quantised_types_than_results():
+def test_more_quantized_types_than_results():
     builder = ModelBuilder()
-    type_ = OperandType(DataType.INT8, (3,), quantisation=_QUANTISATION)
+    type_ = OperandType(DataType.INT8, (3,), quantization=_QUANTIZATION)
     x, y = (builder.add_input(name, type_) for name in "xy")
-    with pytest.raises(InvalidModelError, match="^ADD: quantised has 3 entries, expected at most 1; leave out "):
-        builder.add_operation("ADD", (x, y), quantised=(_QUANTISED,) * 3)
-    (result,) = builder.add_operation("ADD", (x, y), quantised=[_QUANTISED, None])
-    assert builder.type_of(result).quantisation is _QUANTISATION
+    with pytest.raises(InvalidModelError, match="^ADD: quantized has 3 entries, expected at most 1; leave out "):
+        builder.add_operation("ADD", (x, y), quantized=(_QUANTIZED,) * 3)
+    (result,) = builder.add_operation("ADD", (x, y), quantized=[_QUANTIZED, None])
+    assert builder.type_of(result).quantization is _QUANTIZATION
 
 
 @pytest.mark.parametrize("name", [3, None, b"x"])

@@ -5,21 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir import DataType, OperandType, Quantisation, QuantisedType
+from nnadapter.ir import DataType, OperandType, QuantisedType, Quantization
 from nnadapter.ir.inferences import Inferences
 from nnadapter.ir.operations import schema_of
-from nnadapter.ir.quantised import result_types
+from nnadapter.ir.quantized import result_types
 from nnadapter.ir.tracing import Trace, Traced, current
 from nnadapter.ir.verify import check_attributes, check_inputs
 
 FLOATS = OperandType(DataType.FLOAT32, (2, 3))
-INT8 = Quantisation(scale=(0.5,), zero_point=(3,))
+INT8 = Quantization(scale=(0.5,), zero_point=(3,))
 TYPES = [
     FLOATS,
     OperandType(DataType.FLOAT32, (1, 3)),
     OperandType(DataType.INT64, (2, 3)),
     OperandType(DataType.FLOAT32, (2, 3, 1)),
-    OperandType(DataType.INT8, (2, 3), quantisation=INT8),
+    OperandType(DataType.INT8, (2, 3), quantization=INT8),
     None,
 ]
 KINDS = [
@@ -37,12 +37,12 @@ KINDS = [
 ]
 
 
-def alone(type_, types, attributes, quantised=()):
+def alone(type_, types, attributes, quantized=()):
     """The oracle: the schema, asked."""
     schema = schema_of(type_)
     check_inputs(schema, types)
     complete = check_attributes(schema, attributes)
-    return complete, result_types(schema, types, complete, quantised)
+    return complete, result_types(schema, types, complete, quantized)
 
 
 def told(ask, *arguments):
@@ -65,10 +65,10 @@ def told(ask, *arguments):
 )
 def test_it_says_what_the_schema_says(asked):
     inferences = Inferences()
-    for (type_, count, attributes), types, quantised in asked * 2:
+    for (type_, count, attributes), types, quantized in asked * 2:
         shared = [None if each is None else inferences.shared(each) for each in types[:count]]
-        found = told(inferences.of, type_, shared, attributes, quantised)
-        assert found == told(alone, type_, types[:count], attributes, quantised)
+        found = told(inferences.of, type_, shared, attributes, quantized)
+        assert found == told(alone, type_, types[:count], attributes, quantized)
 
 
 def test_equal_types_become_one_object():

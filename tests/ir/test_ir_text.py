@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from nnadapter.ir import DataType, Layout, Model, ModelBuilder, OperandType, Quantisation, digest, to_text
+from nnadapter.ir import DataType, Layout, Model, ModelBuilder, OperandType, Quantization, digest, to_text
 
 _GOLDEN = """\
 input %0 "x": float32[1, 2, 4, 4]
@@ -54,12 +54,12 @@ def test_digest_sees_a_weight_change():
     assert [line.split()[0] for line in lines[0] - lines[1]] == ["constant"]
 
 
-def test_text_shows_quantisation():
-    along = Quantisation(scale=(0.5, 0.25), zero_point=(0, -1), axis=0)
+def test_text_shows_quantization():
+    along = Quantization(scale=(0.5, 0.25), zero_point=(0, -1), axis=0)
     builder = ModelBuilder()
     w = builder.add_constant("w", np.zeros(2, np.int8), along)
     x = builder.add_input(
-        "x", OperandType(DataType.UINT8, (), quantisation=Quantisation(scale=(2.0,), zero_point=(9,)))
+        "x", OperandType(DataType.UINT8, (), quantization=Quantization(scale=(2.0,), zero_point=(9,)))
     )
     text = to_text(builder.finish([w, x]))
     assert '"w": int8[2] scale [0.5, 0.25] zero_point [0, -1] along 0 sha256' in text

@@ -16,7 +16,7 @@ from nnadapter.ir import (
     ModelBuilder,
     Operand,
     OperandType,
-    Quantisation,
+    Quantization,
     submodel,
     verify,
 )
@@ -115,24 +115,24 @@ def test_outputs_of_one_operation_differ():
         verify(replace(model, operations=(doubled,)))
 
 
-def _quantised(dtype: DataType, dimensions: tuple[int, ...], **quantisation: object) -> Model:
-    type_ = OperandType(dtype, dimensions, quantisation=Quantisation(**quantisation))
+def _quantized(dtype: DataType, dimensions: tuple[int, ...], **quantization: object) -> Model:
+    type_ = OperandType(dtype, dimensions, quantization=Quantization(**quantization))
     return Model((Operand("x", type_, Lifetime.MODEL_INPUT),), (), (0,), (0,))
 
 
 @pytest.mark.parametrize(
-    ("dtype", "quantisation"),
+    ("dtype", "quantization"),
     [
         (DataType.UINT8, {"scale": (0.1,), "zero_point": (128,)}),
         (DataType.INT4, {"scale": (0.1, 0.2, 0.3), "zero_point": (-8, 0, 7), "axis": 1}),
     ],
 )
-def test_sound_quantisation_is_taken(dtype, quantisation):
-    verify(_quantised(dtype, (2, 3), **quantisation))
+def test_sound_quantization_is_taken(dtype, quantization):
+    verify(_quantized(dtype, (2, 3), **quantization))
 
 
 @pytest.mark.parametrize(
-    ("dtype", "quantisation", "message"),
+    ("dtype", "quantization", "message"),
     [
         (DataType.FLOAT32, {"scale": (0.1,), "zero_point": (0,)}, "expected an integer data type"),
         (DataType.INT8, {"scale": (0.1,), "zero_point": (0,), "axis": 2}, "along axis 2, expected one of 0 to 1"),
@@ -144,16 +144,16 @@ def test_sound_quantisation_is_taken(dtype, quantisation):
         (DataType.UINT4, {"scale": (0.1,), "zero_point": (-1,)}, "expected 0 to 15"),
     ],
 )
-def test_unsound_quantisation_is_found(dtype, quantisation, message):
+def test_unsound_quantization_is_found(dtype, quantization, message):
     with pytest.raises(InvalidModelError, match=message):
-        verify(_quantised(dtype, (2, 3), **quantisation))
+        verify(_quantized(dtype, (2, 3), **quantization))
 
 
-def test_quantisation_does_not_have_to_follow_from_the_operation():
+def test_quantization_does_not_have_to_follow_from_the_operation():
     model = _model()
-    quantised = OperandType(DataType.INT8, (3,), quantisation=Quantisation(scale=(0.5,), zero_point=(0,)))
+    quantized = OperandType(DataType.INT8, (3,), quantization=Quantization(scale=(0.5,), zero_point=(0,)))
     plain = OperandType(DataType.INT8, (3,))
-    types = [plain, plain, plain, quantised]
+    types = [plain, plain, plain, quantized]
     operands = [replace(each, type=type_) for each, type_ in zip(model.operands, types, strict=True)]
     operands[1] = replace(operands[1], value=np.ones(3, np.int8))
     verify(replace(model, operands=tuple(operands)))

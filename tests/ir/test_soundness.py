@@ -12,7 +12,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.extract import submodel
 from nnadapter.ir.model import Model
-from nnadapter.ir.operand import DataType, Layout, OperandType, Quantisation
+from nnadapter.ir.operand import DataType, Layout, OperandType, Quantization
 from nnadapter.ir.verify import verify
 from tests.random_models.models import make_case
 
@@ -80,7 +80,7 @@ def test_a_changed_model_is_looked_at_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "quantisation", "message"),
+    ("dtype", "quantization", "message"),
     [
         ("int8", {"scale": (1.0,) * 3, "zero_point": (0,) * 3, "axis": 5}, "along axis 5, expected one of 0 to 1"),
         ("int8", {"scale": (1.0, 2.0), "zero_point": (0, 0), "axis": 1}, "2 scales and 2 zero points, expected 3"),
@@ -90,10 +90,10 @@ def test_a_changed_model_is_looked_at_again() -> None:
         ("float32", {"scale": (1.0,), "zero_point": (0,)}, "expected an integer data type"),
     ],
 )
-def test_a_builder_takes_no_unsound_quantisation(dtype, quantisation, message) -> None:
-    given = Quantisation(**quantisation)
+def test_a_builder_takes_no_unsound_quantization(dtype, quantization, message) -> None:
+    given = Quantization(**quantization)
     with pytest.raises(InvalidModelError, match=message):
-        ModelBuilder().add_input("x", OperandType(DataType(dtype), (2, 3), quantisation=given))
+        ModelBuilder().add_input("x", OperandType(DataType(dtype), (2, 3), quantization=given))
     with pytest.raises(InvalidModelError, match=message):
         ModelBuilder().add_constant("c", np.zeros((2, 3), dtype), given)
 

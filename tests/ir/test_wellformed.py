@@ -9,7 +9,7 @@ import pytest
 
 from nnadapter.drivers.fake_npu import FakeNpuDriver
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir import DataType, Lifetime, Model, ModelBuilder, Operand, OperandType, Quantisation, verify
+from nnadapter.ir import DataType, Lifetime, Model, ModelBuilder, Operand, OperandType, Quantization, verify
 
 
 def _model(value: np.ndarray) -> Model:
@@ -35,9 +35,9 @@ def _operation(**changes: object) -> Model:
     return replace(_GOOD, operations=(replace(_GOOD.operations[0], **changes),))
 
 
-def _quantised(scale: object, zero_point: object) -> Model:
-    quantisation = Quantisation(scale=(scale,), zero_point=(zero_point,))
-    return _type(0, quantisation=quantisation)
+def _quantized(scale: object, zero_point: object) -> Model:
+    quantization = Quantization(scale=(scale,), zero_point=(zero_point,))
+    return _type(0, quantization=quantization)
 
 
 _CASES = {
@@ -49,8 +49,8 @@ _CASES = {
     "lifetime": (_operand(0, lifetime=None), "operand 0 'x' has the lifetime None, expected a Lifetime"),
     "size": (_type(0, dimensions=(None,)), r"operand 0 'x' has dimensions \(None,\), expected whole numbers"),
     "sizes": (_type(0, dimensions=[3]), r"operand 0 'x' has dimensions \[3\], expected a tuple of whole numbers"),
-    "scale": (_quantised("1", 0), "operand 0 'x' has a scale that is no number: '1', expected numbers"),
-    "zero point": (_quantised(1.0, 0.5), "operand 0 'x' has a zero point that is no whole number: 0.5, expected"),
+    "scale": (_quantized("1", 0), "operand 0 'x' has a scale that is no number: '1', expected numbers"),
+    "zero point": (_quantized(1.0, 0.5), "operand 0 'x' has a zero point that is no whole number: 0.5, expected"),
     "list": (_operand(1, value=[1, 2, 3]), "operand 1 'b' holds list, expected a numpy array"),
     "byte order": (_operand(1, value=np.arange(3, dtype=">i4")), "operand 1 'b' holds numbers in another byte order"),
     "operation": (replace(_GOOD, operations=("ADD",)), "operation 0 is 'ADD', expected an Operation"),
@@ -75,9 +75,9 @@ def test_the_builder_takes_any_byte_order() -> None:
     verify(model)
     device = FakeNpuDriver().open("")
     context = device.create_context({option.name: option.default for option in device.capability.options})
-    blob = context.compile(model).serialise()
+    blob = context.compile(model).serialize()
     assert blob is not None
-    (result,) = context.restore(blob).create_execution().compute([np.ones(3, np.int32)])
+    (result,) = context.deserialize(blob).create_execution().compute([np.ones(3, np.int32)])
     assert result.tolist() == [1, 2, 3]
 
 

@@ -64,22 +64,22 @@ def test_a_model_in_files(context):
 
 
 def test_programs_as_bytes(context):
-    blob = nna.Compilation(context, model()).serialise()
-    check(nna.Compilation.restore(context, blob))
+    blob = nna.Compilation(context, model()).serialize()
+    check(nna.Compilation.deserialize(context, blob))
     program = nna.Compilation(context, model()).program()
     assert program.memory_bytes > 0
 
 
 @pytest.mark.parametrize("at", [0, 9, 60, 120, -40, -1])
 def test_damaged_bytes_are_refused(context, at):
-    damaged = bytearray(context.driver_context.compile(model()).serialise())
+    damaged = bytearray(context.driver_context.compile(model()).serialize())
     damaged[at] ^= 0xFF
     with pytest.raises(IncompatibleProgramError):
-        context.driver_context.restore(bytes(damaged))
+        context.driver_context.deserialize(bytes(damaged))
 
 
 def test_bytes_whose_kernel_is_gone(context):
-    blob = nna.Compilation(context, model()).serialise()
+    blob = nna.Compilation(context, model()).serialize()
     for kernel in list(context.driver_context.table.kernels):
         nna.unregister_kernel(kernel)
     nna.register_kernel("fake_npu", "Other", twice, domain="d")
@@ -87,7 +87,7 @@ def test_bytes_whose_kernel_is_gone(context):
         nna.Context(context.device) as other,
         pytest.raises(IncompatibleProgramError, match="a kernel that is not here.*d::Twice"),
     ):
-        nna.Compilation.restore(other, blob)
+        nna.Compilation.deserialize(other, blob)
 
 
 def test_an_op_that_no_kernel_is_for(context):

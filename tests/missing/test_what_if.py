@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import nnadapter as nna
 from nnadapter.missing import ranking
 from nnadapter.missing.situation import situation_of
-from nnadapter.planning.analysis import Analyser
+from nnadapter.planning.analysis import Analyzer
 from nnadapter.planning.placing import Placer
 from nnadapter.preparation.prepare import prepare
 from nnadapter.preparation.sizes import default_shapes
@@ -133,7 +133,7 @@ def situation(model, *off):
     """What ranking gets, seen on its way."""
     targets = open_targets(without(*off))
     prepared = prepare(parse(model))
-    judged = Analyser(prepared, Placer(nna.Options(), targets)).judge(default_shapes(prepared))
+    judged = Analyzer(prepared, Placer(nna.Options(), targets)).judge(default_shapes(prepared))
     return situation_of("model", judged.settle(), targets[0])
 
 

@@ -90,8 +90,8 @@ def test_an_operation_that_is_switched_off_is_missing_in_what_is_made_of_it():
     )
 
 
-def quantised_network():
-    """Two branches from one quantised value: a convolution with relu and another one, and nothing; then their sum."""
+def quantized_network():
+    """Two branches from one quantized value: a convolution with relu and another one, and nothing; then their sum."""
     random = np.random.default_rng(0)
     nodes, known = [], {}
 
@@ -100,7 +100,7 @@ def quantised_network():
         known[f"{name}_point"] = np.asarray(zero_point)
         return [f"{name}_scale", f"{name}_point"]
 
-    def quantised(name, source, scale, zero_point):
+    def quantized(name, source, scale, zero_point):
         nodes.append(
             helper.make_node("QuantizeLinear", [source, *parameters(name, scale, np.uint8(zero_point))], [name])
         )
@@ -125,11 +125,11 @@ def quantised_network():
             nodes.append(helper.make_node("Relu", [name], [f"{name}_relu"]))
         return f"{name}_relu" if relu else name
 
-    first = quantised("q0", "x", 0.02, 128)
-    second = quantised("q1", convolution("c1", first, True), 0.05, 0)
-    third = quantised("q2", convolution("c2", second, False), 0.06, 120)
+    first = quantized("q0", "x", 0.02, 128)
+    second = quantized("q1", convolution("c1", first, True), 0.05, 0)
+    third = quantized("q2", convolution("c2", second, False), 0.06, 120)
     nodes.append(helper.make_node("Add", [first, third], ["sum"], name="add"))
-    nodes.append(helper.make_node("Identity", [quantised("q3", "sum", 0.06, 125)], ["y"]))
+    nodes.append(helper.make_node("Identity", [quantized("q3", "sum", 0.06, 125)], ["y"]))
     graph = helper.make_graph(
         nodes,
         "network",
@@ -140,8 +140,8 @@ def quantised_network():
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-def run_quantised(*takes, within=0.0):
-    model = quantised_network()
+def run_quantized(*takes, within=0.0):
+    model = quantized_network()
     onnx.checker.check_model(model)
     with nna.InferenceSession(model, devices=devices(*takes) if takes else "fake_npu") as session:
         for count in (1, 3):
@@ -151,8 +151,8 @@ def run_quantised(*takes, within=0.0):
         return session.report()
 
 
-def test_quantised_groups_are_one_operation_each_and_exact():
-    report = run_quantised()
+def test_quantized_groups_are_one_operation_each_and_exact():
+    report = run_quantized()
     assert len(report.segments) == 1 and report.coverage.nodes == 1
     runs_as = {node.name: node.runs_as for node in report.nodes}
     assert runs_as["conv_c1"] == runs_as["d_w_c1"] == "convolution of conv_c1"
@@ -162,15 +162,15 @@ def test_quantised_groups_are_one_operation_each_and_exact():
 
 
 def test_a_cut_between_groups_keeps_both_whole():
-    """What quantises the residual value is read by two groups, which stand on different devices."""
-    report = run_quantised(["CONV_2D"])
+    """What quantizes the residual value is read by two groups, which stand on different devices."""
+    report = run_quantized(["CONV_2D"])
     placed = {node.name: node.device for node in report.nodes}
     assert placed["conv_c1"] == placed["conv_c2"] == "trial:1" and placed["add"] == "cpu"
     assert all(tensor.dtype == "uint8" for tensor in report.segments[1].inputs)
 
 
 def test_a_device_that_does_not_know_integers_gets_the_reals():
-    report = run_quantised(["RELU", "ADD"], within=0.0601)  # one step, where sums in float lie between two
+    report = run_quantized(["RELU", "ADD"], within=0.0601)  # one step, where sums in float lie between two
     placed = {node.name: node.device for node in report.nodes}
     assert placed["add"] == "trial:1" and placed["conv_c1"] == "cpu"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nnadapter.ir.text import to_text
 from nnadapter.offering.atoms import with_atoms
 from nnadapter.offering.conversions import Conversions, converted
-from nnadapter.preparation.prepare import Prepared, prepare, specialise
+from nnadapter.preparation.prepare import Prepared, prepare, specialize
 from tests.models import OCR_SHAPES, ocr_model
 
 Shape = tuple[int, ...]
@@ -67,14 +67,14 @@ table (float[n, c] x) => (float[n, c] y) {
 
 
 def same(conversions: Conversions, prepared: Prepared, shapes: dict[str, Shape]) -> None:
-    specialised, conversion = conversions.of(shapes)
-    alone = specialise(prepared, shapes)
+    specialized, conversion = conversions.of(shapes)
+    alone = specialize(prepared, shapes)
     expected, plain = with_atoms(alone, converted(alone))
-    assert specialised.graph.atoms == expected.graph.atoms
+    assert specialized.graph.atoms == expected.graph.atoms
     assert to_text(conversion.model) == to_text(plain.model)
-    assert specialised.graph.values == expected.graph.values
-    assert specialised.constants.keys() == expected.constants.keys()
-    assert all(np.array_equal(specialised.constants[name], value) for name, value in expected.constants.items())
+    assert specialized.graph.values == expected.graph.values
+    assert specialized.constants.keys() == expected.constants.keys()
+    assert all(np.array_equal(specialized.constants[name], value) for name, value in expected.constants.items())
     assert conversion.flops == plain.flops
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.options import Options
-from nnadapter.planning.analysis import Analyser
+from nnadapter.planning.analysis import Analyzer
 from nnadapter.planning.placing import Placer
 from nnadapter.preparation.prepare import prepare
 from nnadapter.targets import open_targets
@@ -128,11 +128,11 @@ def test_each_body_is_looked_at_for_every_shape(order):
 def test_many_shapes_share_what_was_prepared_and_converted():
     made = prepare(onnx.parser.parse_model(OPEN))
     targets = open_targets(("trial", {"only": ["EXP", "ADD", "LOG"]}))
-    analyser = Analyser(made, Placer(Options(), targets))
-    first, *others = [analyser.judge({"x": (rows, 4)}) for rows in (3, 9, 5, 7, 2)]
+    analyzer = Analyzer(made, Placer(Options(), targets))
+    first, *others = [analyzer.judge({"x": (rows, 4)}) for rows in (3, 9, 5, 7, 2)]
     assert len(first.graph.nodes) > 1
     for judged in others:
-        assert judged.specialised.own is first.specialised.own
+        assert judged.specialized.own is first.specialized.own
         assert judged.conversion.source is not None and judged.conversion.source[0] is first.conversion.source[0]
 
 

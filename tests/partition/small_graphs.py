@@ -29,8 +29,8 @@ def edges(draw, most=9):
 def placed_graphs(draw, labels="ab", most=9):
     """A graph and a label for every node."""
     graph = graph_of(draw(edges(most)))
-    labelled = st.lists(st.sampled_from(labels), min_size=len(graph.nodes), max_size=len(graph.nodes))
-    return graph, tuple(draw(labelled))
+    labeled = st.lists(st.sampled_from(labels), min_size=len(graph.nodes), max_size=len(graph.nodes))
+    return graph, tuple(draw(labeled))
 
 
 @st.composite
@@ -48,8 +48,8 @@ def grouped_graphs(draw, labels="ab"):
                 break
             except GraphError:  # the pair is not convex, or not in order here
                 continue
-    labelled = st.lists(st.sampled_from(labels), min_size=len(graph.atoms), max_size=len(graph.atoms))
-    return graph, tuple(draw(labelled))
+    labeled = st.lists(st.sampled_from(labels), min_size=len(graph.atoms), max_size=len(graph.atoms))
+    return graph, tuple(draw(labeled))
 
 
 def long_graph(count, labels="aaab"):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from scipy.sparse.csgraph import maximum_flow
 
-from partition.elimination import elimination_groups, next_neighbours, turns
+from partition.elimination import elimination_groups, next_neighbors, turns
 from partition.minimum_cut import Network, Plans, minimum_cut
 from partition.pairwise import Costs, eliminate, plan_elimination, values
 from partition.topology import topology_of
@@ -89,20 +89,20 @@ def test_what_is_left_is_a_sum_over_edges(seed):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_groups_are_eliminated_as_they_say(family):
     count, first, second = links(FAMILIES[family](60))
-    neighbours = {at: set() for at in range(count)}
+    neighbors = {at: set() for at in range(count)}
     for one, two in zip(first.tolist(), second.tolist(), strict=True):
-        neighbours[one].add(two)
-        neighbours[two].add(one)
+        neighbors[one].add(two)
+        neighbors[two].add(one)
     groups = elimination_groups(count, first, second)
     turn = turns(groups, count)
     for group in groups:
-        heirs = next_neighbours(group, turn) if group.neighbours.shape[1] else group.vertices
-        for vertex, others, heir in zip(group.vertices.tolist(), group.neighbours.tolist(), heirs, strict=True):
-            assert sorted(neighbours[vertex]) == others
+        heirs = next_neighbors(group, turn) if group.neighbors.shape[1] else group.vertices
+        for vertex, others, heir in zip(group.vertices.tolist(), group.neighbors.tolist(), heirs, strict=True):
+            assert sorted(neighbors[vertex]) == others
             assert len(others) <= 2 or turn[heir] < len(groups)
             for other in others:
-                neighbours[other] |= neighbours[vertex]
-                neighbours[other] -= {vertex, other}
+                neighbors[other] |= neighbors[vertex]
+                neighbors[other] -= {vertex, other}
 
 
 @pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"woven"}))

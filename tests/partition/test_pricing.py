@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from partition import SUPPORTED, Graph, GraphError, Node, cut, make_plan
 from partition.batches import price_many
-from partition.penalties import penalised
+from partition.penalties import penalized
 from partition.pricing import Prices, price, price_segments
 from partition.topology import topology_of
 from tests.partition.generated_graphs import random_prices
@@ -63,7 +63,7 @@ def test_many_at_once(case, seed, host):
 def test_a_penalty_is_above_what_can_run(case, seed):
     graph, placement = case
     prices = random_prices(graph, seed, devices=("a", "b"), supported=1.0, forbidden=0.2)
-    soft = penalised(graph, prices)
+    soft = penalized(graph, prices)
     true, raised = (price(graph, each, placement) for each in (prices, soft))
     assert raised == true if np.isfinite(true) else raised > price(graph, soft, ["b"] * len(graph.atoms))
 

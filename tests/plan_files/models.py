@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 from nnadapter.plan_files.binding import bind_plan, plan_entries
 from nnadapter.plan_files.values import PlanFile
-from nnadapter.preparation.prepare import prepare, specialise
+from nnadapter.preparation.prepare import prepare, specialize
 from nnadapter.preparation.structure import structure_of
 from partition import SUPPORTED
 
@@ -21,10 +21,10 @@ class Known:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         prepared = prepare(model)
-        self.specialised = specialise(prepared, {"x": (2, 3)})
+        self.specialized = specialize(prepared, {"x": (2, 3)})
         self.structure = structure_of(prepared.graph, prepared.nodes, prepared.constants)
-        self.names = [node.name for node in self.specialised.graph.nodes]
-        self.outputs = [node.outputs[0] for node in self.specialised.graph.nodes]
+        self.names = [node.name for node in self.specialized.graph.nodes]
+        self.outputs = [node.outputs[0] for node in self.specialized.graph.nodes]
 
     def plan(self, placement) -> PlanFile:
         return PlanFile(
@@ -32,15 +32,15 @@ class Known:
             devices=dict.fromkeys(DEVICES, "1"),
             policy="priority",
             input_shapes={"x": (2, 3)},
-            entries=plan_entries(self.specialised, self.structure, placement),
+            entries=plan_entries(self.specialized, self.structure, placement),
         )
 
     def bind(self, plan, devices=DEVICES, **refused):
-        count = len(self.specialised.graph.atoms)
+        count = len(self.specialized.graph.atoms)
         verdicts = {
             device: [refused.get(device, {}).get(atom, SUPPORTED) for atom in range(count)] for device in DEVICES
         }
-        return bind_plan(plan, self.specialised, self.structure, devices, verdicts)
+        return bind_plan(plan, self.specialized, self.structure, devices, verdicts)
 
 
 def model_of(nodes):

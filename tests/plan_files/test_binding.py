@@ -7,7 +7,7 @@ from onnx import helper
 from nnadapter.offering.atoms import with_atoms
 from nnadapter.offering.conversions import converted
 from nnadapter.plan_files.binding import bind_plan, plan_entries
-from nnadapter.preparation.prepare import prepare, specialise
+from nnadapter.preparation.prepare import prepare, specialize
 from nnadapter.preparation.structure import structure_of
 from partition import SUPPORTED, Reason, Unsupported
 from tests.models import HEAD, parse
@@ -110,10 +110,10 @@ def test_a_node_that_is_folded_now_is_said():
     fixed = parse(text.replace(", float[2] z) => (float[2] y)", ") => (float[2] y) <float[2] z = {1, 2}>"))
     before, after = prepare(parse(text)), prepare(fixed)
     shapes = {"x": (2,), "z": (2,)}
-    entries = plan_entries(specialise(before, shapes), structure_of(before.graph, before.nodes), ["a", "a"])
+    entries = plan_entries(specialize(before, shapes), structure_of(before.graph, before.nodes), ["a", "a"])
     plan = PLAN.__class__(model="m", devices={"a": "1"}, policy="priority", entries=entries)
     hashes = structure_of(after.graph, after.nodes, after.constants)
-    bound = bind_plan(plan, specialise(after, {"x": (2,)}), hashes, ["a"], {"a": [SUPPORTED]})
+    bound = bind_plan(plan, specialize(after, {"x": (2,)}), hashes, ["a"], {"a": [SUPPORTED]})
     assert [(entry.name, entry.why) for entry in bound.lost] == [("n", "the node is folded now")]
     assert bound.placement == {0: "a"}
 
@@ -140,7 +140,7 @@ GELU = f"""{HEAD} g (float[2, 6] x) => (float[2, 6] y) {{
 
 def test_nodes_that_are_placed_as_one():
     prepared = prepare(parse(GELU))
-    apart = specialise(prepared, {})
+    apart = specialize(prepared, {})
     hashes = structure_of(prepared.graph, prepared.nodes, prepared.constants)
     fused, _ = with_atoms(apart, converted(apart))
     assert fused.graph.atoms == ((0, 1, 2, 3, 4),)

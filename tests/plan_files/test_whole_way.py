@@ -14,7 +14,7 @@ from nnadapter.plan_files.binding import bind_plan, plan_entries
 from nnadapter.plan_files.reading import read_plan
 from nnadapter.plan_files.values import PlanFile
 from nnadapter.plan_files.writing import write_plan
-from nnadapter.planning.analysis import Analyser
+from nnadapter.planning.analysis import Analyzer
 from nnadapter.planning.placing import Placer
 from nnadapter.preparation.prepare import prepare
 from nnadapter.preparation.structure import structure_of
@@ -27,43 +27,43 @@ DEVICES = ("fake_npu", "cpu")
 
 
 @pytest.fixture
-def analyser():
+def analyzer():
     targets = open_targets([("fake_npu", {"switched_off": ["SIN"]}), "cpu"])
-    yield Analyser(prepare(parse(SANDWICH)), Placer(Options(), targets))
+    yield Analyzer(prepare(parse(SANDWICH)), Placer(Options(), targets))
     close_all(target.context for target in targets)
 
 
 def under(judged, rules):
-    specialised = judged.specialised
-    graph, positions = specialised.graph, specialised.positions
-    applied = apply_rules(rules, specialised.own, graph, positions, DEVICES, judged.verdicts)
+    specialized = judged.specialized
+    graph, positions = specialized.graph, specialized.positions
+    applied = apply_rules(rules, specialized.own, graph, positions, DEVICES, judged.verdicts)
     return replace(judged, verdicts=applied.verdicts), applied
 
 
-def test_rules_move_nodes(analyser):
+def test_rules_move_nodes(analyzer):
     rules = read_rules('[[pin]]\ndevice = "cpu"\nop_type = "Neg"\n[[ban]]\ndevice = "fake_npu"\nop_type = "Add"\n')
-    judged, applied = under(analyser.judge(SHAPES), rules)
+    judged, applied = under(analyzer.judge(SHAPES), rules)
     placed = dict(zip((node.op_type for node in judged.graph.nodes), judged.settle().plan.placement, strict=True))
     assert placed["Neg"] == placed["Add"] == "cpu" and placed["Relu"] == "fake_npu"
     assert [effect.nodes for effect in applied.effects] == [1, 1]
 
 
-def test_a_pin_to_a_device_that_refuses_it(analyser):
+def test_a_pin_to_a_device_that_refuses_it(analyzer):
     rules = read_rules('[[pin]]\ndevice = "fake_npu"\nop_type = "Sin"\n')
     with pytest.raises(RulesError, match=r"line 1 pins node 'Sin_1' to 'fake_npu', which refuses it: switched_off: "):
-        under(analyser.judge(SHAPES), rules)
+        under(analyzer.judge(SHAPES), rules)
 
 
-def test_a_plan_saved_and_read_for_other_shapes(analyser, tmp_path):
-    prepared = analyser.prepared
+def test_a_plan_saved_and_read_for_other_shapes(analyzer, tmp_path):
+    prepared = analyzer.prepared
     structure = structure_of(prepared.graph, prepared.nodes, prepared.constants)
-    analysis = analyser.judge(SHAPES).settle()
-    entries = plan_entries(analysis.specialised, structure, analysis.plan.placement)
+    analysis = analyzer.judge(SHAPES).settle()
+    entries = plan_entries(analysis.specialized, structure, analysis.plan.placement)
     devices = {device.name: device.version for device in nna.devices() if device.name in DEVICES}
     plan = PlanFile(model="sandwich", devices=devices, policy="priority", input_shapes=SHAPES, entries=entries)
     write_plan(tmp_path / "plan.json", plan)
-    other = analyser.judge({"x": (7, 4)})
+    other = analyzer.judge({"x": (7, 4)})
     found = read_plan(tmp_path / "plan.json")
-    bound = bind_plan(found, other.specialised, structure, DEVICES, other.verdicts)
+    bound = bind_plan(found, other.specialized, structure, DEVICES, other.verdicts)
     assert tuple(bound.placement[atom] for atom in range(len(other.graph.atoms))) == analysis.plan.placement
     assert bound.lost == ()

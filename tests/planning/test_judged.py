@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nnadapter.options import Options
-from nnadapter.planning.analysis import Analyser
+from nnadapter.planning.analysis import Analyzer
 from nnadapter.planning.placing import Placer
 from nnadapter.preparation.prepare import prepare
 from nnadapter.targets import open_targets
@@ -27,13 +27,13 @@ NO = Unsupported(Reason.SWITCHED_OFF, "for this test")
     ],
 )
 def test_a_draft_is_shared_while_nothing_of_it_changes(atoms, answers, shared):
-    judged = Analyser(prepare(parse(ROW)), Placer(Options(), open_targets("fake_npu"))).judge({"x": (2,)})
+    judged = Analyzer(prepare(parse(ROW)), Placer(Options(), open_targets("fake_npu"))).judge({"x": (2,)})
 
     def grouped(atoms, answers):
         graph = replace(judged.graph, atoms=atoms)
         return replace(
             judged,
-            specialised=replace(judged.specialised, graph=graph),
+            specialized=replace(judged.specialized, graph=graph),
             verdicts={"fake_npu": answers, "cpu": (SUPPORTED,) * len(atoms)},
         )
 

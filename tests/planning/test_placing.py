@@ -69,7 +69,7 @@ def test_latency_leaves_small_work_on_the_cpu():
     assert set(devices_of(report).values()) == {"cpu"}
     assert "the CPU alone is better" in str(report) and "the CPU alone is better" in report.to_markdown()
     assert report.cost.seconds == report.cost.all_cpu_seconds
-    assert report.cost.sources == {"fake_npu": "simulated", "cpu": "modelled"}
+    assert report.cost.sources == {"fake_npu": "simulated", "cpu": "modeled"}
 
 
 def test_latency_delegates_large_work():
@@ -423,7 +423,7 @@ def test_a_measured_report_tells_what_is_measured_from_what_is_predicted(tmp_pat
         predicted = {each.name: each.seconds for each in cost.candidates}
         assert predicted.items() <= {each.name: each.seconds for each in before.candidates}.items()
         assert cost.predicted_seconds == pytest.approx(sum(each.predicted_seconds for each in again.segments))
-    assert "rests on other costs, of fake_npu: simulated, cpu: modelled" in " ".join(str(again).split())
+    assert "rests on other costs, of fake_npu: simulated, cpu: modeled" in " ".join(str(again).split())
 
 
 def test_the_cpu_alone_is_told_where_only_the_plan_was_measured(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import nnadapter as nna
-from nnadapter.planning.analysis import Analyser
+from nnadapter.planning.analysis import Analyzer
 from nnadapter.planning.placing import Placer
 from nnadapter.preparation.prepare import prepare
 from nnadapter.targets import open_targets
@@ -60,12 +60,12 @@ def test_equal_layers_are_placed_alike(width):
 @pytest.mark.parametrize(("model", "asked"), [(transformer(8, 8), 1), (parse(CHAIN), 0)], ids=["repeats", "does not"])
 def test_hashes_are_worked_out_where_something_may_repeat(model, asked):
     targets = open_targets(DEVICES)
-    judged = Analyser(prepare(model), Placer(LATENCY, targets)).judge({})
+    judged = Analyzer(prepare(model), Placer(LATENCY, targets)).judge({})
     calls = []
 
     def hashes():
         calls.append(1)
-        return [judged.structure().alone[at] for at in judged.specialised.positions]
+        return [judged.structure().alone[at] for at in judged.specialized.positions]
 
     placed = judged.placer.place(judged.graph, judged.conversion, judged.verdicts, hashes=hashes)
     assert len(calls) == asked

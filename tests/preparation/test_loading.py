@@ -71,7 +71,7 @@ def constant(name, tensor):
     return helper.make_node("Constant", [], [name], value=tensor)
 
 
-@pytest.mark.parametrize("place", ["initialiser", "attribute", "branch", "function"])
+@pytest.mark.parametrize("place", ["initializer", "attribute", "branch", "function"])
 def test_external_data_wherever_it_stands(place, tmp_path):
     (tmp_path / "weights.bin").write_bytes(np.arange(4, dtype="float32").tobytes())
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
@@ -82,7 +82,7 @@ def test_external_data_wherever_it_stands(place, tmp_path):
         "attribute": constant("w", tensor),
         "branch": helper.make_node("If", ["x"], ["y"], then_branch=branch, else_branch=branch),
     }.get(place, helper.make_node("Identity", ["x"], ["y"]))
-    graph = helper.make_graph([node], "g", [], [], [tensor] if place == "initialiser" else [])
+    graph = helper.make_graph([node], "g", [], [], [tensor] if place == "initializer" else [])
     inside = helper.make_function("own", "F", [], ["w"], [constant("w", tensor)], imports)
     model = helper.make_model(graph, functions=[inside] if place == "function" else [], opset_imports=imports)
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())

@@ -11,18 +11,18 @@ from onnx import TensorProto, helper
 
 import nnadapter as nna
 from nnadapter.errors import InvalidModelError
-from nnadapter.preparation.prepare import prepare, specialise
+from nnadapter.preparation.prepare import prepare, specialize
 from tests.models import HEAD, numbers, parse, run_whole
 from tests.partition.small_graphs import edges
 
 
-def specialised(text, **shapes):
+def specialized(text, **shapes):
     model = parse(text) if isinstance(text, str) else text
-    return specialise(prepare(model), shapes)
+    return specialize(prepare(model), shapes)
 
 
 def remaining(model, result):
-    """What is left to run, as a model; all that is known is an initialiser of it."""
+    """What is left to run, as a model; all that is known is an initializer of it."""
     rest = onnx.ModelProto()
     rest.CopyFrom(model)
     del rest.graph.node[:]
@@ -50,7 +50,7 @@ def test_what_no_output_needs_is_unused(predecessors, data):
     )
     graph = helper.make_graph(nodes, "g", [x], made)
     prepared = prepare(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)]))
-    found = specialise(prepared, {"x": (3,)})
+    found = specialize(prepared, {"x": (3,)})
     needed = set(outputs)
     for at in reversed(range(len(reads))):
         needed.update(reads[at] if at in needed else ())
@@ -61,7 +61,7 @@ def test_what_no_output_needs_is_unused(predecessors, data):
 
 
 def test_shapes_are_propagated_from_the_given_inputs():
-    result = specialised(
+    result = specialized(
         f"{HEAD} g (float[N, 3] x) => (float[N, M] y) {{ a = Transpose(x) y = MatMul(x, a) }}", x=(5, 3)
     )
     assert result.graph.value("a").static_shape == (3, 5)
@@ -70,7 +70,7 @@ def test_shapes_are_propagated_from_the_given_inputs():
 
 
 def test_shapes_that_onnx_infers_wrongly_or_not_at_all():
-    result = specialised(
+    result = specialized(
         """<ir_version: 10, opset_import: ["": 20]>
         g (float[1, N, 1] x, float[N, 3, 2, 2] z) => (float[a, b, c, d] y, float[N, 3, 2, 2] w) {
             step = Constant<value_int = 5>()
@@ -94,7 +94,7 @@ def test_the_constant_part_is_folded_once():
     }}"""
     prepared = prepare(parse(text))
     assert prepared.constants["u"].tolist() == [-2, -4]
-    result = specialise(prepared, {"x": (1, 2)})
+    result = specialize(prepared, {"x": (1, 2)})
     assert left(result) == ["Add"]
     assert result.folded == ("Constant_0", "Mul_1", "Neg_2") and result.unused == ()
     assert [node.origins for node in result.graph.nodes] == [("Add_3",)]
@@ -116,7 +116,7 @@ def test_what_hangs_on_known_shapes_is_folded_to_a_fixed_point():
         wide = Expand(half, last)
         y = Mul(a, wide)
     }}"""
-    result = specialised(text, x=(3, 4, 6))
+    result = specialized(text, x=(3, 4, 6))
     assert left(result) == ["Reshape", "Mul"]
     assert result.constants["target"].tolist() == [3, -1] and result.constants["wide"].shape == (24,)
     assert result.graph.value("y").static_shape == (3, 24)
@@ -130,7 +130,7 @@ def test_shapes_that_depend_on_data_are_marked_and_what_follows_too():
         y = Relu(r)
         z = Neg(x)
     }}"""
-    result = specialised(text, x=(4,))
+    result = specialized(text, x=(4,))
     values = result.graph.values
     assert all(values[name].data_dependent for name in ("i", "f", "r", "y"))
     assert result.unused == ("Neg_4",)
@@ -147,19 +147,19 @@ def test_custom_operators_have_unknown_shapes_that_do_not_depend_on_data():
         opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)],
         ir_version=10,
     )
-    result = specialised(model, x=(2,))
+    result = specialized(model, x=(2,))
     assert left(result) == ["Mystery", "Relu"]
     assert not result.graph.value("a").data_dependent
 
 
-def test_random_numbers_and_dequantised_weights_are_not_folded():
+def test_random_numbers_and_dequantized_weights_are_not_folded():
     text = f"""{HEAD} g (float[2] x) => (float[2] y) <uint8[2] q = {{1, 2}}, float s = {{0.5}}, uint8 z = {{0}}> {{
         r = RandomNormal<shape = [2]>()
         w = DequantizeLinear(q, s, z)
         a = Add(r, w)
         y = Add(a, x)
     }}"""
-    assert left(specialised(text, x=(2,))) == ["RandomNormal", "DequantizeLinear", "Add", "Add"]
+    assert left(specialized(text, x=(2,))) == ["RandomNormal", "DequantizeLinear", "Add", "Add"]
 
 
 def test_folding_is_bounded():
@@ -168,7 +168,7 @@ def test_folding_is_bounded():
         big = ConstantOfShape(s)
         y = Add(x, big)
     }}"""
-    assert left(specialised(text, x=(1,))) == ["ConstantOfShape", "Add"]
+    assert left(specialized(text, x=(1,))) == ["ConstantOfShape", "Add"]
 
 
 def test_what_onnxruntime_cannot_evaluate_goes_node_by_node():
@@ -187,7 +187,7 @@ def test_what_onnxruntime_cannot_evaluate_goes_node_by_node():
             helper.make_tensor("b", TensorProto.BFLOAT16, [2], [3.0, 4.0]),
         ],
     )
-    result = specialised(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), x=(2,))
+    result = specialized(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), x=(2,))
     assert left(result) == ["Add"] and result.constants["d"].tolist() == [2, 3]
 
 
@@ -199,7 +199,7 @@ def test_what_nobody_can_evaluate_stays():
         c = NonZero(x)
         y = Add(x, b)
     }}"""
-    assert left(specialised(text, x=(3,))) == ["Gather", "Expand", "Add"]
+    assert left(specialized(text, x=(3,))) == ["Gather", "Expand", "Add"]
 
 
 def out_of_order(*nodes):
@@ -236,7 +236,7 @@ def test_control_flow_keeps_what_it_captures():
             else_branch = e () => (float[2] q) {{ q = Identity(a) }}
         >
     }}"""
-    result = specialised(text, x=(2,), c=())
+    result = specialized(text, x=(2,), c=())
     assert left(result) == ["Neg", "If"] and set(result.graph.nodes[1].captured) == {"a", "w"}
 
 
@@ -251,7 +251,7 @@ def test_the_prepared_graph_computes_what_the_whole_does(rows, columns, ops):
         last = f"v{index}"
     text = f"{HEAD} g (float[N, M] x) => (float[P, Q] y) {{ {' '.join(lines)} y = Relu({last}) }}"
     model = parse(text)
-    result = specialised(text, x=(rows, columns))
+    result = specialized(text, x=(rows, columns))
     x = numbers(rows, columns)
     assert np.array_equal(run_whole(remaining(model, result), {"x": x})[0], run_whole(model, {"x": x})[0])
     assert "Shape" not in left(result)
@@ -262,7 +262,7 @@ def test_shapes_pass_through_what_inference_does_not_know():
         a = GroupNormalization<num_groups = 2>(x, s, s)
         y = Relu(a)
     }}"""
-    assert specialised(text, x=(3, 4, 2)).graph.value("y").static_shape == (3, 4, 2)
+    assert specialized(text, x=(3, 4, 2)).graph.value("y").static_shape == (3, 4, 2)
 
 
 def computed_shapes(levels):
@@ -277,7 +277,7 @@ def computed_shapes(levels):
 
 
 def test_a_chain_of_computed_shapes_is_resolved():
-    result = specialised(computed_shapes(20), v0=(6, 4))
+    result = specialized(computed_shapes(20), v0=(6, 4))
     assert left(result) == ["Reshape"] * 20 + ["Relu"]
     assert result.graph.value("y").static_shape == (6, 4) and result.unused == ()
     assert all(result.constants[f"m{k}"].tolist() == [6, 4] for k in range(20))
@@ -289,7 +289,7 @@ def test_computed_shapes_take_time_linear_in_nodes():
     def seconds(levels):
         prepared = prepare(computed_shapes(levels))
         start = perf_counter()
-        specialise(prepared, {"v0": (6, 4)})
+        specialize(prepared, {"v0": (6, 4)})
         return perf_counter() - start
 
     seconds(10)
@@ -304,7 +304,7 @@ def test_computed_shapes_change_from_level_to_level():
         f"{HEAD} g (float[N, M] v0) => (float[P, Q] y) <int64[1] two = {{2}}, int64[1] zero = {{0}}, "
         f"int64[1] one = {{1}}> {{ {lines} w = NonZero(t5) c = Cast<to = 1>(w) r = ReduceSum(c) y = Add(v6, r) }}"
     )
-    result = specialised(model, v0=(1, 64))
+    result = specialized(model, v0=(1, 64))
     assert left(result) == ["Reshape"] * 6 + ["Add"]
     x = numbers(1, 64)
     y = run_whole(model, {"v0": x})[0]
@@ -326,11 +326,11 @@ def test_computed_shapes_behind_functions_and_sequences():
         + """y = Relu(v5) }
         <domain: "own", opset_import: ["" : 17]> half (x) => (z) { z = Identity(x) }"""
     )
-    result = specialised(model, v0=(2, 4))
+    result = specialized(model, v0=(2, 4))
     assert result.graph.value("y").static_shape == run_whole(model, {"v0": numbers(2, 4)})[0].shape
 
 
-def test_an_initialiser_that_does_not_fit_its_dims_is_named():
+def test_an_initializer_that_does_not_fit_its_dims_is_named():
     model = parse(f"{HEAD} g (float[2] x) => (float[2] y) <float[2] w = {{1, 2}}> {{ y = Add(x, w) }}")
     tensor = model.graph.initializer[0]
     tensor.ClearField("float_data")
@@ -346,7 +346,7 @@ def test_nodes_that_fail_or_lead_nowhere_are_unused_and_not_folded():
         c = Neg(b)
         y = Add(x, b)
     }}"""
-    result = specialised(text, x=(2,))
+    result = specialized(text, x=(2,))
     assert result.folded == ("Neg_1",) and result.unused == ("Gather_0", "Neg_2")
 
 
@@ -366,5 +366,5 @@ def test_sequences_are_no_constants_node_by_node():
         opset_imports=[helper.make_opsetid("", 17)],
         ir_version=10,
     )
-    result = specialised(model, at=())
+    result = specialized(model, at=())
     assert "s" not in result.constants and left(result)[-2:] == ["SequenceConstruct", "SequenceAt"]

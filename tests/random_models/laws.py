@@ -86,13 +86,13 @@ def rebuilt(model: Model) -> Model:
     while index < len(model.operands):
         operand = model.operands[index]
         if operand.value is not None:
-            builder.add_constant(operand.name, operand.value, operand.type.quantisation)
+            builder.add_constant(operand.name, operand.value, operand.type.quantization)
         elif index in makers:
             made = makers[index]
             names = [model.operands[output].name for output in made.outputs]
-            quantised = [model.operands[output].type.quantised for output in made.outputs]
+            quantized = [model.operands[output].type.quantized for output in made.outputs]
             builder.add_operation(
-                made.type, made.inputs, made.attributes, outputs=names, origins=made.origins, quantised=quantised
+                made.type, made.inputs, made.attributes, outputs=names, origins=made.origins, quantized=quantized
             )
             index += len(made.outputs) - 1
         else:
@@ -102,17 +102,17 @@ def rebuilt(model: Model) -> Model:
 
 
 def programs_are_stable(case: Case, random: Random) -> None:
-    """Compiled twice, in one context and in two, a model gives the same bytes; restored or run twice, the same."""
+    """Compiled twice, in one context and in two, a model gives the same bytes; deserialized or run twice, the same."""
     shared, own = context(), new_context()
     program = shared.compile(case.model)
-    blob = program.serialise()
+    blob = program.serialize()
     assert blob is not None
-    assert blob == shared.compile(case.model).serialise() == own.compile(case.model).serialise()
+    assert blob == shared.compile(case.model).serialize() == own.compile(case.model).serialize()
     execution = program.create_execution()
     first = [result.copy() for result in execution.compute(case.feeds)]
-    restored = own.restore(blob)
-    assert restored.serialise() == blob
-    for results in (execution.compute(case.feeds), _run(program, case), _run(restored, case)):
+    deserialized = own.deserialize(blob)
+    assert deserialized.serialize() == blob
+    for results in (execution.compute(case.feeds), _run(program, case), _run(deserialized, case)):
         for found, expected in zip(results, first, strict=True):
             np.testing.assert_array_equal(found, expected)
 

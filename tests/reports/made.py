@@ -87,7 +87,7 @@ def priced(report, seconds=0.004, all_cpu=0.003):
     """The same with costs, rules and a plan file."""
     cost = CostFacts(
         seconds=seconds, bound_seconds=seconds / 1.25, bound_kind="the value of the plain cut", gap=0.25,
-        sources={"npu": "simulated", "cpu": "modelled"},
+        sources={"npu": "simulated", "cpu": "modeled"},
         candidates=(
             CandidateFacts(name="all on the CPU", seconds=all_cpu),
             CandidateFacts(name="everything supported", seconds=seconds, measured_seconds=0.005),

@@ -132,7 +132,7 @@ def test_keys_that_came_later_and_keys_unknown():
     data = real().to_dict()
     for key in ("cost", "rules", "plan_file", "weights"):
         del data[key]
-    data["colour"] = "green"
+    data["color"] = "green"
     for node in data["nodes"]:
         del node["predicted_seconds"]
     assert report_from(data).nodes == real().nodes
@@ -215,7 +215,7 @@ def test_weights_shared_by_segments_count_once():
 
 def test_facts_that_are_not_finite_come_back_as_unknown():
     report = made_report(1)
-    facts = {"utilisation": float("nan"), "cycles": 7}
+    facts = {"utilization": float("nan"), "cycles": 7}
     changed = dataclasses.replace(report, segments=(dataclasses.replace(report.segments[0], facts=facts),))
-    assert report_from(changed.to_dict()).segments[0].facts == {"utilisation": None, "cycles": 7}
-    assert "utilisation not finite" in str(report_from(changed.to_dict()))
+    assert report_from(changed.to_dict()).segments[0].facts == {"utilization": None, "cycles": 7}
+    assert "utilization not finite" in str(report_from(changed.to_dict()))

@@ -99,7 +99,7 @@ def test_text_says_what_costs_and_rules_say():
     assert "cut), gap 25.0%" in " ".join(text.split())
     for words in (
         "cost       4.00 ms predicted, at least 3.20 ms for any placement (the value of the",
-        "costs of npu: simulated, cpu: modelled",
+        "costs of npu: simulated, cpu: modeled",
         "the CPU alone is better: 3.00 ms predicted, 1.00 ms less",
         "everything supported                           4.00 ms     5.00 ms",
         "binds nothing (rules.toml line 7); no node is called so",
@@ -114,7 +114,7 @@ def test_text_says_what_costs_and_rules_say():
 def test_markdown_of_a_measured_plan_says_what_predictions_rest_on():
     text = measured(made_report()).to_markdown()
     assert "| cost | 2.10 ms measured (" in text and "| all on the CPU | 2.10 ms measured |" in text
-    assert "rests on other costs, of npu: simulated, cpu: modelled" in text
+    assert "rests on other costs, of npu: simulated, cpu: modeled" in text
 
 
 def test_predicted_time_stands_beside_measured():

@@ -62,10 +62,10 @@ def test_nodes_read_and_make_bytes_once():
 
 def test_numbers_that_json_does_not_know_become_null():
     found = sandwich()
-    facts = {"utilisation": float("nan"), "cycles": np.int64(7), "peak": np.float32("inf")}
+    facts = {"utilization": float("nan"), "cycles": np.int64(7), "peak": np.float32("inf")}
     segments = (dataclasses.replace(found.segments[0], facts=facts), *found.segments[1:])
     data = json.loads(dataclasses.replace(found, segments=segments).to_json())
-    assert data["segments"][0]["facts"] == {"utilisation": None, "cycles": 7, "peak": None}
+    assert data["segments"][0]["facts"] == {"utilization": None, "cycles": 7, "peak": None}
 
 
 def test_a_session_adds_times_and_counts():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import nnadapter as nna
 from nnadapter.errors import RulesError
-from nnadapter.preparation.prepare import prepare, specialise
+from nnadapter.preparation.prepare import prepare, specialize
 from nnadapter.rules import apply_rules, read_rules
 from partition import SUPPORTED, Reason, Unsupported
 from tests.models import HEAD, parse
@@ -108,13 +108,13 @@ FOLDED = f"""{HEAD} folded (float[2, 3] x) => (float[2, 3] y) {{
 
 
 def test_what_is_folded_is_said():
-    specialised = specialise(prepare(parse(FOLDED)), {"x": (2, 3)})
+    specialized = specialize(prepare(parse(FOLDED)), {"x": (2, 3)})
     rules = nna.Rules(
         pins=(nna.Pin(device="cpu", op_type="Neg"), nna.Pin(device="cpu", name="t[w]o")),
         bans=(nna.Ban(device="null", name="four"), nna.Ban(device="cpu", op_type="Erf")),
     )
-    graph, positions = specialised.graph, specialised.positions
-    result = apply_rules(rules, specialised.own, graph, positions, ("cpu",), {"cpu": (SUPPORTED,) * 2})
+    graph, positions = specialized.graph, specialized.positions
+    result = apply_rules(rules, specialized.own, graph, positions, ("cpu",), {"cpu": (SUPPORTED,) * 2})
     assert [effect.nodes for effect in result.effects] == [1, 0, 0, 0]
     assert [effect.note for effect in result.effects] == [
         "1 more are folded before the run or nobody uses them",

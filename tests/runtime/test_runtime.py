@@ -61,8 +61,8 @@ builder = nna.ModelBuilder()
 (y,) = builder.add_operation("RELU", (builder.add_input("x", OperandType("float32", [2])),))
 with nna.Device.acquire("fake_npu") as device, nna.Context(device, threads=1) as context:
     compilation = nna.Compilation(context, builder.finish([y]))
-    restored = nna.Compilation.restore(context, compilation.serialise())
-    with nna.Execution(restored) as execution:
+    deserialized = nna.Compilation.deserialize(context, compilation.serialize())
+    with nna.Execution(deserialized) as execution:
         execution.set_inputs([np.array([-1, 2], np.float32)])
         print(execution.compute()[0].tolist())
 print(sorted({name.split(".")[0] for name in sys.modules} & {"onnx", "onnxruntime"}))
@@ -206,8 +206,8 @@ def test_only_models_are_compiled(context):
 
 
 def test_contexts_and_compilations_are_what_they_must_be(context):
-    blob = nna.Compilation(context, small()).serialise()
-    for use in (lambda: nna.Compilation("fake_npu", small()), lambda: nna.Compilation.restore("fake_npu", blob)):
+    blob = nna.Compilation(context, small()).serialize()
+    for use in (lambda: nna.Compilation("fake_npu", small()), lambda: nna.Compilation.deserialize("fake_npu", blob)):
         with pytest.raises(
             InvalidOptionError, match="made in a nnadapter.Context, got 'fake_npu'; make one on a device"
         ):
@@ -230,7 +230,7 @@ def test_closing_goes_from_the_last_to_the_first():
         lambda: nna.Context(device),
         lambda: nna.Compilation(context, small()),
         compilation.compile,
-        compilation.serialise,
+        compilation.serialize,
         lambda: nna.Execution(compilation),
         lambda: execution.set_input("x", X),
         execution.compute,

@@ -42,7 +42,7 @@ OPTIONS = (
         name="provider_options", default=(), help="The provider's own options, as NAME=VALUE; see its documentation."
     ),
     Option(
-        name="optimisation",
+        name="optimization",
         default="basic",
         choices=tuple(_LEVELS),
         help="What ONNX Runtime changes in a segment before the provider sees it.",
@@ -61,7 +61,7 @@ class Backing:
     """The hardware that it shall use; empty for a provider that ONNX Runtime was built with."""
     options: Mapping[str, str] = field(default_factory=dict)
     """The provider's own."""
-    optimisation: str = "basic"
+    optimization: str = "basic"
     """A name of a level."""
 
     @property
@@ -72,7 +72,7 @@ class Backing:
     @property
     def level(self) -> onnxruntime.GraphOptimizationLevel:
         """What ONNX Runtime may change before the provider sees a graph."""
-        return _LEVELS[self.optimisation]
+        return _LEVELS[self.optimization]
 
     def session_options(self, level: onnxruntime.GraphOptimizationLevel | None = None) -> onnxruntime.SessionOptions:
         """Session options that name the provider and ask for its graph assignment.
@@ -92,7 +92,7 @@ class Backing:
     def open(
         self, contents: bytes, level: onnxruntime.GraphOptimizationLevel | None = None
     ) -> onnxruntime.InferenceSession:
-        """Return a session of a serialised model on the provider; whatever ONNX Runtime raises passes.
+        """Return a session of a serialized model on the provider; whatever ONNX Runtime raises passes.
 
         Raises:
             DeviceUnavailableError: ONNX Runtime made a session without the provider.
@@ -133,7 +133,7 @@ def find_backing(name: str, options: OptionValues, own: Mapping[str, str] | None
         provider=devices[0].ep_name if devices else provider,
         devices=_chosen(provider, devices, str(options["hardware"])),
         options={**(own or {}), **given},
-        optimisation=str(options["optimisation"]),
+        optimization=str(options["optimization"]),
     )
 
 

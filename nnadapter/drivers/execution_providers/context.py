@@ -12,7 +12,7 @@ import onnxruntime
 from nnadapter.drivers.culprits import find_culprits
 from nnadapter.drivers.execution_providers.assignment import Assignment, marked, read_assignment
 from nnadapter.drivers.execution_providers.backing import Backing
-from nnadapter.drivers.execution_providers.program import EpProgram, restore_program
+from nnadapter.drivers.execution_providers.program import EpProgram, deserialize_program
 from nnadapter.drivers.execution_providers.remainder import without
 from nnadapter.drivers.interface import Context, Program
 from nnadapter.drivers.onnxruntime.errors import brief
@@ -71,9 +71,9 @@ class EpContext(Context):
             raise self._failed(parts, {at: why for at, why in left.items() if isinstance(why, Unsupported)})
         return EpProgram(session, self._backing, contents)
 
-    def restore(self, blob: bytes) -> Program:
-        """See `Context.restore`."""
-        return restore_program(blob, self._backing)
+    def deserialize(self, blob: bytes) -> Program:
+        """See `Context.deserialize`."""
+        return deserialize_program(blob, self._backing)
 
     def close(self) -> None:
         """See `Context.close`."""

@@ -34,15 +34,15 @@ class EpProgram(Program):
 
     @property
     def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`: the model, kept to be serialised, and as much for what was compiled of it."""
+        """See `Program.memory_bytes`: the model, kept to be serialized, and as much for what was compiled of it."""
         return 2 * len(self._contents)
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
         return SessionExecution(self._session, self._backing.provider)
 
-    def serialise(self) -> bytes | None:
-        """See `Program.serialise`: None where the provider has no compiled form, or not of all of the segment."""
+    def serialize(self) -> bytes | None:
+        """See `Program.serialize`: None where the provider has no compiled form, or not of all of the segment."""
         contents = _compiled(self._contents, self._backing)
         if contents is None:
             return None
@@ -52,16 +52,16 @@ class EpProgram(Program):
         return _ENVELOPE.close(json.dumps(header).encode(), [contents])
 
 
-class RestoredProgram(EpProgram):
+class DeserializedProgram(EpProgram):
     """One session on a provider, of what it compiled before."""
 
-    def serialise(self) -> bytes | None:
-        """See `Program.serialise`."""
+    def serialize(self) -> bytes | None:
+        """See `Program.serialize`."""
         return None
 
 
-def restore_program(blob: bytes, backing: Backing) -> Program:
-    """Return the program that `EpProgram.serialise` wrote.
+def deserialize_program(blob: bytes, backing: Backing) -> Program:
+    """Return the program that `EpProgram.serialize` wrote.
 
     Raises:
         IncompatibleProgramError: the bytes are damaged, or made by another provider, version or options.
@@ -82,7 +82,7 @@ def restore_program(blob: bytes, backing: Backing) -> Program:
     assignment = read_assignment(session, backing.provider)
     if assignment.left or assignment.made or names != [found.get("inputs"), found.get("outputs")]:
         raise IncompatibleProgramError(f"{backing.provider} does not take all of the program as it was; {ADVICE}")
-    return RestoredProgram(session, backing, model)
+    return DeserializedProgram(session, backing, model)
 
 
 def _needs(backing: Backing) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _needs(backing: Backing) -> dict[str, Any]:
         "version": backing.version,
         "onnxruntime": onnxruntime.__version__,
         "options": {name: value for name, value in sorted(backing.options.items()) if not name.endswith("_path")},
-        "optimisation": backing.optimisation,
+        "optimization": backing.optimization,
     }
 
 

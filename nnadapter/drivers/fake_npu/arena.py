@@ -25,7 +25,7 @@ class Arena:
 
     def __init__(self, nbytes: int) -> None:
         self.bytes: Array = _aligned(nbytes)
-        """Uninitialised; starts at a multiple of the alignment."""
+        """Uninitialized; starts at a multiple of the alignment."""
         self.bound: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
         """What executions keep that points into these bytes; it goes when the arena goes."""
 

@@ -35,7 +35,7 @@ def alive(buffers: Sequence[Buffer], amounts: Sequence[int]) -> list[int]:
     return list(accumulate(change))
 
 
-def neighbours(buffers: Sequence[Buffer]) -> list[list[int]]:
+def neighbors(buffers: Sequence[Buffer]) -> list[list[int]]:
     """Per buffer, those that are alive while it is: they must not overlap."""
     found: list[list[int]] = [[] for _ in buffers]
     active: list[int] = []

@@ -14,7 +14,7 @@ from nnadapter.drivers.fake_npu.needs import Needs, check_needs
 from nnadapter.drivers.fake_npu.observing import observer
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
 from nnadapter.drivers.fake_npu.prepared import Prepared, prepared
-from nnadapter.drivers.fake_npu.program import FakeNpuProgram, restore_program
+from nnadapter.drivers.fake_npu.program import FakeNpuProgram, deserialize_program
 from nnadapter.drivers.fake_npu.reuse import Lowerings
 from nnadapter.drivers.fake_npu.verdicts import Verdicts, types_needed
 from nnadapter.drivers.interface import Admission, Context, Program
@@ -91,9 +91,9 @@ class FakeNpuContext(Context):
             self._prepared.pop(model, None)
         return self._program(model, found)
 
-    def restore(self, blob: bytes) -> Program:
-        """See `Context.restore`."""
-        program = restore_program(blob, self.arenas, self._options.threads)
+    def deserialize(self, blob: bytes) -> Program:
+        """See `Context.deserialize`."""
+        program = deserialize_program(blob, self.arenas, self._options.threads)
         check_needs(program.needs, self._options)
         return program
 

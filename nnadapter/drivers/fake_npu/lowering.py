@@ -32,7 +32,7 @@ PASSES = (
     "fuse_pad",
     "cancel_transposes",
     "channels_last",
-    "quantised_to_real",
+    "quantized_to_real",
     "simplify",
     "remove_dead",
 )
@@ -49,7 +49,7 @@ _OWN: Mapping[bool, Mapping[str, Pass]] = MappingProxyType(
 )
 """The passes that have parameters, by whether the device computes in half precision."""
 
-_SIDE_WORK = frozenset({"transpose", "round_to_half", "cast", "copy", "centre", "requantise"})
+_SIDE_WORK = frozenset({"transpose", "round_to_half", "cast", "copy", "center", "requantize"})
 """Kernels that stand beside what an operation does; a report names them only where there is nothing else."""
 
 

@@ -1,4 +1,4 @@
-"""What a compiled program takes for granted of its context, kept with it, so that no other context restores it."""
+"""What a compiled program takes for granted of its context, kept with it, so that no other context deserializes it."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from nnadapter.drivers.fake_npu.lowerings import (
     losses,
     matrix,
     movement,
-    normalisation,
-    quantised,
+    normalization,
+    quantized,
     reduction,
     sampling,
     sequences,
@@ -27,7 +27,7 @@ from nnadapter.drivers.fake_npu.lowerings import (
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, direct, unary
 from nnadapter.drivers.fake_npu.lowerings.volumes import lower_col_to_im, volume_convolution, window_pooling
 from nnadapter.ir.operand import DataType
-from nnadapter.ir.operations.quantisation import EIGHT_BITS, REALS, TABULATED
+from nnadapter.ir.operations.quantization import EIGHT_BITS, REALS, TABULATED
 
 Types = frozenset[DataType]
 
@@ -56,8 +56,8 @@ class Row:
     """Data types of the inputs."""
     other_dtypes: Mapping[int, Types] = field(default_factory=dict)
     """Data types of inputs, by position, that take others than the rest."""
-    quantised: Types = frozenset()
-    """More data types of inputs, where they are quantised."""
+    quantized: Types = frozenset()
+    """More data types of inputs, where they are quantized."""
     results: Types = HELD
     """Data types of the outputs."""
     ranks: tuple[int, int] = (0, LARGEST_RANK)
@@ -73,8 +73,8 @@ class Row:
     def limits_in_words(self) -> str:
         """All limits beside data types and ranks."""
         words = [f"{', '.join(self.constants.values())} constant"] if self.constants else []
-        more = sorted(self.quantised & EIGHT_BITS - self.dtypes)
-        words += [f"also quantised {', '.join(more)}"] if more else []
+        more = sorted(self.quantized & EIGHT_BITS - self.dtypes)
+        words += [f"also quantized {', '.join(more)}"] if more else []
         return "; ".join([*words, *([self.limits] if self.limits else [])])
 
 
@@ -129,21 +129,21 @@ _IMAGES = {
 
 _STATISTICS = {1: "scale", 2: "bias", 3: "mean", 4: "variance"}
 
-_MATRIX_AND_NORMALISATION = {
+_MATRIX_AND_NORMALIZATION = {
     "FULLY_CONNECTED": Row(lower=matrix.lower_fully_connected, dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
     "MAT_MUL": Row(lower=matrix.lower_matmul, dtypes=FLOATS | {DataType.INT32}, ranks=(1, LARGEST_RANK)),
     "BATCH_NORMALIZATION": Row(
-        lower=normalisation.lower_batch_normalization, dtypes=FLOATS, ranks=(2, LARGEST_RANK), constants=_STATISTICS
+        lower=normalization.lower_batch_normalization, dtypes=FLOATS, ranks=(2, LARGEST_RANK), constants=_STATISTICS
     ),
-    "LAYER_NORMALIZATION": Row(lower=normalisation.lower_layer_normalization, dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
+    "LAYER_NORMALIZATION": Row(lower=normalization.lower_layer_normalization, dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
     "INSTANCE_NORMALIZATION": Row(
-        lower=normalisation.lower_instance_normalization, dtypes=FLOATS, ranks=(3, LARGEST_RANK)
+        lower=normalization.lower_instance_normalization, dtypes=FLOATS, ranks=(3, LARGEST_RANK)
     ),
     "LOCAL_RESPONSE_NORMALIZATION": Row(
-        lower=normalisation.lower_local_response_normalization, dtypes=FLOATS, ranks=(2, LARGEST_RANK)
+        lower=normalization.lower_local_response_normalization, dtypes=FLOATS, ranks=(2, LARGEST_RANK)
     ),
-    "SOFTMAX": Row(lower=normalisation.lower_softmax, dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
-    "LOG_SOFTMAX": Row(lower=normalisation.lower_log_softmax, dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
+    "SOFTMAX": Row(lower=normalization.lower_softmax, dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
+    "LOG_SOFTMAX": Row(lower=normalization.lower_log_softmax, dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
 }
 
 _REDUCTIONS = {
@@ -280,10 +280,10 @@ _SEQUENCES = {
 }
 
 _NORMS_LOSSES_AND_SPECTRA = {
-    "RMS_NORMALIZATION": Row(lower=elementwise.direct("rms_normalisation", "axis", "epsilon"), dtypes=FLOATS),
-    "LP_NORMALIZATION": Row(lower=elementwise.direct("lp_normalisation", "axis", "p"), dtypes=FLOATS),
+    "RMS_NORMALIZATION": Row(lower=elementwise.direct("rms_normalization", "axis", "epsilon"), dtypes=FLOATS),
+    "LP_NORMALIZATION": Row(lower=elementwise.direct("lp_normalization", "axis", "p"), dtypes=FLOATS),
     "MEAN_VARIANCE_NORMALIZATION": Row(
-        lower=elementwise.direct("mean_variance_normalisation", "axes", "epsilon"), dtypes=FLOATS
+        lower=elementwise.direct("mean_variance_normalization", "axes", "epsilon"), dtypes=FLOATS
     ),
     "NEGATIVE_LOG_LIKELIHOOD_LOSS": Row(
         lower=losses.lower_likelihood_loss, dtypes=FLOATS, other_dtypes={1: INDICES}, ranks=(2, LARGEST_RANK)
@@ -299,31 +299,31 @@ _NORMS_LOSSES_AND_SPECTRA = {
 }
 
 _STORED: Types = EIGHT_BITS | {DataType.INT32}
-_QUANTISATION = {
-    "QUANTIZE": Row(lower=quantised.lower_quantize, dtypes=FLOATS, results=EIGHT_BITS),
-    "DEQUANTIZE": Row(lower=quantised.lower_dequantize, dtypes=_STORED, results=FLOATS),
+_QUANTIZATION = {
+    "QUANTIZE": Row(lower=quantized.lower_quantize, dtypes=FLOATS, results=EIGHT_BITS),
+    "DEQUANTIZE": Row(lower=quantized.lower_dequantize, dtypes=_STORED, results=FLOATS),
     "STORAGE_CAST": Row(lower=elementwise.lower_assign, dtypes=_STORED, moves=True),
 }
-_QUANTISED_PRODUCTS = {
-    "CONV_2D": quantised.lower_convolution,
-    "FULLY_CONNECTED": quantised.lower_fully_connected,
-    "MAT_MUL": quantised.lower_matmul,
+_QUANTIZED_PRODUCTS = {
+    "CONV_2D": quantized.lower_convolution,
+    "FULLY_CONNECTED": quantized.lower_fully_connected,
+    "MAT_MUL": quantized.lower_matmul,
 }
 
 
-def _with_quantised(type_: str, row: Row) -> Row:
-    """The row with what it does with quantised operands."""
-    if type_ in _QUANTISED_PRODUCTS:
-        return replace(row, lower=quantised.on_integers(row.lower, _QUANTISED_PRODUCTS[type_]), quantised=_STORED)
+def _with_quantized(type_: str, row: Row) -> Row:
+    """The row with what it does with quantized operands."""
+    if type_ in _QUANTIZED_PRODUCTS:
+        return replace(row, lower=quantized.on_integers(row.lower, _QUANTIZED_PRODUCTS[type_]), quantized=_STORED)
     if type_ in TABULATED:
-        return replace(row, lower=tables.by_table(row.lower), quantised=EIGHT_BITS)
-    return replace(row, quantised=EIGHT_BITS) if type_ in REALS else row
+        return replace(row, lower=tables.by_table(row.lower), quantized=EIGHT_BITS)
+    return replace(row, quantized=EIGHT_BITS) if type_ in REALS else row
 
 
 _FAMILIES = (
     _ELEMENTWISE,
     _IMAGES,
-    _MATRIX_AND_NORMALISATION,
+    _MATRIX_AND_NORMALIZATION,
     _REDUCTIONS,
     _MOVEMENTS,
     _FURTHER_FUNCTIONS,
@@ -332,10 +332,10 @@ _FAMILIES = (
     _SAMPLING,
     _SEQUENCES,
     _NORMS_LOSSES_AND_SPECTRA,
-    _QUANTISATION,
+    _QUANTIZATION,
 )
 
 OPERATIONS: Mapping[str, Row] = MappingProxyType(
-    {type_: _with_quantised(type_, row) for family in _FAMILIES for type_, row in family.items()}
+    {type_: _with_quantized(type_, row) for family in _FAMILIES for type_, row in family.items()}
 )
 """Every operation that the device takes, by its type in the adapter IR."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from nnadapter.drivers.fake_npu.buffers import Buffer, alive, neighbours, padded_sizes
+from nnadapter.drivers.fake_npu.buffers import Buffer, alive, neighbors, padded_sizes
 from nnadapter.drivers.fake_npu.by_time import place_by_time
 
 _MOST_TRIES = 16
@@ -67,7 +67,7 @@ def _tries(
     buffers: Sequence[Buffer], sizes: Sequence[int], breadths: Sequence[int], count: int
 ) -> Iterator[tuple[list[int], int]]:
     """Offsets and arena of one order after the other, at most `count`."""
-    beside = neighbours(buffers)
+    beside = neighbors(buffers)
     found = []
     for key in _keys(buffers, sizes, breadths):
         order = sorted(range(len(buffers)), key=key)

@@ -67,8 +67,8 @@ class FakeNpuProgram(Program):
         """See `Program.create_execution`."""
         return FakeNpuExecution(self.graph, self.memory, self._arenas, self._threads)
 
-    def serialise(self) -> bytes:
-        """See `Program.serialise`."""
+    def serialize(self) -> bytes:
+        """See `Program.serialize`."""
         weights = _Weights()
         header = json.dumps(
             {
@@ -93,8 +93,8 @@ def weight_bytes(graph: NpuGraph) -> int:
     return sum(nbytes + -nbytes % _ALIGNMENT for _, nbytes in found)
 
 
-def restore_program(blob: bytes, arenas: Arenas, threads: int) -> FakeNpuProgram:
-    """Return the program that `FakeNpuProgram.serialise` wrote.
+def deserialize_program(blob: bytes, arenas: Arenas, threads: int) -> FakeNpuProgram:
+    """Return the program that `FakeNpuProgram.serialize` wrote.
 
     Raises:
         IncompatibleProgramError: the bytes are truncated, were changed, or come from another version.

@@ -94,8 +94,8 @@ def _refusals(model: Model, operation: Operation, row: Row) -> Iterator[Unsuppor
     outputs = [operands[operand] for operand in operation.outputs]
     for position, found in inputs:
         accepted = row.other_dtypes.get(position, row.dtypes)
-        if found.type.quantisation is not None:
-            accepted |= row.quantised
+        if found.type.quantization is not None:
+            accepted |= row.quantized
         if found.type.dtype not in accepted:
             yield _wrong_dtype(operation, found, accepted)
     for found in outputs:

@@ -13,7 +13,7 @@ from nnadapter.drivers.native.control import UNLIMITED, Control
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.models import build, contents
 from nnadapter.drivers.native.program import NativeProgram
-from nnadapter.drivers.native.serialised import Border, unseal
+from nnadapter.drivers.native.serialized import Border, unseal
 from nnadapter.drivers.native.structures import Holder, make
 from nnadapter.drivers.native.verdicts import Verdicts
 from nnadapter.errors import CompilationError, IncompatibleProgramError
@@ -91,17 +91,17 @@ class NativeContext(Context):
             handle = program.bound(request)
         return None if handle is None else NativeProgram(self._functions, self._device, handle, _border(model), held)
 
-    def restore(self, blob: bytes) -> NativeProgram:
-        """See `Context.restore`."""
-        if "restore" not in self._functions:
-            return super().restore(blob)  # type: ignore[return-value]  # it raises
+    def deserialize(self, blob: bytes) -> NativeProgram:
+        """See `Context.deserialize`."""
+        if "deserialize" not in self._functions:
+            return super().deserialize(blob)  # type: ignore[return-value]  # it raises
         border, data = unseal(self._functions.driver, blob)
         held, passing = Holder(), Holder()
         array = held.keep(np.frombuffer(data, np.uint8))
-        request = make("RestoreRequest", data=contents(array), bytes=array.nbytes, control=UNLIMITED.build(passing))
+        request = make("DeserializeRequest", data=contents(array), bytes=array.nbytes, control=UNLIMITED.build(passing))
         with self._lock:
             handle = self._functions.made(
-                "restore",
+                "deserialize",
                 self._handle,
                 ctypes.addressof(request),
                 failure=IncompatibleProgramError,

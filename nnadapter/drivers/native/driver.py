@@ -114,10 +114,10 @@ class NativeDevice(Device):
         self._need("streams", self.has_streams)
         return Event(self._functions, self._handle)
 
-    def synchronise(self) -> None:
+    def synchronize(self) -> None:
         """Wait until all work of all streams is done."""
         self._need("streams", self.has_streams)
-        self._functions.call("synchronise_device", self._handle)
+        self._functions.call("synchronize_device", self._handle)
 
     def close(self) -> None:
         """See `Device.close`."""

@@ -13,8 +13,8 @@ VERSION = (1, 0)
 """NNADAPTER_VERSION_MAJOR and NNADAPTER_VERSION_MINOR."""
 
 _STRUCTURES = {
-    "Quantisation": "axis:i32 count:u32 scales:pointer zero_points:pointer",
-    "Operand": "name:text data_type:i32 layout:i32 lifetime:i32 rank:u32 dimensions:pointer quantisation:pointer "
+    "Quantization": "axis:i32 count:u32 scales:pointer zero_points:pointer",
+    "Operand": "name:text data_type:i32 layout:i32 lifetime:i32 rank:u32 dimensions:pointer quantization:pointer "
     "data:pointer bytes:u64",
     "Attribute": "name:text kind:i32 count:u32 value:AttributeValue",
     "Operation": "type:text input_count:u32 output_count:u32 attribute_count:u32 origin_count:u32 "
@@ -27,7 +27,7 @@ _STRUCTURES = {
     "Admission": "verdict:pointer memory_bytes:u64",
     "Control": "deadline_seconds:f64 cancelled:pointer progress:pointer user:pointer",
     "CompileRequest": "model:pointer control:pointer",
-    "RestoreRequest": "data:pointer bytes:u64 control:pointer",
+    "DeserializeRequest": "data:pointer bytes:u64 control:pointer",
     "ComputeRequest": "input_count:u32 output_count:u32 inputs:pointer outputs:pointer stream:pointer control:pointer",
     "Writer": "write:pointer user:pointer",
     "DeviceInfo": "id:text vendor:text sub_type:text device_version:text type:i32 available:i32 reason:text",
@@ -42,12 +42,12 @@ _STRUCTURES = {
     "MemoryFunctions": "allocate:pointer free_memory:pointer copy_in:pointer copy_out:pointer copy_between:pointer "
     "statistics:pointer minimum_chunk:pointer",
     "StreamFunctions": "create_stream:pointer destroy_stream:pointer create_event:pointer destroy_event:pointer "
-    "record_event:pointer wait_event:pointer synchronise_stream:pointer synchronise_device:pointer",
-    "SerialisationFunctions": "serialise:pointer restore:pointer",
+    "record_event:pointer wait_event:pointer synchronize_stream:pointer synchronize_device:pointer",
+    "SerializationFunctions": "serialize:pointer deserialize:pointer",
     "Driver": "vendor:text driver_version:text open_device:pointer close_device:pointer create_context:pointer "
     "destroy_context:pointer supported:pointer compile:pointer destroy_program:pointer create_execution:pointer "
     "destroy_execution:pointer compute:pointer list_devices:pointer describe_device:pointer admit:pointer "
-    "program_memory:pointer memory:pointer streams:pointer serialisation:pointer bind:pointer",
+    "program_memory:pointer memory:pointer streams:pointer serialization:pointer bind:pointer",
 }
 _UNIONS = {
     "AttributeValue": "boolean:i32 integer:i64 real:f64 string:text integers:pointer reals:pointer strings:pointer",
@@ -81,10 +81,10 @@ _FUNCTIONS = {
     "destroy_event": "nothing pointer",
     "record_event": "status pointer pointer pointer",
     "wait_event": "status pointer pointer pointer",
-    "synchronise_stream": "status pointer pointer",
-    "synchronise_device": "status pointer pointer",
-    "serialise": "status pointer pointer pointer",
-    "restore": "status pointer pointer pointer pointer",
+    "synchronize_stream": "status pointer pointer",
+    "synchronize_device": "status pointer pointer",
+    "serialize": "status pointer pointer pointer",
+    "deserialize": "status pointer pointer pointer pointer",
     "cancelled": "i32 pointer",
     "progress": "nothing pointer f64",
     "write": "status pointer pointer u64",
@@ -125,6 +125,6 @@ REQUIRED: tuple[str, ...] = (
 )
 """Functions that every driver has."""
 GROUPS: Mapping[str, str] = MappingProxyType(
-    {"memory": "MemoryFunctions", "streams": "StreamFunctions", "serialisation": "SerialisationFunctions"}
+    {"memory": "MemoryFunctions", "streams": "StreamFunctions", "serialization": "SerializationFunctions"}
 )
 """Groups of optional functions: the member of the table that points to one, and its structure."""

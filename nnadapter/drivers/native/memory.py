@@ -35,7 +35,7 @@ class DeviceMemory(Memory):
     def copy_in(self, array: Array, offset: int = 0, stream: Stream | None = None) -> None:
         """Copy a contiguous array to the device, done on return.
 
-        With a stream, call its `synchronise` before the array is changed or let go.
+        With a stream, call its `synchronize` before the array is changed or let go.
         """
         self._check("copied in", array, offset)
         self._copy("copy_in", array, offset, stream)
@@ -43,7 +43,7 @@ class DeviceMemory(Memory):
     def copy_out(self, array: Array, offset: int = 0, stream: Stream | None = None) -> None:
         """Fill a contiguous, writable array from the device, done on return.
 
-        With a stream, call its `synchronise` before the array is read or let go.
+        With a stream, call its `synchronize` before the array is read or let go.
         """
         if not array.flags.writeable:
             raise InvalidInputError("the array to copy to is read-only; give one that can be written to")

@@ -7,7 +7,7 @@ from nnadapter.drivers.native.codes import DATA_TYPES, LAYOUTS, LIFETIMES
 from nnadapter.drivers.native.packing import PACKED, pack
 from nnadapter.drivers.native.structures import Holder
 from nnadapter.ir.model import Model, Operation
-from nnadapter.ir.operand import Array, Operand, Quantisation
+from nnadapter.ir.operand import Array, Operand, Quantization
 from nnadapter.ir.operations import schema_of
 
 
@@ -50,7 +50,7 @@ def _operand(holder: Holder, operand: Operand) -> int:
         lifetime=LIFETIMES[operand.lifetime],
         rank=type_.rank,
         dimensions=holder.values("i64", map(int, type_.dimensions)),
-        quantisation=None if type_.quantisation is None else _quantisation(holder, type_.quantisation),
+        quantization=None if type_.quantization is None else _quantization(holder, type_.quantization),
         data=None if operand.value is None else _constant(holder, operand, operand.value),
         bytes=type_.nbytes,
     )
@@ -60,13 +60,13 @@ def _constant(holder: Holder, operand: Operand, value: Array) -> int | None:
     return contents(holder.keep(pack(value) if operand.type.dtype in PACKED else aligned(value)))
 
 
-def _quantisation(holder: Holder, quantisation: Quantisation) -> int:
+def _quantization(holder: Holder, quantization: Quantization) -> int:
     return holder.make(
-        "Quantisation",
-        axis=-1 if quantisation.axis is None else quantisation.axis,
-        count=len(quantisation.scale),
-        scales=holder.values("f64", quantisation.scale),
-        zero_points=holder.values("i64", quantisation.zero_point),
+        "Quantization",
+        axis=-1 if quantization.axis is None else quantization.axis,
+        count=len(quantization.scale),
+        scales=holder.values("f64", quantization.scale),
+        zero_points=holder.values("i64", quantization.zero_point),
     )
 
 

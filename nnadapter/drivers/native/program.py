@@ -13,7 +13,7 @@ from nnadapter.drivers.native.calls import Call
 from nnadapter.drivers.native.control import UNLIMITED, Control
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.memory import DeviceMemory
-from nnadapter.drivers.native.serialised import Border, seal
+from nnadapter.drivers.native.serialized import Border, seal
 from nnadapter.drivers.native.streams import Stream
 from nnadapter.drivers.native.structures import SIGNATURES, Holder, make
 from nnadapter.errors import CompilationError, DriverError, ExecutionError
@@ -88,11 +88,11 @@ class NativeExecution(Execution):
     def _run(self, call: Call, stream: Stream | None) -> None:
         self._functions.call("compute", self._handle, call.request, failure=ExecutionError, misuse=ExecutionError)
         if stream is not None:
-            stream.synchronise()
+            stream.synchronize()
 
 
 class NativeProgram(Program):
-    """Keeps what the driver may read as long as the program lives: the model with its constants, the restored bytes."""
+    """Keeps what the driver may read as long as the program lives: the model with its constants, serialized bytes."""
 
     def __init__(self, functions: Functions, device: int, handle: int, border: Border, held: Holder) -> None:
         self._functions, self._device, self._handle = functions, device, handle
@@ -129,9 +129,9 @@ class NativeProgram(Program):
         known = "program_memory" in self._functions
         return int(self._functions.plain("program_memory", self._handle)) if known else 0
 
-    def serialise(self) -> bytes | None:
-        """See `Program.serialise`."""
-        if "serialise" not in self._functions:
+    def serialize(self) -> bytes | None:
+        """See `Program.serialize`."""
+        if "serialize" not in self._functions:
             return None
         parts: list[bytes] = []
 
@@ -141,7 +141,7 @@ class NativeProgram(Program):
 
         callback = SIGNATURES["write"](write)
         writer = make("Writer", write=ctypes.cast(callback, ctypes.c_void_p).value)
-        self._functions.call("serialise", self._handle, ctypes.addressof(writer))
+        self._functions.call("serialize", self._handle, ctypes.addressof(writer))
         return seal(self._functions.driver, self._border, parts)
 
     def close(self) -> None:

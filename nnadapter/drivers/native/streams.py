@@ -47,13 +47,13 @@ class Stream:
         """Let later work of the stream wait for what the event recorded last."""
         self._functions.call("wait_event", self.handle, event.handle)
 
-    def synchronise(self) -> None:
+    def synchronize(self) -> None:
         """Wait until all work is done.
 
         Raises:
             ExecutionError: some of it failed (or another error of the tree that says more, such as OutOfMemoryError).
         """
-        self._functions.call("synchronise_stream", self.handle, failure=ExecutionError, misuse=ExecutionError)
+        self._functions.call("synchronize_stream", self.handle, failure=ExecutionError, misuse=ExecutionError)
 
     def close(self) -> None:
         """Destroy it, after its work is done; nothing happens the second time."""

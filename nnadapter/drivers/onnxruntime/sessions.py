@@ -66,7 +66,7 @@ def open_session(
     spins: bool,
     providers: Sequence[str] = (PROVIDER,),
 ) -> onnxruntime.InferenceSession:
-    """Return a session for a serialised model.
+    """Return a session for a serialized model.
 
     Args:
         contents: the model.

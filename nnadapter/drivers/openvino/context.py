@@ -1,4 +1,4 @@
-"""A device with options: verdicts of tables and engine, programs compiled and restored."""
+"""A device with options: verdicts of tables and engine, programs compiled and deserialized."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nnadapter.drivers.interface import Context, Program
 from nnadapter.drivers.openvino.engine import brief, core, version
 from nnadapter.drivers.openvino.loading import read
 from nnadapter.drivers.openvino.options import properties_of
-from nnadapter.drivers.openvino.program import program_of, restored
+from nnadapter.drivers.openvino.program import deserialized, program_of
 from nnadapter.drivers.openvino.signature import difference
 from nnadapter.drivers.openvino.verdicts import judge, op_types_named
 from nnadapter.errors import CompilationError
@@ -62,9 +62,9 @@ class OpenvinoContext(Context):
                 refused=self._refused(cases, parts, self._compile_part),
             ) from error
 
-    def restore(self, blob: bytes) -> Program:
-        """See `Context.restore`."""
-        return restored(blob, self._seal())
+    def deserialize(self, blob: bytes) -> Program:
+        """See `Context.deserialize`."""
+        return deserialized(blob, self._seal())
 
     def _seal(self) -> dict[str, Any]:
         """What a program must have been compiled with to run here."""

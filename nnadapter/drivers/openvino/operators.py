@@ -8,7 +8,7 @@ Each row was held against ONNX Runtime and onnx's reference evaluator with numbe
 - int8 and uint8 saturate in arithmetic where ONNX wraps around.
 - ReduceMax and ReduceMin give the largest finite number where all they see is infinite; Greater calls NaN greater; TopK
   and NonMaxSuppression order equal scores in another way; Softplus is off by half a percent below -8; QuantizeLinear
-  and DynamicQuantizeLinear round halves to another neighbour, an odd zero point being added before.
+  and DynamicQuantizeLinear round halves to another neighbor, an odd zero point being added before.
 
 An int64 tensor is taken where it counts elements or positions of a tensor, which stay far below 2^31.
 """

@@ -50,7 +50,7 @@ def options_of(abilities: frozenset[str], properties: frozenset[str]) -> tuple[O
 def properties_of(options: OptionValues, understood: frozenset[str]) -> Mapping[str, Any]:
     """Return the engine's properties for validated options, those alone that the device understands.
 
-    In float32 the engine is told to keep to accuracy, which also forbids it to quantise by itself.
+    In float32 the engine is told to keep to accuracy, which also forbids it to quantize by itself.
     """
     precision = str(options["precision"])
     exact = precision == "float32"

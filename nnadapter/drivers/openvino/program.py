@@ -1,4 +1,4 @@
-"""A compiled model, and its serialised form: an envelope around the blob that the engine exports."""
+"""A compiled model, and its serialized form: an envelope around the blob that the engine exports."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class OpenvinoProgram(Program):
         with translated("OpenVINO made no request for a run", "close other programs", ExecutionError):
             return OpenvinoExecution(self._compiled.create_infer_request(), self._signature)
 
-    def serialise(self) -> bytes:
-        """See `Program.serialise`."""
+    def serialize(self) -> bytes:
+        """See `Program.serialize`."""
         with translated("OpenVINO did not export the program", "run it without keeping it", ExecutionError):
             contents = self._compiled.export_model().getvalue()
         header = {"seal": self._seal, "signature": self._signature.to_dict(), "weight_bytes": self._weight_bytes}
@@ -66,7 +66,7 @@ def program_of(compiled: Any, model: onnx.ModelProto, seal: Mapping[str, Any]) -
     return OpenvinoProgram(compiled, signature_of(compiled, model), seal, int(model.ByteSize()))
 
 
-def restored(blob: bytes, seal: Mapping[str, Any]) -> OpenvinoProgram:
+def deserialized(blob: bytes, seal: Mapping[str, Any]) -> OpenvinoProgram:
     """Return the program that was written as `blob`.
 
     Raises:

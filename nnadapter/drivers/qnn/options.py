@@ -33,9 +33,9 @@ OPTIONS = (
     ),
     Option(name="float16", default=True, help="Whether float32 is computed in half precision, as the NPU does it."),
     Option(
-        name="quantises",
+        name="quantizes",
         default=True,
-        help="Whether the NPU quantises a segment's inputs and dequantises its outputs; else ONNX Runtime's CPU would.",
+        help="Whether the NPU quantizes a segment's inputs and dequantizes its outputs; else ONNX Runtime's CPU would.",
     ),
     Option(
         name="performance_mode",
@@ -55,7 +55,7 @@ OPTIONS = (
         help="The NPU's clocks.",
     ),
     Option(
-        name="finalisation",
+        name="finalization",
         default="0",
         choices=("0", "1", "2", "3"),
         help="How much the compiler works: more takes longer to compile and runs faster.",
@@ -80,7 +80,7 @@ def own_options(given: OptionValues, library: str, *, emulated: bool) -> dict[st
     on_npu = given["backend"] == "htp"
     soc = int(str(given["soc_model"])) or (EMULATED_SOC if emulated and on_npu else 0)
     _check_architecture(soc, str(given["htp_arch"]))
-    found = {"backend_path": library, "offload_graph_io_quantization": str(int(not given["quantises"]))}
+    found = {"backend_path": library, "offload_graph_io_quantization": str(int(not given["quantizes"]))}
     if not on_npu:
         return found
     if soc:
@@ -94,7 +94,7 @@ def own_options(given: OptionValues, library: str, *, emulated: bool) -> dict[st
 _SIMPLE: Mapping[str, str] = {
     "htp_arch": "htp_arch",
     "performance_mode": "htp_performance_mode",
-    "finalisation": "htp_graph_finalization_optimization_mode",
+    "finalization": "htp_graph_finalization_optimization_mode",
     "vtcm_mb": "vtcm_mb",
 }
 """Ours and the provider's name."""

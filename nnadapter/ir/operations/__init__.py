@@ -21,10 +21,10 @@ from nnadapter.ir.operations import (
     losses,
     matrix,
     movement,
-    normalisation,
+    normalization,
     norms,
     pooling,
-    quantisation,
+    quantization,
     recurrent,
     reduction,
     resizing,
@@ -43,7 +43,7 @@ _FAMILIES = (
     convolution.ROWS,
     pooling.ROWS,
     matrix.ROWS,
-    normalisation.ROWS,
+    normalization.ROWS,
     reduction.ROWS,
     movement.ROWS,
     indexing.ROWS,
@@ -62,12 +62,12 @@ _FAMILIES = (
     norms.ROWS,
     losses.ROWS,
     spectral.ROWS,
-    quantisation.ROWS,
+    quantization.ROWS,
     custom.ROWS,
 )
 
 SCHEMAS: Mapping[str, OperationSchema] = MappingProxyType(
-    {row.type: quantisation.quantisable(row) for family in _FAMILIES for row in family}
+    {row.type: quantization.quantizable(row) for family in _FAMILIES for row in family}
 )
 """The rows by operation type."""
 

@@ -85,7 +85,7 @@ ROWS: tuple[OperationSchema, ...] = (
         (_INPUT,),
         _slice,
         no_flops,
-        "NNAPI STRIDED_SLICE; NNADAPTER_SLICE; ONNX Slice-13, normalised as for Python's slice",
+        "NNAPI STRIDED_SLICE; NNADAPTER_SLICE; ONNX Slice-13, normalized as for Python's slice",
         attributes=tuple(Attribute(name, Kind.INTS) for name in ("starts", "ends", "axes", "steps")),
     ),
     row(

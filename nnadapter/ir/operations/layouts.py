@@ -8,9 +8,9 @@ from nnadapter.ir.operand import DataType, Layout, OperandType
 
 
 def like(type_: OperandType, dimensions: tuple[int, ...], dtype: DataType | None = None) -> OperandType:
-    """The type of a result whose axes are those of `type_`: its layout is kept, its quantisation is not."""
+    """The type of a result whose axes are those of `type_`: its layout is kept, its quantization is not."""
     dtype = dtype or type_.dtype
-    if dimensions == type_.dimensions and dtype is type_.dtype and type_.quantisation is None:
+    if dimensions == type_.dimensions and dtype is type_.dtype and type_.quantization is None:
         return type_
     layout = type_.layout if len(dimensions) == 4 else Layout.NCHW
     return OperandType(dtype, dimensions, layout)

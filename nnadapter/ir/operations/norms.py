@@ -1,4 +1,4 @@
-"""Normalisations by a norm: root mean square, sum of absolute values or squares, deviation."""
+"""Normalizations by a norm: root mean square, sum of absolute values or squares, deviation."""
 
 from __future__ import annotations
 

@@ -108,14 +108,14 @@ def _windows(attributes: Attributes, axis: int, size: int, kernel: int) -> int:
     return window_count(("height", "width")[axis], size + pads[axis] + pads[axis + 2], kernel, stride, dilation)
 
 
-_STEPS_PER_NEIGHBOUR = 2
-_NEIGHBOURS = {"nearest": 1, "linear": 2, "cubic": 4}
+_STEPS_PER_NEIGHBOR = 2
+_NEIGHBORS = {"nearest": 1, "linear": 2, "cubic": 4}
 
 
 def _sampling_flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
-    """A multiply-add for every neighbour that is weighed."""
-    neighbours = prod([_NEIGHBOURS[str(attributes["mode"])]] * (outputs[0].rank - 2))
-    return _STEPS_PER_NEIGHBOUR * neighbours * outputs[0].size
+    """A multiply-add for every neighbor that is weighed."""
+    neighbors = prod([_NEIGHBORS[str(attributes["mode"])]] * (outputs[0].rank - 2))
+    return _STEPS_PER_NEIGHBOR * neighbors * outputs[0].size
 
 
 def _affine_flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
@@ -123,12 +123,12 @@ def _affine_flops(types: Types, outputs: Sequence[OperandType], attributes: Attr
 
 
 def _deformable_flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
-    """The convolution, and four neighbours weighed for every element of every window."""
+    """The convolution, and four neighbors weighed for every element of every window."""
     positions = outputs[0].dimensions[0] * prod(outputs[0].dimensions[2:])
     weight = present(types, 1)
     sampled = positions * present(types, 0).dimensions[1] * prod(weight.dimensions[2:])
     bias = outputs[0].size if len(types) > 3 and types[3] is not None else 0
-    return 2 * outputs[0].size * prod(weight.dimensions[1:]) + 4 * _STEPS_PER_NEIGHBOUR * sampled + bias
+    return 2 * outputs[0].size * prod(weight.dimensions[1:]) + 4 * _STEPS_PER_NEIGHBOR * sampled + bias
 
 
 ROWS: tuple[OperationSchema, ...] = (

@@ -1,4 +1,4 @@
-"""Axes that can be treated as one: neighbours to which the same happens."""
+"""Axes that can be treated as one: neighbors to which the same happens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Groups = list[list[int]]
 
 
 def grouped(kinds: Sequence[Hashable | None]) -> Groups:
-    """Put neighbouring axes of one kind together; None is the kind of an axis of size 1, which fits any group."""
+    """Put neighboring axes of one kind together; None is the kind of an axis of size 1, which fits any group."""
     groups: Groups = []
     loose: list[int] = []
     latest: Hashable | None = None

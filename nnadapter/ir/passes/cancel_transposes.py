@@ -24,7 +24,7 @@ def cancel_transposes(model: Model) -> Model:
     3. CONCAT, SPLIT, SLICE, PAD, TILE, SOFTMAX, LOG_SOFTMAX, CUM_SUM, TOP_K, REDUCE_… and ARG_… follow with their axes
        renumbered.
     4. Where readers of one result disagree, it is transposed once for all, and those that could have followed read it.
-    5. Refused: a model in which that would not leave fewer TRANSPOSEs; one with NHWC operands; operations on quantised
+    5. Refused: a model in which that would not leave fewer TRANSPOSEs; one with NHWC operands; operations on quantized
        operands. `channels_last` does the same for images, around the operations that want NHWC.
     """
     count = _count(model)
@@ -78,7 +78,7 @@ class _Wandering:
         return self._editor.finish()
 
     def _visit(self, index: int, operation: Operation) -> None:
-        if self._is_quantised(operation):
+        if self._is_quantized(operation):
             self._all_plain(operation)
         elif operation.type == "TRANSPOSE":
             self._put_off(index, operation)
@@ -89,9 +89,9 @@ class _Wandering:
         for operand in operation.inputs:
             self._plain(operand)
 
-    def _is_quantised(self, operation: Operation) -> bool:
+    def _is_quantized(self, operation: Operation) -> bool:
         touched = (operand for operand in (*operation.inputs, *operation.outputs) if operand >= 0)
-        return any(self._editor.type_of(operand).quantisation is not None for operand in touched)
+        return any(self._editor.type_of(operand).quantization is not None for operand in touched)
 
     def _put_off(self, index: int, operation: Operation) -> None:
         (operand,) = operation.inputs

@@ -24,7 +24,7 @@ def channels_last(model: Model) -> Model:
        that the operand has; what comes out as the identity vanishes, and where only axes of size 1 move, RESHAPE does.
     5. Every other operation gets NCHW operands, transposed back once for all readers.
     6. Model inputs and outputs keep name, type and order.
-    7. What is quantised along an axis stays NCHW, but for filters.
+    7. What is quantized along an axis stays NCHW, but for filters.
     8. Refused: a model without an operation of 1., or one that has NHWC operands already.
     """
     wanted = any(
@@ -154,9 +154,9 @@ class _Images:
         kept = kept_axes(operation.type, operation.attributes, FROM_NCHW)
         names = [f"{editor.operand(output).name}:NHWC" for output in operation.outputs] if kept == FROM_NCHW else ()
         inputs = self._inputs(operation)
-        quantised = [editor.type_of(output).quantised for output in operation.outputs]
+        quantized = [editor.type_of(output).quantized for output in operation.outputs]
         results = editor.add_operation(
-            operation.type, inputs, attributes, origins=(index,), names=names, quantised=quantised
+            operation.type, inputs, attributes, origins=(index,), names=names, quantized=quantized
         )
         editor.remove((index,))
         for old, new in zip(operation.outputs, results, strict=True):
@@ -212,8 +212,8 @@ class _Images:
 
 
 def _has_axis(type_: OperandType) -> bool:
-    """Quantised along an axis, whose number would change."""
-    return type_.quantisation is not None and type_.quantisation.axis is not None
+    """Quantized along an axis, whose number would change."""
+    return type_.quantization is not None and type_.quantization.axis is not None
 
 
 def _ints(operation: Operation, name: str) -> Axes:

@@ -23,7 +23,7 @@ def common_subexpressions(editor: ModelEditor) -> None:
        in one sweep.
     2. Constants of up to 64 KiB are the same if their types and contents are, larger ones if they are one array.
     3. Refused: an operation without inputs; two that both give a model output its name; results that differ in layout
-       or quantisation. Sizes that vary are the same only if they came about alike. Applied again, it finds nothing
+       or quantization. Sizes that vary are the same only if they came about alike. Applied again, it finds nothing
        more.
     """
     seen: dict[Hashable, int] = {}
@@ -62,7 +62,7 @@ def _key(editor: ModelEditor, operation: Operation, constants: dict[int, Hashabl
     if operation.type in COMMUTATIVE and len(read) == 2:
         read.sort(key=hash)
     types = [editor.type_of(operand) for operand in operation.outputs]
-    made = tuple((type_.dtype, type_.layout, type_.quantisation) for type_ in types)
+    made = tuple((type_.dtype, type_.layout, type_.quantization) for type_ in types)
     attributes = tuple((name, told_apart(value)) for name, value in sorted(operation.attributes.items()))
     return operation.type, tuple(read), attributes, made
 
@@ -74,7 +74,7 @@ def _operand(editor: ModelEditor, operand: int, constants: dict[int, Hashable]) 
     if operand not in constants:
         type_ = editor.type_of(operand)
         contents = told_apart_by(_contents, value)
-        constants[operand] = (type_.dtype, value.shape, type_.layout, type_.quantisation, contents)
+        constants[operand] = (type_.dtype, value.shape, type_.layout, type_.quantization, contents)
     return constants[operand]
 
 

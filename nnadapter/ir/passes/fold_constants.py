@@ -37,7 +37,7 @@ def fold_constants(
     3. Results live as long as the constants that they were made from (`ir.derived`), unless attributes say sizes,
        which may be others for the next shape: then they are computed for each model, or not at all, as `sizes` says.
     4. Refused: what `evaluate` gives None for; a model output; an operation without inputs, which may draw random
-       numbers; quantised operands and results in NHWC; results that together would have more than `most_bytes` bytes,
+       numbers; quantized operands and results in NHWC; results that together would have more than `most_bytes` bytes,
        counted from the first operation on.
 
     Args:
@@ -80,7 +80,7 @@ def _is_plain(editor: ModelEditor, operation: Operation) -> bool:
     if any(map(editor.is_output, operation.outputs)):
         return False
     touched = [editor.type_of(operand) for operand in (*operation.inputs, *operation.outputs) if operand != ABSENT]
-    return not any(type_.quantisation is not None or type_.layout is Layout.NHWC for type_ in touched)
+    return not any(type_.quantization is not None or type_.layout is Layout.NHWC for type_ in touched)
 
 
 def _results(operation: Operation, arrays: Sequence[Array | None], evaluate: Evaluator) -> tuple[Array, ...] | None:

@@ -1,4 +1,4 @@
-"""Batch normalisation folded into the operation before it, or taken apart."""
+"""Batch normalization folded into the operation before it, or taken apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layer normalisation, spelled out."""
+"""Layer normalization, spelled out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fuse_layer_normalization(editor: ModelEditor) -> None:
     apply_rules(editor, _RULES)
 
 
-def _normalised(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+def _normalized(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     x, scale = match.operands["x"], match.operands["scale"]
     axes, *others = (editor.operation(mean).attributes["axes"] for mean in match.named.values())
     rank = editor.type_of(x).rank
@@ -44,7 +44,7 @@ def _normalised(editor: ModelEditor, match: Match) -> Sequence[int] | None:
 
 
 def _biased(editor: ModelEditor, match: Match) -> Sequence[int] | None:
-    old = editor.operation(match.named["normalised"])
+    old = editor.operation(match.named["normalized"])
     axis, bias = integer(old.attributes, "axis"), match.operands["bias"]
     if (len(old.inputs) > 2 and old.inputs[2] != ABSENT) or not _fits(editor, old.inputs[0], bias, axis):
         return None
@@ -77,6 +77,6 @@ _QUOTIENT = either(
     operation("DIV", _deviation("mean"), _ROOT), operation("MUL", _deviation("mean"), operation("RECIPROCAL", _ROOT))
 )
 _RULES = (
-    Rule(operation("MUL", _QUOTIENT, constant("scale")), _normalised),
-    Rule(operation("ADD", operation("LAYER_NORMALIZATION", name="normalised"), constant("bias")), _biased),
+    Rule(operation("MUL", _QUOTIENT, constant("scale")), _normalized),
+    Rule(operation("ADD", operation("LAYER_NORMALIZATION", name="normalized"), constant("bias")), _biased),
 )

@@ -28,7 +28,7 @@ def fuse_pad(editor: ModelEditor) -> None:
     4. Two PADs by one constant that follow each other are one before that, if neither takes anything away.
     5. Refused: pads of batch or channels, pads that take away or are as large as a pooling window, other modes;
        pooling with dilations, whose windows may see nothing but padding, or with `ceil_mode`, whose count of windows
-       follows from the pads; quantised operands; a PAD that something else reads.
+       follows from the pads; quantized operands; a PAD that something else reads.
     """
     apply_rules(editor, _RULES)
 
@@ -62,7 +62,7 @@ def _merge(editor: ModelEditor, match: Match) -> Sequence[int] | None:
 def _image_pads(type_: OperandType, pad: Operation) -> tuple[int, ...] | None:
     """Top, left, bottom and right; None if the PAD does anything else."""
     pads = _ints(pad, "pads")
-    if type_.quantisation is not None:
+    if type_.quantization is not None:
         return None
     height = 1 if type_.layout is Layout.NHWC else 2
     wanted = (height, height + 1, height + 4, height + 5)

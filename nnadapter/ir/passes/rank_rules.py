@@ -88,7 +88,7 @@ def _transpose(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
 
 
 def _runs(perm: Axes, kept: Sequence[int]) -> list[list[int]]:
-    """Axes that stay neighbours, in the order of the result; those of size 1 are left out."""
+    """Axes that stay neighbors, in the order of the result; those of size 1 are left out."""
     place = {axis: position for position, axis in enumerate(kept)}
     runs: list[list[int]] = []
     for axis in perm:
@@ -102,7 +102,7 @@ def _runs(perm: Axes, kept: Sequence[int]) -> list[list[int]]:
 
 
 def _swapped(shapes: Shapes, operand: int, sizes: Sequence[int], wanted: Sequence[int]) -> int:
-    """Bring axes into order by swapping neighbouring runs: [before, a, b, behind] becomes [before, b, a, behind]."""
+    """Bring axes into order by swapping neighboring runs: [before, a, b, behind] becomes [before, b, a, behind]."""
     order = list(range(len(sizes)))
     for position in range(len(order)):
         found = order.index(wanted[position])

@@ -24,7 +24,7 @@ class Step:
     attributes: Callable[[Operation, Mapping[int, int], Axes], Mapping[str, Any]]
     """Where each axis that is touched stands now, and the result's dimensions -> the attributes."""
     joins: bool = False
-    """Neighbouring axes can be treated as one."""
+    """Neighboring axes can be treated as one."""
     repeats: bool = True
     """One axis after the other gives the same."""
     repeats_integers: bool = True

@@ -21,7 +21,7 @@ LARGEST_RANK = 4
 def reduce_rank(model: Model, *, largest: int = LARGEST_RANK) -> Model:
     """Rewrite operations on operands of more than `largest` dimensions as operations on fewer.
 
-    1. Neighbouring axes to which the same happens are merged, and axes of size 1 dropped, in elementwise operations,
+    1. Neighboring axes to which the same happens are merged, and axes of size 1 dropped, in elementwise operations,
        TRANSPOSE, EXPAND, TILE, SLICE, PAD, CONCAT, SPLIT, GATHER, GATHER_ELEMENTS, REDUCE_…, ARG_…, SOFTMAX,
        LOG_SOFTMAX, CUM_SUM, TOP_K, MAT_MUL, FULLY_CONNECTED and BATCH_, INSTANCE_ and LAYER_NORMALIZATION.
     2. Where that is not enough, a TRANSPOSE becomes several, each of which swaps two runs of axes; EXPAND, TILE, SLICE,
@@ -30,7 +30,7 @@ def reduce_rank(model: Model, *, largest: int = LARGEST_RANK) -> Model:
        differ; constants are reshaped now. Run `simplify` behind it.
     4. Model inputs and outputs keep their dimensions, so there a RESHAPE has more than `largest`.
     5. Refused, and given operands of all dimensions: every other operation; broadcasting whose axes alternate more than
-       `largest` times; operands in NHWC; quantised ones. Applied again, it changes nothing more.
+       `largest` times; operands in NHWC; quantized ones. Applied again, it changes nothing more.
 
     Args:
         model: left as it is.
@@ -125,7 +125,7 @@ class Ranks:
 
     def _visit(self, index: int, operation: Operation, touched: Sequence[int]) -> None:
         types = [self.editor.type_of(operand) for operand in touched]
-        if any(type_.layout is Layout.NHWC or type_.quantisation is not None for type_ in types):
+        if any(type_.layout is Layout.NHWC or type_.quantization is not None for type_ in types):
             results = None
         elif operation.type == "RESHAPE":
             self._reshape(index, *operation.inputs, *operation.outputs)

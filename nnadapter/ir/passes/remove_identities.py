@@ -24,7 +24,7 @@ def remove_identities(editor: ModelEditor) -> None:
        SPLIT into one; RESIZE_… to the size that is there by scales of 1.
     3. The operation that makes the input, or else the first that reads the output, stands for what has gone.
     4. Refused: an operation that applies an activation; one that gives a model output its name, where the operand
-       before it is a model input, a constant or another output; a quantised number. Applied again, it finds nothing
+       before it is a model input, a constant or another output; a quantized number. Applied again, it finds nothing
        more.
     """
     for index in editor.sweep(_HANDLERS.keys()):
@@ -50,7 +50,7 @@ def _with(number: float, *positions: int) -> _Handler:
     def found(editor: ModelEditor, operation: Operation) -> int | None:
         for position in positions:
             value = editor.value_of(operation.inputs[position])
-            if editor.type_of(operation.inputs[position]).quantisation is not None:
+            if editor.type_of(operation.inputs[position]).quantization is not None:
                 return None  # its integers stand for other numbers
             if value is not None and value.size and decided(_is_all, value, number=number):
                 return 1 - position

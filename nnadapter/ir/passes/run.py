@@ -25,7 +25,7 @@ from nnadapter.ir.passes.fuse_pad import fuse_pad
 from nnadapter.ir.passes.fuse_scale_and_bias import fuse_scale_and_bias
 from nnadapter.ir.passes.fuse_swish import fuse_swish
 from nnadapter.ir.passes.matmul_to_fully_connected import matmul_to_fully_connected
-from nnadapter.ir.passes.quantised_to_real import quantised_to_real
+from nnadapter.ir.passes.quantized_to_real import quantized_to_real
 from nnadapter.ir.passes.reduce_rank import reduce_rank
 from nnadapter.ir.passes.remove_dead import remove_dead
 from nnadapter.ir.passes.remove_identities import remove_identities
@@ -65,7 +65,7 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
             cancel_transposes,
             channels_last,
             symmetric_to_asymmetric,
-            quantised_to_real,
+            quantized_to_real,
         )
     }
 )

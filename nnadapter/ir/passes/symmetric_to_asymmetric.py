@@ -9,14 +9,14 @@ import numpy as np
 from nnadapter.ir.derived import derived
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, DataType, Quantisation, QuantisedType
-from nnadapter.ir.operations.quantisation import MOVERS, PRODUCTS, REALS
+from nnadapter.ir.operand import Array, DataType, QuantisedType, Quantization
+from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS
 
 _SHIFT = 128
 
 
 def symmetric_to_asymmetric(model: Model) -> Model:
-    """Replace quantised operands of int8 by uint8 ones of the same reals: integers and zero points are 128 larger.
+    """Replace quantized operands of int8 by uint8 ones of the same reals: integers and zero points are 128 larger.
 
     Source: NNAdapter's pass `convert_quantization_symm_to_asymm`; NNAPI TENSOR_QUANT8_ASYMM.
 
@@ -26,7 +26,7 @@ def symmetric_to_asymmetric(model: Model) -> Model:
        DEQUANTIZE and a QUANTIZE of the same scale stand between, which change nothing.
     3. Refused: PAD with a constant, whose value is an integer; operands of other data types; a model without int8 ones.
     """
-    if not any(_is_signed(operand.type.quantised) for operand in model.operands):
+    if not any(_is_signed(operand.type.quantized) for operand in model.operands):
         return model
     editor = ModelEditor(model)
     state = _Shifting(editor)
@@ -42,9 +42,9 @@ def _is_signed(type_: QuantisedType | None) -> bool:
 
 
 def _shifted(type_: QuantisedType) -> QuantisedType:
-    old = type_.quantisation
+    old = type_.quantization
     points = tuple(point + _SHIFT for point in old.zero_point)
-    return QuantisedType(DataType.UINT8, Quantisation(scale=old.scale, zero_point=points, axis=old.axis))
+    return QuantisedType(DataType.UINT8, Quantization(scale=old.scale, zero_point=points, axis=old.axis))
 
 
 def _shift(value: Array) -> Array:
@@ -68,7 +68,7 @@ class _Shifting:
         self._current = (index,)
         operation = self._editor.operation(index)
         types = [
-            self._editor.type_of(operand).quantised
+            self._editor.type_of(operand).quantized
             for operand in (*operation.inputs, *operation.outputs)
             if operand != ABSENT
         ]
@@ -83,7 +83,7 @@ class _Shifting:
         """See to it that what the model has as int8 is there as int8."""
         if operand not in self._unsigned or operand in self._signed:
             return
-        made = self._converted(self._unsigned[operand], self._editor.type_of(operand).quantised)
+        made = self._converted(self._unsigned[operand], self._editor.type_of(operand).quantized)
         # Later readers see `made` in the place of `operand`.
         self._signed[operand] = self._signed[made] = made
         self._unsigned[made] = self._unsigned[operand]
@@ -92,12 +92,12 @@ class _Shifting:
     def _convert(self, index: int, operation: Operation) -> None:
         editor = self._editor
         inputs = [operand if operand == ABSENT else self._as_unsigned(operand) for operand in operation.inputs]
-        olds = [editor.type_of(output).quantised for output in operation.outputs]
-        quantised = [_shifted(old) if old is not None and _is_signed(old) else old for old in olds]
+        olds = [editor.type_of(output).quantized for output in operation.outputs]
+        quantized = [_shifted(old) if old is not None and _is_signed(old) else old for old in olds]
         signed = _is_signed(olds[0])
         names = [f"{editor.operand(output).name}:uint8" for output in operation.outputs] if signed else ()
         results = editor.add_operation(
-            operation.type, inputs, operation.attributes, origins=(index,), names=names, quantised=quantised
+            operation.type, inputs, operation.attributes, origins=(index,), names=names, quantized=quantized
         )
         editor.remove((index,))
         for old, new in zip(operation.outputs, results, strict=True):
@@ -108,7 +108,7 @@ class _Shifting:
 
     def _as_unsigned(self, operand: int) -> int:
         editor = self._editor
-        type_ = editor.type_of(operand).quantised
+        type_ = editor.type_of(operand).quantized
         if type_ is None or not _is_signed(type_):
             return operand
         found = self._unsigned.get(operand)
@@ -119,7 +119,7 @@ class _Shifting:
                 found = self._converted(operand, target)
             else:
                 name = f"{editor.operand(operand).name}:uint8"
-                found = editor.add_constant(name, derived(_shift, value), target.quantisation)
+                found = editor.add_constant(name, derived(_shift, value), target.quantization)
             self._unsigned[operand] = found
             self._signed[operand] = operand  # it stays as it is for those who want it so
         return found
@@ -127,7 +127,7 @@ class _Shifting:
     def _converted(self, operand: int, type_: QuantisedType | None) -> int:
         """An operand of the same reals in the other data type: the scale is the same, so nothing is rounded."""
         (reals,) = self._editor.add_operation("DEQUANTIZE", (operand,), origins=self._current)
-        return self._editor.add_operation("QUANTIZE", (reals,), origins=self._current, quantised=(type_,))[0]
+        return self._editor.add_operation("QUANTIZE", (reals,), origins=self._current, quantized=(type_,))[0]
 
 
 def _follows(operation: Operation, types: Sequence[QuantisedType | None]) -> bool:

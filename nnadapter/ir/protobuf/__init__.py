@@ -4,6 +4,6 @@
 """
 
 from nnadapter.ir.protobuf.files import load, save
-from nnadapter.ir.protobuf.serialised import VERSION, from_bytes, to_bytes
+from nnadapter.ir.protobuf.serialized import VERSION, from_bytes, to_bytes
 
 __all__ = ["VERSION", "from_bytes", "load", "save", "to_bytes"]

@@ -10,7 +10,7 @@ from typing import BinaryIO
 from nnadapter.errors import ModelFileError
 from nnadapter.files import replace_file
 from nnadapter.ir.model import Model
-from nnadapter.ir.protobuf.serialised import BEGINNING, message_of, read_model, weights_of_checked
+from nnadapter.ir.protobuf.serialized import BEGINNING, message_of, read_model, weights_of_checked
 
 _FORBIDDEN = frozenset("/\\:\0")
 _DIGITS = 16

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import DataType, Layout, Lifetime, Operand, OperandType, Quantisation
+from nnadapter.ir.operand import DataType, Layout, Lifetime, Operand, OperandType, Quantization
 from nnadapter.ir.protobuf.messages import ADVICE, Message
 
 _LARGEST_RANK = 64
@@ -22,11 +22,11 @@ def write_operand(message: Message, operand: Operand) -> None:
     message.dimensions.extend(type_.dimensions)
     message.layout = type_.layout.value
     message.lifetime = operand.lifetime.value
-    if type_.quantisation is not None:
-        message.quantisation.scale.extend(type_.quantisation.scale)
-        message.quantisation.zero_point.extend(type_.quantisation.zero_point)
-        if type_.quantisation.axis is not None:
-            message.quantisation.axis = type_.quantisation.axis
+    if type_.quantization is not None:
+        message.quantization.scale.extend(type_.quantization.scale)
+        message.quantization.zero_point.extend(type_.quantization.zero_point)
+        if type_.quantization.axis is not None:
+            message.quantization.axis = type_.quantization.axis
 
 
 def read_operand(message: Message) -> Operand:
@@ -45,14 +45,14 @@ def read_operand(message: Message) -> Operand:
         _word(DataType, message.data_type, message.name),
         dimensions,
         _word(Layout, message.layout, message.name),
-        _quantisation(message.quantisation) if message.HasField("quantisation") else None,
+        _quantization(message.quantization) if message.HasField("quantization") else None,
     )
     return Operand(message.name, type_, _word(Lifetime, message.lifetime, message.name))
 
 
-def _quantisation(message: Message) -> Quantisation:
+def _quantization(message: Message) -> Quantization:
     axis = message.axis if message.HasField("axis") else None
-    return Quantisation(scale=tuple(message.scale), zero_point=tuple(message.zero_point), axis=axis)
+    return Quantization(scale=tuple(message.scale), zero_point=tuple(message.zero_point), axis=axis)
 
 
 def _word(kind: type[_Word], value: str, operand: str) -> _Word:

@@ -73,7 +73,7 @@ function opTypes(show) {
     const words = entry.where.map((nodes, place) => (nodes ? `${placeNames[place]} ${nodes}` : "")).filter(Boolean).join(", ");
     const bar = make("div", { class: "bar", "aria-hidden": "true" }, entry.where.map((nodes, place) => {
       const fill = width(make("i"), nodes / entry.nodes);
-      fill.style.background = `var(${colourOf(place)})`;
+      fill.style.background = `var(${colorOf(place)})`;
       return fill;
     }));
     return [

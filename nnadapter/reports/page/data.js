@@ -5,8 +5,8 @@ const columns = data.nodes;
 const nodeCount = columns.name.length;
 const placeNames = data.places;
 
-/** CSS variable of a place's colour: accelerators have their own, hosts one grey, folded and unused another. */
-function colourOf(place, plan) {
+/** CSS variable of a place's color: accelerators have their own, hosts one gray, folded and unused another. */
+function colorOf(place, plan) {
   const devices = (plan || data).devices;
   const hosts = (plan || data).hosts;
   if (place >= devices.length) return "--away";
@@ -18,7 +18,7 @@ function colourOf(place, plan) {
 
 function chip(place, plan) {
   const swatch = make("i", { "aria-hidden": "true" });
-  swatch.style.background = `var(${colourOf(place, plan)})`;
+  swatch.style.background = `var(${colorOf(place, plan)})`;
   const names = plan ? plan.devices : placeNames;
   return make("span", { class: "chip" }, swatch, names[place]);
 }

@@ -28,7 +28,7 @@ class Drawing {
       canvas.style.height = `${height}px`;
     }
     const style = getComputedStyle(document.documentElement);
-    this.colour = (name) => style.getPropertyValue(name).trim();
+    this.color = (name) => style.getPropertyValue(name).trim();
     this.font = style.getPropertyValue("--sans");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, view.width, height);
@@ -58,7 +58,7 @@ class Drawing {
 
   rows() {
     const { pen, view } = this;
-    pen.fillStyle = this.colour("--line");
+    pen.fillStyle = this.color("--line");
     this.chart.plan.devices.forEach((_, lane) => pen.fillRect(0, (lane + 1) * LANE - 1, view.width, 1));
   }
 
@@ -66,7 +66,7 @@ class Drawing {
   traffic() {
     const { pen, chart } = this;
     const foot = chart.plan.devices.length * LANE + TRAFFIC - 4;
-    pen.fillStyle = this.colour("--edge");
+    pen.fillStyle = this.color("--edge");
     for (let index = this.first; index <= this.last; index += 1) {
       const bytes = chart.bytesIn[index];
       if (!bytes) continue;
@@ -93,7 +93,7 @@ class Drawing {
     const stop = this.box(edge.to);
     const [x0, y0] = [start.left + start.width, start.top + BLOCK / 2];
     const [x1, y1] = [stop.left, stop.top + BLOCK / 2];
-    pen.strokeStyle = this.colour(strong ? "--edge-strong" : "--edge");
+    pen.strokeStyle = this.color(strong ? "--edge-strong" : "--edge");
     pen.globalAlpha = strong ? 1 : 0.45;
     pen.lineWidth = 0.8 + 3.2 * Math.sqrt(edge.bytes / chart.most);
     pen.beginPath();
@@ -119,7 +119,7 @@ class Drawing {
     const { pen, chart } = this;
     for (let index = this.first; index <= this.last; index += 1) {
       const { left, width: wide, top } = this.box(index);
-      pen.fillStyle = this.colour(colourOf(chart.plan.segments[index].device, chart.plan));
+      pen.fillStyle = this.color(colorOf(chart.plan.segments[index].device, chart.plan));
       if (wide < 5) {
         pen.fillRect(left, top, wide, BLOCK);
       } else {
@@ -132,7 +132,7 @@ class Drawing {
   }
 
   ring(left, top, wide, selected) {
-    this.pen.strokeStyle = this.colour(selected ? "--accent" : "--text");
+    this.pen.strokeStyle = this.color(selected ? "--accent" : "--text");
     this.pen.lineWidth = selected ? 3 : 1.5;
     this.pen.beginPath();
     this.pen.roundRect(left - 1, top - 1, Math.max(wide + 2, 4), BLOCK + 2, 5);
@@ -148,7 +148,7 @@ class Drawing {
       if (wide < 22) continue;
       const middle = (Math.max(left, 0) + Math.min(left + wide, view.width)) / 2;
       const segment = chart.plan.segments[index];
-      pen.fillStyle = this.colour("--on-device");
+      pen.fillStyle = this.color("--on-device");
       pen.font = `600 12px ${this.font}`;
       const second = wide > 74 ? countText(segment.count, "node") : "";
       pen.fillText(String(index), middle, top + BLOCK / 2 - (second ? 6 : 0));
@@ -162,7 +162,7 @@ class Drawing {
   amounts() {
     const { pen, chart } = this;
     const foot = chart.plan.devices.length * LANE + TRAFFIC - 4;
-    pen.fillStyle = this.colour("--muted");
+    pen.fillStyle = this.color("--muted");
     pen.font = `10.5px ${this.font}`;
     for (let index = this.first; index <= this.last; index += 1) {
       const { left, width: wide } = this.box(index);

@@ -18,7 +18,7 @@ from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Layout
 from nnadapter.testing.interpreter import mathematics
 from nnadapter.testing.interpreter.further import FURTHER_FUNCTIONS
-from nnadapter.testing.interpreter.quantised import quantised_function
+from nnadapter.testing.interpreter.quantized import quantized_function
 from nnadapter.testing.interpreter.sequence import SEQUENCE_FUNCTIONS
 
 _Function = Callable[..., Any]
@@ -55,7 +55,7 @@ def _compute(model: Model, operation: Operation, arguments: list[Array | None]) 
         wide[0] = np.transpose(wide[0], (0, 3, 1, 2))
     with np.errstate(all="ignore"):
         activation = _ACTIVATIONS.get(str(fuse_code), _as_it_is)
-        function: Any = quantised_function(model, operation, _FUNCTIONS.get(operation.type))
+        function: Any = quantized_function(model, operation, _FUNCTIONS.get(operation.type))
         given: tuple[Any, ...] = parameters if isinstance(parameters, tuple) else ()
         results = function(*wide, finish=lambda result: activation(result, *given), **attributes)
     return [np.transpose(result, (0, 2, 3, 1)) for result in results] if channels_last else results
@@ -150,7 +150,7 @@ def _to(x: Array, to: str) -> Array:
     return x != 0 if target is DataType.BOOL else _cast(x, target)
 
 
-# --- matrices, normalisation, reduction ------------------------------------------------------------------------------
+# --- matrices, normalization, reduction ------------------------------------------------------------------------------
 
 
 def _fully_connected(x: Array, weight: Array, bias: Array | None = None) -> Array:
@@ -170,18 +170,18 @@ def _batch_normalization(x: Array, scale: Array, bias: Array, mean: Array, varia
     return (x - mean) / np.sqrt(variance + epsilon) * scale + bias
 
 
-def _standardise(x: Array, axes: tuple[int, ...], epsilon: float) -> Any:
+def _standardize(x: Array, axes: tuple[int, ...], epsilon: float) -> Any:
     mean = x.mean(axes, keepdims=True)
     return (x - mean) / np.sqrt(((x - mean) ** 2).mean(axes, keepdims=True) + epsilon)
 
 
 def _layer_normalization(x: Array, scale: Array, bias: Array | None = None, *, axis: int, epsilon: float) -> Any:
-    result = _standardise(x, tuple(range(axis % x.ndim, x.ndim)), epsilon) * scale
+    result = _standardize(x, tuple(range(axis % x.ndim, x.ndim)), epsilon) * scale
     return result if bias is None else result + bias
 
 
 def _instance_normalization(x: Array, scale: Array, bias: Array, epsilon: float) -> Any:
-    result = _standardise(x, tuple(range(2, x.ndim)), epsilon)
+    result = _standardize(x, tuple(range(2, x.ndim)), epsilon)
     return result * _per_channel(scale, x.ndim) + _per_channel(bias, x.ndim)
 
 

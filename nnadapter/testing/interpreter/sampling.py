@@ -42,8 +42,8 @@ def _along(place: float, size: int, mode: str, padding: str, low: float, high: f
 
 def _weigh(image: Array, axes: Sequence[list[tuple[int, float]]]) -> Array:
     total = np.zeros(len(image))
-    for neighbours in product(*axes):
-        index, weight = zip(*neighbours, strict=True)
+    for neighbors in product(*axes):
+        index, weight = zip(*neighbors, strict=True)
         total = total + image[(slice(None), *index)] * np.prod(weight)
     return total
 
@@ -102,7 +102,7 @@ def _roi_align(
 
 
 def _corners(image: Array, row: float, column: float) -> Array:
-    """The four neighbours of a place, weighed, [4, C]."""
+    """The four neighbors of a place, weighed, [4, C]."""
     height, width = image.shape[1:]
     if not (-1 <= row <= height and -1 <= column <= width):
         return np.zeros((4, len(image)))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from nnadapter.testing.mutations import attributes, border, operands, operations, quantisation
+from nnadapter.testing.mutations import attributes, border, operands, operations, quantization
 from nnadapter.testing.mutations.changes import Mutation
 
-_FILES = (operands, quantisation, border, operations, attributes)
+_FILES = (operands, quantization, border, operations, attributes)
 
 MUTATIONS: Mapping[str, Mutation] = MappingProxyType(
     {family.__name__: family for file in _FILES for family in file.FAMILIES}

@@ -221,8 +221,8 @@ def makes_beyond_the_model(random: Random, model: Model) -> Mutated:
 
 
 def _is_plain(model: Model, index: int) -> bool:
-    """Whether an operand is not quantised: what a quantised result may be is for the model to say, within rules."""
-    return model.operands[index].type.quantisation is None
+    """Whether an operand is not quantized: what a quantized result may be is for the model to say, within rules."""
+    return model.operands[index].type.quantization is None
 
 
 def _spoilt_result(random: Random, model: Model, **changes: Any) -> Mutated:

@@ -76,7 +76,7 @@ _LEAST_SPREAD = 0.05
 
 
 def spread(axes_of: Callable[[int, Attributes], tuple[int, ...]]) -> Sound:
-    """Returns whether numbers that are normalised together differ: else the rounding of their mean is all there is."""
+    """Returns whether numbers that are normalized together differ: else the rounding of their mean is all there is."""
 
     def sound(given: Given, attributes: Attributes) -> bool:
         value = given[0]

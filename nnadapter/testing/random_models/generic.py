@@ -48,7 +48,7 @@ def _first(maker: Maker, schema: OperationSchema) -> int:
     found = None
     if maker.chance(0.85):
         found = maker.at_hand(
-            lambda type_: type_.dtype in allowed and smallest <= type_.rank <= largest, quantised=maker.chance(0.5)
+            lambda type_: type_.dtype in allowed and smallest <= type_.rank <= largest, quantized=maker.chance(0.5)
         )
     if found is not None:
         return found

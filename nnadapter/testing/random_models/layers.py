@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 
 from nnadapter.ir.model import ABSENT
-from nnadapter.ir.operand import DataType, Quantisation, QuantisedType
+from nnadapter.ir.operand import DataType, QuantisedType, Quantization
 from nnadapter.ir.operations.recurrent import FUNCTIONS_PER_DIRECTION, GATES
 from nnadapter.ir.schema import OperationSchema
 from nnadapter.testing.random_models.attributes import Attributes, Chosen, divisors
@@ -169,34 +169,34 @@ def columns_attributes(random: Random, types: Types) -> Chosen:
     }
 
 
-def quantised(maker: Maker, schema: OperationSchema) -> list[int]:
-    """One quantised operand, of 8 bits."""
-    found = maker.at_hand(lambda type_: type_.quantisation is not None, quantised=True)
+def quantized(maker: Maker, schema: OperationSchema) -> list[int]:
+    """One quantized operand, of 8 bits."""
+    found = maker.at_hand(lambda type_: type_.quantization is not None, quantized=True)
     if found is not None and maker.chance(0.7):
         return [found]
-    chosen = quantised_type(maker.random)
+    chosen = quantized_type(maker.random)
     value = contents(maker.random, chosen.dtype, maker.dimensions())
-    return [maker.fresh(value, quantisation=chosen.quantisation)]
+    return [maker.fresh(value, quantization=chosen.quantization)]
 
 
-def quantised_type(random: Random) -> QuantisedType:
-    """A data type of 8 bits, quantised per tensor."""
+def quantized_type(random: Random) -> QuantisedType:
+    """A data type of 8 bits, quantized per tensor."""
     dtype = random.choice((DataType.INT8, DataType.UINT8))
     point = random.choice((0, 3, 128)) if dtype is DataType.UINT8 else random.choice((0, -5, 7))
-    return QuantisedType(dtype, Quantisation(scale=(random.choice((0.05, 0.125, 0.5)),), zero_point=(point,)))
+    return QuantisedType(dtype, Quantization(scale=(random.choice((0.05, 0.125, 0.5)),), zero_point=(point,)))
 
 
 def said_to_be(random: Random, types: Types) -> list[QuantisedType]:
-    """Some quantisation of the same integers."""
+    """Some quantization of the same integers."""
     dtype = first_of(types).dtype
-    return [QuantisedType(dtype, Quantisation(scale=(random.choice((0.05, 0.5)),), zero_point=(0,)))]
+    return [QuantisedType(dtype, Quantization(scale=(random.choice((0.05, 0.5)),), zero_point=(0,)))]
 
 
-def quantised_result(random: Random, types: Types) -> list[QuantisedType]:
-    """Some quantisation to 8 bits."""
-    return [quantised_type(random)]
+def quantized_result(random: Random, types: Types) -> list[QuantisedType]:
+    """Some quantization to 8 bits."""
+    return [quantized_type(random)]
 
 
-def not_quantised(random: Random, types: Types) -> list[QuantisedType]:
+def not_quantized(random: Random, types: Types) -> list[QuantisedType]:
     """What a result is follows from the operation."""
     return []

@@ -17,7 +17,7 @@ import numpy as np
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import ABSENT, Model
-from nnadapter.ir.operand import Array, DataType, Layout, OperandType, Quantisation, QuantisedType
+from nnadapter.ir.operand import Array, DataType, Layout, OperandType, QuantisedType, Quantization
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import AttributeValue, OperationSchema
 from nnadapter.ir.text import to_text
@@ -49,7 +49,7 @@ class Case:
 Sound = Callable[[Sequence[Array | None], Mapping[str, AttributeValue]], bool]
 """Whether ONNX defines the result for these values of the inputs."""
 Proposal = tuple[Sequence[int], dict[str, AttributeValue], Sequence[QuantisedType]]
-"""Inputs, attributes, and quantised types of results."""
+"""Inputs, attributes, and quantized types of results."""
 
 
 class Recipe(Protocol):
@@ -103,10 +103,10 @@ class Maker:
             sizes.append(size if prod(sizes) * size <= MOST_FRESH else 1)
         return tuple(sizes)
 
-    def at_hand(self, fits: Callable[[OperandType], bool], *, quantised: bool = False) -> int | None:
-        """An operand that fits, later ones more often; None if there is none. Quantised ones only where asked for."""
+    def at_hand(self, fits: Callable[[OperandType], bool], *, quantized: bool = False) -> int | None:
+        """An operand that fits, later ones more often; None if there is none. Quantized ones only where asked for."""
         types = {operand: self.type_of(operand) for operand in self.values}
-        found = [each for each, type_ in types.items() if (quantised or not type_.quantisation) and fits(type_)]
+        found = [each for each, type_ in types.items() if (quantized or not type_.quantization) and fits(type_)]
         if not found:
             return None
         return self.random.choice(found[-2:] if self.chance(0.5) else found)
@@ -116,14 +116,14 @@ class Maker:
         value: Array,
         layout: Layout = Layout.NCHW,
         constant: float = 0.5,
-        quantisation: Quantisation | None = None,
+        quantization: Quantization | None = None,
     ) -> int:
         """An operand that holds `value`: a constant with this probability, else an input."""
         name = f"v{len(self.values)}"
         if self.chance(constant):
-            operand = self.builder.add_constant(name, value, quantisation)
+            operand = self.builder.add_constant(name, value, quantization)
         else:
-            type_ = OperandType(DataType(value.dtype.name), value.shape, layout, quantisation)
+            type_ = OperandType(DataType(value.dtype.name), value.shape, layout, quantization)
             operand = self.builder.add_input(name, type_)
             self.inputs.append(operand)
         self.values[operand] = value
@@ -148,9 +148,9 @@ class Maker:
         mark, inputs, known = self.builder.mark(), list(self.inputs), dict(self.values)
         schema = schema_of(type_)
         try:
-            operands, attributes, quantised = recipe.propose(self, schema)
+            operands, attributes, quantized = recipe.propose(self, schema)
             made = self.builder.add_operation(
-                type_, operands, attributes, origins=[f"n{len(self.made)}"], quantised=quantised
+                type_, operands, attributes, origins=[f"n{len(self.made)}"], quantized=quantized
             )
             model = self.builder.finish(())
             given = [None if operand == ABSENT else self.values[operand] for operand in operands]

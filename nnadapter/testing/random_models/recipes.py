@@ -28,15 +28,15 @@ class Recipe:
     """Chooses the inputs."""
     attributes: attributes.Attributes = attributes.none
     """Chooses some attributes."""
-    results: Callable[[Random, Types], Sequence[QuantisedType]] = layers.not_quantised
-    """Chooses how results are quantised, where the model has to say."""
+    results: Callable[[Random, Types], Sequence[QuantisedType]] = layers.not_quantized
+    """Chooses how results are quantized, where the model has to say."""
     sound: Sound = defined.always
     """Whether the result is defined for these values."""
     knows_values: bool = True
     """Whether the oracle has a result for all that is sound; if not, what it cannot compute is left out."""
 
     def propose(self, maker: Maker, schema: OperationSchema) -> Proposal:
-        """Inputs, attributes and quantised results."""
+        """Inputs, attributes and quantized results."""
         chosen = self.operands(maker, schema)
         types = [None if operand == ABSENT else maker.type_of(operand) for operand in chosen]
         known = self.attributes(maker.random, types)
@@ -58,7 +58,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         ),
         "DEFORMABLE_CONV_2D": Recipe(operands=layers.deformable, attributes=layers.deformable_attributes),
         "DEPTH_TO_SPACE": Recipe(operands=operands.deep_image),
-        "DEQUANTIZE": Recipe(operands=layers.quantised),
+        "DEQUANTIZE": Recipe(operands=layers.quantized),
         "DIV": Recipe(sound=defined.division),
         "EXPAND": Recipe(attributes=attributes.expanded),
         "FULLY_CONNECTED": Recipe(operands=operands.fully_connected),
@@ -80,7 +80,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         "MOD": Recipe(sound=defined.division),
         "PAD": Recipe(attributes=attributes.pads),
         "POW": Recipe(sound=defined.power),
-        "QUANTIZE": Recipe(results=layers.quantised_result),
+        "QUANTIZE": Recipe(results=layers.quantized_result),
         "RESHAPE": Recipe(attributes=attributes.shape),
         "RESIZE_LINEAR": _RESIZED,
         "RESIZE_NEAREST": _RESIZED,

@@ -41,7 +41,7 @@ def test_a_graph_that_the_provider_takes():
     x = numbers(4)
     np.testing.assert_allclose(program.create_execution().compute([x])[0], run_whole(model, {"x": x})[0], atol=1e-6)
     assert program.memory_bytes > 0
-    assert program.serialise() is None  # the CPU has no compiled form
+    assert program.serialize() is None  # the CPU has no compiled form
 
 
 def test_one_failed_compilation_costs_only_the_nodes_to_blame():

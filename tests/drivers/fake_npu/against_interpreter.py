@@ -27,8 +27,8 @@ def agrees(
     model, feeds = model_of(type_, arrays, attributes, constants)
     opened = context()
     assert all(opened.supported(model)), opened.supported(model)
-    restored = opened.restore(opened.compile(model).serialise())
-    found = list(restored.create_execution().compute(feeds))
+    deserialized = opened.deserialize(opened.compile(model).serialize())
+    found = list(deserialized.create_execution().compute(feeds))
     for got, want in zip(found, interpret(model, feeds), strict=True):
         assert got.dtype == want.dtype
         wide = np.float64 if got.dtype.kind == "f" else got.dtype

@@ -143,18 +143,18 @@ def test_admitted_models_are_forgotten_with_the_model():
     assert not opened._prepared
 
 
-def test_restored_programs_give_the_same():
+def test_deserialized_programs_give_the_same():
     opened, model, x = context(), small_network(), floats(1, 4, 12, 12, seed=9)
     program = opened.compile(model)
-    blob = program.serialise()
-    restored = opened.restore(blob)
+    blob = program.serialize()
+    deserialized = opened.deserialize(blob)
     for found, expected in zip(
-        restored.create_execution().compute([x]), program.create_execution().compute([x]), strict=True
+        deserialized.create_execution().compute([x]), program.create_execution().compute([x]), strict=True
     ):
         np.testing.assert_array_equal(found, expected)
-    assert restored.serialise() == blob
+    assert deserialized.serialize() == blob
     assert 0 < program.memory_bytes < program.memory.arena_bytes, "the arena is the context's"
-    assert program.memory_bytes < restored.memory_bytes < program.memory_bytes + len(blob)  # weights of its own
+    assert program.memory_bytes < deserialized.memory_bytes < program.memory_bytes + len(blob)  # weights of its own
 
 
 def spoiled(blob):
@@ -169,11 +169,11 @@ def spoiled(blob):
 
 def test_damaged_programs_are_refused():
     opened = context()
-    blob = opened.compile(small_network()).serialise()
+    blob = opened.compile(small_network()).serialize()
     assert sha256(blob[12:16] + blob[48:]).digest() == blob[16:48]
     for name, damaged in spoiled(blob):
         with pytest.raises(IncompatibleProgramError, match="compile the model again"):
-            opened.restore(damaged)
+            opened.deserialize(damaged)
             pytest.fail(name)
 
 

@@ -24,7 +24,7 @@ def test_sums_over_many_positions_keep_their_digits(op):
 
 
 @pytest.mark.parametrize("size", [(640, 640), (409600,)])
-def test_instance_normalisation_of_a_picture_keeps_its_digits(size):
+def test_instance_normalization_of_a_picture_keeps_its_digits(size):
     positions = ", ".join(map(str, size))
     text = f"""{HEAD} g (float[1, 3, {positions}] x) => (float[1, 3, {positions}] y) <float[3] one = {{1, 1, 1}}> {{
         y = InstanceNormalization(x, one, one)

@@ -1,4 +1,4 @@
-"""Matrices, normalisations, reductions, movements and resizes against ONNX Runtime and numpy."""
+"""Matrices, normalizations, reductions, movements and resizes against ONNX Runtime and numpy."""
 
 from __future__ import annotations
 

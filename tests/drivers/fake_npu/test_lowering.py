@@ -19,7 +19,7 @@ def test_spelled_out_operations_are_put_together_before_their_parts_are_folded()
     assert kernels(model) == ["transpose", "pointwise_convolution", "transpose"]
 
 
-def test_a_scale_goes_through_batch_normalisation_into_the_host():
+def test_a_scale_goes_through_batch_normalization_into_the_host():
     program = Program(x=(1, 3, 4, 5))
     statistics = [np.abs(random(seed, 6)) + 1 for seed in range(4)]
     y = program("BATCH_NORMALIZATION", program("CONV_2D", program.x, random(1, 6, 3, 1, 1)), *statistics)

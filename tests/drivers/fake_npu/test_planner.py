@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import nnadapter as nna
 from nnadapter.drivers.fake_npu import memory, planner
-from nnadapter.drivers.fake_npu.buffers import ALIGNMENT, Buffer, neighbours, padded_sizes
+from nnadapter.drivers.fake_npu.buffers import ALIGNMENT, Buffer, neighbors, padded_sizes
 from nnadapter.drivers.fake_npu.by_time import place_by_time
 from nnadapter.drivers.fake_npu.planner import place
 
@@ -90,12 +90,12 @@ def test_placing_by_time_is_right_too(buffers):
 
 @given(lives(20))
 @settings(max_examples=50, deadline=None)
-def test_neighbours_are_those_alive_together(buffers):
+def test_neighbors_are_those_alive_together(buffers):
     expected = [
         {other for other in range(len(buffers)) if other != index and together(buffers[index], buffers[other])}
         for index in range(len(buffers))
     ]
-    assert [set(found) for found in neighbours(buffers)] == expected
+    assert [set(found) for found in neighbors(buffers)] == expected
     assert sum(map(len, expected)) // 2 <= planner._pairs(buffers)
 
 

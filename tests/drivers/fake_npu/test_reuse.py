@@ -24,7 +24,7 @@ from nnadapter.ir.structure import numbers, with_numbers
 from nnadapter.ir.tracing import is_traced
 from nnadapter.offering.atoms import with_atoms
 from nnadapter.offering.conversions import Conversions, converted
-from nnadapter.preparation.prepare import prepare, specialise
+from nnadapter.preparation.prepare import prepare, specialize
 from tests.models import OCR_SHAPES, ocr_model
 
 WEIGHT = freeze(np.random.default_rng(0).random((4, 3, 3, 3), np.float32))
@@ -122,7 +122,7 @@ def test_text_recognition_models(kind: str) -> None:
     conversions, lowerings = Conversions(prepared), Lowerings(half_precision=False)
     for shape in OCR_SHAPES[kind]:
         filled = lowerings.prepare(conversions.of({"x": shape})[1].model)
-        alone = specialise(prepared, {"x": shape})
+        alone = specialize(prepared, {"x": shape})
         plain = plainly(with_atoms(alone, converted(alone))[1].model)
         same(filled.graph, plain.graph)
         assert filled.runs_as == plain.runs_as
@@ -136,7 +136,7 @@ def cases() -> Iterator[tuple[str, Model]]:
             for value in case.model.graph.input
         }
         with suppress(NNAdapterError):
-            model = converted(specialise(prepare(case.model), shapes)).model
+            model = converted(specialize(prepare(case.model), shapes)).model
             if model.operations and all(judge(model, operation, ()) for operation in model.operations):
                 yield case.name, model
 

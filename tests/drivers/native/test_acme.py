@@ -212,9 +212,9 @@ def test_streams_do_work_in_order_and_wait_for_events(device):
             second.wait(event)
             there.copy_from(here, stream=second)
             there.copy_out(found, stream=second)
-            second.synchronise()
+            second.synchronize()
             np.testing.assert_array_equal(found, array + value)
-        device.synchronise()
+        device.synchronize()
     for each in (first, second, event, first):
         each.close()
 
@@ -222,7 +222,7 @@ def test_streams_do_work_in_order_and_wait_for_events(device):
 def test_a_wait_for_what_was_never_recorded_is_none(device):
     stream, event = device.create_stream(), device.create_event()
     stream.wait(event)
-    stream.synchronise()
+    stream.synchronize()
     stream.close()
     event.close()
 

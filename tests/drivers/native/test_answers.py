@@ -139,31 +139,31 @@ def test_profile_and_options_are_read(device):
 
 def test_groups_that_are_absent_are_said(device):
     assert not device.has_memory and not device.has_streams and device.memory_statistics() is None
-    for use in (lambda: device.allocate(1), device.create_stream, device.synchronise):
+    for use in (lambda: device.allocate(1), device.create_stream, device.synchronize):
         with pytest.raises(DriverError, match="has no functions for (memory|streams); they are optional"):
             use()
 
 
 @pytest.mark.parametrize("dtype", [DataType.FLOAT32, DataType.INT4])
-def test_serialised_and_restored(device, dtype):
+def test_serialized_and_deserialized(device, dtype):
     array = np.arange(6).reshape(2, 3).astype(dtype.array_type)
-    blob = context_of(device).compile(assigning(dtype)).serialise()
-    (result,) = context_of(device).restore(blob).create_execution().compute([array])
+    blob = context_of(device).compile(assigning(dtype)).serialize()
+    (result,) = context_of(device).deserialize(blob).create_execution().compute([array])
     np.testing.assert_array_equal(result, array)
 
 
 def test_tampered_programs_are_refused(device):
-    blob = context_of(device).compile(assigning()).serialise()
+    blob = context_of(device).compile(assigning()).serialize()
     for position in range(0, len(blob), 3):
         damaged = blob[:position] + bytes([blob[position] ^ 1]) + blob[position + 1 :]
         with pytest.raises(IncompatibleProgramError):
-            context_of(device).restore(damaged)
+            context_of(device).deserialize(damaged)
     for cut in (b"", blob[:-1], blob[:40]):
         with pytest.raises(IncompatibleProgramError):
-            context_of(device).restore(cut)
+            context_of(device).deserialize(cut)
 
 
 def test_programs_of_other_drivers_are_refused(library, device):
-    blob = NativeDriver("other_c", library).open("").create_context({"fault": ""}).compile(assigning()).serialise()
+    blob = NativeDriver("other_c", library).open("").create_context({"fault": ""}).compile(assigning()).serialize()
     with pytest.raises(IncompatibleProgramError, match="compiled by 'other_c', expected 'trial_c'"):
-        context_of(device).restore(blob)
+        context_of(device).deserialize(blob)

@@ -21,7 +21,7 @@ BAD = {
     "lacking": (["-DLACKING"], r"lacks the required functions supported, destroy_program; its vendor"),
     "small": (["-DTABLE_SIZE=offsetof(NNAdapterDriver, compute)"], r"lacks the required functions compute"),
     "nosize": (["-DTABLE_SIZE=0"], r"says it has 0 bytes, expected its sizeof"),
-    "half": (["-DHALF_GROUP"], r"has the group 'serialisation' without restore"),
+    "half": (["-DHALF_GROUP"], r"has the group 'serialization' without deserialize"),
     "threading": (["-DODD_THREADING"], r"threading is 12, expected one of 1, 2, 3"),
     "nulloption": (["-DNULL_OPTION"], r"2 options were announced and 1 are null"),
 }

@@ -126,4 +126,4 @@ def test_none_is_compiled(trial, flags, fault, binds):
     assert (bound is not None) == binds
     execution = (bound or context.compile(model)).create_execution()
     assert execution.compute([np.ones((2, 3), np.float32)])[0].all()
-    assert program.serialise() is not None, "what stands before the missing function is there"
+    assert program.serialize() is not None, "what stands before the missing function is there"

@@ -10,7 +10,7 @@ import pytest
 from nnadapter.drivers.native.codes import DATA_TYPES, Kind
 from nnadapter.drivers.native.models import aligned, build
 from nnadapter.drivers.native.structures import CLASSES, Holder, read_pointers
-from nnadapter.ir import ABSENT, DataType, ModelBuilder, OperandType, Quantisation
+from nnadapter.ir import ABSENT, DataType, ModelBuilder, OperandType, Quantization
 
 
 def at(name, address):
@@ -101,13 +101,13 @@ def test_constants_of_every_type(dtype, dimensions):
 
 
 @pytest.mark.parametrize("axis", [None, 0])
-def test_quantisation(axis):
+def test_quantization(axis):
     builder = ModelBuilder()
     count = 1 if axis is None else 2
-    quantisation = Quantisation(scale=(0.5,) * count, zero_point=(3,) * count, axis=axis)
-    constant = builder.add_constant("c", np.zeros((2, 2), np.int8), quantisation)
+    quantization = Quantization(scale=(0.5,) * count, zero_point=(3,) * count, axis=axis)
+    constant = builder.add_constant("c", np.zeros((2, 2), np.int8), quantization)
     holder, found = built(builder.finish(builder.add_operation("DEQUANTIZE", (constant,))))
-    theirs = at("Quantisation", operands_of(found)[constant].quantisation)
+    theirs = at("Quantization", operands_of(found)[constant].quantization)
     assert theirs.axis == (-1 if axis is None else axis)
     assert numbers(ctypes.c_double, theirs.scales, theirs.count) == [0.5] * count
     assert numbers(ctypes.c_int64, theirs.zero_points, theirs.count) == [3] * count

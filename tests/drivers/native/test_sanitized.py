@@ -1,4 +1,4 @@
-"""The example driver in a process in which the address and undefined-behaviour sanitizers look on."""
+"""The example driver in a process in which the address and undefined-behavior sanitizers look on."""
 
 from __future__ import annotations
 

@@ -135,13 +135,13 @@ static NNAdapterStatus list_devices(const NNAdapterDeviceInfo *const **devices, 
 }
 #endif
 
-static NNAdapterStatus serialise(NNAdapterProgram *program, const NNAdapterWriter *writer, NNAdapterError *error) {
+static NNAdapterStatus serialize(NNAdapterProgram *program, const NNAdapterWriter *writer, NNAdapterError *error) {
     (void)error;
     NNAdapterStatus status = writer->write(writer->user, "trial", 5);
     return status ? status : writer->write(writer->user, &program->bytes, sizeof program->bytes);
 }
 
-static NNAdapterStatus restore(NNAdapterContext *context, const NNAdapterRestoreRequest *request,
+static NNAdapterStatus deserialize(NNAdapterContext *context, const NNAdapterDeserializeRequest *request,
                                NNAdapterProgram **program, NNAdapterError *error) {
     if (request->bytes != 5 + sizeof(uint64_t) || memcmp(request->data, "trial", 5)) {
         strcpy(error->message, "that is no program of mine; compile it again");
@@ -153,10 +153,10 @@ static NNAdapterStatus restore(NNAdapterContext *context, const NNAdapterRestore
     return NNADAPTER_OK;
 }
 
-static const NNAdapterSerialisationFunctions serialisation = {
-    HEAD(NNAdapterSerialisationFunctions), .serialise = serialise,
+static const NNAdapterSerializationFunctions serialization = {
+    HEAD(NNAdapterSerializationFunctions), .serialize = serialize,
 #ifndef HALF_GROUP
-    .restore = restore,
+    .deserialize = deserialize,
 #endif
 };
 
@@ -169,7 +169,7 @@ static const NNAdapterDriver driver = {
 #endif
     .compile = compile, .create_execution = create_execution,
     .destroy_execution = destroy_execution, .compute = compute, .describe_device = describe_device,
-    .serialisation = &serialisation,
+    .serialization = &serialization,
     .bind = bind,
 #ifdef LISTS
     .list_devices = list_devices,
@@ -180,7 +180,7 @@ static const NNAdapterDriver driver = {
 void *const unused[] = {(void *)supported, (void *)destroy_program};
 #endif
 #ifdef HALF_GROUP
-void *const unused[] = {(void *)restore};
+void *const unused[] = {(void *)deserialize};
 #endif
 #ifdef NO_SYMBOL
 const NNAdapterDriver *another_symbol(void);

@@ -197,45 +197,45 @@ def test_a_node_that_the_query_takes_and_the_compiler_does_not_is_named():
     assert caught.value.refused[1].reason is Reason.COMPILE_FAILED
 
 
-def test_programs_are_kept_and_restored():
+def test_programs_are_kept_and_deserialized():
     model = model_of(SMALL)
-    blob = context().compile(model).serialise()
-    execution = context().restore(blob).create_execution()
+    blob = context().compile(model).serialize()
+    execution = context().deserialize(blob).create_execution()
     for mine, theirs in zip(execution.compute([fixed(X)]), run_whole(model, {"x": X}), strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
 
 def test_damaged_programs_are_refused():
-    blob = context().compile(model_of(SMALL)).serialise()
+    blob = context().compile(model_of(SMALL)).serialize()
     for position in range(0, len(blob), max(1, len(blob) // 40)):
         tampered = blob[:position] + bytes([blob[position] ^ 1]) + blob[position + 1 :]
         with pytest.raises(IncompatibleProgramError, match="compile the model again"):
-            context().restore(tampered)
+            context().deserialize(tampered)
     for cut in (0, 10, len(blob) // 2):
         with pytest.raises(IncompatibleProgramError):
-            context().restore(blob[:cut])
+            context().deserialize(blob[:cut])
 
 
 def test_programs_of_another_engine_or_other_options_are_refused(monkeypatch):
-    blob = context().compile(model_of(SMALL)).serialise()
+    blob = context().compile(model_of(SMALL)).serialize()
     with pytest.raises(IncompatibleProgramError, match="properties"):
-        context(threads=1).restore(blob)
+        context(threads=1).deserialize(blob)
     monkeypatch.setattr("nnadapter.drivers.openvino.context.version", lambda: "1.0")
     with pytest.raises(IncompatibleProgramError, match="engine"):
-        context().restore(blob)
+        context().deserialize(blob)
 
 
 def test_contents_that_only_look_right_are_refused():
     from nnadapter.drivers.openvino.program import _ENVELOPE
 
-    header, contents = _ENVELOPE.open(context().compile(model_of(SMALL)).serialise())
+    header, contents = _ENVELOPE.open(context().compile(model_of(SMALL)).serialize())
     for forged in (
         _ENVELOPE.close(header, [b"nothing"]),
         _ENVELOPE.close(b"{}", [contents]),
         _ENVELOPE.close(b"[", []),
     ):
         with pytest.raises(IncompatibleProgramError):
-            context().restore(forged)
+            context().deserialize(forged)
 
 
 def test_a_model_that_is_too_large_to_be_written(monkeypatch):

@@ -36,7 +36,7 @@ def test_what_qnn_does_not_take_runs_on_the_cpu():
         np.testing.assert_allclose(found, wanted, atol=5e-3)
 
 
-def quantised_convolution():
+def quantized_convolution():
     weights = np.random.default_rng(3).integers(-60, 60, (8, 3, 3, 3)).astype(np.int8)
     arrays = {"s": np.float32(0.02), "z": np.uint8(128), "ws": np.float32(0.01), "wz": np.int8(0), "w": weights,
               "os": np.float32(0.05), "oz": np.uint8(128)}  # fmt: skip
@@ -54,8 +54,8 @@ def quantised_convolution():
     return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
 
 
-def test_a_quantised_convolution_is_whole_on_the_npu():
-    model = quantised_convolution()
+def test_a_quantized_convolution_is_whole_on_the_npu():
+    model = quantized_convolution()
     with nna.InferenceSession(model, devices="qnn") as session:
         (found,) = session.run(None, {"x": X})
         assert [step.device for step in session.provenance.steps] == ["qnn"]

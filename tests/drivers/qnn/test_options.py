@@ -25,7 +25,7 @@ def own(*, emulated=True, **given):
         ({"backend": "gpu", "soc_model": 60}, True, {}),
         ({"htp_arch": "75"}, False, {"htp_arch": "75"}),
         (
-            {"performance_mode": "burst", "finalisation": "3", "vtcm_mb": 4},
+            {"performance_mode": "burst", "finalization": "3", "vtcm_mb": 4},
             False,
             {"htp_performance_mode": "burst", "htp_graph_finalization_optimization_mode": "3", "vtcm_mb": "4"},
         ),

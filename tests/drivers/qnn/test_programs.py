@@ -1,4 +1,4 @@
-"""Compiled programs as bytes: restored where they fit, refused where they do not."""
+"""Compiled programs as bytes: deserialized where they fit, refused where they do not."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def program(qnn):
 
 @pytest.fixture(scope="module")
 def blob(program):
-    return program.serialise()
+    return program.serialize()
 
 
 def test_another_context_computes_the_same_from_the_bytes(program, blob):
-    restored = context().restore(blob)
-    results = [each.create_execution().compute([X])[0] for each in (program, restored)]
+    deserialized = context().deserialize(blob)
+    results = [each.create_execution().compute([X])[0] for each in (program, deserialized)]
     np.testing.assert_array_equal(*results)
     np.testing.assert_allclose(results[0], np.sin(X) + X, atol=5e-3)
 
@@ -45,13 +45,13 @@ def test_a_changed_byte_is_found(qnn, blob, position):
     tampered = bytearray(blob)
     tampered[position] ^= 0xFF
     with pytest.raises(IncompatibleProgramError):
-        qnn.restore(bytes(tampered))
+        qnn.deserialize(bytes(tampered))
 
 
 @pytest.mark.parametrize("length", [0, 7, 100, -1])
 def test_truncated_bytes_are_refused(qnn, blob, length):
     with pytest.raises(IncompatibleProgramError):
-        qnn.restore(blob[:length])
+        qnn.deserialize(blob[:length])
 
 
 def sealed(blob, header=None, contents=None):
@@ -96,9 +96,9 @@ def damaged_context(contents):
 )
 def test_what_does_not_fit_is_refused_in_words(qnn, blob, changes, words):
     with pytest.raises(IncompatibleProgramError, match=words):
-        qnn.restore(sealed(blob, **changes))
+        qnn.deserialize(sealed(blob, **changes))
 
 
 def test_other_options_want_another_program(blob):
     with pytest.raises(IncompatibleProgramError, match="compiled with options"):
-        context(soc_model=60).restore(blob)
+        context(soc_model=60).deserialize(blob)

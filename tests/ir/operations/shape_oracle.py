@@ -35,7 +35,7 @@ def flops(type_: str, inputs: list[OperandType | None], **attributes: object) ->
 def onnx_dimensions(
     op_type: str, inputs: list[Shape | np.ndarray], outputs: int = 1, opset: int = 22, **attributes: object
 ) -> list[Shape]:
-    """Shapes of the outputs; an input is a shape, of float32, or an array, given as an initialiser."""
+    """Shapes of the outputs; an input is a shape, of float32, or an array, given as an initializer."""
     names = [f"x{index}" for index in range(len(inputs))]
     made = [f"y{index}" for index in range(outputs)]
     node = helper.make_node(op_type, names, made, **attributes)

@@ -145,6 +145,6 @@ def test_pooling_flops_count_window_elements():
     assert flops("MAX_POOL_2D", [operand(1, 2, 4, 4)], kernel_shape=(2, 2), strides=(2, 2)) == 2 * 4 * 4
 
 
-def test_normalisation_flops():
+def test_normalization_flops():
     assert flops("BATCH_NORMALIZATION", [operand(1, 4, 2, 2), *[operand(4)] * 4]) == 2 * 16
     assert flops("LOCAL_RESPONSE_NORMALIZATION", [operand(1, 4, 2, 2)], size=5) == 10 * 16

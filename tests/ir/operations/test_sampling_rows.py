@@ -59,7 +59,7 @@ def test_ill_formed_regions_are_refused(regions, numbers, attributes, message):
         _regions(_IMAGE, regions, numbers, output_shape=(1, 1), **attributes)
 
 
-def test_flops_count_neighbours():
+def test_flops_count_neighbors():
     inputs = [operand(*_IMAGE), operand(2, 3, 5, 2)]
     assert [flops("GRID_SAMPLE", inputs, mode=mode) for mode in ("nearest", "linear", "cubic")] == [240, 960, 3840]
     volume = [operand(1, 1, 2, 2, 2), operand(1, 1, 1, 1, 3)]

@@ -41,7 +41,7 @@ def test_fully_connected_keeps_leading_axes():
 @given(st.data(), array_shapes(max_dims=3, max_side=5))
 def test_slice_agrees_with_numpy(data, shape):
     bounds = data.draw(st.tuples(*[st.slices(size) for size in shape]))
-    rows = [_normalised(bound, size) for bound, size in zip(bounds, shape, strict=True)]
+    rows = [_normalized(bound, size) for bound, size in zip(bounds, shape, strict=True)]
     starts, ends, steps = zip(*rows, strict=True)
     axes = tuple(range(len(shape)))
     result = dimensions("SLICE", [shape], starts=starts, ends=ends, steps=steps, axes=axes)
@@ -49,7 +49,7 @@ def test_slice_agrees_with_numpy(data, shape):
     assert result == [array[bounds].shape] == [array[tuple(map(slice, starts, ends, steps))].shape]
 
 
-def _normalised(bound: slice, size: int) -> tuple[int, int, int]:
+def _normalized(bound: slice, size: int) -> tuple[int, int, int]:
     start, end, step = bound.indices(size)
     return max(start, 0), end if end >= 0 else -(size + 1), step
 
@@ -124,7 +124,7 @@ def test_softmax_keeps_dimensions(op_type: str, type_: str):
     assert dimensions(type_, [(2, 3)], axis=1) == onnx_dimensions(op_type, [(2, 3)], axis=1) == [(2, 3)]
 
 
-def test_layer_normalisation_spreads_scale_over_the_normalised_axes():
+def test_layer_normalization_spreads_scale_over_the_normalized_axes():
     assert dimensions("LAYER_NORMALIZATION", [(2, 3, 4), (3, 4), (4,)], axis=1) == [(2, 3, 4)]
 
 

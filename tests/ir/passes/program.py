@@ -102,7 +102,7 @@ def verify(model):
     made = {operand for operation in model.operations for operand in operation.outputs}
     for index, operand in enumerate(model.operands):
         if operand.value is not None:
-            new[index] = builder.add_constant(operand.name, operand.value, operand.type.quantisation)
+            new[index] = builder.add_constant(operand.name, operand.value, operand.type.quantization)
         elif index not in made:
             new[index] = builder.add_input(operand.name, operand.type)
     for operation in model.operations:
@@ -112,7 +112,7 @@ def verify(model):
             [new[index] for index in operation.inputs],
             operation.attributes,
             outputs=names,
-            quantised=[model.operands[index].type.quantised for index in operation.outputs],
+            quantized=[model.operands[index].type.quantized for index in operation.outputs],
         )
         for index, result in zip(operation.outputs, results, strict=True):
             assert builder.type_of(result) == model.operands[index].type, (operation.type, model.operands[index])

@@ -7,7 +7,7 @@ import pytest
 
 from nnadapter.converters.convert import convert_graph
 from nnadapter.ir.passes import PASSES, run_passes
-from nnadapter.preparation.prepare import prepare, specialise
+from nnadapter.preparation.prepare import prepare, specialize
 from nnadapter.testing.interpreter.interpret import interpret
 from tests.ir.passes.program import border, origins, types, verify
 
@@ -16,7 +16,7 @@ SHAPES = {"cls": (1, 3, 48, 192), "det": (1, 3, 96, 128), "rec": (1, 3, 48, 160)
 
 def converted(path, shape):
     prepared = prepare(onnx.load(path))
-    special = specialise(prepared, {prepared.graph.inputs[0]: shape})
+    special = specialize(prepared, {prepared.graph.inputs[0]: shape})
     return convert_graph(special.nodes, special.graph.values, special.constants, special.graph.outputs).model
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.operand import DataType, OperandType, Quantisation, freeze
+from nnadapter.ir.operand import DataType, OperandType, Quantization, freeze
 from nnadapter.ir.passes import PASSES
 from nnadapter.ir.structure import numbers, with_numbers
 from nnadapter.ir.tracing import Trace
@@ -99,9 +99,9 @@ def test_what_changes_something_stays(type_):
     assert IDENTITIES(model) is model
 
 
-def test_a_quantised_one_is_another_number():
-    builder, scale = ModelBuilder(), Quantisation(scale=(0.5,), zero_point=(0,))
-    x = builder.add_input("x", OperandType(DataType.INT8, (2,), quantisation=scale))
+def test_a_quantized_one_is_another_number():
+    builder, scale = ModelBuilder(), Quantization(scale=(0.5,), zero_point=(0,))
+    x = builder.add_input("x", OperandType(DataType.INT8, (2,), quantization=scale))
     one = builder.add_constant("one", np.ones((), np.int8), scale)
     model = builder.finish(builder.add_operation("MUL", (x, one)))
     assert IDENTITIES(model) is model

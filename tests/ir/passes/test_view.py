@@ -12,7 +12,7 @@ def seen(view, array):
 
 
 @st.composite
-def factorisations(draw, size):
+def factorizations(draw, size):
     factors = []
     while size > 1 and len(factors) < 5:
         divisors = [each for each in range(2, size + 1) if size % each == 0]
@@ -24,13 +24,13 @@ def factorisations(draw, size):
 
 @given(st.data(), st.sampled_from([1, 4, 6, 12, 24]))
 def test_a_view_shows_what_numpy_does(data, size):
-    shape = data.draw(factorisations(size))
+    shape = data.draw(factorizations(size))
     array = np.arange(size).reshape(shape)
     view, expected = View(0, shape, tuple(range(len(shape)))), array
     for _ in range(data.draw(st.integers(1, 4))):
         perm = tuple(data.draw(st.permutations(range(expected.ndim))))
         view, expected = view.transposed(perm), expected.transpose(perm)
-        dimensions = data.draw(factorisations(size))
+        dimensions = data.draw(factorizations(size))
         reshaped = view.reshaped(dimensions)
         if reshaped is not None:
             view, expected = reshaped, expected.reshape(dimensions)

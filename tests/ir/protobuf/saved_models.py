@@ -8,7 +8,7 @@ import numpy as np
 
 from nnadapter.ir import DataType, ModelBuilder, OperandType, to_text
 from nnadapter.ir.protobuf.messages import new
-from nnadapter.ir.protobuf.serialised import to_bytes
+from nnadapter.ir.protobuf.serialized import to_bytes
 
 FLOAT = DataType.FLOAT32
 
@@ -29,10 +29,10 @@ def network():
     return builder.finish([y, x, y])
 
 
-def only(type_, value=None, quantisation=None):
+def only(type_, value=None, quantization=None):
     """A model of one operand, an input or a constant."""
     builder = ModelBuilder()
-    operand = builder.add_input("only", type_) if value is None else builder.add_constant("only", value, quantisation)
+    operand = builder.add_input("only", type_) if value is None else builder.add_constant("only", value, quantization)
     return builder.finish([operand])
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nnadapter.errors import InvalidModelError, ModelFileError
-from nnadapter.ir import DataType, OperandType, Quantisation
+from nnadapter.ir import DataType, OperandType, Quantization
 from nnadapter.ir.protobuf import from_bytes, load, save, to_bytes
 from tests.ir.protobuf.saved_models import FLOAT, changed, network, only, opened, sealed
 
@@ -122,7 +122,7 @@ _MODELS = {
         "'filter' is constant and has no contents",
     ),
     "name": (lambda message: setattr(message.operands[0], "name", "bias"), "called 'bias' like operand"),
-    "quantised": (lambda message: message.operands[0].quantisation.scale.append(1.0), "quantised, expected an integer"),
+    "quantized": (lambda message: message.operands[0].quantization.scale.append(1.0), "quantized, expected an integer"),
     "operation": (
         lambda message: setattr(message.operations[0], "type", "CONV2D"),
         "unknown operation 'CONV2D'; did you",
@@ -164,7 +164,7 @@ def test_models_that_contradict_themselves(case):
 
 
 @pytest.mark.parametrize(
-    "quantisation",
+    "quantization",
     [
         ((1.0,), (0, 0), None),
         ((1.0, 1.0), (0,), None),
@@ -173,18 +173,18 @@ def test_models_that_contradict_themselves(case):
         ((1.0,), (0,), 9),
     ],
 )
-def test_wrong_quantisation(quantisation):
-    scale, zero_point, axis = quantisation
-    type_ = OperandType(DataType.INT8, (2,), quantisation=Quantisation(scale=(1.0,), zero_point=(0,)))
+def test_wrong_quantization(quantization):
+    scale, zero_point, axis = quantization
+    type_ = OperandType(DataType.INT8, (2,), quantization=Quantization(scale=(1.0,), zero_point=(0,)))
 
     def change(message):
-        message.operands[0].quantisation.scale[:] = scale
-        message.operands[0].quantisation.zero_point[:] = zero_point
+        message.operands[0].quantization.scale[:] = scale
+        message.operands[0].quantization.zero_point[:] = zero_point
         if axis is not None:
-            message.operands[0].quantisation.axis = axis
+            message.operands[0].quantization.axis = axis
 
     contents, files = changed(only(type_), change)
-    with pytest.raises(InvalidModelError, match="quantised|scales|scale|zero point"):
+    with pytest.raises(InvalidModelError, match="quantized|scales|scale|zero point"):
         from_bytes(contents, files)
 
 

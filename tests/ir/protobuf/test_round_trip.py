@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.ir import ABSENT, SCHEMAS, DataType, Kind, Layout, ModelBuilder, OperandType, Operation, Quantisation
+from nnadapter.ir import ABSENT, SCHEMAS, DataType, Kind, Layout, ModelBuilder, OperandType, Operation, Quantization
 from nnadapter.ir.protobuf import from_bytes, load, save, to_bytes
 from nnadapter.ir.protobuf.messages import new
-from nnadapter.ir.protobuf.serialised import _read_operation, _write_operation
+from nnadapter.ir.protobuf.serialized import _read_operation, _write_operation
 from tests.converters import test_onnx_suite as suite
 from tests.ir.protobuf.saved_models import FLOAT, assert_same, network, only
 
@@ -98,16 +98,16 @@ def test_numbers_that_are_not_finite_keep_every_bit():
 
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize(
-    "quantisation",
+    "quantization",
     [
         None,
-        Quantisation(scale=(0.1,), zero_point=(-128,)),
-        Quantisation(scale=(0.1, 1e-30, 3e38), zero_point=(0, 127, -1), axis=0),
-        Quantisation(scale=(0.5, 0.25), zero_point=(0, 0), axis=1),
+        Quantization(scale=(0.1,), zero_point=(-128,)),
+        Quantization(scale=(0.1, 1e-30, 3e38), zero_point=(0, 127, -1), axis=0),
+        Quantization(scale=(0.5, 0.25), zero_point=(0, 0), axis=1),
     ],
 )
-def test_layouts_and_quantisation(layout, quantisation):
-    model = only(OperandType(DataType.INT8, (3, 2, 4, 5), layout, quantisation))
+def test_layouts_and_quantization(layout, quantization):
+    model = only(OperandType(DataType.INT8, (3, 2, 4, 5), layout, quantization))
     read = again(model)
     assert_same(model, read)
     assert read.operands[0].type == model.operands[0].type

@@ -185,7 +185,7 @@ static NNAdapterStatus run(NNAdapterExecution *execution, const NNAdapterCompute
 typedef struct computation {
     acme_task task;
     NNAdapterExecution *execution;
-    const NNAdapterComputeRequest *request; /* it lives until the stream was synchronised */
+    const NNAdapterComputeRequest *request; /* it lives until the stream was synchronized */
     double began;
 } computation;
 

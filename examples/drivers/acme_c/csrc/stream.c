@@ -15,7 +15,7 @@ struct NNAdapterStream {
     acme_task *first, *last;
     uint64_t pending; /* tasks that are not done */
     bool ending;
-    NNAdapterStatus failure; /* the first one since the last synchronisation */
+    NNAdapterStatus failure; /* the first one since the last synchronization */
     char message[MESSAGE_BYTES];
 };
 
@@ -103,7 +103,7 @@ static void destroy_stream(NNAdapterStream *stream) {
     free(stream);
 }
 
-static NNAdapterStatus synchronise_stream(NNAdapterStream *stream, NNAdapterError *error) {
+static NNAdapterStatus synchronize_stream(NNAdapterStream *stream, NNAdapterError *error) {
     pthread_mutex_lock(&stream->lock);
     while (stream->pending) pthread_cond_wait(&stream->changed, &stream->lock);
     NNAdapterStatus status = stream->failure;
@@ -113,11 +113,11 @@ static NNAdapterStatus synchronise_stream(NNAdapterStream *stream, NNAdapterErro
     return status;
 }
 
-static NNAdapterStatus synchronise_device(NNAdapterDevice *device, NNAdapterError *error) {
+static NNAdapterStatus synchronize_device(NNAdapterDevice *device, NNAdapterError *error) {
     NNAdapterStatus status = NNADAPTER_OK;
     pthread_mutex_lock(&device->lock);
     for (NNAdapterStream *stream = device->streams; stream; stream = stream->next) {
-        NNAdapterStatus each = synchronise_stream(stream, error);
+        NNAdapterStatus each = synchronize_stream(stream, error);
         if (!status) status = each;
     }
     pthread_mutex_unlock(&device->lock);
@@ -192,6 +192,6 @@ const NNAdapterStreamFunctions acme_stream_functions = {
     .destroy_event = destroy_event,
     .record_event = record_event,
     .wait_event = wait_event,
-    .synchronise_stream = synchronise_stream,
-    .synchronise_device = synchronise_device,
+    .synchronize_stream = synchronize_stream,
+    .synchronize_device = synchronize_device,
 };

@@ -22,7 +22,7 @@ static bool knows_attributes(const acme_operation *known, const NNAdapterOperati
 static bool takes_operand(const acme_operation *known, const NNAdapterOperation *operation,
                           const NNAdapterOperand *operand, NNAdapterVerdict *verdict) {
     const char *type = operation->type;
-    if (operand->data_type != NNADAPTER_FLOAT32 || operand->quantisation) {
+    if (operand->data_type != NNADAPTER_FLOAT32 || operand->quantization) {
         acme_refuse(verdict, NNADAPTER_UNSUPPORTED_DTYPE,
                     "%s got another type than float32 for %.128s, accepted: float32", type, operand->name);
         return false;

@@ -30,7 +30,7 @@ CAPABILITY = Capability(
     form=ModelForm.IR,
     threading=Threading.REENTRANT,
     operations=tuple(OperationSupport(type=name, dtypes=FLOAT32, ranks=SCHEMAS[name].ranks) for name in KERNELS),
-    limits="float32, images as NCHW, nothing quantised",
+    limits="float32, images as NCHW, nothing quantized",
 )
 
 
@@ -74,7 +74,7 @@ class AcmeContext(Context):
             return Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, f"{operation.type} with an activation, accepted: none")
         touched = (model.operands[index] for index in (*operation.inputs, *operation.outputs) if index != ABSENT)
         for name, type_ in ((operand.name, operand.type) for operand in touched):
-            if type_.dtype is not DataType.FLOAT32 or type_.quantisation is not None or type_.layout is Layout.NHWC:
+            if type_.dtype is not DataType.FLOAT32 or type_.quantization is not None or type_.layout is Layout.NHWC:
                 return Unsupported(Reason.UNSUPPORTED_DTYPE, f"{name!r} is {type_}, accepted: float32, as NCHW")
         return SUPPORTED
 

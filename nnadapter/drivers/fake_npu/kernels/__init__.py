@@ -17,10 +17,10 @@ from nnadapter.drivers.fake_npu.kernels.linear_algebra import LINEAR_ALGEBRA_KER
 from nnadapter.drivers.fake_npu.kernels.losses import LOSS_KERNELS
 from nnadapter.drivers.fake_npu.kernels.matrix import MATRIX_KERNELS
 from nnadapter.drivers.fake_npu.kernels.movement import MOVEMENT_KERNELS
-from nnadapter.drivers.fake_npu.kernels.normalisation import NORMALISATION_KERNELS
+from nnadapter.drivers.fake_npu.kernels.normalization import NORMALIZATION_KERNELS
 from nnadapter.drivers.fake_npu.kernels.norms import NORM_KERNELS
 from nnadapter.drivers.fake_npu.kernels.pooling import POOLING_KERNELS
-from nnadapter.drivers.fake_npu.kernels.quantised_elements import QUANTISED_ELEMENT_KERNELS
+from nnadapter.drivers.fake_npu.kernels.quantized_elements import QUANTIZED_ELEMENT_KERNELS
 from nnadapter.drivers.fake_npu.kernels.recurrent import RECURRENT_KERNELS
 from nnadapter.drivers.fake_npu.kernels.reduction import REDUCTION_KERNELS
 from nnadapter.drivers.fake_npu.kernels.regions import REGION_KERNELS
@@ -47,11 +47,11 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         **LOSS_KERNELS,
         **MATRIX_KERNELS,
         **MOVEMENT_KERNELS,
-        **NORMALISATION_KERNELS,
+        **NORMALIZATION_KERNELS,
         **NORM_KERNELS,
         **POOLING_KERNELS,
         **RECURRENT_KERNELS,
-        **QUANTISED_ELEMENT_KERNELS,
+        **QUANTIZED_ELEMENT_KERNELS,
         **REDUCTION_KERNELS,
         **REGION_KERNELS,
         **RESIZE_KERNELS,

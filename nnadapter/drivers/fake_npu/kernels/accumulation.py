@@ -46,7 +46,7 @@ def _hardmax_scratch(
 def _bind_hardmax(call: Call) -> Run:
     """1 where an element's position is that of the first of the largest, 0 elsewhere.
 
-    What is not a number is the largest. What ONNX Runtime makes of it depends on how it vectorises.
+    What is not a number is the largest. What ONNX Runtime makes of it depends on how it vectorizes.
     """
     (x,), (out,), (largest,), axis = call.inputs, call.outputs, call.scratch, call.parameters["axis"]
     positions = np.arange(x.shape[axis]).reshape([-1 if place == axis else 1 for place in range(x.ndim)])

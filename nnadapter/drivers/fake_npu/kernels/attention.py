@@ -191,7 +191,7 @@ def _softmax_or_zeros(scores: Array, edge: Array) -> None:
 
 
 def _bind_rotary(call: Call) -> Run:
-    """Turns pairs of features: halves of the front part, or neighbours; the rest stays as it is."""
+    """Turns pairs of features: halves of the front part, or neighbors; the rest stays as it is."""
     (x, cosine, sine), (out,), (left, right) = call.inputs, call.outputs, call.scratch
     pairs = cosine.shape[-1]
     cosine, sine = cosine[:, None], sine[:, None]

@@ -1,6 +1,6 @@
-"""Reading an image between its pixels: which neighbours each place has, and what they weigh.
+"""Reading an image between its pixels: which neighbors each place has, and what they weigh.
 
-A place is a coordinate in pixels along one axis. Neighbours are found axis by axis, and what they weigh is multiplied.
+A place is a coordinate in pixels along one axis. Neighbors are found axis by axis, and what they weigh is multiplied.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ import numpy as np
 
 from nnadapter.ir.operand import Array
 
-Neighbours = list[tuple[Array, Array]]
-"""Along one axis: for each of some neighbours, its index and its weight at every place."""
+Neighbors = list[tuple[Array, Array]]
+"""Along one axis: for each of some neighbors, its index and its weight at every place."""
 _CUBIC_ALPHA = np.float32(-0.75)
 
 
-def _nearest(place: Array) -> Neighbours:
+def _nearest(place: Array) -> Neighbors:
     return [(place, np.ones_like(place))]
 
 
-def _linear(place: Array) -> Neighbours:
+def _linear(place: Array) -> Neighbors:
     below = np.floor(place)
     rest = place - below
     return [(below, 1 - rest), (below + 1, rest)]
 
 
-def _cubic(place: Array) -> Neighbours:
+def _cubic(place: Array) -> Neighbors:
     """Source: Keys, 1981, doi 10.1109/TASSP.1981.1163711, with the parameter -0.75."""
     below = np.floor(place)
     rest = place - below
@@ -42,26 +42,26 @@ def _cubic(place: Array) -> Neighbours:
 
 
 def _near(distance: Array) -> Array:
-    """Weight of a neighbour at most one pixel away."""
+    """Weight of a neighbor at most one pixel away."""
     return ((_CUBIC_ALPHA + 2) * distance - (_CUBIC_ALPHA + 3)) * distance * distance + 1
 
 
 def _far(distance: Array) -> Array:
-    """Weight of a neighbour one to two pixels away."""
+    """Weight of a neighbor one to two pixels away."""
     return ((_CUBIC_ALPHA * distance - 5 * _CUBIC_ALPHA) * distance + 8 * _CUBIC_ALPHA) * distance - 4 * _CUBIC_ALPHA
 
 
-NEIGHBOURS: Mapping[str, Callable[[Array], Neighbours]] = MappingProxyType(
+NEIGHBORS: Mapping[str, Callable[[Array], Neighbors]] = MappingProxyType(
     {"cubic": _cubic, "linear": _linear, "nearest": _nearest}
 )
-"""By mode: places -> neighbours, whose indices are whole numbers that may lie outside; places are whole if nearest."""
+"""By mode: places -> neighbors, whose indices are whole numbers that may lie outside; places are whole if nearest."""
 
 
-def zero_outside(neighbours: Neighbours, size: int) -> Neighbours:
-    """The neighbours with those outside an axis of `size` pixels weighing nothing."""
+def zero_outside(neighbors: Neighbors, size: int) -> Neighbors:
+    """The neighbors with those outside an axis of `size` pixels weighing nothing."""
     return [
         (np.clip(index, 0, size - 1), np.where((index >= 0) & (index < size), weight, np.float32(0)))
-        for index, weight in neighbours
+        for index, weight in neighbors
     ]
 
 
@@ -79,20 +79,20 @@ def reflected(place: Array, low: float, high: float) -> Array:
     return np.where(outside > 0, inside, place).astype(np.float32)
 
 
-def weighted_sum(source: Array, axes: Sequence[tuple[int, Neighbours]], out: Array, spare: Array) -> None:
-    """Add up all neighbours of every place, times what they weigh.
+def weighted_sum(source: Array, axes: Sequence[tuple[int, Neighbors]], out: Array, spare: Array) -> None:
+    """Add up all neighbors of every place, times what they weigh.
 
     Args:
         source: [C, pixels], the spatial axes of an image flattened.
-        axes: for every spatial axis, its size and the neighbours at each of the places.
+        axes: for every spatial axis, its size and the neighbors at each of the places.
         out: where the sums go, [C, places].
         spare: as `out`.
     """
-    for number, neighbours in enumerate(product(*(found for _, found in axes))):
+    for number, neighbors in enumerate(product(*(found for _, found in axes))):
         target = spare if number else out
-        pixels = _flattened([size for size, _ in axes], [index for index, _ in neighbours])
+        pixels = _flattened([size for size, _ in axes], [index for index, _ in neighbors])
         np.take(source, pixels, axis=1, out=target, mode="clip")
-        np.multiply(target, reduce(np.multiply, (weight for _, weight in neighbours)), target)
+        np.multiply(target, reduce(np.multiply, (weight for _, weight in neighbors)), target)
         if number:
             np.add(out, spare, out)
 

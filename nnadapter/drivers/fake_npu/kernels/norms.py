@@ -1,4 +1,4 @@
-"""Normalisations by a norm: root mean square, sums of absolute values or squares, deviation."""
+"""Normalizations by a norm: root mean square, sums of absolute values or squares, deviation."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def _bind_rms(call: Call) -> Run:
     """Computes x / sqrt(mean(x^2) + epsilon) * scale over all axes from `axis` on, block by block of rows."""
     (x, scale), (out,), (norms,) = call.inputs, call.outputs, call.scratch
     axis, epsilon = call.parameters["axis"], call.parameters["epsilon"]
-    normalised = x.shape[axis:]
-    depth = prod(normalised)
+    normalized = x.shape[axis:]
+    depth = prod(normalized)
     rows, results = x.reshape(-1, depth), out.reshape(-1, depth)
     # A scale that differs between rows multiplies the whole result at the end.
-    per_row = any(size != 1 for size in scale.shape[: max(0, scale.ndim - len(normalised))])
+    per_row = any(size != 1 for size in scale.shape[: max(0, scale.ndim - len(normalized))])
     # A scale may be computed after this is bound: it is spread over views, not copied into one row.
-    factors = 1 if per_row else scale.reshape(scale.shape[max(0, scale.ndim - len(normalised)) :])
+    factors = 1 if per_row else scale.reshape(scale.shape[max(0, scale.ndim - len(normalized)) :])
     pieces = [
-        (rows[some], results[some], results[some].reshape(-1, *normalised), norms[some])
+        (rows[some], results[some], results[some].reshape(-1, *normalized), norms[some])
         for some in blocks(len(rows), max(1, BLOCK_ELEMENTS // depth))
     ]
 
@@ -110,9 +110,9 @@ def _bind_mvn(call: Call) -> Run:
 
 NORM_KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {
-        "lp_normalisation": Kernel(bind=_bind_lp, scratch=_lp_scratch, in_place=(0,)),
-        "mean_variance_normalisation": Kernel(bind=_bind_mvn, scratch=_mvn_scratch, in_place=(0,)),
-        "rms_normalisation": Kernel(bind=_bind_rms, scratch=_rms_scratch, in_place=(0,)),
+        "lp_normalization": Kernel(bind=_bind_lp, scratch=_lp_scratch, in_place=(0,)),
+        "mean_variance_normalization": Kernel(bind=_bind_mvn, scratch=_mvn_scratch, in_place=(0,)),
+        "rms_normalization": Kernel(bind=_bind_rms, scratch=_rms_scratch, in_place=(0,)),
     }
 )
 """Rows of the kernel table."""

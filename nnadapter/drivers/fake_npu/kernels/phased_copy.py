@@ -1,7 +1,7 @@
 """Padded copies of images [N, H, W, C] in which every step of a sliding window reads whole runs.
 
 The copy has dimensions [N, rows, phases, columns, C]. Padded column q * phases + p is kept at [p, q]; with as many
-phases as the window's horizontal stride, the pixels that one tap of the window reads for neighbouring outputs lie
+phases as the window's horizontal stride, the pixels that one tap of the window reads for neighboring outputs lie
 side by side, so that one numpy call handles a whole row of outputs and their channels as one contiguous run.
 """
 

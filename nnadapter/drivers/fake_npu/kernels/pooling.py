@@ -65,7 +65,7 @@ def _reduce(parts: Sequence[Array], combine: Combine, out: Array) -> None:
 def _bind_max(call: Call) -> Run:
     """A window with an element that is not a number has none for its largest, wherever it stands.
 
-    What ONNX Runtime makes of it depends on its place, and on how it vectorises.
+    What ONNX Runtime makes of it depends on its place, and on how it vectorizes.
     """
     dtype = call.inputs[0].dtype
     lowest = -np.inf if dtype.kind == "f" else int(np.iinfo(dtype).min)

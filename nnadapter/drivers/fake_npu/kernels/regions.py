@@ -74,7 +74,7 @@ def _span(side: _Samples) -> slice:
 
 
 def _largest(image: Array, sides: list[_Samples], out: Array) -> None:
-    """The largest of the four weighed neighbours of all samples of a bin, as ONNX has it: they are not added up."""
+    """The largest of the four weighed neighbors of all samples of a bin, as ONNX has it: they are not added up."""
     (*rows, down), (*columns, across) = sides
     if not down * across:
         out[...] = 0

@@ -1,4 +1,4 @@
-"""Resizing, axis by axis: nearest neighbours by copying, linear by weighing two neighbours.
+"""Resizing, axis by axis: nearest neighbors by copying, linear by weighing two neighbors.
 
 Source: ONNX Resize, whose formulas map a place in the result back to one in the input.
 """
@@ -78,7 +78,7 @@ def _places(axis: int, size: int, result: int, parameters: Parameters) -> Array:
     return rule(np.arange(result, dtype=np.float32), scale, size, result).astype(np.float32)
 
 
-def _neighbours(axis: int, size: int, result: int, parameters: Parameters) -> Array:
+def _neighbors(axis: int, size: int, result: int, parameters: Parameters) -> Array:
     places = _places(axis, size, result, parameters)
     return np.clip(ROUNDINGS[parameters["nearest_mode"]](places), 0, size - 1).astype(np.intp)
 
@@ -99,21 +99,21 @@ def _stages(x: tuple[int, ...], out: tuple[int, ...], parameters: Parameters) ->
     return found
 
 
-def _is_whole_factor(neighbours: Array, size: int) -> bool:
+def _is_whole_factor(neighbors: Array, size: int) -> bool:
     """Whether every input index is repeated equally often, in order."""
-    factor, rest = divmod(neighbours.size, size)
-    return rest == 0 and bool(np.array_equal(neighbours, np.repeat(np.arange(size), factor)))
+    factor, rest = divmod(neighbors.size, size)
+    return rest == 0 and bool(np.array_equal(neighbors, np.repeat(np.arange(size), factor)))
 
 
 def _bind_nearest(call: Call) -> Run:
     (x,), (out,) = call.inputs, call.outputs
     axes = _resized_axes(x.shape, out.shape, call.parameters)
-    neighbours = {axis: _neighbours(axis, x.shape[axis], out.shape[axis], call.parameters) for axis in axes}
-    if all(_is_whole_factor(neighbours[axis], x.shape[axis]) for axis in axes):
+    neighbors = {axis: _neighbors(axis, x.shape[axis], out.shape[axis], call.parameters) for axis in axes}
+    if all(_is_whole_factor(neighbors[axis], x.shape[axis]) for axis in axes):
         return _bind_repeats(x, out)
     steps = []
     for axis, target in zip(axes, (*call.scratch, out), strict=True):
-        steps.append(_bind_take(x, neighbours[axis], axis, target))
+        steps.append(_bind_take(x, neighbors[axis], axis, target))
         x = target
     return in_sequence(steps)
 
@@ -140,7 +140,7 @@ def _nearest_scratch(
 def _linear_scratch(
     inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
 ) -> tuple[TensorType, ...]:
-    """The result of every axis but the last to be resized; then the upper neighbours, as large as the largest."""
+    """The result of every axis but the last to be resized; then the upper neighbors, as large as the largest."""
     stages = _stages(inputs[0].dimensions, outputs[0].dimensions, parameters)
     kept = [TensorType(inputs[0].dtype, dimensions) for dimensions in stages]
     if not kept:
@@ -164,7 +164,7 @@ def _bind_linear(call: Call) -> Run:
 
 
 def _bind_interpolation(x: Array, places: Array, axis: int, upper: Array, out: Array) -> Run:
-    """Weigh two neighbours, lower + (upper - lower) * weight along one axis; places outside take the edge."""
+    """Weigh two neighbors, lower + (upper - lower) * weight along one axis; places outside take the edge."""
     size = x.shape[axis]
     inside = np.clip(places, 0, size - 1)
     below = np.minimum(np.floor(inside).astype(np.intp), max(size - 2, 0))

@@ -13,8 +13,8 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.interpolation import (
-    NEIGHBOURS,
-    Neighbours,
+    NEIGHBORS,
+    Neighbors,
     reflected,
     weighted_sum,
     zero_outside,
@@ -27,7 +27,7 @@ from nnadapter.ir.operand import Array
 def _grid_scratch(
     inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
 ) -> tuple[TensorType, ...]:
-    """One neighbour of every place of one image."""
+    """One neighbor of every place of one image."""
     return (TensorType("float32", (inputs[0].dimensions[1], prod(outputs[0].dimensions[2:]))),)
 
 
@@ -42,7 +42,7 @@ def _bind_grid_sample(call: Call) -> Run:
         for image, places, target in parts:
             # The grid names the last axis first.
             found = [
-                (size, _grid_neighbours(places[:, axes - 1 - axis], size, call.parameters))
+                (size, _grid_neighbors(places[:, axes - 1 - axis], size, call.parameters))
                 for axis, size in enumerate(x.shape[2:])
             ]
             weighted_sum(image, found, target, spare)
@@ -50,19 +50,19 @@ def _bind_grid_sample(call: Call) -> Run:
     return run
 
 
-def _grid_neighbours(grid: Array, size: int, parameters: Parameters) -> Neighbours:
-    """The neighbours of places in [-1, 1] along one axis of `size` pixels."""
+def _grid_neighbors(grid: Array, size: int, parameters: Parameters) -> Neighbors:
+    """The neighbors of places in [-1, 1] along one axis of `size` pixels."""
     padding, corners = parameters["padding_mode"], parameters["align_corners"]
     low, high = (0.0, size - 1.0) if corners else (-0.5, size - 0.5)
     place = (grid + 1) / 2 * (size - 1) if corners else ((grid + 1) * size - 1) / 2
     if parameters["mode"] == "nearest":
         place = np.rint(place)
-    # Cubic neighbours are put back to the border one by one, as ONNX Runtime and PyTorch do it.
+    # Cubic neighbors are put back to the border one by one, as ONNX Runtime and PyTorch do it.
     if padding == "border" and parameters["mode"] != "cubic":
         place = np.clip(place, 0, size - 1)
     elif padding == "reflection":
         place = reflected(place, low, high)
-    found = NEIGHBOURS[parameters["mode"]](place)
+    found = NEIGHBORS[parameters["mode"]](place)
     if padding == "zeros":
         return zero_outside(found, size)
     if padding == "reflection":
@@ -82,7 +82,7 @@ def _bind_affine_grid(call: Call) -> Run:
 
 
 def _even(size: int, corners: bool) -> Array:
-    """So many places from -1 to 1, which are the centres of the outer pixels or their outer edges."""
+    """So many places from -1 to 1, which are the centers of the outer pixels or their outer edges."""
     if corners:
         return np.linspace(-1, 1, size, dtype=np.float32)
     return ((np.arange(size, dtype=np.float64) * 2 + 1) / size - 1).astype(np.float32)
@@ -150,7 +150,7 @@ def _read(image: Array, places: list[tuple[Array, Array]], mask: Array | None, r
     pixels, targets, spares = (array.reshape(groups, len(array) // groups, -1) for array in (image, read, spare))
     for group in range(groups):
         found = [
-            (size, zero_outside(NEIGHBOURS["linear"]((even + bend[group]).reshape(-1)), size))
+            (size, zero_outside(NEIGHBORS["linear"]((even + bend[group]).reshape(-1)), size))
             for size, (even, bend) in zip(image.shape[1:], places, strict=True)
         ]
         weighted_sum(pixels[group], found, targets[group], spares[group])

@@ -65,7 +65,7 @@ def _stretches(window: Window, axis: int, size: int, outputs: slice) -> list[_St
 
 
 def _runs(outputs: range, taps: Callable[[int], tuple[int, int]]) -> Iterator[_Stretch]:
-    """Neighbours with the same taps together."""
+    """Neighbors with the same taps together."""
     for (first, last), members in groupby(outputs, taps):
         places = list(members)
         yield slice(places[0], places[-1] + 1), slice(first, last)

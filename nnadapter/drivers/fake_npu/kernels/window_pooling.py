@@ -132,7 +132,7 @@ def _inside(image: Sequence[int], padded: Sequence[int], begins: Sequence[int]) 
 
 
 def _places(image: Sequence[int], padded: Sequence[int], begins: Sequence[int], order: str) -> Array:
-    """The number of every padded element within its plane; what lies outside has that of its nearest neighbour."""
+    """The number of every padded element within its plane; what lies outside has that of its nearest neighbor."""
     numbers = np.arange(prod(image)).reshape(image, order="C" if order == "row_major" else "F")
     axes = zip(image, padded, begins, strict=True)
     return numbers[np.ix_(*(np.clip(np.arange(far) - begin, 0, size - 1) for size, far, begin in axes))]

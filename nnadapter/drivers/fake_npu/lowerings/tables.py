@@ -1,4 +1,4 @@
-"""Functions of one variable on quantised operands: 8 bits have 256 values, so a table of results says all."""
+"""Functions of one variable on quantized operands: 8 bits have 256 values, so a table of results says all."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.execution import bind
-from nnadapter.drivers.fake_npu.kernels.quantised_elements import to_integers
+from nnadapter.drivers.fake_npu.kernels.quantized_elements import to_integers
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower
-from nnadapter.drivers.fake_npu.lowerings.quantised import quantisation_of
+from nnadapter.drivers.fake_npu.lowerings.quantized import quantization_of
 from nnadapter.drivers.fake_npu.scratch import with_scratch
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import Operation
 from nnadapter.ir.operand import Array, DataType, OperandType
-from nnadapter.ir.quantised import integer_range
+from nnadapter.ir.quantized import integer_range
 
 _VALUES = 256
 
 
 def by_table(plain: Lower) -> Lower:
-    """A look-up where input and result are quantised, else `plain`."""
+    """A look-up where input and result are quantized, else `plain`."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
         operands = emitter.model.operands
         source, result = operands[operation.inputs[0]].type, operands[operation.outputs[0]].type
-        if source.quantisation is None or result.quantisation is None:
+        if source.quantization is None or result.quantization is None:
             plain(emitter, operation)
             return
         reals = _computed(plain, operation, _reals(source))
@@ -37,17 +37,17 @@ def by_table(plain: Lower) -> Lower:
 
 def _reals(type_: OperandType) -> Array:
     """What every integer stands for, in the order of their bits."""
-    quantisation = quantisation_of(type_)
+    quantization = quantization_of(type_)
     integers = np.arange(_VALUES, dtype=np.uint8).view(type_.dtype.value).astype(np.int32)
-    reals: Array = (integers - quantisation.zero_point[0]).astype(np.float32) * np.float32(quantisation.scale[0])
+    reals: Array = (integers - quantization.zero_point[0]).astype(np.float32) * np.float32(quantization.scale[0])
     return reals
 
 
 def _integers(reals: Array, type_: OperandType) -> Array:
-    quantisation = quantisation_of(type_)
+    quantization = quantization_of(type_)
     integers = np.empty(reals.shape, type_.dtype.value)
     convert = to_integers(np.divide, *integer_range(type_.dtype))
-    scale, zero_point = (np.array(values, np.float32) for values in (quantisation.scale, quantisation.zero_point))
+    scale, zero_point = (np.array(values, np.float32) for values in (quantization.scale, quantization.zero_point))
     convert(reals, integers, scale, zero_point, np.empty_like(reals))
     return integers
 

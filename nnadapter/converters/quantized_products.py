@@ -1,6 +1,6 @@
 """Convolutions and matrix products of integers.
 
-Their operands become quantised operands, whose zero points are constants. MatMulInteger and ConvInteger often get the
+Their operands become quantized operands, whose zero points are constants. MatMulInteger and ConvInteger often get the
 zero point of their input from a DynamicQuantizeLinear; as sums of (x - z) * w are sums of x * w, less z times sums of
 w, that one is taken off afterwards.
 """
@@ -15,18 +15,18 @@ from nnadapter.converters.casting import cast, reshaped
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convolution import kernel_of
 from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.quantisation import (
-    add_quantised_convolution,
-    add_quantised_product,
-    as_quantised,
+from nnadapter.converters.quantization import (
+    add_quantized_convolution,
+    add_quantized_product,
+    as_quantized,
     integer_type,
     parameters,
 )
-from nnadapter.converters.quantise_linear import add_rounding
+from nnadapter.converters.quantize_linear import add_rounding
 from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import converter
 from nnadapter.converters.windows import read_windows, resolve_pads, spatial_sizes
-from nnadapter.ir.operand import Array, DataType, Quantisation, QuantisedType
+from nnadapter.ir.operand import Array, DataType, QuantisedType, Quantization
 from nnadapter.ir.schema import AttributeValue
 from partition.verdict import Reason
 
@@ -41,9 +41,9 @@ def _integers_of(context: ConversionContext, node: OnnxNode, name: str) -> DataT
     return found
 
 
-def _quantisation(
+def _quantization(
     context: ConversionContext, node: OnnxNode, names: tuple[str, str, str], axis: int | None = None
-) -> Quantisation:
+) -> Quantization:
     """From the names of a value, its scale (1 if empty) and its zero point (0 if empty)."""
     value, scale, zero_point = names
     _integers_of(context, node, value)
@@ -77,10 +77,10 @@ def convert_qlinear_conv(context: ConversionContext, node: OnnxNode) -> None:
     """QLinearConv of rank 3 and 4, per tensor or with a scale per output channel. Source: ONNX QLinearConv-10."""
     attributes = _windows(context, node, 3)
     x_name, x_scale, x_zero, w_name, w_scale, w_zero = (node.input(position) for position in range(6))
-    x = as_quantised(context, x_name, _quantisation(context, node, (x_name, x_scale, x_zero)))
-    w = as_quantised(context, w_name, _quantisation(context, node, (w_name, w_scale, w_zero), 0))
+    x = as_quantized(context, x_name, _quantization(context, node, (x_name, x_scale, x_zero)))
+    w = as_quantized(context, w_name, _quantization(context, node, (w_name, w_scale, w_zero), 0))
     bias = (context.operand(node.input(8)),) if node.input(8) else ()
-    add_quantised_convolution(context, (x, w, *bias), attributes, _result(context, node, 6), node.outputs)
+    add_quantized_convolution(context, (x, w, *bias), attributes, _result(context, node, 6), node.outputs)
 
 
 @converter("ConvInteger", 10)
@@ -88,20 +88,20 @@ def convert_conv_integer(context: ConversionContext, node: OnnxNode) -> None:
     """ConvInteger of rank 3 and 4; the zero point of the filter is constant. Source: ONNX ConvInteger-10."""
     attributes = _windows(context, node, 1)
     x_name, w_name, x_zero, w_zero = (node.input(position) for position in range(4))
-    w = as_quantised(context, w_name, _quantisation(context, node, (w_name, "", w_zero), 0))
+    w = as_quantized(context, w_name, _quantization(context, node, (w_name, "", w_zero), 0))
     if not x_zero or context.is_constant(x_zero):
-        x = as_quantised(context, x_name, _quantisation(context, node, (x_name, "", x_zero)))
-        add_quantised_convolution(context, (x, w), attributes, None, node.outputs)
+        x = as_quantized(context, x_name, _quantization(context, node, (x_name, "", x_zero)))
+        add_quantized_convolution(context, (x, w), attributes, None, node.outputs)
         return
-    x = as_quantised(context, x_name, _quantisation(context, node, (x_name, "", "")))
-    sums = add_quantised_convolution(context, (x, w), attributes, None)
+    x = as_quantized(context, x_name, _quantization(context, node, (x_name, "", "")))
+    sums = add_quantized_convolution(context, (x, w), attributes, None)
     # What lies outside the picture is 0 less 0, so the sums of the filter's elements depend on the place.
     ones = context.add_constant(
-        np.ones((1,) * context.type_of(x).rank, np.uint8), Quantisation(scale=(1.0,), zero_point=(0,))
+        np.ones((1,) * context.type_of(x).rank, np.uint8), Quantization(scale=(1.0,), zero_point=(0,))
     )
     shape = (1, *context.type_of(x).dimensions[1:])
     (inside,) = context.add("EXPAND", (ones,), {"shape": shape})
-    weights = add_quantised_convolution(context, (inside, w), attributes, None)
+    weights = add_quantized_convolution(context, (inside, w), attributes, None)
     _add_difference(context, node, sums, x_zero, weights)
 
 
@@ -122,7 +122,7 @@ def _add_difference(context: ConversionContext, node: OnnxNode, sums: int, zero_
 def convert_mat_mul_integer(context: ConversionContext, node: OnnxNode) -> None:
     """MatMulInteger. Source: ONNX MatMulInteger-10.
 
-    1. A product of quantised operands, if the zero points are known and the one of A is one number.
+    1. A product of quantized operands, if the zero points are known and the one of A is one number.
     2. The same less the zero point of A times the sums of the columns of B, if B is constant too.
     3. The difference and product of int32 numbers otherwise.
     """
@@ -159,9 +159,9 @@ def _is_constant_matrix(context: ConversionContext, name: str) -> bool:
 
 def _column_sums(context: ConversionContext, node: OnnxNode) -> Array:
     b, zero_point = context.constant(node.input(1)), context.optional_constant(node, 3)
-    centred = b.astype(np.int64) - (0 if zero_point is None else zero_point.astype(np.int64))
+    centered = b.astype(np.int64) - (0 if zero_point is None else zero_point.astype(np.int64))
     keepdims = len(context.dimensions(node.input(0))) > 1
-    sums: Array = centred.sum(axis=-2, keepdims=keepdims).astype(np.int32)
+    sums: Array = centered.sum(axis=-2, keepdims=keepdims).astype(np.int32)
     return sums
 
 
@@ -176,10 +176,10 @@ def _add_known(
 ) -> int:
     """MAT_MUL of two values, each given with the names of its scale and zero point."""
     columns = len(context.dimensions(second[0])) - 1
-    x = as_quantised(context, first[0], _quantisation(context, node, first))
-    y = as_quantised(context, second[0], _quantisation(context, node, second, columns))
+    x = as_quantized(context, first[0], _quantization(context, node, first))
+    y = as_quantized(context, second[0], _quantization(context, node, second, columns))
     attributes: Mapping[str, AttributeValue] = {}
-    return add_quantised_product(context, "MAT_MUL", (x, y), attributes, result, node.outputs if named else ())
+    return add_quantized_product(context, "MAT_MUL", (x, y), attributes, result, node.outputs if named else ())
 
 
 def _add_int32_product(
@@ -211,7 +211,7 @@ def _spread(context: ConversionContext, name: str, dtype: DataType, *, per_row: 
 def convert_qlinear_mat_mul(context: ConversionContext, node: OnnxNode) -> None:
     """QLinearMatMul of integers. Source: ONNX QLinearMatMul-21.
 
-    1. A product of quantised operands, if all scales and zero points are known, one for A and the result, and one for
+    1. A product of quantized operands, if all scales and zero points are known, one for A and the result, and one for
        B or one per column of it.
     2. Otherwise the definition: sums in int32, times scale of A times scale of B over scale of the result in float32,
        rounded half to even, plus zero point, saturated.

@@ -1,4 +1,4 @@
-"""Passes on quantised models: whatever they change, the integers that come out are the same."""
+"""Passes on quantized models: whatever they change, the integers that come out are the same."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu.lowering import PASSES as DEVICE_PASSES
-from nnadapter.ir import DataType, ModelBuilder, OperandType, Quantisation, QuantisedType, verify
+from nnadapter.ir import DataType, ModelBuilder, OperandType, QuantisedType, Quantization, verify
 from nnadapter.ir.passes import PASSES, run_passes
-from nnadapter.ir.passes.quantised_to_real import quantised_to_real
+from nnadapter.ir.passes.quantized_to_real import quantized_to_real
 from nnadapter.ir.passes.symmetric_to_asymmetric import symmetric_to_asymmetric
 from nnadapter.testing.interpreter.interpret import interpret
 from tests.drivers.fake_npu.harness import run_model
@@ -16,12 +16,12 @@ from tests.ir.passes.program import border, origins, types
 from tests.ir.passes.program import verify as verify_again
 
 
-def quantised(scale, zero_point=0, dtype=DataType.INT8):
-    return QuantisedType(dtype, Quantisation(scale=(scale,), zero_point=(zero_point,)))
+def quantized(scale, zero_point=0, dtype=DataType.INT8):
+    return QuantisedType(dtype, Quantization(scale=(scale,), zero_point=(zero_point,)))
 
 
 class Network:
-    """A quantised model that grows by one operation after the other, from a float32 picture."""
+    """A quantized model that grows by one operation after the other, from a float32 picture."""
 
     def __init__(self, seed=0, dtype=DataType.INT8, channels=3):
         self.builder, self.random, self.dtype, self.count = ModelBuilder(), np.random.default_rng(seed), dtype, 0
@@ -30,7 +30,7 @@ class Network:
 
     def type(self, scale):
         point = int(self.random.integers(-20, 20)) + (100 if self.dtype is DataType.UINT8 else 0)
-        return quantised(scale, point, self.dtype)
+        return quantized(scale, point, self.dtype)
 
     def add(self, type_, *operands, result=None, **attributes):
         self.count += 1
@@ -39,7 +39,7 @@ class Network:
             operands,
             attributes,
             origins=[f"n{self.count}"],
-            quantised=() if result is None else (result,),
+            quantized=() if result is None else (result,),
         )
         self.last = made[0]
         return made[0]
@@ -52,8 +52,8 @@ class Network:
         value = self.random.integers(-100, 100, dimensions).astype(np.int8)
         count = 1 if axis is None else dimensions[axis]
         scales = tuple(self.random.uniform(0.005, 0.02, count).astype(np.float32).tolist())
-        quantisation = Quantisation(scale=scales, zero_point=(0,) * count, axis=axis)
-        return self.builder.add_constant(f"c{self.count}", value, quantisation)
+        quantization = Quantization(scale=scales, zero_point=(0,) * count, axis=axis)
+        return self.builder.add_constant(f"c{self.count}", value, quantization)
 
     def finish(self, *outputs):
         model = self.builder.finish(outputs or (self.last,))
@@ -153,7 +153,7 @@ def test_signed_operands_become_unsigned():
     assert types(after) == ["QUANTIZE", "CONV_2D", "ADD", "MAX_POOL_2D", "DEQUANTIZE"]
     assert {operand.type.dtype for operand in after.operands} == {DataType.FLOAT32, DataType.UINT8}
     assert origins(after) == {f"n{number}" for number in (1, 3, 4, 5, 6)}
-    filter_ = after.operands[after.operations[1].inputs[1]].type.quantisation
+    filter_ = after.operands[after.operations[1].inputs[1]].type.quantization
     assert filter_.zero_point == (128,) * 4
 
 
@@ -174,7 +174,7 @@ def test_unsigned_models_are_left_alone():
 def test_operations_of_reals_are_spelled_out():
     network = Network()
     grow(network, "ADD")
-    assert types(check(quantised_to_real, network.finish())) == [
+    assert types(check(quantized_to_real, network.finish())) == [
         "QUANTIZE",
         "DEQUANTIZE",
         "DEQUANTIZE",
@@ -185,7 +185,7 @@ def test_operations_of_reals_are_spelled_out():
         network = Network()
         grow(network, kind)
         model = network.finish()
-        assert quantised_to_real(model) is model
+        assert quantized_to_real(model) is model
 
 
 def test_products_are_not_folded_into():
@@ -200,7 +200,7 @@ def test_products_are_not_folded_into():
 
 def test_a_scalar_is_shifted():
     builder = ModelBuilder()
-    constant = builder.add_constant("c", np.array(3, np.int8), Quantisation(scale=(0.5,), zero_point=(1,)))
+    constant = builder.add_constant("c", np.array(3, np.int8), Quantization(scale=(0.5,), zero_point=(1,)))
     model = builder.finish(builder.add_operation("DEQUANTIZE", (constant,)))
     after = symmetric_to_asymmetric(model)
     verify(after)
@@ -209,7 +209,7 @@ def test_a_scalar_is_shifted():
 
 def test_integers_of_a_constant_are_kept_for_those_who_see_them():
     builder = ModelBuilder()
-    constant = builder.add_constant("c", np.array([3, -4, 5], np.int8), Quantisation(scale=(0.5,), zero_point=(1,)))
+    constant = builder.add_constant("c", np.array([3, -4, 5], np.int8), Quantization(scale=(0.5,), zero_point=(1,)))
     (reals,) = builder.add_operation("DEQUANTIZE", (constant,))
     (place,) = builder.add_operation("ARG_MIN", (constant,), {"axis": 0})
     model = builder.finish((reals, place, constant))

@@ -1,33 +1,33 @@
-"""What a model may say of quantised results."""
+"""What a model may say of quantized results."""
 
 import numpy as np
 import pytest
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir import ABSENT, DataType, ModelBuilder, OperandType, Quantisation, QuantisedType, to_text, verify
+from nnadapter.ir import ABSENT, DataType, ModelBuilder, OperandType, QuantisedType, Quantization, to_text, verify
 
 SCALE, ZERO = 0.5, 3
-PER_TENSOR = Quantisation(scale=(SCALE,), zero_point=(ZERO,))
+PER_TENSOR = Quantization(scale=(SCALE,), zero_point=(ZERO,))
 INT8 = QuantisedType(DataType.INT8, PER_TENSOR)
 UINT8 = QuantisedType(DataType.UINT8, PER_TENSOR)
 
 
 def along(axis, count, dtype=DataType.INT8, scale=0.25):
-    return QuantisedType(dtype, Quantisation(scale=(scale,) * count, zero_point=(0,) * count, axis=axis))
+    return QuantisedType(dtype, Quantization(scale=(scale,) * count, zero_point=(0,) * count, axis=axis))
 
 
 def one(type_, inputs, attributes=None, result=INT8):
-    """A model of one operation; inputs are (dimensions, quantised type, or data type, or None for absent)."""
+    """A model of one operation; inputs are (dimensions, quantized type, or data type, or None for absent)."""
     builder = ModelBuilder()
     operands = []
     for position, (dimensions, given) in enumerate(inputs):
         if given is None:
             operands.append(ABSENT)
             continue
-        kind = (given.dtype, given.quantisation) if isinstance(given, QuantisedType) else (given, None)
-        operands.append(builder.add_input(f"x{position}", OperandType(kind[0], dimensions, quantisation=kind[1])))
-    quantised = () if result is None else (result,)
-    return builder.finish(builder.add_operation(type_, operands, attributes or {}, quantised=quantised))
+        kind = (given.dtype, given.quantization) if isinstance(given, QuantisedType) else (given, None)
+        operands.append(builder.add_input(f"x{position}", OperandType(kind[0], dimensions, quantization=kind[1])))
+    quantized = () if result is None else (result,)
+    return builder.finish(builder.add_operation(type_, operands, attributes or {}, quantized=quantized))
 
 
 def result_of(*arguments, **more):
@@ -56,12 +56,12 @@ BIAS = ((4,), along(0, 4, DataType.INT32, SCALE * 0.25))
         ("CONCAT", [((2, 3), UINT8), ((2, 3), INT8)], {"axis": 0}, (4, 3)),
     ],
 )
-def test_quantised_results(type_, inputs, attributes, dimensions):
-    assert result_of(type_, inputs, attributes) == OperandType(DataType.INT8, dimensions, quantisation=PER_TENSOR)
+def test_quantized_results(type_, inputs, attributes, dimensions):
+    assert result_of(type_, inputs, attributes) == OperandType(DataType.INT8, dimensions, quantization=PER_TENSOR)
 
 
 @pytest.mark.parametrize("inputs", [[IMAGE, FILTER], [IMAGE, ((4, 3, 2, 2), INT8)]])
-def test_without_a_quantised_result_convolutions_give_sums(inputs):
+def test_without_a_quantized_result_convolutions_give_sums(inputs):
     assert result_of("CONV_2D", inputs, result=None) == OperandType(DataType.INT32, (1, 4, 4, 4))
 
 
@@ -69,12 +69,12 @@ def test_without_a_quantised_result_convolutions_give_sums(inputs):
     ("type_", "attributes"),
     [("RESHAPE", {"shape": (3, 2)}), ("TRANSPOSE", {"perm": (1, 0)}), ("TILE", {"repeats": (1, 2)})],
 )
-def test_movers_keep_what_is_quantised_per_tensor(type_, attributes):
-    assert result_of(type_, [((2, 3), INT8)], attributes, result=None).quantised == INT8
-    assert result_of(type_, [((2, 3), along(1, 3))], attributes, result=None).quantised is None
+def test_movers_keep_what_is_quantized_per_tensor(type_, attributes):
+    assert result_of(type_, [((2, 3), INT8)], attributes, result=None).quantized == INT8
+    assert result_of(type_, [((2, 3), along(1, 3))], attributes, result=None).quantized is None
 
 
-def test_integers_that_are_quantised_are_still_integers():
+def test_integers_that_are_quantized_are_still_integers():
     assert result_of("ADD", [((3,), INT8), ((3,), INT8)], result=None) == OperandType(DataType.INT8, (3,))
     assert result_of("EQUAL", [((3,), INT8), ((3,), INT8)], result=None).dtype is DataType.BOOL
 
@@ -82,23 +82,23 @@ def test_integers_that_are_quantised_are_still_integers():
 @pytest.mark.parametrize(
     ("type_", "inputs", "result", "message"),
     [
-        ("QUANTIZE", [((3,), DataType.FLOAT32)], None, "QUANTIZE: result is not quantised"),
+        ("QUANTIZE", [((3,), DataType.FLOAT32)], None, "QUANTIZE: result is not quantized"),
         ("QUANTIZE", [((3,), DataType.FLOAT32)], along(0, 2), "2 scales and 2 zero points, expected 3"),
         ("QUANTIZE", [((3,), DataType.INT8)], INT8, "input 'input' is int8, expected one of"),
-        ("DEQUANTIZE", [((3,), DataType.INT8)], None, "not quantised, expected a quantised operand"),
+        ("DEQUANTIZE", [((3,), DataType.INT8)], None, "not quantized, expected a quantized operand"),
         ("STORAGE_CAST", [((3,), DataType.INT8)], UINT8, "expected the data type of the input, int8"),
-        ("SIGMOID", [((3,), INT8)], None, "expected a quantised result as well"),
-        ("SIGMOID", [((3,), along(0, 3))], INT8, "quantised along axis 0, expected per tensor"),
+        ("SIGMOID", [((3,), INT8)], None, "expected a quantized result as well"),
+        ("SIGMOID", [((3,), along(0, 3))], INT8, "quantized along axis 0, expected per tensor"),
         ("ADD", [((3,), INT8), ((3,), DataType.FLOAT32)], INT8, "expected int8 as 'x'"),
-        ("ABS", [((3,), INT8)], along(0, 3), "quantised along axis 0, expected per tensor"),
+        ("ABS", [((3,), INT8)], along(0, 3), "quantized along axis 0, expected per tensor"),
         ("REDUCE_MAX", [((3,), INT8)], INT8, "it has no such"),
         ("MAT_MUL", [((2, 3), INT8), ((3, 4), along(0, 3))], INT8, "expected per tensor or along axis 1"),
         ("MAT_MUL", [((2, 3), INT8), ((3,), along(0, 3))], INT8, "axis 0, expected per tensor"),
         ("MAT_MUL", [((2, 3), INT8), ((3, 4), DataType.INT8)], INT8, "the second input is int8"),
-        ("MAT_MUL", [((2, 3), DataType.INT8), ((3, 4), DataType.INT8)], INT8, "expected quantised inputs as well"),
+        ("MAT_MUL", [((2, 3), DataType.INT8), ((3, 4), DataType.INT8)], INT8, "expected quantized inputs as well"),
         ("CONV_2D", [IMAGE, FILTER, ((4,), DataType.INT32)], INT8, "bias"),
         ("CONV_2D", [IMAGE, FILTER, ((4,), along(0, 4, DataType.INT32))], INT8, "other scales than the sums"),
-        ("CONV_2D", [IMAGE, FILTER, ((4,), UINT8)], INT8, "expected a quantised operand of int32"),
+        ("CONV_2D", [IMAGE, FILTER, ((4,), UINT8)], INT8, "expected a quantized operand of int32"),
     ],
 )
 def test_what_does_not_belong_together(type_, inputs, result, message):
@@ -112,7 +112,7 @@ def test_an_activation_without_bounds_is_not_fused():
         one("ADD", [((3,), INT8), ((3,), INT8)], {"fuse_code": "tanh"})
 
 
-def test_quantisation_is_structure():
+def test_quantization_is_structure():
     first, second = (one("SIGMOID", [((3,), INT8)], result=result) for result in (INT8, UINT8))
     assert first.structure != second.structure
     assert "scale [0.5] zero_point [3]" in to_text(first)
@@ -124,11 +124,11 @@ def test_verify_finds_a_result_that_does_not_belong():
     model = one("SIGMOID", [((3,), INT8)])
     output = model.operands[1]
     wrong = replace(output, type=replace(output.type, dtype=DataType.INT16))
-    with pytest.raises(InvalidModelError, match="expected a quantised operand of int8 or uint8"):
+    with pytest.raises(InvalidModelError, match="expected a quantized operand of int8 or uint8"):
         verify(replace(model, operands=(model.operands[0], wrong)))
 
 
-def test_constants_may_be_quantised():
+def test_constants_may_be_quantized():
     builder = ModelBuilder()
     constant = builder.add_constant("w", np.ones((2, 3), np.int8), PER_TENSOR)
     (made,) = builder.add_operation("DEQUANTIZE", (constant,), {"to": "float16"})
@@ -139,14 +139,14 @@ def test_constants_may_be_quantised():
     ("scale", "zero_point", "said"),
     [((0.1,), (0.5,), "no whole number"), (("1",), (0,), "no number"), ((1e300,), (0,), "finite")],
 )
-def test_what_does_not_quantise_is_refused(scale, zero_point, said):
+def test_what_does_not_quantize_is_refused(scale, zero_point, said):
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (3,)))
-    wrong = QuantisedType(DataType.INT8, Quantisation(scale=scale, zero_point=zero_point))
+    wrong = QuantisedType(DataType.INT8, Quantization(scale=scale, zero_point=zero_point))
     with pytest.raises(InvalidModelError, match=said):
-        builder.add_operation("QUANTIZE", (x,), quantised=(wrong,))
+        builder.add_operation("QUANTIZE", (x,), quantized=(wrong,))
 
 
 def test_numbers_of_numpy_are_taken():
-    found = Quantisation(scale=np.array([0.5, 2], np.float32), zero_point=list(np.array([1, 2], np.int8)), axis=0)
+    found = Quantization(scale=np.array([0.5, 2], np.float32), zero_point=list(np.array([1, 2], np.int8)), axis=0)
     assert (found.scale, found.zero_point) == ((0.5, 2.0), (1, 2)) and type(found.zero_point[0]) is int

@@ -100,7 +100,7 @@ def _bind_to_integers(combine: Callable[..., object]) -> Callable[[Call], Run]:
     return bind
 
 
-def _centre(x: Array, out: Array, zero_point: Array) -> None:
+def _center(x: Array, out: Array, zero_point: Array) -> None:
     np.subtract(x, zero_point, out, casting="same_kind")
 
 
@@ -110,13 +110,13 @@ def _to_reals(x: Array, out: Array, zero_point: Array, scale: Array) -> None:
     np.multiply(out, scale, out)
 
 
-def _bind_centre(call: Call) -> Run:
+def _bind_center(call: Call) -> Run:
     """Inputs: integers, zero point. The result is float32 or float64, in which all of this is exact."""
     (x, zero_point), (out,) = call.inputs, call.outputs
     if not zero_point.any():
         return partial(np.copyto, out, x, casting="same_kind")
     pieces = _pieces((x, out), (zero_point,), call.parameters["axis"])
-    return in_sequence([partial(_centre, *piece) for piece in pieces])
+    return in_sequence([partial(_center, *piece) for piece in pieces])
 
 
 def _bind_to_reals(call: Call) -> Run:
@@ -137,13 +137,13 @@ def _bind_look_up(call: Call) -> Run:
     return in_sequence([partial(_look_up, x[block], table, out[block]) for block in blocks(x.size, BLOCK_ELEMENTS)])
 
 
-QUANTISED_ELEMENT_KERNELS: Mapping[str, Kernel] = MappingProxyType(
+QUANTIZED_ELEMENT_KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {
-        "centre": Kernel(bind=_bind_centre),
-        "dequantise": Kernel(bind=_bind_to_reals),
+        "center": Kernel(bind=_bind_center),
+        "dequantize": Kernel(bind=_bind_to_reals),
         "look_up": Kernel(bind=_bind_look_up),
-        "quantise": Kernel(bind=_bind_to_integers(np.divide), scratch=_block_scratch),
-        "requantise": Kernel(bind=_bind_to_integers(np.multiply), scratch=_block_scratch),
+        "quantize": Kernel(bind=_bind_to_integers(np.divide), scratch=_block_scratch),
+        "requantize": Kernel(bind=_bind_to_integers(np.multiply), scratch=_block_scratch),
     }
 )
 """Rows of the kernel table."""

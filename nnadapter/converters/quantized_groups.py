@@ -1,4 +1,4 @@
-"""Groups of nodes that mean one quantised operation: an op on reals between DequantizeLinear and QuantizeLinear."""
+"""Groups of nodes that mean one quantized operation: an op on reals between DequantizeLinear and QuantizeLinear."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from math import inf, isclose
 
 from nnadapter.converters.context import ConversionContext, QuantisedNode
 from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.quantisation import add_storage_cast, as_quantised, bias_quantisation
-from nnadapter.converters.quantise_linear import quantised_type
+from nnadapter.converters.quantization import add_storage_cast, as_quantized, bias_quantization
+from nnadapter.converters.quantize_linear import quantized_type
 from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import lookup
 from nnadapter.ir.operand import DataType, QuantisedType
@@ -27,7 +27,7 @@ GROUPED = _types(
     " HardSigmoid HardSwish LeakyRelu Elu Selu Gelu Softplus Softsign Mish Swish Erf Exp Log Sqrt Reciprocal Sin Cos"
     " Abs Neg Reshape Transpose Squeeze Unsqueeze Flatten Expand Tile Slice Gather DepthToSpace SpaceToDepth"
 )
-"""Op types that may stand between DequantizeLinear and QuantizeLinear as one quantised operation."""
+"""Op types that may stand between DequantizeLinear and QuantizeLinear as one quantized operation."""
 
 ACTIVATED = frozenset({"Conv", "Gemm", "MatMul"})
 """Those of `GROUPED` that an activation may follow."""
@@ -38,14 +38,14 @@ _BIASED = frozenset({"Conv", "Gemm"})
 _BIAS_TOLERANCE = 1e-5
 
 
-def convert_quantised_group(
+def convert_quantized_group(
     context: ConversionContext,
     node: OnnxNode,
     sources: Mapping[str, OnnxNode],
     target: OnnxNode,
     activation: OnnxNode | None = None,
 ) -> None:
-    """Convert a group of nodes as one operation on quantised operands, whose result is that of `target`.
+    """Convert a group of nodes as one operation on quantized operands, whose result is that of `target`.
 
     1. The ordinary converter of `node` is used, which has to make one operation (or movers and one operation) of it.
     2. A convolution or product adds up integers exactly and rounds once. All others give, bit by bit, what the nodes
@@ -64,7 +64,7 @@ def convert_quantised_group(
     """
     convert = lookup(node.domain, node.op_type, node.since_version)
     if convert is None or node.op_type not in GROUPED:
-        raise Refusal(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} has no quantised form")
+        raise Refusal(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} has no quantized form")
     result = _known(context, target)
     operands = {name: _operand(context, sources[name]) for name in node.inputs if name in sources}
     operands |= _moved_operands(context, node, operands)
@@ -73,7 +73,7 @@ def convert_quantised_group(
     if node.op_type == "Gemm":
         node = _with_rows(context, node, operands)
     meaning = QuantisedNode(operands, result, _fused(context, activation))
-    with context.quantised(meaning):
+    with context.quantized(meaning):
         convert(context, replace(node, outputs=target.outputs))
 
 
@@ -106,7 +106,7 @@ def _with_rows(context: ConversionContext, node: OnnxNode, operands: dict[str, i
     value = None if weight is None else context.value_of(weight)
     if weight is None or value is None or value.ndim != 2 or node.integer("transB", 0):
         return node
-    found = context.type_of(weight).quantisation
+    found = context.type_of(weight).quantization
     assert found is not None
     turned = replace(found, axis=None if found.axis is None else 1 - found.axis)
     operands[node.input(1)] = context.add_constant(value.T, turned)
@@ -114,7 +114,7 @@ def _with_rows(context: ConversionContext, node: OnnxNode, operands: dict[str, i
 
 
 def _known(context: ConversionContext, node: OnnxNode) -> QuantisedType:
-    found = quantised_type(context, node)
+    found = quantized_type(context, node)
     if found is None:
         raise Refusal(
             Reason.NOT_CONSTANT,
@@ -125,24 +125,24 @@ def _known(context: ConversionContext, node: OnnxNode) -> QuantisedType:
 
 
 def _operand(context: ConversionContext, source: OnnxNode) -> int:
-    return as_quantised(context, source.input(0), _known(context, source).quantisation)
+    return as_quantized(context, source.input(0), _known(context, source).quantization)
 
 
 def _moved_operands(context: ConversionContext, node: OnnxNode, operands: Collection[str]) -> dict[str, int]:
-    """Constants that were dequantised and then moved, by an Identity say, as integers."""
+    """Constants that were dequantized and then moved, by an Identity say, as integers."""
     others = [name for name in dict.fromkeys(node.inputs) if name not in operands]
-    known = [(name, context.dequantised(name)) for name in others]
-    return {name: context.add_constant(it.integers, it.quantisation) for name, it in known if it is not None}
+    known = [(name, context.dequantized(name)) for name in others]
+    return {name: context.add_constant(it.integers, it.quantization) for name, it in known if it is not None}
 
 
 def _bias(context: ConversionContext, node: OnnxNode, operands: Mapping[str, int]) -> int:
     """The bias, said to have exactly the scale of the sums."""
     x, filter_, bias = (context.type_of(operands[name]) if name in operands else None for name in node.inputs[:3])
-    quantisations = [None if type_ is None else type_.quantisation for type_ in (x, filter_, bias)]
-    first, second, found = quantisations
+    quantizations = [None if type_ is None else type_.quantization for type_ in (x, filter_, bias)]
+    first, second, found = quantizations
     if bias is None or found is None or first is None or second is None or bias.dtype is not DataType.INT32:
-        raise Refusal(Reason.UNSUPPORTED_DTYPE, f"bias of {node.op_type} is not quantised as int32")
-    wanted = bias_quantisation(first, second)
+        raise Refusal(Reason.UNSUPPORTED_DTYPE, f"bias of {node.op_type} is not quantized as int32")
+    wanted = bias_quantization(first, second)
     many = found.scale * len(wanted.scale) if len(found.scale) == 1 else found.scale
     if len(many) != len(wanted.scale) or any(found.zero_point) or not all(map(_is_close, many, wanted.scale)):
         raise Refusal(

@@ -1,4 +1,4 @@
-"""Lowerings of operations on quantised operands.
+"""Lowerings of operations on quantized operands.
 
 Products of 8-bit integers go through the floating-point kernels, because a matrix product of floats is many times as
 fast as numpy's of integers. It is exact: zero points are subtracted first, so that all factors are whole numbers below
@@ -24,25 +24,25 @@ from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower
 from nnadapter.drivers.fake_npu.lowerings.images import image_of, image_type, set_image, window_parameters
 from nnadapter.ir.derived import derived
 from nnadapter.ir.model import ABSENT, Operation
-from nnadapter.ir.operand import Array, OperandType, Quantisation
-from nnadapter.ir.quantised import integer_range
+from nnadapter.ir.operand import Array, OperandType, Quantization
+from nnadapter.ir.quantized import integer_range
 from nnadapter.ir.traced_arrays import applied, decided
 
 _EXACT_IN_FLOAT32 = 1 << 24
 
 
-def quantisation_of(type_: OperandType) -> Quantisation:
-    """The quantisation of an operand that has one."""
-    assert type_.quantisation is not None
-    return type_.quantisation
+def quantization_of(type_: OperandType) -> Quantization:
+    """The quantization of an operand that has one."""
+    assert type_.quantization is not None
+    return type_.quantization
 
 
-def on_integers(plain: Lower, quantised: Lower) -> Lower:
-    """`quantised` for an operation whose first input is quantised, else `plain`."""
+def on_integers(plain: Lower, quantized: Lower) -> Lower:
+    """`quantized` for an operation whose first input is quantized, else `plain`."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
-        is_quantised = emitter.model.operands[operation.inputs[0]].type.quantisation is not None
-        (quantised if is_quantised else plain)(emitter, operation)
+        is_quantized = emitter.model.operands[operation.inputs[0]].type.quantization is not None
+        (quantized if is_quantized else plain)(emitter, operation)
 
     return lower
 
@@ -51,20 +51,20 @@ def lower_quantize(emitter: Emitter, operation: Operation) -> None:
     """QUANTIZE."""
     (output,) = operation.outputs
     type_ = emitter.model.operands[output].type
-    quantisation = quantisation_of(type_)
-    inputs = (emitter.tensor(operation.inputs[0]), *_constants(emitter, quantisation.scale, quantisation.zero_point))
+    quantization = quantization_of(type_)
+    inputs = (emitter.tensor(operation.inputs[0]), *_constants(emitter, quantization.scale, quantization.zero_point))
     smallest, largest = integer_range(type_.dtype)
-    parameters = {"axis": _axis(quantisation), "minimum": smallest, "maximum": largest}
-    emitter.assign(output, emitter.emit("quantise", inputs, (emitter.result_type(output),), parameters)[0])
+    parameters = {"axis": _axis(quantization), "minimum": smallest, "maximum": largest}
+    emitter.assign(output, emitter.emit("quantize", inputs, (emitter.result_type(output),), parameters)[0])
 
 
 def lower_dequantize(emitter: Emitter, operation: Operation) -> None:
     """DEQUANTIZE."""
-    quantisation = quantisation_of(emitter.model.operands[operation.inputs[0]].type)
-    zero_point, scale = _constants(emitter, quantisation.zero_point, quantisation.scale)
+    quantization = quantization_of(emitter.model.operands[operation.inputs[0]].type)
+    zero_point, scale = _constants(emitter, quantization.zero_point, quantization.scale)
     results = (emitter.result_type(operation.outputs[0]),)
     inputs = (emitter.tensor(operation.inputs[0]), zero_point, scale)
-    (output,) = emitter.emit("dequantise", inputs, results, {"axis": _axis(quantisation)})
+    (output,) = emitter.emit("dequantize", inputs, results, {"axis": _axis(quantization)})
     emitter.assign(operation.outputs[0], output)
 
 
@@ -72,18 +72,18 @@ def _constants(emitter: Emitter, *values: Sequence[float]) -> list[int]:
     return [emitter.add_constant(np.array(each, np.float32)) for each in values]
 
 
-def _axis(quantisation: Quantisation) -> int:
-    return -1 if quantisation.axis is None else quantisation.axis
+def _axis(quantization: Quantization) -> int:
+    return -1 if quantization.axis is None else quantization.axis
 
 
 def _largest(type_: OperandType) -> int:
     """The largest magnitude of an integer of that type without its zero point."""
     smallest, largest = integer_range(type_.dtype)
-    points = quantisation_of(type_).zero_point
+    points = quantization_of(type_).zero_point
     return max(max(largest - point, point - smallest) for point in points)
 
 
-def _centred(weight: Array, *, zero_points: tuple[int, ...], axis: int, dtype: str) -> Array:
+def _centered(weight: Array, *, zero_points: tuple[int, ...], axis: int, dtype: str) -> Array:
     """The whole numbers `weight - zero_points`, as floats."""
     shape = [1] * weight.ndim
     if axis >= 0:
@@ -94,13 +94,13 @@ def _centred(weight: Array, *, zero_points: tuple[int, ...], axis: int, dtype: s
 
 def _sum_of_magnitudes(weight: Array, *, zero_points: tuple[int, ...], axis: int, kept: int) -> int:
     """The largest sum of |weight - zero point| over all axes but `kept`."""
-    centred = np.abs(_centred(weight, zero_points=zero_points, axis=axis, dtype="float64"))
+    centered = np.abs(_centered(weight, zero_points=zero_points, axis=axis, dtype="float64"))
     others = tuple(each for each in range(weight.ndim) if each != kept % weight.ndim)
-    return int(centred.sum(axis=others).max(initial=0))
+    return int(centered.sum(axis=others).max(initial=0))
 
 
 class _Product:
-    """One product on its way from quantised operands to a result: what is the same for all of them."""
+    """One product on its way from quantized operands to a result: what is the same for all of them."""
 
     def __init__(self, emitter: Emitter, operation: Operation) -> None:
         self.emitter = emitter
@@ -123,8 +123,8 @@ class _Product:
         self.dtype = _sum_type(depth * _largest(self.types[0]) * _largest(self.types[1]) + self._largest_bias())
 
     def _points(self, position: int) -> dict[str, Any]:
-        quantisation = quantisation_of(self.types[position])
-        return {"zero_points": quantisation.zero_point, "axis": _axis(quantisation)}
+        quantization = quantization_of(self.types[position])
+        return {"zero_points": quantization.zero_point, "axis": _axis(quantization)}
 
     def _largest_bias(self) -> int:
         bias = self._bias()
@@ -154,15 +154,15 @@ class _Product:
 
     def weight(self) -> Array:
         """The second input, a constant, without its zero point."""
-        return derived(_centred, self.emitter.constant(self.operation.inputs[1]), **self._points(1), dtype=self.dtype)
+        return derived(_centered, self.emitter.constant(self.operation.inputs[1]), **self._points(1), dtype=self.dtype)
 
     def factor(self, position: int, tensor: int) -> int:
         """An input in `tensor` without its zero point."""
         dimensions = self.emitter.type_of(tensor).dimensions
-        quantisation = quantisation_of(self.types[position])
-        inputs = (tensor, *_constants(self.emitter, quantisation.zero_point))
+        quantization = quantization_of(self.types[position])
+        inputs = (tensor, *_constants(self.emitter, quantization.zero_point))
         result = TensorType(self.dtype, dimensions)
-        return self.emitter.emit("centre", inputs, (result,), {"axis": _axis(quantisation)})[0]
+        return self.emitter.emit("center", inputs, (result,), {"axis": _axis(quantization)})[0]
 
     def sums(self, kernel: str, inputs: Sequence[int], dimensions: Sequence[int], parameters: Any = None) -> int:
         """Sums of products, by a kernel of floats."""
@@ -171,16 +171,16 @@ class _Product:
     def finished(self, sums: int) -> int:
         """The result of `sums`, whose last axis is that of the channels."""
         dimensions = self.emitter.type_of(sums).dimensions
-        if self.result.quantisation is None:
+        if self.result.quantization is None:
             return self._as_int32(sums)
         factors = self._factors()
         axis = len(dimensions) - 1 if factors.size > 1 else -1
-        (zero_point,) = self.result.quantisation.zero_point
+        (zero_point,) = self.result.quantization.zero_point
         constants = [self.emitter.add_constant(factors), *_constants(self.emitter, (zero_point,))]
         minimum, maximum = self._bounds()
         parameters = {"axis": axis, "minimum": minimum, "maximum": maximum}
         result = TensorType(self.result.dtype.value, dimensions)
-        return self.emitter.emit("requantise", (sums, *constants), (result,), parameters)[0]
+        return self.emitter.emit("requantize", (sums, *constants), (result,), parameters)[0]
 
     def _as_int32(self, sums: int) -> int:
         """Sums wrap around as they do where they are added up in int32, so they are whole numbers of 64 bits first."""
@@ -191,7 +191,7 @@ class _Product:
 
     def _factors(self) -> Array:
         """Scales of the inputs over that of the result, computed in float32 in this order, as ONNX Runtime does it."""
-        x, y, result = (np.array(quantisation_of(type_).scale, np.float32) for type_ in (*self.types[:2], self.result))
+        x, y, result = (np.array(quantization_of(type_).scale, np.float32) for type_ in (*self.types[:2], self.result))
         factors: Array = x * y / result
         return factors
 
@@ -199,8 +199,8 @@ class _Product:
         """Smallest and largest integer of the result, the fused activation included."""
         limits = integer_range(self.result.dtype)
         bounds = _REAL_BOUNDS[str(self.operation.attributes["fuse_code"])](self.operation)
-        quantisation = quantisation_of(self.result)
-        moved = np.rint(np.array(bounds, np.float32) / np.float32(quantisation.scale[0])) + quantisation.zero_point[0]
+        quantization = quantization_of(self.result)
+        moved = np.rint(np.array(bounds, np.float32) / np.float32(quantization.scale[0])) + quantization.zero_point[0]
         low, high = np.clip(moved, *limits).tolist()
         return int(low), int(high)
 
@@ -241,7 +241,7 @@ def _sum_as_array(weight: Array, *, zero_points: tuple[int, ...], axis: int, kep
 
 
 def lower_convolution(emitter: Emitter, operation: Operation) -> None:
-    """CONV_2D of quantised operands."""
+    """CONV_2D of quantized operands."""
     product = _Product(emitter, operation)
     weight = emitter.constant(operation.inputs[1])
     product.weigh(weight, 0)
@@ -263,7 +263,7 @@ def _packed(weight: Array, group: int, window: Window) -> tuple[str, Array]:
 
 
 def lower_fully_connected(emitter: Emitter, operation: Operation) -> None:
-    """FULLY_CONNECTED of quantised operands."""
+    """FULLY_CONNECTED of quantized operands."""
     product = _Product(emitter, operation)
     if emitter.is_constant(operation.inputs[1]):
         product.weigh(emitter.constant(operation.inputs[1]), 0)
@@ -277,7 +277,7 @@ def lower_fully_connected(emitter: Emitter, operation: Operation) -> None:
 
 
 def lower_matmul(emitter: Emitter, operation: Operation) -> None:
-    """MAT_MUL of quantised operands."""
+    """MAT_MUL of quantized operands."""
     product = _Product(emitter, operation)
     names = ("transpose_x", "transpose_y")
     parameters: dict[str, Any] = {name: operation.attributes[name] for name in names}

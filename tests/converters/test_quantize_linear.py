@@ -6,7 +6,7 @@ from onnx import numpy_helper
 
 import nnadapter as nna
 from partition.verdict import Reason
-from tests.converters.quantised_nodes import check_on_device, integers, scale
+from tests.converters.quantized_nodes import check_on_device, integers, scale
 from tests.converters.single_node import check, expected, floats, opsets, refusal
 
 
@@ -54,7 +54,7 @@ def test_no_zero_point_is_uint8_at_zero_unless_the_node_says_otherwise():
     check_on_device("QuantizeLinear", 21, [HALVES, scale(0.5)], {"output_dtype": 3}, constant=(1,))
 
 
-def test_integers_are_quantised_too():
+def test_integers_are_quantized_too():
     check_on_device("QuantizeLinear", 13, [np.arange(-9, 9, dtype=np.int32), scale(0.7), np.int8(1)], constant=(1, 2))
 
 
@@ -120,7 +120,7 @@ def test_floating_point_results_are_refused():
 
 @pytest.fixture
 def convolution():
-    """A convolution whose weights are dequantised."""
+    """A convolution whose weights are dequantized."""
     model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 20]>
         g (float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) <float s = {0.01}> {
             w = DequantizeLinear(q, s)
@@ -139,7 +139,7 @@ def convolution():
         ([("fake_npu", {"switched_off": "DEQUANTIZE"}), "cpu"], "allow"),
     ],
 )
-def test_dequantised_weights_are_constants_where_they_can_be(convolution, devices, fallback):
+def test_dequantized_weights_are_constants_where_they_can_be(convolution, devices, fallback):
     x = floats(1, 3, 8, 8)
     options = nna.Options(fallback=fallback)
     session = nna.InferenceSession(convolution.SerializeToString(), devices=devices, options=options)

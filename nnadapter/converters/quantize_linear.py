@@ -13,14 +13,14 @@ import numpy as np
 
 from nnadapter.converters.casting import cast, reshaped
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.known import Dequantised
+from nnadapter.converters.known import Dequantized
 from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.quantisation import as_quantised, parameters
+from nnadapter.converters.quantization import as_quantized, parameters
 from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import converter, data_type_name
 from nnadapter.ir.derived import derived
-from nnadapter.ir.operand import INTEGER, Array, DataType, Quantisation, QuantisedType
-from nnadapter.ir.quantised import integer_range
+from nnadapter.ir.operand import INTEGER, Array, DataType, QuantisedType, Quantization
+from nnadapter.ir.quantized import integer_range
 from partition.verdict import Reason
 
 _REAL = DataType.FLOAT32
@@ -71,7 +71,7 @@ class _Linear:
         return scale.size > 0 and bool((np.isfinite(scale) & (scale > 0)).all())
 
     def result(self) -> QuantisedType:
-        """Data type and quantisation that the constants give."""
+        """Data type and quantization that the constants give."""
         scale, zero_point = (self.context.optional_constant(self.node, position) for position in (1, 2))
         assert scale is not None
         return QuantisedType(self.dtype, parameters(self.node, scale, zero_point, self.axis))
@@ -112,15 +112,15 @@ class _Linear:
         return context.add("SLICE", (whole,), cut)[0]
 
 
-def quantised_type(context: ConversionContext, node: OnnxNode) -> QuantisedType | None:
+def quantized_type(context: ConversionContext, node: OnnxNode) -> QuantisedType | None:
     """What the result of a QuantizeLinear, or the input of a DequantizeLinear, is; None if no constants say it.
 
     Raises:
         Refusal: it is not of integers, or scales and zero points do not belong together.
     """
-    quantises = node.op_type == "QuantizeLinear"
+    quantizes = node.op_type == "QuantizeLinear"
     found = (
-        _result_type(context, node) if quantises else _integer_type(node, context.type_of(node.input(0)).dtype.value)
+        _result_type(context, node) if quantizes else _integer_type(node, context.type_of(node.input(0)).dtype.value)
     )
     linear = _Linear(context=context, node=node, dtype=found)
     return linear.result() if linear.is_constant else None
@@ -135,11 +135,11 @@ def convert_quantize_linear(context: ConversionContext, node: OnnxNode) -> None:
     if not context.type_of(x).dtype.is_floating:
         x = cast(context, x, _REAL)
     if linear.is_constant:
-        context.add("QUANTIZE", (x,), outputs=node.outputs, quantised=(linear.result(),))
+        context.add("QUANTIZE", (x,), outputs=node.outputs, quantized=(linear.result(),))
         return
     scale = linear.spread(node.input(1), _REAL)
     zero_point = linear.spread(node.input(2), _REAL) if node.input(2) else None
-    add_quantising(context, cast(context, x, _REAL), scale, zero_point, linear.dtype, node.outputs)
+    add_quantizing(context, cast(context, x, _REAL), scale, zero_point, linear.dtype, node.outputs)
 
 
 def _result_type(context: ConversionContext, node: OnnxNode) -> DataType:
@@ -154,7 +154,7 @@ def _integer_type(node: OnnxNode, name: str) -> DataType:
     found = next((dtype for dtype in INTEGER if dtype.value == name), None)
     if found is None:
         raise Refusal(
-            Reason.UNSUPPORTED_DTYPE, f"{node.op_type} has quantised values of type {name}; expected integers"
+            Reason.UNSUPPORTED_DTYPE, f"{node.op_type} has quantized values of type {name}; expected integers"
         )
     return found
 
@@ -169,7 +169,7 @@ def _check_precision(context: ConversionContext, node: OnnxNode) -> None:
         )
 
 
-def add_quantising(
+def add_quantizing(
     context: ConversionContext,
     x: int,
     scale: int,
@@ -211,13 +211,13 @@ def convert_dequantize_linear(context: ConversionContext, node: OnnxNode) -> Non
     wanted = DataType(data_type_name(code)) if code else context.type_of(node.input(1)).dtype
     linear = _Linear(context=context, node=node, dtype=dtype)
     if linear.is_constant:
-        quantisation = linear.result().quantisation
-        x = as_quantised(context, node.input(0), quantisation)
+        quantization = linear.result().quantization
+        x = as_quantized(context, node.input(0), quantization)
         context.add("DEQUANTIZE", (x,), {"to": wanted.value}, node.outputs)
         value = context.value_of(x)
         if value is not None:
-            reals = partial(derived, _dequantised, value, quantisation=quantisation, dtype=wanted.value)
-            context.know(node.output(0), reals, Dequantised(value, quantisation))
+            reals = partial(derived, _dequantized, value, quantization=quantization, dtype=wanted.value)
+            context.know(node.output(0), reals, Dequantized(value, quantization))
         return
     difference = cast(context, context.operand(node.input(0)), DataType.INT32)
     if node.input(2):
@@ -231,12 +231,12 @@ def convert_dequantize_linear(context: ConversionContext, node: OnnxNode) -> Non
     context.add("CAST", (product,), {"to": wanted.value}, node.outputs)
 
 
-def _dequantised(x: Array, *, quantisation: Quantisation, dtype: str) -> Array:
+def _dequantized(x: Array, *, quantization: Quantization, dtype: str) -> Array:
     """What DEQUANTIZE makes of a constant."""
     shape = [1] * x.ndim
-    if quantisation.axis is not None:
-        shape[quantisation.axis] = -1
-    scale, zero_point = (np.array(values).reshape(shape) for values in (quantisation.scale, quantisation.zero_point))
+    if quantization.axis is not None:
+        shape[quantization.axis] = -1
+    scale, zero_point = (np.array(values).reshape(shape) for values in (quantization.scale, quantization.zero_point))
     difference = (x.astype(np.int64) - zero_point).astype(np.float32)
     with np.errstate(over="ignore"):  # infinity, as on a device
         reals: Array = (difference * scale.astype(np.float32)).astype(np.dtype(dtype)).reshape(x.shape)
@@ -262,7 +262,7 @@ def convert_dynamic_quantize_linear(context: ConversionContext, node: OnnxNode) 
     (clipped,) = context.add("CLIP", (point,), {"min": 0.0, "max": 255.0})
     (rounded,) = context.add("ROUND", (clipped,))
     context.add("CAST", (rounded,), {"to": "uint8"}, (node.output(2),))
-    add_quantising(context, x, scale, rounded, DataType.UINT8, node.outputs[:1])
+    add_quantizing(context, x, scale, rounded, DataType.UINT8, node.outputs[:1])
 
 
 def _number(context: ConversionContext, value: float) -> int:

@@ -1,10 +1,10 @@
-"""Quantised operands: the operations between integers and reals, and what other operations make of such operands.
+"""Quantized operands: the operations between integers and reals, and what other operations make of such operands.
 
-A quantised operand holds integers that stand for reals. Operations treat it in one of four ways:
+A quantized operand holds integers that stand for reals. Operations treat it in one of four ways:
 
-- those that only move elements see integers, and their results are quantised as the input is, if that is per tensor;
+- those that only move elements see integers, and their results are quantized as the input is, if that is per tensor;
 - products (CONV_2D, FULLY_CONNECTED, MAT_MUL) subtract the zero points and add up products of integers, exactly.
-  Without a quantised result they give these sums in int32. With one, the sums and an int32 bias are multiplied by
+  Without a quantized result they give these sums in int32. With one, the sums and an int32 bias are multiplied by
   scale of input * scale of filter / scale of result, in float32, rounded half to even, moved by its zero point and
   saturated, as ONNX Runtime does it;
 - operations of reals (`REALS`) compute as DEQUANTIZE, the operation in float32 and QUANTIZE would;
@@ -19,15 +19,15 @@ from math import isclose
 from types import MappingProxyType
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import FLOATING, INTEGER, DataType, OperandType, Quantisation
+from nnadapter.ir.operand import FLOATING, INTEGER, DataType, OperandType, Quantization
 from nnadapter.ir.operations.access import string
 from nnadapter.ir.operations.layouts import like
 from nnadapter.ir.operations.row import Types, no_flops, per_output, present, row
 from nnadapter.ir.operations.shape_rules import as_first
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, QuantisationRule, Role, ShapeRule
+from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, QuantizationRule, Role, ShapeRule
 
 EIGHT_BITS = frozenset({DataType.INT8, DataType.UINT8})
-"""Data types of operands that are computed with; all integer types can be quantised and dequantised."""
+"""Data types of operands that are computed with; all integer types can be quantized and dequantized."""
 
 
 def _types(text: str) -> frozenset[str]:
@@ -38,17 +38,17 @@ MOVERS = _types(
     "RESHAPE TRANSPOSE EXPAND TILE SPLIT DEPTH_TO_SPACE SPACE_TO_DEPTH SLICE GATHER GATHER_ELEMENTS PAD MAX_POOL_2D"
     " RESIZE_NEAREST CONCAT"
 )
-"""Operations whose results are quantised as all their data inputs are, per tensor. CONCAT also takes inputs that
+"""Operations whose results are quantized as all their data inputs are, per tensor. CONCAT also takes inputs that
 differ, as an operation of reals."""
 PRODUCTS: Mapping[str, int] = MappingProxyType({"CONV_2D": 0, "FULLY_CONNECTED": 0, "MAT_MUL": -1})
-"""By operation: the axis of the second input along which it may be quantised."""
+"""By operation: the axis of the second input along which it may be quantized."""
 TABULATED = _types(
     "RELU CLIP EXP LOG SQRT RECIPROCAL ERF SIN COS TANH SIGMOID SOFTPLUS SOFTSIGN MISH SWISH GELU HARD_SIGMOID"
     " HARD_SWISH LEAKY_RELU ELU SELU ABS NEG"
 )
 """Those of `REALS` that are functions of one variable: a table of 256 results says what they do to 8 bits."""
 REALS = TABULATED | _types("ADD SUB MUL DIV MAX MIN AVERAGE_POOL_2D REDUCE_MEAN SOFTMAX LOG_SOFTMAX CONCAT")
-"""Operations that compute with the reals that operands of 8 bits stand for, if their result is quantised."""
+"""Operations that compute with the reals that operands of 8 bits stand for, if their result is quantized."""
 
 _BIAS_TOLERANCE = 1e-5
 _FUSE_CODES = frozenset({"none", "relu", "clip"})
@@ -61,13 +61,13 @@ def _quantize(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
 
 def _dequantize(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
     first = present(types, 0)
-    if first.quantisation is None:
-        raise InvalidModelError(f"input is {first} and not quantised, expected a quantised operand")
+    if first.quantization is None:
+        raise InvalidModelError(f"input is {first} and not quantized, expected a quantized operand")
     return (like(first, first.dimensions, DataType(string(attributes, "to"))),)
 
 
 def _any(types: Types, result: OperandType, attributes: Attributes) -> None:
-    """Every quantised result will do."""
+    """Every quantized result will do."""
 
 
 def _same_dtype(types: Types, result: OperandType, attributes: Attributes) -> None:
@@ -76,24 +76,24 @@ def _same_dtype(types: Types, result: OperandType, attributes: Attributes) -> No
         raise InvalidModelError(f"result is {result}, expected the data type of the input, {first.dtype.value}")
 
 
-def _check_eight_bits(name: str, type_: OperandType, axis: int | None = None) -> Quantisation:
-    """The quantisation of an 8-bit type, per tensor or along `axis`."""
-    quantisation = type_.quantisation
-    if quantisation is None or type_.dtype not in EIGHT_BITS:
-        raise InvalidModelError(f"{name} is {type_}, expected a quantised operand of int8 or uint8")
-    if quantisation.axis is not None and (axis is None or quantisation.axis != axis % type_.rank):
+def _check_eight_bits(name: str, type_: OperandType, axis: int | None = None) -> Quantization:
+    """The quantization of an 8-bit type, per tensor or along `axis`."""
+    quantization = type_.quantization
+    if quantization is None or type_.dtype not in EIGHT_BITS:
+        raise InvalidModelError(f"{name} is {type_}, expected a quantized operand of int8 or uint8")
+    if quantization.axis is not None and (axis is None or quantization.axis != axis % type_.rank):
         along = "" if axis is None else f" or along axis {axis % type_.rank}"
-        raise InvalidModelError(f"{name} is quantised along axis {quantisation.axis}, expected per tensor{along}")
-    return quantisation
+        raise InvalidModelError(f"{name} is quantized along axis {quantization.axis}, expected per tensor{along}")
+    return quantization
 
 
 def _accumulating(type_: str, rule: ShapeRule) -> ShapeRule:
-    """The shape rule of a product, whose sums are int32 if its inputs are quantised."""
+    """The shape rule of a product, whose sums are int32 if its inputs are quantized."""
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
         first, second = present(types, 0), present(types, 1)
-        if first.quantisation is None and second.quantisation is None:
+        if first.quantization is None and second.quantization is None:
             return results
         try:
             _check_eight_bits("the first input", first)
@@ -113,24 +113,24 @@ def _channel_axis(type_: str, second: OperandType, attributes: Attributes) -> in
 
 
 def _product(types: Types, result: OperandType, attributes: Attributes) -> None:
-    x, y = present(types, 0).quantisation, present(types, 1).quantisation
+    x, y = present(types, 0).quantization, present(types, 1).quantization
     if x is None or y is None:
-        raise InvalidModelError(f"result is {result} and quantised, expected quantised inputs as well")
+        raise InvalidModelError(f"result is {result} and quantized, expected quantized inputs as well")
     _check_eight_bits("result", result)
     if attributes["fuse_code"] not in _FUSE_CODES:
         raise InvalidModelError(
-            f"fuse_code is {attributes['fuse_code']!r} on a quantised result, expected one of {sorted(_FUSE_CODES)}"
+            f"fuse_code is {attributes['fuse_code']!r} on a quantized result, expected one of {sorted(_FUSE_CODES)}"
         )
     bias = types[2] if len(types) > 2 else None
     if bias is not None:
         _check_bias(bias, x, y)
 
 
-def _check_bias(bias: OperandType, x: Quantisation, y: Quantisation) -> None:
+def _check_bias(bias: OperandType, x: Quantization, y: Quantization) -> None:
     """A bias is added to the sums, so its scale is the scale of the sums."""
-    found = bias.quantisation
+    found = bias.quantization
     if found is None or bias.dtype is not DataType.INT32 or any(found.zero_point):
-        raise InvalidModelError(f"bias is {bias}, expected a quantised operand of int32 with zero point 0")
+        raise InvalidModelError(f"bias is {bias}, expected a quantized operand of int32 with zero point 0")
     expected = [x.scale[0] * scale for scale in y.scale]
     scales = found.scale * len(expected) if len(found.scale) == 1 else found.scale
     expected = expected * len(scales) if len(expected) == 1 else expected
@@ -140,37 +140,37 @@ def _check_bias(bias: OperandType, x: Quantisation, y: Quantisation) -> None:
 
 def _real(types: Types, result: OperandType, attributes: Attributes) -> None:
     given = [type_ for type_ in types if type_ is not None]
-    if not any(type_.quantisation for type_ in given) and all(type_.dtype is result.dtype for type_ in given):
-        return  # computed on integers, which are then said to be quantised
+    if not any(type_.quantization for type_ in given) and all(type_.dtype is result.dtype for type_ in given):
+        return  # computed on integers, which are then said to be quantized
     for position, type_ in enumerate(given):
         _check_eight_bits(f"input {position}", type_)
     _check_eight_bits("result", result)
     if attributes.get("fuse_code", "none") not in _FUSE_CODES:
         raise InvalidModelError(
-            f"fuse_code is {attributes['fuse_code']!r} on a quantised result, expected one of {sorted(_FUSE_CODES)}"
+            f"fuse_code is {attributes['fuse_code']!r} on a quantized result, expected one of {sorted(_FUSE_CODES)}"
         )
 
 
 def _keeping(rule: ShapeRule, first_only: bool) -> ShapeRule:
-    """The shape rule of a mover, whose results are quantised as its data inputs are."""
+    """The shape rule of a mover, whose results are quantized as its data inputs are."""
 
     def infer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
         results = rule(types, attributes)
         first = present(types, 0)
-        kept = first.quantisation
+        kept = first.quantization
         if kept is None or kept.axis is not None:
             return results
-        if not first_only and any(type_ is None or type_.quantised != first.quantised for type_ in types):
+        if not first_only and any(type_ is None or type_.quantized != first.quantized for type_ in types):
             return results
         return tuple(OperandType(first.dtype, result.dimensions, result.layout, kept) for result in results)
 
     return infer
 
 
-def quantisable(schema: OperationSchema) -> OperationSchema:
+def quantizable(schema: OperationSchema) -> OperationSchema:
     """The row with what this module says of it; itself if that is nothing."""
     type_ = schema.type
-    infer, rule = schema.infer, schema.quantised
+    infer, rule = schema.infer, schema.quantized
     if type_ in PRODUCTS:
         infer, rule = _accumulating(type_, infer), _product
     if type_ in MOVERS:
@@ -178,12 +178,12 @@ def quantisable(schema: OperationSchema) -> OperationSchema:
     if type_ in REALS:
         rule = _real
     return (
-        schema if infer is schema.infer and rule is schema.quantised else replace(schema, infer=infer, quantised=rule)
+        schema if infer is schema.infer and rule is schema.quantized else replace(schema, infer=infer, quantized=rule)
     )
 
 
-def _always(schema: OperationSchema, rule: QuantisationRule) -> OperationSchema:
-    return replace(schema, quantised=rule, always_quantised=True)
+def _always(schema: OperationSchema, rule: QuantizationRule) -> OperationSchema:
+    return replace(schema, quantized=rule, always_quantized=True)
 
 
 ROWS: tuple[OperationSchema, ...] = (
@@ -194,7 +194,7 @@ ROWS: tuple[OperationSchema, ...] = (
             _quantize,
             per_output(2),
             "NNAPI QUANTIZE; NNADAPTER_QUANTIZE; ONNX QuantizeLinear-13: round(input / scale), half to even, plus zero "
-            "point, saturated; the model says data type and quantisation of the result",
+            "point, saturated; the model says data type and quantization of the result",
         ),
         _any,
     ),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nnadapter.converters.refusal import Refusal
-from tests.converters.quantised_group import RESULT, Group, bias, check, picture, weights
+from tests.converters.quantized_group import RESULT, Group, bias, check, picture, weights
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -13,7 +13,7 @@ def test_convolutions(relu, axis):
     x, w = picture(1, 4, 7, 6), weights(6, 4, 3, 3, axis=axis)
     operands, attributes = [x, w, bias(x, w)], {"pads": [1, 1, 1, 1], "strides": [2, 1]}
     group = Group("Conv", operands, RESULT, attributes, constants=(1, 2), relu=relu)
-    assert check(group, optimised=True) == ["STORAGE_CAST", "CONV_2D"]
+    assert check(group, optimized=True) == ["STORAGE_CAST", "CONV_2D"]
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -22,7 +22,7 @@ def test_convolutions_of_sequences(relu, axis):
     x, w = picture(2, 4, 11), weights(6, 2, 3, axis=axis)
     attributes = {"pads": [1, 0], "strides": [2], "group": 2}
     group = Group("Conv", [x, w, bias(x, w)], RESULT, attributes, constants=(1, 2), relu=relu)
-    assert check(group, optimised=True) == ["STORAGE_CAST", "RESHAPE", "CONV_2D", "RESHAPE"]
+    assert check(group, optimized=True) == ["STORAGE_CAST", "RESHAPE", "CONV_2D", "RESHAPE"]
 
 
 def test_pooling_of_sequences():
@@ -36,14 +36,14 @@ def test_pooling_of_sequences():
 def test_fully_connected_layers(transposed):
     x, w = picture(5, 30), weights(*((8, 30) if transposed else (30, 8)), axis=None)
     group = Group("Gemm", [x, w, bias(x, (np.empty(8), *w[1:]))], RESULT, {"transB": transposed}, constants=(1, 2))
-    assert check(group, optimised=True) == ["STORAGE_CAST", "FULLY_CONNECTED"]
+    assert check(group, optimized=True) == ["STORAGE_CAST", "FULLY_CONNECTED"]
 
 
 def test_products():
     group = Group("MatMul", [picture(2, 5, 30), weights(30, 8, axis=1)], RESULT, constants=(1,))
-    assert check(group, optimised=True)[-1] == "MAT_MUL"
+    assert check(group, optimized=True)[-1] == "MAT_MUL"
     group = Group("MatMul", [picture(2, 5, 9), picture(2, 9, 4, seed=3, scale=0.01, zero_point=7)], RESULT)
-    assert check(group, optimised=True)[-1] == "MAT_MUL"
+    assert check(group, optimized=True)[-1] == "MAT_MUL"
 
 
 @pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul", "Max", "Min"])
@@ -93,12 +93,12 @@ def test_a_bias_of_another_scale_is_refused():
     group = Group("Conv", [x, w, (values, scale * 2, *rest)], RESULT, constants=(1, 2))
     with pytest.raises(Refusal, match="another scale"):
         group.converted()
-    with pytest.raises(Refusal, match="not quantised as int32"):
+    with pytest.raises(Refusal, match="not quantized as int32"):
         Group("Conv", [x, w, np.zeros(6, np.float32)], RESULT, constants=(1,)).converted()
 
 
 def test_what_computes_nothing_with_reals_is_refused():
-    with pytest.raises(Refusal, match="no quantised form"):
+    with pytest.raises(Refusal, match="no quantized form"):
         Group("Floor", [picture(3)], RESULT).converted()
 
 

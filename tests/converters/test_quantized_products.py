@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partition.verdict import Reason
-from tests.converters.quantised_nodes import SCALES, check_on_device, integers, scale
+from tests.converters.quantized_nodes import SCALES, check_on_device, integers, scale
 from tests.converters.single_node import refusal
 
 PAIRS = [("uint8", "int8"), ("uint8", "uint8"), ("int8", "int8")]

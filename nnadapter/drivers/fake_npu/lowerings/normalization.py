@@ -1,4 +1,4 @@
-"""Lowerings of the normalisations."""
+"""Lowerings of the normalizations."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def lower_layer_normalization(emitter: Emitter, operation: Operation) -> None:
     inputs = [emitter.tensor(operand) for operand in operation.inputs if operand != ABSENT]
     parameters = {name: operation.attributes[name] for name in ("axis", "epsilon")}
     results = (emitter.result_type(operation.outputs[0]),)
-    emitter.assign(operation.outputs[0], emitter.emit("layer_normalisation", inputs, results, parameters)[0])
+    emitter.assign(operation.outputs[0], emitter.emit("layer_normalization", inputs, results, parameters)[0])
 
 
 def lower_instance_normalization(emitter: Emitter, operation: Operation) -> None:
@@ -60,7 +60,7 @@ def lower_instance_normalization(emitter: Emitter, operation: Operation) -> None
         "channel_axis": channel,
         "epsilon": operation.attributes["epsilon"],
     }
-    emitter.assign(operation.outputs[0], emitter.emit("instance_normalisation", inputs, (result,), parameters)[0])
+    emitter.assign(operation.outputs[0], emitter.emit("instance_normalization", inputs, (result,), parameters)[0])
 
 
 def lower_local_response_normalization(emitter: Emitter, operation: Operation) -> None:
@@ -68,4 +68,4 @@ def lower_local_response_normalization(emitter: Emitter, operation: Operation) -
     parameters = {name: operation.attributes[name] for name in ("size", "alpha", "beta", "bias")}
     parameters["channel_axis"] = _channel_axis(emitter, operation.inputs[0])
     inputs, results = (emitter.tensor(operation.inputs[0]),), (emitter.result_type(operation.outputs[0]),)
-    emitter.assign(operation.outputs[0], emitter.emit("local_response_normalisation", inputs, results, parameters)[0])
+    emitter.assign(operation.outputs[0], emitter.emit("local_response_normalization", inputs, results, parameters)[0])

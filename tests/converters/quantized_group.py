@@ -8,12 +8,12 @@ from onnx import helper, numpy_helper
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convert import convert_graph
 from nnadapter.converters.groups import find_groups
-from nnadapter.converters.quantised_groups import convert_quantised_group
+from nnadapter.converters.quantized_groups import convert_quantized_group
 from nnadapter.converters.registry import read_node, since_version
 from nnadapter.ir.verify import verify
 from nnadapter.testing.interpreter.interpret import interpret
 from partition.graph import Value
-from tests.converters.quantised_nodes import integers
+from tests.converters.quantized_nodes import integers
 from tests.drivers.fake_npu.harness import run_model
 
 OPSET = 20
@@ -95,31 +95,31 @@ class Group:
         sources = {each.outputs[0]: each for each in nodes if each.op_type == "DequantizeLinear"}
         context.begin(node)
         relu = next((each for each in nodes if each.op_type == "Relu" and each is not node), None)
-        convert_quantised_group(context, node, sources, nodes[-1], relu)
+        convert_quantized_group(context, node, sources, nodes[-1], relu)
         model = context.finish([context.operand_of["y"]])
         verify(model)
         return model
 
-    def expected(self, optimised):
+    def expected(self, optimized):
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         level = onnxruntime.GraphOptimizationLevel
-        options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
+        options.graph_optimization_level = level.ORT_ENABLE_ALL if optimized else level.ORT_DISABLE_ALL
         session = onnxruntime.InferenceSession(self.model.SerializeToString(), options)
         return session.run(None, self.feeds)[0]
 
 
-def check(group, optimised=False):
+def check(group, optimized=False):
     """The operations of the group, which computes what ONNX Runtime does."""
     model = group.converted()
-    compare(group, model, optimised)
+    compare(group, model, optimized)
     return [operation.type for operation in model.operations]
 
 
-def compare(group, model, optimised=False):
+def compare(group, model, optimized=False):
     given = [group.feeds[model.operands[index].name] for index in model.inputs]
     (found,) = run_model(model, given)
-    wanted = group.expected(optimised)
+    wanted = group.expected(optimized)
     assert found.dtype == wanted.dtype
     np.testing.assert_array_equal(found, wanted)
     np.testing.assert_array_equal(interpret(model, given)[0], wanted)

@@ -1,4 +1,4 @@
-"""Programs that were serialised and restored."""
+"""Programs that were serialized and deserialized."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from nnadapter.errors import DriverError, InputTypeError
 from tests.runtime.small import X, Y, small, trial
 
 
-def test_a_restored_program_computes_the_same(context):
+def test_a_deserialized_program_computes_the_same(context):
     compilation = nna.Compilation(context, small())
-    restored = nna.Compilation.restore(context, compilation.serialise())
-    assert [operand.type for operand in restored.inputs] == [operand.type for operand in compilation.inputs]
-    assert restored.verdicts == () and restored.admission.verdict
-    execution = nna.Execution(restored)
+    deserialized = nna.Compilation.deserialize(context, compilation.serialize())
+    assert [operand.type for operand in deserialized.inputs] == [operand.type for operand in compilation.inputs]
+    assert deserialized.verdicts == () and deserialized.admission.verdict
+    execution = nna.Execution(deserialized)
     with pytest.raises(InputTypeError, match="'x' is float64"):
         execution.set_input("x", X.astype(float))
     execution.set_inputs([X, Y])
@@ -23,16 +23,16 @@ def test_a_restored_program_computes_the_same(context):
 
 
 def test_it_can_be_written_again(context):
-    blob = nna.Compilation(context, small()).serialise()
-    assert nna.Compilation.restore(context, blob).serialise() == blob
+    blob = nna.Compilation(context, small()).serialize()
+    assert nna.Compilation.deserialize(context, blob).serialize() == blob
 
 
 def test_a_driver_need_not():
-    assert nna.Compilation(trial(), small()).serialise() is None
+    assert nna.Compilation(trial(), small()).serialize() is None
 
 
 def test_other_bytes_are_refused(context):
-    blob = nna.Compilation(context, small()).serialise()
+    blob = nna.Compilation(context, small()).serialize()
     others = [
         b"",
         blob[:-1],
@@ -44,13 +44,13 @@ def test_other_bytes_are_refused(context):
     ]
     for other in others:
         with pytest.raises(nna.errors.IncompatibleProgramError, match="compile"):
-            nna.Compilation.restore(context, other)
+            nna.Compilation.deserialize(context, other)
 
 
 def test_another_device_is_refused(context):
-    blob = nna.Compilation(context, small()).serialise()
+    blob = nna.Compilation(context, small()).serialize()
     with pytest.raises(nna.errors.IncompatibleProgramError, match="for device 'fake_npu', got a context of 'trial'"):
-        nna.Compilation.restore(trial(), blob)
+        nna.Compilation.deserialize(trial(), blob)
 
 
 @pytest.mark.parametrize(
@@ -62,32 +62,32 @@ def test_another_device_is_refused(context):
     ],
 )
 def test_a_context_that_would_not_have_compiled_it_is_refused(context, options, message):
-    blob = nna.Compilation(context, small()).serialise()
+    blob = nna.Compilation(context, small()).serialize()
     other = nna.Context(context.device, **options)
     with pytest.raises(nna.errors.IncompatibleProgramError, match=f"the program {message}"):
-        nna.Compilation.restore(other, blob)
+        nna.Compilation.deserialize(other, blob)
 
 
 def test_a_context_with_the_same_options_is_taken(context):
     half = nna.Context(context.device, precision="float16", memory_bytes=1000, switched_off="Conv")
     compilation = nna.Compilation(half, small())
     results = []
-    for each in (compilation, nna.Compilation.restore(half, compilation.serialise())):
+    for each in (compilation, nna.Compilation.deserialize(half, compilation.serialize())):
         execution = nna.Execution(each)
         execution.set_inputs([X, Y])
         results.append(execution.compute()[0])
     np.testing.assert_array_equal(*results)
     with pytest.raises(nna.errors.IncompatibleProgramError, match="computes in float16"):
-        nna.Compilation.restore(context, compilation.serialise())
+        nna.Compilation.deserialize(context, compilation.serialize())
 
 
 def test_as_much_memory_as_it_was_admitted_with_is_enough(context):
-    blob = nna.Compilation(context, small()).serialise()
+    blob = nna.Compilation(context, small()).serialize()
     admitted = []
     for memory_bytes in range(0, 400, 8):
         other = nna.Context(context.device, memory_bytes=memory_bytes)
         try:
-            nna.Compilation.restore(other, blob)
+            nna.Compilation.deserialize(other, blob)
         except nna.errors.IncompatibleProgramError:
             assert not nna.Compilation(other, small()).admission.verdict
         else:
@@ -98,10 +98,12 @@ def test_as_much_memory_as_it_was_admitted_with_is_enough(context):
 
 def test_a_driver_that_fails_is_blamed(context, monkeypatch):
     compilation = nna.Compilation(context, small())
-    blob = compilation.serialise()
-    monkeypatch.setattr(type(context.driver_context), "restore", lambda *_: 1 / 0)
-    with pytest.raises(nna.errors.IncompatibleProgramError, match="'fake_npu' did not restore .* ZeroDivisionError"):
-        nna.Compilation.restore(context, blob)
-    monkeypatch.setattr(type(compilation.program()), "serialise", lambda *_: 1 / 0)
-    with pytest.raises(DriverError, match="'fake_npu' did not serialise .* ZeroDivisionError"):
-        compilation.serialise()
+    blob = compilation.serialize()
+    monkeypatch.setattr(type(context.driver_context), "deserialize", lambda *_: 1 / 0)
+    with pytest.raises(
+        nna.errors.IncompatibleProgramError, match="'fake_npu' did not deserialize .* ZeroDivisionError"
+    ):
+        nna.Compilation.deserialize(context, blob)
+    monkeypatch.setattr(type(compilation.program()), "serialize", lambda *_: 1 / 0)
+    with pytest.raises(DriverError, match="'fake_npu' did not serialize .* ZeroDivisionError"):
+        compilation.serialize()

@@ -1,4 +1,4 @@
-"""Kernels that relate each element to its neighbours along axes: softmax and the normalisations."""
+"""Kernels that relate each element to its neighbors along axes: softmax and the normalizations."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ def _bind_layer(call: Call) -> Run:
     axis, epsilon = call.parameters["axis"], call.parameters["epsilon"]
     depth = prod(x.shape[axis:])
     x, out = x.reshape(-1, depth), out.reshape(-1, depth)
-    normalised = call.inputs[0].shape[axis:]
+    normalized = call.inputs[0].shape[axis:]
     # Scale and bias may be computed after this is bound: they are spread over views, not copied into one row.
     pieces = [
         (
             x[rows],
             out[rows],
-            out[rows].reshape(-1, *normalised),
+            out[rows].reshape(-1, *normalized),
             means[: rows.stop - rows.start],
             deviations[: rows.stop - rows.start],
         )
@@ -188,11 +188,11 @@ def _bind_local_response(call: Call) -> Run:
     return run
 
 
-NORMALISATION_KERNELS: Mapping[str, Kernel] = MappingProxyType(
+NORMALIZATION_KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {
-        "instance_normalisation": Kernel(bind=_bind_instance, scratch=_instance_scratch, in_place=(0,)),
-        "layer_normalisation": Kernel(bind=_bind_layer, scratch=_layer_scratch, in_place=(0,)),
-        "local_response_normalisation": Kernel(
+        "instance_normalization": Kernel(bind=_bind_instance, scratch=_instance_scratch, in_place=(0,)),
+        "layer_normalization": Kernel(bind=_bind_layer, scratch=_layer_scratch, in_place=(0,)),
+        "local_response_normalization": Kernel(
             bind=_bind_local_response,
             scratch=lambda inputs, outputs, parameters: (inputs[0], inputs[0]),
             in_place=(0,),

@@ -1,7 +1,7 @@
-"""Normalisations and softmax: the result has the input's dimensions.
+"""Normalizations and softmax: the result has the input's dimensions.
 
-FLOPs per element: batch normalisation 2, since its scale and shift are constants of a trained network; the others count
-the steps of their formulas, with mean, centring, square, sum, scale and shift as one each.
+FLOPs per element: batch normalization 2, since its scale and shift are constants of a trained network; the others count
+the steps of their formulas, with mean, centering, square, sum, scale and shift as one each.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def _instance(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
 
 def _layer(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
     first = present(types, 0)
-    normalised = first.dimensions[check_axis(integer(attributes, "axis"), first.rank) :]
+    normalized = first.dimensions[check_axis(integer(attributes, "axis"), first.rank) :]
     for name, type_ in zip(("scale", "bias"), types[1:], strict=False):
         if type_ is not None:
-            check_broadcasts_to(name, type_.dimensions, normalised)
+            check_broadcasts_to(name, type_.dimensions, normalized)
     return (like(first, first.dimensions),)
 
 

@@ -1,4 +1,4 @@
-"""What the interpreter does with quantised operands: integers as int64, reals as float32, nothing clever."""
+"""What the interpreter does with quantized operands: integers as int64, reals as float32, nothing clever."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import numpy as np
 
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, OperandType
-from nnadapter.ir.operations.quantisation import MOVERS, REALS
-from nnadapter.ir.quantised import integer_range
+from nnadapter.ir.operations.quantization import MOVERS, REALS
+from nnadapter.ir.quantized import integer_range
 
 PRODUCTS = frozenset({"CONV_2D", "FULLY_CONNECTED", "MAT_MUL"})
-ANY_QUANTISED = frozenset({"QUANTIZE", "DEQUANTIZE", "STORAGE_CAST"})
+ANY_QUANTIZED = frozenset({"QUANTIZE", "DEQUANTIZE", "STORAGE_CAST"})
 
 
-def quantised_function(model: Model, operation: Operation, plain: Callable[..., Any] | None) -> Callable[..., Any]:
+def quantized_function(model: Model, operation: Operation, plain: Callable[..., Any] | None) -> Callable[..., Any]:
     """The operation's function on its integers, or `plain` where it sees integers or floats alone.
 
     It is called with the inputs and attributes, and with `finish`, the fused activation of reals.
     """
     types = [None if index == ABSENT else model.operands[index].type for index in operation.inputs]
     result = model.operands[operation.outputs[0]].type
-    if operation.type in ANY_QUANTISED:
+    if operation.type in ANY_QUANTIZED:
         return {"QUANTIZE": _quantize, "DEQUANTIZE": _dequantize, "STORAGE_CAST": _same}[operation.type](types, result)
     assert plain is not None
     first = types[0]
-    if first is None or first.quantisation is None:
+    if first is None or first.quantization is None:
         return _finished(plain)
     if operation.type in PRODUCTS:
         return _product(plain, types, result, 1 if operation.type == "CONV_2D" else -1)
-    moves = operation.type in MOVERS and all(type_ is None or type_.quantised == result.quantised for type_ in types)
-    if result.quantisation is not None and operation.type in REALS and not moves:
+    moves = operation.type in MOVERS and all(type_ is None or type_.quantized == result.quantized for type_ in types)
+    if result.quantization is not None and operation.type in REALS and not moves:
         return _real(plain, types, result)
     return _finished(plain)
 
@@ -53,20 +53,20 @@ def _spread(values: Any, type_: OperandType, rank: int, axis: int | None, dtype:
 
 
 def _parts(type_: OperandType | None) -> tuple[Array, Array]:
-    assert type_ is not None and type_.quantisation is not None
-    found = type_.quantisation
+    assert type_ is not None and type_.quantization is not None
+    found = type_.quantization
     scale = _spread(found.scale, type_, type_.rank, found.axis, np.float32)
     return scale, _spread(found.zero_point, type_, type_.rank, found.axis, np.int64)
 
 
 def to_reals(x: Array, type_: OperandType | None) -> Array:
-    """The reals that quantised integers stand for, in float32."""
+    """The reals that quantized integers stand for, in float32."""
     scale, zero_point = _parts(type_)
     return (x.astype(np.int64) - zero_point).astype(np.float32) * scale
 
 
 def to_integers(x: Array, type_: OperandType) -> Array:
-    """Reals as the integers of a quantised type, rounded to even and kept within it."""
+    """Reals as the integers of a quantized type, rounded to even and kept within it."""
     scale, zero_point = _parts(type_)
     with np.errstate(all="ignore"):
         rounded = np.rint(x.astype(np.float32) / scale)
@@ -101,7 +101,7 @@ def _product(plain: Callable[..., Any], types: Any, result: OperandType, channel
             along[channels] = -1
         if bias is not None:
             sums = sums + bias.astype(np.int64).reshape(along)
-        if result.quantisation is None:
+        if result.quantization is None:
             return [sums]
         scale, zero_point = _parts(result)
         per_channel = y_scale.reshape(along) if y_scale.size > 1 else y_scale.reshape(())

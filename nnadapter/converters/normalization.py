@@ -1,10 +1,10 @@
-"""Normalisations."""
+"""Normalizations."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from nnadapter.converters.axes import normalise_axis
+from nnadapter.converters.axes import normalize_axis
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.refusal import Refusal
@@ -57,7 +57,7 @@ def convert_layer_normalization(context: ConversionContext, node: OnnxNode) -> N
     """
     _refuse_outputs(node, "the adapter IR has no mean and deviation beside the result")
     rank = len(context.dimensions(node.input(0)))
-    attributes = {**_epsilon(node), "axis": normalise_axis(node, node.integer("axis", -1), rank)}
+    attributes = {**_epsilon(node), "axis": normalize_axis(node, node.integer("axis", -1), rank)}
     bias = (context.operand(node.input(2)),) if node.input(2) else ()
     inputs = (context.operand(node.input(0)), context.operand(node.input(1)), *bias)
     context.add("LAYER_NORMALIZATION", inputs, attributes, node.outputs[:1])
@@ -74,7 +74,7 @@ def convert_instance_normalization(context: ConversionContext, node: OnnxNode) -
 def convert_group_normalization_per_group(context: ConversionContext, node: OnnxNode) -> None:
     """GroupNormalization with one scale and bias per group: the groups as instances. Source: its version 18."""
     scale, bias = context.operand(node.input(1)), context.operand(node.input(2))
-    grouped = _normalise_groups(context, node, scale, bias)
+    grouped = _normalize_groups(context, node, scale, bias)
     context.add("RESHAPE", (grouped,), {"shape": context.dimensions(node.input(0))}, node.outputs)
 
 
@@ -87,7 +87,7 @@ def convert_group_normalization(context: ConversionContext, node: OnnxNode) -> N
     dimensions = context.dimensions(node.input(0))
     groups, data_type = _groups(context, node), np.dtype(context.type_of(node.input(0)).dtype)
     ones, zeros = (context.add_constant(make(groups, data_type)) for make in (np.ones, np.zeros))
-    grouped = _normalise_groups(context, node, ones, zeros)
+    grouped = _normalize_groups(context, node, ones, zeros)
     (result,) = context.add("RESHAPE", (grouped,), {"shape": dimensions})
     (result,) = context.add("MUL", (result, _per_channel(context, node.input(1), len(dimensions))))
     context.add("ADD", (result, _per_channel(context, node.input(2), len(dimensions))), outputs=node.outputs)
@@ -104,8 +104,8 @@ def _groups(context: ConversionContext, node: OnnxNode) -> int:
     return groups
 
 
-def _normalise_groups(context: ConversionContext, node: OnnxNode, scale: int, bias: int) -> int:
-    """Return `[N, groups, elements of a group]`, every group normalised over its elements."""
+def _normalize_groups(context: ConversionContext, node: OnnxNode, scale: int, bias: int) -> int:
+    """Return `[N, groups, elements of a group]`, every group normalized over its elements."""
     groups, input_type = _groups(context, node), context.type_of(node.input(0))
     batch = input_type.dimensions[0]
     shape = (batch, groups, input_type.size // (batch * groups) if batch else 0)

@@ -1,19 +1,19 @@
-"""Quantised operations on the device, against integers of 64 bits or the floating-point definition."""
+"""Quantized operations on the device, against integers of 64 bits or the floating-point definition."""
 
 import numpy as np
 import pytest
 
 from nnadapter.drivers.fake_npu.lowering import lower
-from nnadapter.ir import DataType, ModelBuilder, OperandType, Quantisation, QuantisedType
-from nnadapter.ir.operations.quantisation import TABULATED
+from nnadapter.ir import DataType, ModelBuilder, OperandType, QuantisedType, Quantization
+from nnadapter.ir.operations.quantization import TABULATED
 from nnadapter.testing.interpreter.interpret import interpret
 from tests.drivers.fake_npu.harness import context, run_model
 
 LIMITS = {"int8": (-128, 127), "uint8": (0, 255)}
 
 
-def quantised(dtype, scale, zero_point):
-    return QuantisedType(DataType(dtype), Quantisation(scale=(scale,), zero_point=(zero_point,)))
+def quantized(dtype, scale, zero_point):
+    return QuantisedType(DataType(dtype), Quantization(scale=(scale,), zero_point=(zero_point,)))
 
 
 def all_values(dtype):
@@ -24,22 +24,22 @@ def model_of(type_, arrays, types, attributes=None, constants=(), result=None):
     builder, operands, feeds = ModelBuilder(), [], []
     for position, (array, given) in enumerate(zip(arrays, types, strict=True)):
         if position in constants:
-            operands.append(builder.add_constant(f"c{position}", array, given.quantisation))
+            operands.append(builder.add_constant(f"c{position}", array, given.quantization))
             continue
-        type_of = OperandType(DataType(array.dtype.name), array.shape, quantisation=given.quantisation)
+        type_of = OperandType(DataType(array.dtype.name), array.shape, quantization=given.quantization)
         operands.append(builder.add_input(f"x{position}", type_of))
         feeds.append(array)
-    quantised_result = () if result is None else (result,)
-    return builder.finish(builder.add_operation(type_, operands, attributes or {}, quantised=quantised_result)), feeds
+    quantized_result = () if result is None else (result,)
+    return builder.finish(builder.add_operation(type_, operands, attributes or {}, quantized=quantized_result)), feeds
 
 
 @pytest.mark.parametrize("type_", sorted(TABULATED))
 @pytest.mark.parametrize(("source", "target"), [("int8", "uint8"), ("uint8", "int8")])
 def test_a_table_says_what_float32_would(type_, source, target):
     x = all_values(source)
-    result = quantised(target, 0.05, 10)
+    result = quantized(target, 0.05, 10)
     attributes = {"min": -1.0, "max": 2.0} if type_ == "CLIP" else {}
-    model, feeds = model_of(type_, [x], [quantised(source, 0.04, 5)], attributes, result=result)
+    model, feeds = model_of(type_, [x], [quantized(source, 0.04, 5)], attributes, result=result)
     (found,), (wanted,) = run_model(model, feeds), interpret(model, feeds)
     # what is at the edge of two integers may fall to either side; infinities are saturated, NaN is the smallest
     assert np.abs(found.astype(int) - wanted.astype(int)).max() <= 1
@@ -49,10 +49,10 @@ def test_a_table_says_what_float32_would(type_, source, target):
 
 
 @pytest.mark.parametrize("type_", ["ADD", "SUB", "MUL", "MAX", "MIN"])
-def test_operations_of_two_are_as_dequantised(type_):
+def test_operations_of_two_are_as_dequantized(type_):
     x, y = (grid.reshape(256, 256) for grid in np.meshgrid(all_values("int8"), all_values("uint8")))
-    types = [quantised("int8", 0.031, -7), quantised("uint8", 0.017, 120)]
-    model, feeds = model_of(type_, [x, y], types, result=quantised("int8", 0.043, 3))
+    types = [quantized("int8", 0.031, -7), quantized("uint8", 0.017, 120)]
+    model, feeds = model_of(type_, [x, y], types, result=quantized("int8", 0.043, 3))
     (found,), (wanted,) = run_model(model, feeds), interpret(model, feeds)
     np.testing.assert_array_equal(found, wanted)
 
@@ -62,7 +62,7 @@ def test_operations_of_two_are_as_dequantised(type_):
 def test_sums_are_exact_however_long(depth, constants):
     x, y = np.full((2, depth), 255, np.uint8), np.full((depth, 3), -128, np.int8)
     x[1, ::2] = 254
-    types = [quantised("uint8", 1.0, 0), quantised("int8", 1.0, 127)]
+    types = [quantized("uint8", 1.0, 0), quantized("int8", 1.0, 127)]
     model, feeds = model_of("MAT_MUL", [x, y], types, constants=constants)
     (found,) = run_model(model, feeds)
     np.testing.assert_array_equal(found, x.astype(np.int64) @ (y.astype(np.int64) - 127))
@@ -70,7 +70,7 @@ def test_sums_are_exact_however_long(depth, constants):
 
 @pytest.mark.parametrize(("value", "dtype"), [(1, "float32"), (-128, "float64")])
 def test_small_sums_are_added_up_in_float32_and_large_ones_in_float64(value, dtype):
-    types = [quantised("uint8", 1.0, 0), quantised("int8", 1.0, 0)]
+    types = [quantized("uint8", 1.0, 0), quantized("int8", 1.0, 0)]
     arrays = [np.zeros((1, 600, 4, 4), np.uint8), np.full((2, 600, 1, 1), value, np.int8)]
     graph = lower(model_of("CONV_2D", arrays, types, constants=(1,))[0], half_precision=False).graph
     (product,) = (each for each in graph.instructions if each.kernel == "pointwise_convolution")
@@ -78,9 +78,9 @@ def test_small_sums_are_added_up_in_float32_and_large_ones_in_float64(value, dty
 
 
 def test_a_bias_counts_among_the_sums():
-    types = [quantised("uint8", 1.0, 0), quantised("int8", 1.0, 0), quantised("int32", 1.0, 0)]
+    types = [quantized("uint8", 1.0, 0), quantized("int8", 1.0, 0), quantized("int32", 1.0, 0)]
     arrays = [np.full((1, 2), 255, np.uint8), np.ones((1, 2), np.int8), np.array([2**24 + 1], np.int32)]
-    result = quantised("int8", 2.0**18, 0)
+    result = quantized("int8", 2.0**18, 0)
     for constants in ((1, 2), (1,), ()):
         model, feeds = model_of("FULLY_CONNECTED", arrays, types, constants=constants, result=result)
         np.testing.assert_array_equal(run_model(model, feeds)[0], interpret(model, feeds)[0])
@@ -92,20 +92,20 @@ def test_a_bias_counts_among_the_sums():
 def test_activations_become_bounds(code, parameters):
     generator = np.random.default_rng(0)
     arrays = [generator.integers(-128, 127, shape).astype(np.int8) for shape in ((4, 9), (5, 9))]
-    types = [quantised("int8", 0.1, 3), quantised("int8", 0.02, 0)]
+    types = [quantized("int8", 0.1, 3), quantized("int8", 0.02, 0)]
     attributes = {"fuse_code": code, "fuse_parameters": parameters}
-    model, feeds = model_of("FULLY_CONNECTED", arrays, types, attributes, (1,), quantised("int8", 0.1, -20))
+    model, feeds = model_of("FULLY_CONNECTED", arrays, types, attributes, (1,), quantized("int8", 0.1, -20))
     np.testing.assert_array_equal(run_model(model, feeds)[0], interpret(model, feeds)[0])
 
 
 def test_transposed_factors():
     generator = np.random.default_rng(0)
     x, y = generator.integers(0, 255, (9, 4)).astype(np.uint8), generator.integers(-128, 127, (5, 9)).astype(np.int8)
-    columns = Quantisation(scale=(0.1,) * 5, zero_point=(1, -2, 3, -4, 5), axis=0)
-    types = [quantised("uint8", 0.1, 3), QuantisedType(DataType.INT8, columns)]
+    columns = Quantization(scale=(0.1,) * 5, zero_point=(1, -2, 3, -4, 5), axis=0)
+    types = [quantized("uint8", 0.1, 3), QuantisedType(DataType.INT8, columns)]
     attributes = {"transpose_x": True, "transpose_y": True}
     for constants in ((1,), ()):
-        model, feeds = model_of("MAT_MUL", [x, y], types, attributes, constants, quantised("int8", 3.0, 0))
+        model, feeds = model_of("MAT_MUL", [x, y], types, attributes, constants, quantized("int8", 3.0, 0))
         np.testing.assert_array_equal(run_model(model, feeds)[0], interpret(model, feeds)[0])
 
 
@@ -115,10 +115,10 @@ def test_integers_and_reals_along_an_axis(axis):
     x = (generator.standard_normal((3, 40, 3)) * 9).astype(np.float32)
     count = x.shape[axis]
     scales = tuple(generator.uniform(0.1, 0.5, count).astype(np.float32).tolist())
-    along = QuantisedType(DataType.INT8, Quantisation(scale=scales, zero_point=tuple(range(count)), axis=axis))
+    along = QuantisedType(DataType.INT8, Quantization(scale=scales, zero_point=tuple(range(count)), axis=axis))
     builder = ModelBuilder()
     given = builder.add_input("x", OperandType(DataType.FLOAT32, x.shape))
-    (integers,) = builder.add_operation("QUANTIZE", (given,), quantised=(along,))
+    (integers,) = builder.add_operation("QUANTIZE", (given,), quantized=(along,))
     model = builder.finish([integers, *builder.add_operation("DEQUANTIZE", (integers,))])
     for found, wanted in zip(run_model(model, [x]), interpret(model, [x]), strict=True):
         np.testing.assert_array_equal(found, wanted)
@@ -128,23 +128,23 @@ def test_numbers_that_are_none_and_infinities_saturate():
     x = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 2.5, 3.5], np.float32)
     builder = ModelBuilder()
     given = builder.add_input("x", OperandType(DataType.FLOAT32, x.shape))
-    model = builder.finish(builder.add_operation("QUANTIZE", (given,), quantised=(quantised("int8", 1.0, 5),)))
+    model = builder.finish(builder.add_operation("QUANTIZE", (given,), quantized=(quantized("int8", 1.0, 5),)))
     assert run_model(model, [x])[0].tolist() == [-128, 127, -128, 127, -128, 7, 9]
 
 
 def test_other_results_than_of_eight_bits_are_refused():
     builder = ModelBuilder()
     given = builder.add_input("x", OperandType(DataType.FLOAT32, (3,)))
-    model = builder.finish(builder.add_operation("QUANTIZE", (given,), quantised=(quantised("int16", 1.0, 0),)))
+    model = builder.finish(builder.add_operation("QUANTIZE", (given,), quantized=(quantized("int16", 1.0, 0),)))
     assert "accepted: int8, uint8" in context().supported(model)[0].detail
 
 
-def test_programs_on_quantised_operands_are_restored():
-    types = [quantised("uint8", 0.1, 7), quantised("int8", 0.1, 0)]
+def test_programs_on_quantized_operands_are_deserialized():
+    types = [quantized("uint8", 0.1, 7), quantized("int8", 0.1, 0)]
     arrays = [np.arange(2 * 900, dtype=np.int64).astype(np.uint8).reshape(2, 900), np.full((900, 3), -128, np.int8)]
-    model, feeds = model_of("MAT_MUL", arrays, types, constants=(1,), result=quantised("int8", 9.0, 1))
+    model, feeds = model_of("MAT_MUL", arrays, types, constants=(1,), result=quantized("int8", 9.0, 1))
     opened = context()
     program = opened.compile(model)
-    restored = opened.restore(program.serialise())
-    for each in (program, restored):
+    deserialized = opened.deserialize(program.serialize())
+    for each in (program, deserialized):
         np.testing.assert_array_equal(each.create_execution().compute(feeds)[0], interpret(model, feeds)[0])
