@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folde
 
 import nnadapter as nna
 from benchmarks.timing import interleaved, table
-from nnadapter.feeds import random_feed
+from nnadapter.offering.feeds import random_feed
 
 
 def main() -> None:

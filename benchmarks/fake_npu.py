@@ -35,7 +35,7 @@ import nnadapter as nna
 from benchmarks.timing import interleaved, table
 from nnadapter.drivers.fake_npu import execution
 from nnadapter.drivers.fake_npu.kernels import KERNELS
-from nnadapter.feeds import random_feed
+from nnadapter.offering.feeds import random_feed
 
 LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
 OCR = Path(rapidocr.__file__).parent / "models"

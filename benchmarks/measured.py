@@ -48,7 +48,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folde
 
 import nnadapter as nna
 from benchmarks.timing import interleaved, table
-from nnadapter.feeds import random_feed
+from nnadapter.offering.feeds import random_feed
 
 _PAUSE = 0.02
 _KINDS = ("cpu", "control", "supported", "measured")

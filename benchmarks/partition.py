@@ -27,16 +27,16 @@ import onnx.backend.test
 sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 
 from benchmarks.timing import table
+from nnadapter.onnx.graphs import read_graph
 from partition import SUPPORTED, Graph, Reason, Unsupported, cut, make_plan, place_by_priority
-from partition.batches import price_many
-from partition.latency import place_by_latency
-from partition.onnx_io import read_graph
-from partition.pricing import Prices, aligned
+from partition.by_cost.batches import price_many
+from partition.by_cost.latency import place_by_latency
+from partition.by_cost.pricing import Prices, aligned
 from partition.sequences import schedule
 from tests.partition.brute_force import fewest_segments
+from tests.partition.by_cost.repeating import blocks_of, kind_prices, repeating
 from tests.partition.generated_graphs import FAMILIES, random_prices, transformer, woven
 from tests.partition.peers import nnadapter_clusters, tflite_subsets, torch_fx_partitions
-from tests.partition.repeating import blocks_of, kind_prices, repeating
 from tests.partition.test_peers import masks, random_case
 
 LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"

@@ -26,7 +26,8 @@ from nnadapter.drivers.fake_npu.operations import LIMITS, OPERATIONS
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.operations import SCHEMAS
-from nnadapter.preparation.prepare import prepare, specialize
+from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.preparation.prepare import specialize
 
 PAGE = Path(__file__).with_name("operators.md")
 OLDEST_OPSET = 7

@@ -10,37 +10,37 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nnadapter import backend, errors, ort
-    from nnadapter.comparing import CompareReport, compare
-    from nnadapter.defaults import devices, get_device, set_device
     from nnadapter.drivers.capability import DeviceInfo
     from nnadapter.drivers.kernel import Kernel, KernelType
     from nnadapter.eager.fallback import set_eager_fallback
     from nnadapter.eager.place import Place
     from nnadapter.eager.tensor import Tensor, tensor
-    from nnadapter.including import get_include
+    from nnadapter.include import get_include
+    from nnadapter.inference.comparing import CompareReport, compare
+    from nnadapter.inference.defaults import devices, get_device, set_device
+    from nnadapter.inference.reporting import partition_report
+    from nnadapter.inference.session import InferenceSession
     from nnadapter.ir.builder import ModelBuilder
     from nnadapter.kernels.registry import kernel, register_kernel, unregister_kernel
-    from nnadapter.missing.facts import WhatIf
-    from nnadapter.missing.what_if import what_if
     from nnadapter.options import Options
-    from nnadapter.reporting import partition_report
     from nnadapter.reports.facts import PartitionReport
     from nnadapter.rules import Ban, Limits, Pin, Rules
     from nnadapter.runtime.compilation import Compilation
     from nnadapter.runtime.context import Context
     from nnadapter.runtime.device import Device
     from nnadapter.runtime.execution import Execution
-    from nnadapter.session import InferenceSession
+    from nnadapter.whatif.facts import WhatIf
+    from nnadapter.whatif.what_if import what_if
 
 _HOMES = {
     "Ban": "nnadapter.rules",
-    "CompareReport": "nnadapter.comparing",
+    "CompareReport": "nnadapter.inference.comparing",
     "Compilation": "nnadapter.runtime.compilation",
     "Context": "nnadapter.runtime.context",
     "Device": "nnadapter.runtime.device",
     "DeviceInfo": "nnadapter.drivers.capability",
     "Execution": "nnadapter.runtime.execution",
-    "InferenceSession": "nnadapter.session",
+    "InferenceSession": "nnadapter.inference.session",
     "Kernel": "nnadapter.drivers.kernel",
     "KernelType": "nnadapter.drivers.kernel",
     "Limits": "nnadapter.rules",
@@ -51,22 +51,22 @@ _HOMES = {
     "Place": "nnadapter.eager.place",
     "Rules": "nnadapter.rules",
     "Tensor": "nnadapter.eager.tensor",
-    "WhatIf": "nnadapter.missing.facts",
+    "WhatIf": "nnadapter.whatif.facts",
     "backend": "",
-    "compare": "nnadapter.comparing",
-    "devices": "nnadapter.defaults",
+    "compare": "nnadapter.inference.comparing",
+    "devices": "nnadapter.inference.defaults",
     "errors": "",
-    "get_device": "nnadapter.defaults",
-    "get_include": "nnadapter.including",
+    "get_device": "nnadapter.inference.defaults",
+    "get_include": "nnadapter.include",
     "kernel": "nnadapter.kernels.registry",
     "ort": "",
-    "partition_report": "nnadapter.reporting",
+    "partition_report": "nnadapter.inference.reporting",
     "register_kernel": "nnadapter.kernels.registry",
-    "set_device": "nnadapter.defaults",
+    "set_device": "nnadapter.inference.defaults",
     "set_eager_fallback": "nnadapter.eager.fallback",
     "tensor": "nnadapter.eager.tensor",
     "unregister_kernel": "nnadapter.kernels.registry",
-    "what_if": "nnadapter.missing.what_if",
+    "what_if": "nnadapter.whatif.what_if",
 }
 """Where each public name lives; empty for modules."""
 

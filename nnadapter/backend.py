@@ -19,7 +19,6 @@ import onnx
 from onnx import helper
 from onnx.backend import base
 
-from nnadapter.drivers.onnxruntime.versions import onnxruntime_limits
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import canonical
 from nnadapter.errors import (
@@ -29,8 +28,9 @@ from nnadapter.errors import (
     InvalidOptionError,
     NNAdapterError,
 )
+from nnadapter.inference.session import InferenceSession
+from nnadapter.onnx.onnxruntime_limits import onnxruntime_limits
 from nnadapter.options import Options, default_devices
-from nnadapter.session import InferenceSession
 
 if TYPE_CHECKING:
     from nnadapter.drivers.selection import DeviceRequest

@@ -21,10 +21,10 @@ import onnxruntime as _original
 from onnxruntime.capi import onnxruntime_pybind11_state as _native
 
 from nnadapter import errors
-from nnadapter.binding import IOBinding as IOBinding
+from nnadapter.drivers.providers import devices_of_providers, provider_of_device
 from nnadapter.drivers.selection import DeviceRequest, requests_of
-from nnadapter.providers import devices_of_providers, provider_of_device
-from nnadapter.session import InferenceSession as _InferenceSession
+from nnadapter.inference.binding import IOBinding as IOBinding
+from nnadapter.inference.session import InferenceSession as _InferenceSession
 
 _THEIRS: tuple[tuple[type[errors.NNAdapterError], type[Exception]], ...] = (
     (errors.ModelFileError, _native.NoSuchFile),

@@ -1,6 +1,6 @@
 """Graphs, verdicts, placement, segments and plans: what decides which device runs what.
 
-This package knows no device and no driver. What needs onnx (`partition.onnx_io` and its like) is imported by
+This package knows no device and no driver. What needs onnx (`nnadapter.onnx.graphs` and its like) is imported by
 its own name.
 """
 

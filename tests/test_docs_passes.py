@@ -11,8 +11,8 @@ import pytest
 
 from nnadapter.drivers.fake_npu.options import OPTIONS
 from nnadapter.errors import PassError
+from nnadapter.ir.definition.interpret import interpret
 from nnadapter.ir.passes import PASSES, check_numbers, run_passes
-from nnadapter.testing.interpreter.interpret import interpret
 from tests.ir.passes.program import Program, check, random, types
 from tests.test_docs import blocks, page
 

@@ -5,7 +5,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.converters import OnnxNode, convert_graph
-from nnadapter.preparation import prepare
+from nnadapter.onnx.preparation import prepare
 from partition.graph import Value
 from partition.verdict import Reason
 from tests.models import HEAD, numbers, parse, run_whole

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.line_numbers import json_lines, toml_lines
+from nnadapter.files.line_numbers import json_lines, toml_lines
 
 TRICKY = '''# [[pin]] in a comment
 title = """

@@ -8,7 +8,8 @@ import pytest
 import nnadapter as nna
 from nnadapter.ir.text import to_text
 from nnadapter.offering.conversions import Conversions, converted
-from nnadapter.preparation.prepare import prepare, specialize
+from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.preparation.prepare import specialize
 
 LSTM = """
 <ir_version: 8, opset_import: ["": 22]>

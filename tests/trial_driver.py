@@ -20,7 +20,7 @@ from nnadapter.drivers import (
     Unsupported,
 )
 from nnadapter.errors import CancelledError, InvalidInputError
-from nnadapter.testing.interpreter.interpret import interpret
+from nnadapter.ir.definition.interpret import interpret
 
 FAULTS = (
     "none",

@@ -12,7 +12,7 @@ import click
 
 import nnadapter
 from nnadapter.errors import DriverError, FallbackWarning, NNAdapterError, NotDelegatedError
-from nnadapter.standard_output import prints_to_stderr
+from nnadapter.process.standard_output import prints_to_stderr
 
 NO = 1
 """Exit code: the question was understood and the answer is no."""

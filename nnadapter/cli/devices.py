@@ -10,10 +10,10 @@ import click
 
 import nnadapter
 from nnadapter.cli.command import Command, option_row
+from nnadapter.cli.health import check_health
 from nnadapter.cli.writing import to_json
 from nnadapter.errors import NNAdapterError
-from nnadapter.health import check_health
-from nnadapter.standard_output import prints_to_stderr
+from nnadapter.process.standard_output import prints_to_stderr
 
 _WIDTH = 100
 

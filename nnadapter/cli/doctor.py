@@ -10,9 +10,9 @@ import click
 
 import nnadapter
 from nnadapter.cli.command import NO, Command
+from nnadapter.cli.health import Health, check_health
 from nnadapter.cli.writing import to_json
-from nnadapter.health import Health, check_health
-from nnadapter.standard_output import prints_to_stderr
+from nnadapter.process.standard_output import prints_to_stderr
 
 _PACKAGES = ("nnadapter", "numpy", "onnx", "onnxruntime", "protobuf")
 _VARIABLES = ("NNADAPTER_CACHE_DIR", "NNADAPTER_DRIVER_PATH", "NNADAPTER_DEVICES")

@@ -11,11 +11,12 @@ import numpy as np
 from nnadapter.cli.parameters import Shapes
 from nnadapter.cli.pictures import PICTURE_SUFFIXES, picture_array
 from nnadapter.errors import InvalidInputError
-from nnadapter.feeds import SEED, random_array
 from nnadapter.ir.operand import Array
-from nnadapter.preparation.loading import load_model
-from nnadapter.preparation.prepare import Prepared, prepare
-from nnadapter.preparation.sizes import default_shapes
+from nnadapter.offering.feeds import SEED, random_array
+from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.files import load_model
+from nnadapter.onnx.preparation.prepare import Prepared
+from nnadapter.onnx.preparation.sizes import default_shapes
 
 RANDOM = "random"
 

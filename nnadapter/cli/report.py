@@ -14,12 +14,12 @@ from nnadapter.cli.parameters import Shapes, placing, requests, takes_models, ta
 from nnadapter.cli.progress import progress
 from nnadapter.cli.what_if_report import refuse_together, what_if_text
 from nnadapter.cli.writing import write_file
+from nnadapter.process.standard_output import prints_to_stderr
 from nnadapter.reports.difference import Difference, compare_reports
 from nnadapter.reports.facts import PartitionReport
 from nnadapter.reports.gates import Gates, broken_gates
 from nnadapter.reports.plain import to_lines
 from nnadapter.reports.reading import read_report
-from nnadapter.standard_output import prints_to_stderr
 
 PLAIN = ("dot", "model-explorer")
 """Formats that have no place for a comparison."""

@@ -11,9 +11,9 @@ from nnadapter.cli.parameters import Shapes
 from nnadapter.cli.progress import progress
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import NNAdapterError
-from nnadapter.missing.facts import WhatIf
-from nnadapter.missing.sources import model_sources
 from nnadapter.options import Options
+from nnadapter.whatif.facts import WhatIf
+from nnadapter.whatif.sources import model_sources
 
 _OF_ONE_PLAN: Mapping[str, str] = {
     "plan": "--plan",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from nnadapter.cli.command import Failure
-from nnadapter.files import replace_file
+from nnadapter.files.replacing import replace_file
 
 
 def write_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:

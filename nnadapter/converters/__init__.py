@@ -35,7 +35,8 @@ from nnadapter.converters import (  # noqa: F401  importing a family registers i
     unpooling,
 )
 from nnadapter.converters.convert import Conversion, convert_graph
-from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.registry import converted, read_node, since_version
+from nnadapter.converters.registry import converted
+from nnadapter.onnx.node import OnnxNode, read_node
+from nnadapter.onnx.schemas import since_version
 
 __all__ = ["Conversion", "OnnxNode", "convert_graph", "converted", "read_node", "since_version"]

@@ -7,8 +7,8 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 import numpy as np
 
 from nnadapter.converters.convert import Alone, convert_graph
-from nnadapter.converters.node import OnnxNode
 from nnadapter.ir.operand import Array
+from nnadapter.onnx.node import OnnxNode
 from partition.graph import Value
 
 _TELLING = 64

@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import Converter, converter
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
 
 _BINARY: Mapping[str, tuple[str, tuple[int, ...]]] = {

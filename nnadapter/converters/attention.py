@@ -6,11 +6,11 @@ from math import sqrt
 
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.heads import join_heads, split_heads
-from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import converter
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
 
 _STAGES = ("product", "capped", "masked", "softmax")

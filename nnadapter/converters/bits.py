@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.refusal import Refusal
-from nnadapter.converters.registry import Converter, converter, data_type_name
+from nnadapter.converters.registry import Converter, converter
 from nnadapter.ir.operand import DataType
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import data_type_name
 from partition.verdict import Reason
 
 _BITWISE: Mapping[str, tuple[str, int]] = {

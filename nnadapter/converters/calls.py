@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.refusal import Refusal
-from nnadapter.converters.registry import schema_defaults
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import OperandType
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
-from partition.graph import Value
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import schema_defaults
 from partition.verdict import Reason, Unsupported
 
 Answer = Callable[
@@ -22,10 +21,6 @@ Answer = Callable[
 ]
 """A node, the version of its op, its attributes, types of its inputs and of its outputs (None if not known) -> the
 types of its outputs, if some device has a kernel for it, or why none has."""
-
-TypeRule = Callable[[OnnxNode, int, Sequence[Value | None]], Sequence[OperandType] | None]
-"""A node of an op that onnx knows nothing of, the version of its op, and what is known of its inputs (None where one is
-absent) -> the types of its outputs, or None."""
 
 
 @dataclass(frozen=True, eq=False)

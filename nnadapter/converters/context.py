@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from nnadapter.converters.known import Dequantized, Known, passed_on
-from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.sizes import SizeArray
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.builder import ModelBuilder
@@ -17,6 +15,8 @@ from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import Array, DataType, OperandType, QuantisedType, Quantization
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
 from partition.graph import Value
 from partition.verdict import Reason
 

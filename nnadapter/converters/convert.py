@@ -14,9 +14,7 @@ from typing import Any
 from nnadapter.converters.calls import KernelCalls, convert_call
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.groups import Group
-from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.quantized_groups import convert_quantized_group
-from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import Converter, converted, lookup
 from nnadapter.converters.unconverted import NO_CONVERTER, UNCONVERTED
 from nnadapter.ir.extract import submodel
@@ -25,6 +23,8 @@ from nnadapter.ir.operand import Array
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.structure import TracedModel
 from nnadapter.ir.tracing import current
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
 from partition.graph import Value
 from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict
 

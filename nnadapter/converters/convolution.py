@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import converter
 from nnadapter.converters.windows import (
     Windows,
@@ -17,6 +15,8 @@ from nnadapter.converters.windows import (
     split_pads,
 )
 from nnadapter.ir.tracing import greatest
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
 
 

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.refusal import Refusal
-from nnadapter.converters.registry import Converter, converter, data_type_name
+from nnadapter.converters.registry import Converter, converter
 from nnadapter.ir.operand import Array, DataType
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import data_type_name
 from partition.verdict import Reason
 
 _PLAIN: Mapping[str, tuple[str, tuple[int, ...]]] = {

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.elementwise import check_saturation
-from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.registry import Converter, converter
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.onnx.node import OnnxNode
 
 _FUNCTIONS: Mapping[str, tuple[str, tuple[int, ...], Mapping[str, float]]] = {
     "Acos": ("ACOS", (7, 22), {}),

@@ -13,11 +13,12 @@ import numpy as np
 
 from nnadapter.converters.axes import required_integers
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.refusal import Refusal
-from nnadapter.converters.registry import converter, data_type_name
+from nnadapter.converters.registry import converter
 from nnadapter.ir.operand import Array, DataType
 from nnadapter.ir.tracing import greatest
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import data_type_name
 from partition.verdict import Reason
 
 _READERS: Mapping[str, Callable[[OnnxNode], Array]] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.quantized_groups import ACTIVATED, ACTIVATIONS, GROUPED
+from nnadapter.onnx.node import OnnxNode
 
 _SOURCE, _TARGET = "DequantizeLinear", "QuantizeLinear"
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from nnadapter.converters.axes import constant_integers
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import converter
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.registry import converter
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.onnx.node import OnnxNode
 
 
 @converter("NegativeLogLikelihoodLoss", 12, 13, 22)

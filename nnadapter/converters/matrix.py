@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import converter
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import DataType
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from nnadapter.converters.axes import normalize_axes, normalize_axis
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.registry import converter
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.onnx.node import OnnxNode
 
 
 @converter("RMSNormalization", 23)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from math import prod
 
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import converter
 from nnadapter.converters.windows import (
     Windows,
@@ -18,6 +16,8 @@ from nnadapter.converters.windows import (
     spatial_sizes,
 )
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
 
 

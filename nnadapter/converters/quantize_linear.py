@@ -14,13 +14,14 @@ import numpy as np
 from nnadapter.converters.casting import cast, reshaped
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.known import Dequantized
-from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.quantization import as_quantized, parameters
-from nnadapter.converters.refusal import Refusal
-from nnadapter.converters.registry import converter, data_type_name
+from nnadapter.converters.registry import converter
 from nnadapter.ir.derived import derived
 from nnadapter.ir.operand import INTEGER, Array, DataType, QuantisedType, Quantization
 from nnadapter.ir.quantized import integer_range
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import data_type_name
 from partition.verdict import Reason
 
 _REAL = DataType.FLOAT32

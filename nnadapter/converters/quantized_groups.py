@@ -7,13 +7,13 @@ from dataclasses import replace
 from math import inf, isclose
 
 from nnadapter.converters.context import ConversionContext, QuantisedNode
-from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.quantization import add_storage_cast, as_quantized, bias_quantization
 from nnadapter.converters.quantize_linear import quantized_type
-from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import lookup
 from nnadapter.ir.operand import DataType, QuantisedType
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
 
 

@@ -14,7 +14,6 @@ import numpy as np
 from nnadapter.converters.casting import cast, reshaped
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convolution import kernel_of
-from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.quantization import (
     add_quantized_convolution,
     add_quantized_product,
@@ -23,11 +22,12 @@ from nnadapter.converters.quantization import (
     parameters,
 )
 from nnadapter.converters.quantize_linear import add_rounding
-from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import converter
 from nnadapter.converters.windows import read_windows, resolve_pads, spatial_sizes
 from nnadapter.ir.operand import Array, DataType, QuantisedType, Quantization
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
 
 _ONE: Array = np.array(1, np.float32)

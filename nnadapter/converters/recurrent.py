@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import converter
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operations.recurrent import FUNCTIONS_PER_DIRECTION
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
 
 _FUNCTIONS: Mapping[str, tuple[str, float, float]] = MappingProxyType(

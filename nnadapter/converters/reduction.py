@@ -10,10 +10,10 @@ import numpy as np
 
 from nnadapter.converters.axes import constant_integers, normalize_axes
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.registry import converter
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.onnx.node import OnnxNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,12 @@ import numpy as np
 
 from nnadapter.converters.axes import constant_integers, normalize_axes
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import converter
 from nnadapter.ir.operand import Array
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.tracing import computed
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
 
 _Number = TypeVar("_Number", int, float)

@@ -7,12 +7,12 @@ from types import MappingProxyType
 
 from nnadapter.converters.axes import required_integers
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import converter
 from nnadapter.converters.windows import read_windows
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
 
 _MODES: Mapping[str, str] = MappingProxyType({"bilinear": "linear", "bicubic": "cubic", "nearest": "nearest"})

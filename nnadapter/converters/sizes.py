@@ -15,9 +15,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from nnadapter.converters.node import OnnxNode
 from nnadapter.ir.operand import Array, freeze
 from nnadapter.ir.tracing import Traced, computed, current, settled
+from nnadapter.onnx.node import OnnxNode
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from nnadapter.converters.axes import constant_integers, normalize_axes, normalize_axis, required_integers
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import converter
 from nnadapter.ir.operand import Array
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.tracing import greatest, least
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
 
 

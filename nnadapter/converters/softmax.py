@@ -7,8 +7,8 @@ from math import prod
 
 from nnadapter.converters.axes import normalize_axis
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.registry import Converter, converter
+from nnadapter.onnx.node import OnnxNode
 
 
 def along_axis(type_: str, context: ConversionContext, node: OnnxNode) -> None:

@@ -11,10 +11,11 @@ import numpy as np
 
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.generation import add_result
-from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.refusal import Refusal
-from nnadapter.converters.registry import Converter, converter, data_type_name
+from nnadapter.converters.registry import Converter, converter
 from nnadapter.ir.operand import Array, DataType
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import data_type_name
 from partition.verdict import Reason
 
 _MOST_ELEMENTS = 1 << 24

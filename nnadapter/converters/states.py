@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import sqrt
 
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.registry import converter
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.onnx.node import OnnxNode
 
 
 def _operands(context: ConversionContext, node: OnnxNode) -> list[int]:

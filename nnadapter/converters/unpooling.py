@@ -6,11 +6,11 @@ from math import prod
 
 from nnadapter.converters.axes import constant_integers, required_integers
 from nnadapter.converters.context import ConversionContext
-from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.registry import converter
 from nnadapter.converters.windows import read_windows, spatial_sizes
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
 
 

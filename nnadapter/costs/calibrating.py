@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.closing import close_all
 from nnadapter.costs.calibration import Calibration
 from nnadapter.costs.calibration_files import driver_version, speed_options
 from nnadapter.costs.classes import OperationClass
@@ -24,6 +23,7 @@ from nnadapter.drivers.interface import INTERFACE_VERSION
 from nnadapter.drivers.profile import Profile
 from nnadapter.drivers.selection import select_one
 from nnadapter.errors import InvalidOptionError, NotDelegatedError
+from nnadapter.process.closing import close_all
 
 _Border = tuple[float, float, float]
 """Seconds of a launch, of a tensor that crosses, of a byte of it."""

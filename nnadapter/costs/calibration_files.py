@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from nnadapter.caching import cache_folder
 from nnadapter.costs.calibration import Calibration
 from nnadapter.costs.classes import OperationClass
 from nnadapter.costs.roofline import Line
@@ -18,6 +17,7 @@ from nnadapter.drivers.capability import Option, OptionValue, OptionValues
 from nnadapter.drivers.interface import INTERFACE_VERSION
 from nnadapter.drivers.registry import device_info
 from nnadapter.errors import StoredFileError
+from nnadapter.files.cache_folder import cache_folder
 
 FORMAT_VERSION = 2
 """Raised whenever a calibration's file changes its meaning; other versions are refused."""

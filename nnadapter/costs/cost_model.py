@@ -16,7 +16,7 @@ from nnadapter.costs.roofline import Numbers
 from nnadapter.costs.work import UNKNOWN_DIMENSION, GraphWork
 from nnadapter.drivers.selection import CPU
 from nnadapter.offering.atoms import joined
-from partition.pricing import Prices
+from partition.by_cost.pricing import Prices
 from partition.verdict import Verdict
 
 

@@ -9,10 +9,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from nnadapter.caching import cache_folder
 from nnadapter.costs.stored import Entry, read_entry, write_entry
 from nnadapter.drivers.capability import OptionValue
 from nnadapter.errors import StoredFileError
+from nnadapter.files.cache_folder import cache_folder
 
 FORMAT_VERSION = 1
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from nnadapter.errors import StoredFileError
-from nnadapter.files import replace_file
+from nnadapter.files.replacing import replace_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from statistics import median
 
 import numpy as np
 
-from nnadapter.closing import close_all
 from nnadapter.drivers.border import (
     OutputCheck,
     ask_admission,
@@ -26,6 +25,7 @@ from nnadapter.drivers.interface import Context, Execution, Program
 from nnadapter.drivers.registry import device_lock
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
+from nnadapter.process.closing import close_all
 from partition.verdict import all_of
 
 _LEAST_ROUNDS = 3

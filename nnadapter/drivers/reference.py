@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnadapter.converters.registry import since_version
 from nnadapter.drivers.capability import (
     Capability,
     DeviceInfo,
@@ -29,7 +28,8 @@ from nnadapter.drivers.interface import Context, Device, Driver, Execution, Prog
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, DeviceNotFoundError, ExecutionError
 from nnadapter.ir.operand import Array
-from partition.onnx_nodes import with_nested
+from nnadapter.onnx.nodes import with_nested
+from nnadapter.onnx.schemas import since_version
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
 if TYPE_CHECKING:

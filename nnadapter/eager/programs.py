@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nnadapter.closing import close_all
 from nnadapter.drivers.kernel import Kernel
 from nnadapter.eager.resident import RESIDENTS
 from nnadapter.errors import ClosedError, InvalidModelError, NNAdapterError
@@ -23,6 +22,7 @@ from nnadapter.ir.schema import AttributeValue
 from nnadapter.kernels.choosing import Choice, KernelTable, Request, warn_of_infer
 from nnadapter.kernels.context import KernelContext
 from nnadapter.kernels.registry import registered_kernels
+from nnadapter.process.closing import close_all
 from nnadapter.runtime.compilation import Compilation
 from nnadapter.runtime.context import Context
 from nnadapter.runtime.device import Device
@@ -204,7 +204,7 @@ def _kernel_call(call: OperationCall, plain: Model, table: KernelTable) -> tuple
 
 def newest_version(op_type: str, domain: str = "") -> int:
     """The newest version of an op's schema that the installed onnx has; 1 for an op without one."""
-    from nnadapter.converters.registry import newest_since_version
+    from nnadapter.onnx.schemas import newest_since_version
 
     return newest_since_version(domain, op_type) or 1
 

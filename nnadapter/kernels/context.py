@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from nnadapter.closing import close_all
 from nnadapter.drivers.border import ask_admission, ask_supported, checked_program
 from nnadapter.drivers.capability import Capability, ModelForm
 from nnadapter.drivers.interface import KERNEL, NO_OPERATION, Admission, Context, Program, SegmentModel
@@ -24,6 +23,7 @@ from nnadapter.kernels.program import KernelProgram, Turn
 from nnadapter.kernels.registry import kernel_table
 from nnadapter.kernels.splitting import Piece, calls_in, split, without_calls
 from nnadapter.kernels.stored import MAGIC, Stored, StoredPiece, calls_model, read
+from nnadapter.process.closing import close_all
 from partition.verdict import SUPPORTED, Unsupported, Verdict
 
 

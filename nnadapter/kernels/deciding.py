@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nnadapter.converters.calls import Answer, KernelCalls, TypeRule, attributes_of
-from nnadapter.converters.node import OnnxNode
+from nnadapter.converters.calls import Answer, KernelCalls, attributes_of
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.kernels.choosing import Choice, KernelTable, Request, warn_of_infer
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.operators import TypeRule
 from partition.graph import Graph, Value
 from partition.verdict import Unsupported, Verdict
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nnadapter.closing import close_all
 from nnadapter.drivers.border import OutputCheck, check_results, create_execution, read_only
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.ir.operand import Array
 from nnadapter.kernels.calling import KernelCall
 from nnadapter.kernels.stored import Stored, write
+from nnadapter.process.closing import close_all
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ import onnx.parser
 
 from nnadapter.drivers.registry import sources
 from nnadapter.errors import InvalidOptionError
-from nnadapter.including import get_include
+from nnadapter.include import get_include
 
 LANGUAGES = ("python", "c")
 """What a driver can be written in."""

@@ -19,10 +19,10 @@ from typing import TypeVar
 from nnadapter.converters.alone import convert_alone
 from nnadapter.converters.convert import Alone, Conversion
 from nnadapter.converters.groups import Group, find_groups, shared_sources
-from nnadapter.converters.node import OnnxNode
 from nnadapter.ir.model import Model
 from nnadapter.ir.passes import run_passes
-from nnadapter.preparation.prepare import Specialized
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.preparation.prepare import Specialized
 from partition.graph import Graph, GraphError, Node
 
 FUSIONS = ("fuse_layer_normalization", "fuse_gelu", "fuse_hard_swish", "fuse_swish", "fuse_attention")

@@ -19,15 +19,15 @@ from typing import Any
 from nnadapter.converters.calls import KernelCalls
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convert import Conversion, GrowingConversion, convert_graph
-from nnadapter.converters.node import OnnxNode
-from nnadapter.converters.refusal import Refusal
 from nnadapter.converters.sizes import MOST_ELEMENTS, SizeArray, evaluate, shape_of
 from nnadapter.ir.operand import Array
 from nnadapter.ir.structure import TracedModel
 from nnadapter.ir.tracing import Trace, Traced, settled
 from nnadapter.offering.atoms import captured_names, groups_of, with_atoms, with_nodes_alone, with_own_sources
-from nnadapter.preparation.folding import evaluate as evaluate_protos
-from nnadapter.preparation.prepare import Prepared, Shapes, Specialized, specialize
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.preparation.folding import evaluate as evaluate_protos
+from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized, specialize
+from nnadapter.onnx.refusal import Refusal
 from partition.graph import Value
 
 _TEMPLATES = 8
@@ -317,7 +317,7 @@ class _Tracing:
         if not missing:
             return {}
         left = [node for node in nodes if any(name in missing for name in node.output)]
-        return dict(evaluate_protos(left, constants, missing, model.opset_import))
+        return dict(evaluate_protos(left, constants, missing, model.opset_import, self._prepared.operators))
 
     def _follow(self, node: OnnxNode) -> None:
         """Take over what a node made of sizes, traced where there is a rule for it."""

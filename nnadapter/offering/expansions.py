@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 
 import onnx
 
-from nnadapter.converters.registry import since_version
 from nnadapter.offering.offers import Answers
-from nnadapter.preparation.functions import Bodies, expand_functions
-from nnadapter.preparation.prepare import Prepared, Specialized, prepare_again
-from nnadapter.preparation.schema_functions import typed_body
+from nnadapter.onnx.functions import Bodies, expand_functions
+from nnadapter.onnx.nodes import plain_domain
+from nnadapter.onnx.preparation.prepare import Prepared, Specialized, prepare_again
+from nnadapter.onnx.schema_functions import typed_body
+from nnadapter.onnx.schemas import since_version
 from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
 from partition.graph import Graph
-from partition.onnx_nodes import plain_domain
 from partition.verdict import Reason, Unsupported, Verdict
 
 _WORTH_A_TRY = frozenset(
@@ -102,11 +102,11 @@ def expanded(prepared: Prepared, bodies: Bodies) -> tuple[Prepared, tuple[str, .
 
     With it comes, for each of its nodes, the name of the node that it was before, or in whose place it stands.
     """
-    model, names = expand_functions(prepared.model, bodies)
+    model, names = expand_functions(prepared.model, prepared.operators, bodies)
     if model is prepared.model:
         return None
     origin = {node.name: node.origins[0] if node.origins else node.name for node in prepared.graph.nodes}
-    made = prepare_again(model, [origin[name] for name in names], prepared.inference.rules)
+    made = prepare_again(model, [origin[name] for name in names], prepared.operators)
     # Both are kept, so weights are shared.
     constants = {name: prepared.constants.get(name, array) for name, array in made.constants.items()}
     return replace(made, constants=constants, given=prepared.given), names

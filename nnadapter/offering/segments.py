@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.drivers.interface import SegmentModel
-from nnadapter.preparation.prepare import Specialized
+from nnadapter.onnx.extracting import OnnxIndex, extract, initializer_of
+from nnadapter.onnx.preparation.prepare import Specialized
 from partition.graph import Graph, Node
-from partition.onnx_io import OnnxIndex, extract, initializer_of
 from partition.plan import Step
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from nnadapter.onnx.preparation.prepare import Specialized
+from nnadapter.onnx.preparation.structure import Structure
 from nnadapter.plan_files.values import LostEntry, PlanEntry, PlanFile
-from nnadapter.preparation.prepare import Specialized
-from nnadapter.preparation.structure import Structure
 from partition.graph import Node
 from partition.verdict import Verdict
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from nnadapter.errors import PlanFileError
+from nnadapter.files.line_numbers import json_lines
 from nnadapter.ir.names import close_names
-from nnadapter.line_numbers import json_lines
 from nnadapter.plan_files.values import FORMAT, FORMAT_VERSION, PlanEntry, PlanFile
 
 _Place = tuple[str | int, ...]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nnadapter.errors import PlanFileError
-from nnadapter.files import replace_file
+from nnadapter.files.replacing import replace_file
 from nnadapter.plan_files.values import FORMAT, FORMAT_VERSION, PlanEntry, PlanFile
 
 

@@ -11,13 +11,13 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from threading import Lock
 
-from nnadapter.collecting import paused_collection
 from nnadapter.offering.expansions import Trial, bodies_to_try, expanded, refused_for_good, trial_of
+from nnadapter.onnx.functions import Bodies
+from nnadapter.onnx.preparation.prepare import Prepared, Shapes
 from nnadapter.planning.forms import Form
 from nnadapter.planning.judged import Judged
 from nnadapter.planning.placing import Placer
-from nnadapter.preparation.functions import Bodies
-from nnadapter.preparation.prepare import Prepared, Shapes
+from nnadapter.process.collecting import paused_collection
 from partition.verdict import Unsupported
 
 _DEEPEST = 4

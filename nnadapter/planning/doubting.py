@@ -9,8 +9,8 @@ import numpy as np
 
 from nnadapter.costs.device_costs import DeviceCosts
 from nnadapter.drivers.selection import CPU
-from partition.latency import Placed
-from partition.pricing import Prices
+from partition.by_cost.latency import Placed
+from partition.by_cost.pricing import Prices
 
 
 def on_the_cpu_in_doubt(placed: Placed, prices: Prices, costs: Mapping[str, DeviceCosts]) -> tuple[Placed, str]:

@@ -12,14 +12,14 @@ from nnadapter.kernels.deciding import Asked, called_nodes, calls_of
 from nnadapter.offering.conversions import Conversions
 from nnadapter.offering.offers import offers, worth_parting
 from nnadapter.offering.segments import OnnxParts
+from nnadapter.onnx.extracting import OnnxIndex
+from nnadapter.onnx.functions import Bodies
+from nnadapter.onnx.preparation.prepare import Prepared, Shapes
+from nnadapter.onnx.preparation.structure import Structure, structure_of
 from nnadapter.planning.judged import Drafts, Judged
 from nnadapter.planning.placing import Placer
 from nnadapter.planning.support import judge
-from nnadapter.preparation.functions import Bodies
-from nnadapter.preparation.prepare import Prepared, Shapes
-from nnadapter.preparation.structure import Structure, structure_of
-from nnadapter.targets import Target
-from partition.onnx_io import OnnxIndex
+from nnadapter.planning.targets import Target
 from partition.verdict import Unsupported, Verdict
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
-from nnadapter.collecting import paused_collection
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.border import ask_admission
 from nnadapter.drivers.interface import Admission
@@ -22,15 +21,16 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import Model
 from nnadapter.offering.offers import Answers
 from nnadapter.offering.segments import OnnxParts, Part, part_of
+from nnadapter.onnx.preparation.prepare import Shapes, Specialized
+from nnadapter.onnx.preparation.structure import Structure
 from nnadapter.plan_files.binding import Bound, bind_plan
 from nnadapter.planning.limiting import given_up
 from nnadapter.planning.placing import Kept, Placement, Placer
 from nnadapter.planning.pricing import PlanPrice, costs_of, cpu_table, holds_together, price_plan
 from nnadapter.planning.support import judge
-from nnadapter.preparation.prepare import Shapes, Specialized
-from nnadapter.preparation.structure import Structure
+from nnadapter.planning.targets import Target
+from nnadapter.process.collecting import paused_collection
 from nnadapter.rules.applying import Applied, RuleEffect, apply_rules
-from nnadapter.targets import Target
 from partition.graph import Graph
 from partition.plan import Plan, Step, make_plan
 from partition.segments import Segment, cut, halve

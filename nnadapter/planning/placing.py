@@ -24,14 +24,14 @@ from nnadapter.options import Options
 from nnadapter.plan_files.reading import read_plan
 from nnadapter.plan_files.values import PlanFile
 from nnadapter.planning.doubting import on_the_cpu_in_doubt
+from nnadapter.planning.targets import Target
 from nnadapter.rules.reading import read_rules
 from nnadapter.rules.values import Rules
-from nnadapter.targets import Target
-from partition.blocks import Blocks, find_blocks
+from partition.by_cost.blocks import Blocks, find_blocks
+from partition.by_cost.latency import Candidate, Placed, place_by_latency
+from partition.by_cost.pricing import Prices
 from partition.graph import Graph
-from partition.latency import Candidate, Placed, place_by_latency
 from partition.placement import place_by_priority
-from partition.pricing import Prices
 from partition.verdict import Verdict
 
 Verdicts = Mapping[str, Sequence[Verdict]]
@@ -132,7 +132,7 @@ class Placer:
         kept: Kept = NONE,
         hashes: Hashes | None = None,
     ) -> Placement:
-        """Return the cheapest placement found, and others that were priced; see `partition.latency`.
+        """Return the cheapest placement found, and others that were priced; see `partition.by_cost.latency`.
 
         By policy `latency` the CPU alone is returned where the other saves less than costs are off by.
 

@@ -13,9 +13,9 @@ from nnadapter.costs.device_costs import DeviceCosts, Source
 from nnadapter.costs.fusion import Fusion, Merged, fusion_of, merged
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.drivers.selection import CPU
+from partition.by_cost.pricing import Prices, SegmentPrice, price, price_segments
 from partition.graph import Graph
 from partition.plan import Plan
-from partition.pricing import Prices, SegmentPrice, price, price_segments
 from partition.segments import Segment
 from partition.verdict import Verdict
 

@@ -9,7 +9,7 @@ from nnadapter.drivers.border import ask_supported
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.drivers.selection import HOSTS, REFERENCE
 from nnadapter.offering.segments import OnnxParts
-from nnadapter.targets import Target
+from nnadapter.planning.targets import Target
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from operator import eq
 from typing import TYPE_CHECKING
 
-from nnadapter.collecting import paused_collection
 from nnadapter.costs.weights import weight_bytes
 from nnadapter.drivers.capability import OptionValue
 from nnadapter.drivers.interface import NO_OPERATION
@@ -16,6 +15,7 @@ from nnadapter.drivers.selection import CPU, HOSTS
 from nnadapter.plan_files.values import LostEntry
 from nnadapter.planning.judged import Analysis, Piece
 from nnadapter.planning.pricing import PlanPrice
+from nnadapter.process.collecting import paused_collection
 from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RuleFacts, WeightFacts
 from nnadapter.reports.costing import cost_facts, timed_facts, unknown_costs
 from nnadapter.reports.facts import (

@@ -9,7 +9,7 @@ from nnadapter.costs.device_costs import Source
 from nnadapter.drivers.selection import CPU
 from nnadapter.planning.judged import Analysis
 from nnadapter.reports.cost_facts import CandidateFacts, CostFacts
-from partition.latency import BoundKind, Placed
+from partition.by_cost.latency import BoundKind, Placed
 
 if TYPE_CHECKING:
     from nnadapter.running.compilation import Timed

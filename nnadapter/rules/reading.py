@@ -12,8 +12,8 @@ from typing import Any, NoReturn, TypeVar
 
 from nnadapter.drivers.registry import sources
 from nnadapter.errors import RulesError
+from nnadapter.files.line_numbers import toml_lines
 from nnadapter.ir.names import close_names
-from nnadapter.line_numbers import toml_lines
 from nnadapter.rules.values import Ban, Limits, Pin, Rules
 
 TEXT = "the rules' text"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from nnadapter.closing import close_all
 from nnadapter.drivers.interface import Program
 from nnadapter.ir.model import Model
 from nnadapter.ir.structure import numbers
 from nnadapter.offering.segments import Part
 from nnadapter.planning.judged import Atoms
+from nnadapter.process.closing import close_all
 from partition.plan import Plan, Step
 
 _TRIES = 4

@@ -30,10 +30,10 @@ from nnadapter.errors import (
 from nnadapter.offering.segments import Part
 from nnadapter.options import Options
 from nnadapter.planning.judged import Analysis, Atoms, Judged, Piece
+from nnadapter.planning.targets import Target
 from nnadapter.running.built import Built, Likeness, Programs, atoms_of, likeness_of
 from nnadapter.running.executor import BoundStep, CompiledPlan, ExecutionPool, Substitute, called
 from nnadapter.running.fallback import named, refuse_fallback, warn_of_idle, warn_of_last_resort
-from nnadapter.targets import Target
 from partition.graph import Graph
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
@@ -115,12 +115,11 @@ class Compiler:
                 plan = self._bind(analysis, programs)
                 return Compiled(analysis, plan, tuple(notes), taken, programs.twins(analysis.plan))
             for step, error in failed:
-                if step.device == CPU and _blamed(error):
-                    judged = judged.blaming(step, _blamed(error))
-                    continue
-                notes.append(self._compile_failed(analysis, step, error))
-                if _blamed(error):
-                    judged = judged.blaming(step, _blamed(error))
+                blamed = _blamed(analysis, step, error)
+                if not (blamed and step.device == CPU):
+                    notes.append(self._compile_failed(analysis, step, error))
+                if blamed:
+                    judged = judged.blaming(step, blamed)
                     continue
                 if step.device == CPU:
                     judged = judged.banning(_delegated(analysis.plan, step))
@@ -140,7 +139,7 @@ class Compiler:
             try:
                 programs.add(key, self._program(analysis, step, piece, programs))
             except FAILURES as error:  # a driver may raise anything; this is its border
-                if step.device == CPU and not _blamed(error) and not _delegated(analysis.plan, step):
+                if step.device == CPU and not _blamed(analysis, step, error) and not _delegated(analysis.plan, step):
                     raise
                 failed.append((step, error))
         return failed
@@ -220,18 +219,19 @@ class Compiler:
         fall_back = partial(self._fall_back, ExecutionError, step, nodes, message, error=error)
         if self.options.fallback == "forbid":
             fall_back(instead="")
-        device, built = self._built_instead(device, analysis.parts.part(step), message, step, error)
+        device, built = self._built_instead(device, analysis, message, step, error)
         fall_back(instead=f"it runs on {called(device)} instead")
         return Substitute(device, self._pool(device, built.program), tuple(slots[name] for name in built.inputs))
 
     def _built_instead(
-        self, device: str, part: Part, message: str, step: Step, error: BaseException
+        self, device: str, analysis: Analysis, message: str, step: Step, error: BaseException
     ) -> tuple[str, Built]:
         """A failed step compiled for `device`, or for the last resort."""
+        part = analysis.parts.part(step)
         try:
             return device, self._built(device, part)
         except CompilationError as failure:
-            if device != REFERENCE and not failure.refused:
+            if device != REFERENCE and not _blamed(analysis, step, failure):
                 raise
             last = failure
         if device != REFERENCE:
@@ -274,8 +274,15 @@ class Compiler:
             warnings.warn(f"{message}; {instead}", FallbackWarning, stacklevel=2)
 
 
-def _blamed(error: BaseException) -> Mapping[int, Unsupported]:
-    return error.refused if isinstance(error, CompilationError) else {}
+def _blamed(analysis: Analysis, step: Step, error: BaseException) -> Mapping[int, Unsupported]:
+    """The nodes (positions in `step`) that a device is to blame for not loading; what is no valid ONNX is not."""
+    refused = error.refused if isinstance(error, CompilationError) else {}
+    return {position: why for position, why in refused.items() if not _is_invalid(analysis, step.nodes[position])}
+
+
+def _is_invalid(analysis: Analysis, node: int) -> bool:
+    verdict = analysis.conversion.verdicts[node]
+    return isinstance(verdict, Unsupported) and verdict.reason is Reason.INVALID_NODE
 
 
 def _delegated(plan: Plan, left: Step) -> dict[Atoms, Unsupported]:

@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.onnxruntime.driver import refused_nodes
+from nnadapter.drivers.providers import options_of_cpu
 from nnadapter.errors import InvalidModelError, ModelFileError
+from nnadapter.onnx.equations import check_equations
+from nnadapter.onnx.files import load_model
+from nnadapter.onnx.gradients import expand_gradients
 from nnadapter.options import Options
-from nnadapter.preparation.equations import check_equations
-from nnadapter.preparation.gradients import expand_gradients
-from nnadapter.preparation.loading import load_model
-from nnadapter.providers import options_of_cpu
+from nnadapter.planning.targets import Target, closed_on_failure
 from nnadapter.running.host import HostEngine
 from nnadapter.running.planned import PlannedEngine
-from nnadapter.targets import Target, closed_on_failure
 from partition.verdict import Unsupported
 
 if TYPE_CHECKING:

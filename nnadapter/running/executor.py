@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnadapter.closing import close_all
 from nnadapter.drivers.border import FAILURES, OutputCheck, check_results, create_execution, describe, read_only
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import CancelledError, ExecutionError, InvalidInputError, NNAdapterError
 from nnadapter.ir.operand import Array
+from nnadapter.process.closing import close_all
 from partition.plan import Step
 
 _MOST_FAILURES = 5

@@ -9,7 +9,7 @@ from nnadapter.drivers.selection import CPU, HOSTS
 from nnadapter.errors import FallbackWarning, NotDelegatedError
 from nnadapter.options import Options
 from nnadapter.planning.judged import Analysis
-from nnadapter.targets import Target
+from nnadapter.planning.targets import Target
 from partition.plan import Plan
 from partition.verdict import Unsupported
 

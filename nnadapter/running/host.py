@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime
 
 from nnadapter.drivers.onnxruntime.errors import translated
-from nnadapter.drivers.onnxruntime.sessions import PROVIDER
 from nnadapter.drivers.onnxruntime.values import inner_run, is_foreign, run_by_memory
-from nnadapter.drivers.onnxruntime.versions import loadable
 from nnadapter.errors import ClosedError, InvalidModelError
-from nnadapter.preparation.loading import check_not_empty, describe, load_model
+from nnadapter.onnx.files import check_not_empty, describe, load_model
+from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, loadable
+from nnadapter.onnx.signature import Signature, read_signature
 from nnadapter.running.executor import Provenance, StepRun
-from nnadapter.signature import Signature, read_signature
 
 if TYPE_CHECKING:
     import onnx
@@ -35,7 +34,7 @@ class HostEngine:
         arguments: Mapping[str, Any],
     ) -> None:
         self._source = source
-        provider = (PROVIDER, dict(provider_options)) if provider_options else PROVIDER
+        provider = (CPU_PROVIDER, dict(provider_options)) if provider_options else CPU_PROVIDER
         self.session = _load(source, session_options, provider, arguments)
         _check_nodes(self.session, source)
         self._run = inner_run(self.session)

@@ -14,14 +14,14 @@ from hashlib import sha256
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.closing import close_all
 from nnadapter.costs.calibration_files import driver_version
 from nnadapter.costs.remembered import MeasuredChoice, MeasuredDevice, choice_key, recall, remember
 from nnadapter.errors import DriverError, NotDelegatedError, StoredFileError
 from nnadapter.planning.judged import Judged
+from nnadapter.process.closing import close_all
+from nnadapter.process.own_version import own_version
 from nnadapter.running.compilation import Compiled, Compiler, Timed
-from nnadapter.versions import own_version
-from partition.latency import Candidate
+from partition.by_cost.latency import Candidate
 from partition.plan import Plan
 
 if TYPE_CHECKING:

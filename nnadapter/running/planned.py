@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nnadapter.drivers.onnxruntime.sessions import run_options
 from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError
-from nnadapter.feeds import feed_for
 from nnadapter.kernels.deciding import type_rules
+from nnadapter.offering.feeds import feed_for
+from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.preparation.sizes import check_shape, default_shapes
+from nnadapter.onnx.signature import Shapes, Signature, read_signature
 from nnadapter.options import Options
 from nnadapter.planning.analysis import Analyzer
 from nnadapter.planning.judged import Judged
 from nnadapter.planning.placing import Placer
-from nnadapter.preparation.prepare import prepare
-from nnadapter.preparation.sizes import check_shape, default_shapes
+from nnadapter.planning.targets import Target
 from nnadapter.running.compilation import Compiled, Compiler
 from nnadapter.running.executor import Provenance
 from nnadapter.running.measuring import Measurer
 from nnadapter.running.plans import PlanCache, PlanCounts
 from nnadapter.running.repeating import Repeat
-from nnadapter.signature import Shapes, Signature, read_signature
-from nnadapter.targets import Target
 from partition.verdict import Unsupported
 
 if TYPE_CHECKING:

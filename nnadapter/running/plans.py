@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from nnadapter.closing import Closable, close_all
 from nnadapter.errors import ClosedError
+from nnadapter.process.closing import Closable, close_all
 
 
 class Plan(Closable, Protocol):

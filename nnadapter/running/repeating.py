@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from nnadapter.drivers.onnxruntime.sessions import SessionExecution
+from nnadapter.onnx.signature import Signature
 from nnadapter.running.compilation import Compiled
 from nnadapter.running.executor import BoundStep, ExecutionPool, Provenance, StepRun
 from nnadapter.running.plans import Lease, PlanCache
-from nnadapter.signature import Signature
 
 Done = tuple[list[Any], Provenance]
 _NEW = tuple.__new__

@@ -7,8 +7,8 @@ import weakref
 from types import TracebackType
 from typing import Self
 
-from nnadapter.closing import Closable, close_all
 from nnadapter.errors import ClosedError
+from nnadapter.process.closing import Closable, close_all
 
 
 class Handle:

@@ -22,10 +22,10 @@ from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
 from nnadapter.ir.protobuf.files import save
 from nnadapter.ir.text import to_text
+from nnadapter.process.own_version import own_version
 from nnadapter.testing.bench import Settings
 from nnadapter.testing.commands import repeat_command
 from nnadapter.testing.outcomes import Evidence, Failed
-from nnadapter.versions import own_version
 
 _PACKAGES = ("numpy", "onnx", "onnxruntime", "ml-dtypes")
 

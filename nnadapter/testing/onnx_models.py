@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from nnadapter.inference.session import InferenceSession
 from nnadapter.ir.operand import Array
-from nnadapter.session import InferenceSession
 from nnadapter.testing.subjects import Subject, by_band
 from nnadapter.testing.tolerances import Precision
 

@@ -19,13 +19,14 @@ from nnadapter.drivers.interface import SegmentModel
 from nnadapter.errors import NNAdapterError
 from nnadapter.ir.operand import Array
 from nnadapter.offering.conversions import converted
+from nnadapter.offering.preparing import prepare
 from nnadapter.offering.segments import OnnxParts
-from nnadapter.preparation.prepare import Specialized, prepare, specialize
+from nnadapter.onnx.extracting import OnnxIndex
+from nnadapter.onnx.preparation.prepare import Specialized, specialize
 from nnadapter.testing.bench import Bench
 from nnadapter.testing.case import Case
 from nnadapter.testing.outcomes import Outcome, Skipped
 from nnadapter.testing.subjects import Subject, by_band
-from partition.onnx_io import OnnxIndex
 from partition.verdict import Unsupported
 
 _SHORT = 12

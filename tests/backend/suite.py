@@ -17,8 +17,8 @@ from onnx.backend.test.runner import Runner
 import nnadapter as nna
 from nnadapter.backend import Backend
 from nnadapter.errors import DriverError, InvalidModelError, NNAdapterError, NotDelegatedError
+from nnadapter.onnx.values import value_of
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
-from partition.onnx_values import value_of
 
 _CLASSES = {
     "node": "OnnxBackendNodeModelTest",

@@ -9,7 +9,7 @@ from importlib import import_module
 import pytest
 
 import nnadapter as nna
-from nnadapter.health import Health
+from nnadapter.cli.health import Health
 
 
 def lines(done):

@@ -11,7 +11,7 @@ from PIL import Image
 
 import nnadapter as nna
 from nnadapter.cli.outputs import describe_output, save_outputs
-from nnadapter.feeds import random_feed
+from nnadapter.offering.feeds import random_feed
 from tests.models import SANDWICH, numbers, parse, run_whole
 
 

@@ -9,9 +9,10 @@ from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convert import convert_graph
 from nnadapter.converters.groups import find_groups
 from nnadapter.converters.quantized_groups import convert_quantized_group
-from nnadapter.converters.registry import read_node, since_version
+from nnadapter.ir.definition.interpret import interpret
 from nnadapter.ir.verify import verify
-from nnadapter.testing.interpreter.interpret import interpret
+from nnadapter.onnx.node import read_node
+from nnadapter.onnx.schemas import since_version
 from partition.graph import Value
 from tests.converters.quantized_nodes import integers
 from tests.drivers.fake_npu.harness import run_model

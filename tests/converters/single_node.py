@@ -12,9 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from nnadapter.converters import Conversion, OnnxNode, convert_graph, converted, read_node, since_version
+from nnadapter.ir.definition.interpret import interpret
 from nnadapter.ir.operand import Array
 from nnadapter.ir.verify import verify
-from nnadapter.testing.interpreter.interpret import interpret
 from partition.graph import Value
 from partition.verdict import Reason, Unsupported
 

@@ -3,10 +3,10 @@ import onnx.parser
 import pytest
 
 from nnadapter.converters import OnnxNode, convert_graph
-from nnadapter.converters.refusal import Refusal
+from nnadapter.ir.definition.interpret import interpret
 from nnadapter.ir.operand import Lifetime
 from nnadapter.ir.verify import verify
-from nnadapter.testing.interpreter.interpret import interpret
+from nnadapter.onnx.refusal import Refusal
 from partition.graph import Value
 from partition.verdict import SUPPORTED, Reason
 from tests.converters.single_node import convert

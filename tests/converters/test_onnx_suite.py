@@ -5,8 +5,8 @@ import warnings
 import numpy as np
 import pytest
 
+from nnadapter.ir.definition.interpret import interpret
 from nnadapter.ir.verify import verify
-from nnadapter.testing.interpreter.interpret import interpret
 from partition.verdict import Reason, Unsupported
 from tests.converters.single_node import convert
 

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from nnadapter.converters.node import OnnxNode
 from nnadapter.converters.sizes import MOST_ELEMENTS, SizeArray, evaluate, shape_of
 from nnadapter.ir.operand import Array
 from nnadapter.ir.tracing import Trace, Traced
-from nnadapter.preparation.folding import evaluate as by_onnxruntime
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.preparation.folding import evaluate as by_onnxruntime
 
 INT64, INT32, FLOAT, DOUBLE = (np.dtype(name) for name in ("int64", "int32", "float32", "float64"))
 OPSET = [helper.make_opsetid("", 17)]

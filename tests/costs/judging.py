@@ -7,12 +7,12 @@ from typing import Any
 
 from nnadapter.costs import CostTable, Fusion, Merged, cost_table, device_costs, fused_groups, merged
 from nnadapter.drivers.capability import ModelForm
+from nnadapter.offering.preparing import prepare
 from nnadapter.options import Options
 from nnadapter.planning.analysis import Analyzer
 from nnadapter.planning.judged import Judged
 from nnadapter.planning.placing import Placer
-from nnadapter.preparation.prepare import prepare
-from nnadapter.targets import open_targets
+from nnadapter.planning.targets import open_targets
 
 
 @dataclass

@@ -5,7 +5,7 @@ import re
 import onnx
 import pytest
 
-from nnadapter.drivers.validity import contradiction
+from nnadapter.converters.validity import contradiction
 
 RECURRENT = "(float[5, 1, 4] x, float[1, 12, 4] w, float[1, 12, 3] r) => (y)"
 

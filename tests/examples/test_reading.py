@@ -3,7 +3,8 @@
 import onnx
 import pytest
 
-from nnadapter.preparation.prepare import prepare, specialize
+from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.preparation.prepare import specialize
 from tests.examples.fewest_segments import fewest_segments
 from tests.examples.reading import PICTURES, in_place_of_onnxruntime, texts_of
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnadapter.ir import DataType, ModelBuilder, OperandType
+from nnadapter.ir.definition.interpret import interpret
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
 from nnadapter.ir.verify import verify
 from nnadapter.kernels.splitting import split, without_calls
-from nnadapter.testing.interpreter.interpret import interpret
 
 TYPE = OperandType(DataType.FLOAT32, (2,))
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from nnadapter.ir.text import to_text
 from nnadapter.offering.atoms import with_atoms
 from nnadapter.offering.conversions import Conversions, converted
-from nnadapter.preparation.prepare import Prepared, prepare, specialize
+from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.preparation.prepare import Prepared, specialize
 from tests.models import OCR_SHAPES, ocr_model
 
 Shape = tuple[int, ...]

@@ -5,7 +5,7 @@ import onnx.parser
 import pytest
 
 from nnadapter.offering.conversions import Conversions
-from nnadapter.preparation.prepare import prepare
+from nnadapter.offering.preparing import prepare
 from tests.offering.test_conversions import Shape, same
 
 _VOLUMES = """

@@ -9,11 +9,11 @@ import onnx.parser
 import pytest
 
 import nnadapter as nna
+from nnadapter.offering.preparing import prepare
 from nnadapter.options import Options
 from nnadapter.planning.analysis import Analyzer
 from nnadapter.planning.placing import Placer
-from nnadapter.preparation.prepare import prepare
-from nnadapter.targets import open_targets
+from nnadapter.planning.targets import open_targets
 from tests.models import numbers, run_whole
 
 QUIET = nna.Options(fallback="allow")

@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 
-from partition.pricing import price
+from partition.by_cost.pricing import price
 
 
 def fewest_segments(graph, placement, only=None):

@@ -4,8 +4,8 @@ import random
 
 import numpy as np
 
+from partition.by_cost.pricing import Prices
 from partition.graph import Graph, Node
-from partition.pricing import Prices
 from partition.topology import topology_of
 
 

@@ -8,8 +8,8 @@ import onnx
 import onnx.backend.test
 import pytest
 
+from nnadapter.onnx.graphs import read_graph
 from partition import cut
-from partition.onnx_io import read_graph
 from tests.partition.brute_force import fewest_segments
 from tests.partition.generated_graphs import FAMILIES, linked
 from tests.partition.peers import nnadapter_clusters, tflite_subsets, torch_fx_partitions

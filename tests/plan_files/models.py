@@ -6,10 +6,11 @@ import onnx
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.preparation.prepare import specialize
+from nnadapter.onnx.preparation.structure import structure_of
 from nnadapter.plan_files.binding import bind_plan, plan_entries
 from nnadapter.plan_files.values import PlanFile
-from nnadapter.preparation.prepare import prepare, specialize
-from nnadapter.preparation.structure import structure_of
 from partition import SUPPORTED
 
 DEVICES = ("a", "b", "cpu")

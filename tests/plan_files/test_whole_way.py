@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 import nnadapter as nna
-from nnadapter.closing import close_all
 from nnadapter.errors import RulesError
+from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.preparation.structure import structure_of
 from nnadapter.options import Options
 from nnadapter.plan_files.binding import bind_plan, plan_entries
 from nnadapter.plan_files.reading import read_plan
@@ -16,10 +17,9 @@ from nnadapter.plan_files.values import PlanFile
 from nnadapter.plan_files.writing import write_plan
 from nnadapter.planning.analysis import Analyzer
 from nnadapter.planning.placing import Placer
-from nnadapter.preparation.prepare import prepare
-from nnadapter.preparation.structure import structure_of
+from nnadapter.planning.targets import open_targets
+from nnadapter.process.closing import close_all
 from nnadapter.rules import apply_rules, read_rules
-from nnadapter.targets import open_targets
 from tests.models import SANDWICH, parse
 
 SHAPES = {"x": (2, 4)}

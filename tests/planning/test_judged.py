@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from nnadapter.offering.preparing import prepare
 from nnadapter.options import Options
 from nnadapter.planning.analysis import Analyzer
 from nnadapter.planning.placing import Placer
-from nnadapter.preparation.prepare import prepare
-from nnadapter.targets import open_targets
+from nnadapter.planning.targets import open_targets
 from partition.verdict import SUPPORTED, Reason, Unsupported
 from tests.models import HEAD, parse
 

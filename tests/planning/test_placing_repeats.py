@@ -6,10 +6,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import nnadapter as nna
+from nnadapter.offering.preparing import prepare
 from nnadapter.planning.analysis import Analyzer
 from nnadapter.planning.placing import Placer
-from nnadapter.preparation.prepare import prepare
-from nnadapter.targets import open_targets
+from nnadapter.planning.targets import open_targets
 from tests.models import CHAIN, numbers, parse
 
 DEVICES = [("fake_npu", {"clock": "simulated"})]

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 import nnadapter as nna
 from nnadapter.errors import RulesError
-from nnadapter.preparation.prepare import prepare, specialize
+from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.preparation.prepare import specialize
 from nnadapter.rules import apply_rules, read_rules
 from partition import SUPPORTED, Reason, Unsupported
 from tests.models import HEAD, parse

@@ -26,7 +26,7 @@ from nnadapter.errors import (
     NotDelegatedError,
 )
 from nnadapter.ir import DataType, OperandType
-from nnadapter.testing.interpreter.interpret import interpret
+from nnadapter.ir.definition.interpret import interpret
 from partition.verdict import Reason
 from tests.runtime.small import X, Y, small, trial
 from tests.trial_driver import COUNTS, TrialContext, TrialExecution

@@ -18,8 +18,9 @@ from nnadapter.drivers.execution_providers.libraries import (
     register,
 )
 from nnadapter.drivers.execution_providers.names import full_name, how_to_get
-from nnadapter.drivers.onnxruntime.sessions import QUIET, open_session
+from nnadapter.drivers.onnxruntime.sessions import open_session
 from nnadapter.errors import DeviceUnavailableError, DriverWarning, InvalidOptionError
+from nnadapter.onnx.onnxruntime_limits import QUIET
 
 _LEVELS = {
     "none": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,

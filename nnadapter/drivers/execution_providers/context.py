@@ -16,8 +16,8 @@ from nnadapter.drivers.execution_providers.program import EpProgram, deserialize
 from nnadapter.drivers.execution_providers.remainder import without
 from nnadapter.drivers.interface import Context, Program
 from nnadapter.drivers.onnxruntime.errors import brief
-from nnadapter.drivers.onnxruntime.versions import loadable
 from nnadapter.errors import CompilationError
+from nnadapter.onnx.onnxruntime_limits import loadable
 from partition.verdict import Reason, Unsupported, Verdict
 
 _UNCHANGED = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from nnadapter.drivers.onnxruntime.sessions import PROVIDER
+from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
 
 DRIVER = "ort"
 """The driver's name."""
@@ -58,4 +58,4 @@ def how_to_get(provider: str) -> str:
 
 def is_cpu(provider: str) -> bool:
     """Whether it is ONNX Runtime's own CPU provider, which is the device `cpu`."""
-    return provider == PROVIDER
+    return provider == CPU_PROVIDER

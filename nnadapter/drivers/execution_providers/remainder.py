@@ -7,7 +7,7 @@ from collections.abc import Container
 import onnx
 from onnx import shape_inference
 
-from partition.onnx_nodes import captured_names
+from nnadapter.onnx.nodes import captured_names
 
 
 def without(model: onnx.ModelProto, positions: Container[int]) -> onnx.ModelProto:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from nnadapter.converters.registry import since_version
 from nnadapter.drivers.capability import (
     Capability,
     DeviceInfo,
@@ -22,10 +21,11 @@ from nnadapter.drivers.capability import (
 from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
 from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.drivers.onnxruntime.sessions import SessionExecution, open_session, pools
-from nnadapter.drivers.onnxruntime.versions import loadable, onnxruntime_limits
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, DeviceNotFoundError, InvalidModelError
-from partition.onnx_nodes import with_nested
+from nnadapter.onnx.nodes import with_nested
+from nnadapter.onnx.onnxruntime_limits import loadable, onnxruntime_limits
+from nnadapter.onnx.schemas import since_version
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
 if TYPE_CHECKING:

@@ -19,10 +19,8 @@ from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.onnxruntime.errors import translation
 from nnadapter.drivers.onnxruntime.values import run_of
 from nnadapter.ir.operand import Array
+from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
 
-PROVIDER = "CPUExecutionProvider"
-QUIET = 4
-"""Log severity: fatal errors only. Errors are raised, not printed as well."""
 run_options: ContextVar[onnxruntime.RunOptions | None] = ContextVar("run_options", default=None)
 """The caller's run options for the run that is under way in this thread."""
 _MOST_POOLS = 8
@@ -64,7 +62,7 @@ def open_session(
     *,
     has_pool: bool,
     spins: bool,
-    providers: Sequence[str] = (PROVIDER,),
+    providers: Sequence[str] = (CPU_PROVIDER,),
 ) -> onnxruntime.InferenceSession:
     """Return a session for a serialized model.
 

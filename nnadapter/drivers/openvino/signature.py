@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from partition.onnx_nodes import captured_names
-from partition.onnx_values import value_of
+from nnadapter.onnx.nodes import captured_names
+from nnadapter.onnx.values import value_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from nnadapter.drivers.openvino.restrictions import restriction
 from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.names import close_names
 from nnadapter.ir.operand import DataType
-from partition.onnx_nodes import plain_domain
+from nnadapter.onnx.nodes import plain_domain
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
 

@@ -16,7 +16,7 @@ from nnadapter.drivers.execution_providers.probing import takes_addition
 from nnadapter.drivers.interface import Context, Device, Driver
 from nnadapter.drivers.qnn.options import OPTIONS, own_options
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError
-from nnadapter.standard_output import native_prints_to_stderr
+from nnadapter.process.standard_output import native_prints_to_stderr
 
 PROVIDER = "QNNExecutionProvider"
 _HOW_TO_GET = "install it with `pip install nnadapter[qnn]`"

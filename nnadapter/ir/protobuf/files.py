@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from nnadapter.errors import ModelFileError
-from nnadapter.files import replace_file
+from nnadapter.files.replacing import replace_file
 from nnadapter.ir.model import Model
 from nnadapter.ir.protobuf.serialized import BEGINNING, message_of, read_model, weights_of_checked
 

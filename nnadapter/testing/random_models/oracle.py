@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.ir.definition.interpret import interpret
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import Array, DataType, Lifetime, Operand
-from nnadapter.testing.interpreter.interpret import interpret
 from nnadapter.testing.tolerances import BANDS
 
 Perturb = Callable[[Array], Array]

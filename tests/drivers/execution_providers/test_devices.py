@@ -8,8 +8,8 @@ import pytest
 import nnadapter as nna
 from nnadapter.drivers.execution_providers import libraries
 from nnadapter.drivers.execution_providers.driver import EpDriver
+from nnadapter.drivers.providers import devices_of_providers, provider_of_device
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
-from nnadapter.providers import devices_of_providers, provider_of_device
 from tests.models import CHAIN, parse
 
 

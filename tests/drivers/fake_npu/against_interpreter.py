@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.ir.definition.interpret import interpret
 from nnadapter.ir.operand import Array
-from nnadapter.testing.interpreter.interpret import interpret
 from tests.drivers.fake_npu.harness import context, model_of
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu.kernels import attention
 from nnadapter.ir.builder import ModelBuilder
-from nnadapter.testing.interpreter.interpret import interpret
+from nnadapter.ir.definition.interpret import interpret
 from tests.drivers.fake_npu.harness import close, floats, model_of, run, run_model, type_of
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir.definition.interpret import interpret
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.testing.interpreter.interpret import interpret
 from tests.drivers.fake_npu.harness import close, floats, run_model, type_of
 
 

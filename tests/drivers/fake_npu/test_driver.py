@@ -18,9 +18,9 @@ from nnadapter.drivers.fake_npu.options import operations_named
 from nnadapter.drivers.fake_npu.program import MAGIC
 from nnadapter.errors import DeviceNotFoundError, IncompatibleProgramError, InvalidOptionError
 from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir.definition.interpret import interpret
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.operations import SCHEMAS
-from nnadapter.testing.interpreter.interpret import interpret
 from partition.verdict import Reason
 from tests.drivers.fake_npu.harness import close, context, floats, model_of, type_of
 

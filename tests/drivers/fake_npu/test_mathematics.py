@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnadapter.testing.interpreter.interpret import interpret
+from nnadapter.ir.definition.interpret import interpret
 from tests.drivers.fake_npu.harness import close, floats, kernels_of, model_of, oracle, run, run_model
 
 _EVERYWHERE = {

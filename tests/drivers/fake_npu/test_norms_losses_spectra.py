@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nnadapter.testing.interpreter.interpret import interpret
+from nnadapter.ir.definition.interpret import interpret
 from tests.drivers.fake_npu.harness import close, floats, model_of, oracle, run, run_model
 
 

@@ -5,8 +5,8 @@ import pytest
 
 from nnadapter.drivers.fake_npu.lowering import lower
 from nnadapter.ir import DataType, ModelBuilder, OperandType, QuantisedType, Quantization
+from nnadapter.ir.definition.interpret import interpret
 from nnadapter.ir.operations.quantization import TABULATED
-from nnadapter.testing.interpreter.interpret import interpret
 from tests.drivers.fake_npu.harness import context, run_model
 
 LIMITS = {"int8": (-128, 127), "uint8": (0, 255)}

@@ -24,7 +24,8 @@ from nnadapter.ir.structure import numbers, with_numbers
 from nnadapter.ir.tracing import is_traced
 from nnadapter.offering.atoms import with_atoms
 from nnadapter.offering.conversions import Conversions, converted
-from nnadapter.preparation.prepare import prepare, specialize
+from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.preparation.prepare import specialize
 from tests.models import OCR_SHAPES, ocr_model
 
 WEIGHT = freeze(np.random.default_rng(0).random((4, 3, 3, 3), np.float32))

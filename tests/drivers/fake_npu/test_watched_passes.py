@@ -8,8 +8,8 @@ import nnadapter as nna
 from nnadapter.drivers.fake_npu.evaluation import EVALUATORS, evaluate
 from nnadapter.drivers.fake_npu.lowering import PASSES, lower
 from nnadapter.errors import InvalidOptionError, PassError
+from nnadapter.ir.definition.interpret import interpret
 from nnadapter.ir.passes import check_numbers, run_passes
-from nnadapter.testing.interpreter.interpret import interpret
 from tests.drivers.fake_npu.harness import context, run_model
 from tests.ir.passes.program import Program, feeds, random
 

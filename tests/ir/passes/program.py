@@ -3,9 +3,9 @@
 import numpy as np
 
 from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir.definition.interpret import interpret
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.verify import verify as check_model
-from nnadapter.testing.interpreter.interpret import interpret
 
 
 class Program:

@@ -3,13 +3,13 @@ import pytest
 
 from nnadapter.errors import PassError
 from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir.definition.interpret import interpret
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.passes import all_of, check_numbers, dump_to, run_passes
 from nnadapter.ir.passes.sampling import sample_inputs
 from nnadapter.ir.pattern import operand, operation
 from nnadapter.ir.rewrite import Rule, rewrite
-from nnadapter.testing.interpreter.interpret import interpret
 from tests.ir.passes.program import Program, random
 
 

@@ -2,11 +2,11 @@ from functools import partial
 
 import numpy as np
 
+from nnadapter.ir.definition.interpret import interpret
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.passes.fold_constants import fold_constants
 from nnadapter.ir.structure import numbers, with_numbers
 from nnadapter.ir.tracing import Trace
-from nnadapter.testing.interpreter.interpret import interpret
 from tests.ir.passes.program import Program, check, origins, random, types
 
 FOLD = partial(fold_constants, evaluate=interpret)

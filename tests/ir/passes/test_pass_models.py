@@ -6,9 +6,10 @@ import onnxruntime
 import pytest
 
 from nnadapter.converters.convert import convert_graph
+from nnadapter.ir.definition.interpret import interpret
 from nnadapter.ir.passes import PASSES, run_passes
-from nnadapter.preparation.prepare import prepare, specialize
-from nnadapter.testing.interpreter.interpret import interpret
+from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.preparation.prepare import specialize
 from tests.ir.passes.program import border, origins, types, verify
 
 SHAPES = {"cls": (1, 3, 48, 192), "det": (1, 3, 96, 128), "rec": (1, 3, 48, 160)}

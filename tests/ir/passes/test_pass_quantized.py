@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu.lowering import PASSES as DEVICE_PASSES
 from nnadapter.ir import DataType, ModelBuilder, OperandType, QuantisedType, Quantization, verify
+from nnadapter.ir.definition.interpret import interpret
 from nnadapter.ir.passes import PASSES, run_passes
 from nnadapter.ir.passes.quantized_to_real import quantized_to_real
 from nnadapter.ir.passes.symmetric_to_asymmetric import symmetric_to_asymmetric
-from nnadapter.testing.interpreter.interpret import interpret
 from tests.drivers.fake_npu.harness import run_model
 from tests.ir.passes.program import border, origins, types
 from tests.ir.passes.program import verify as verify_again

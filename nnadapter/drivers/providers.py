@@ -1,0 +1,74 @@
+"""ONNX Runtime's way to choose (`providers`, `provider_options`) -> devices."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nnadapter.drivers.execution_providers.libraries import providers_here
+from nnadapter.drivers.execution_providers.names import DRIVER, SUFFIX, device_name, full_name
+from nnadapter.drivers.registry import sources
+from nnadapter.drivers.selection import CPU, DeviceRequest
+from nnadapter.errors import FallbackWarning, InvalidOptionError
+from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
+
+
+def provider_of_device(name: str) -> str:
+    """What a client of ONNX Runtime sees in a device's place: the provider that it is, or else its name."""
+    if name == CPU:
+        return CPU_PROVIDER
+    driver, _, device_id = name.partition(":")
+    return full_name(device_id, providers_here()) if driver == DRIVER and device_id else name
+
+
+def devices_of_providers(
+    providers: Sequence[Any], provider_options: Sequence[Mapping[str, Any]] | None = None
+) -> list[DeviceRequest]:
+    """Return the devices that a client's providers stand for, in its order.
+
+    A name of a device stands for it, and a provider that is here for its device `ort:NAME`. One that is not is warned
+    of, as ONNX Runtime warns of providers it does not have, and the next one is taken.
+
+    Raises:
+        InvalidOptionError: the lists do not go together.
+    """
+    found: list[DeviceRequest] = []
+    for name, options in _pairs(providers, provider_options):
+        if name == CPU_PROVIDER:
+            found.append(CPU)
+        elif not name.endswith(SUFFIX) or name.partition(":")[0] in sources():
+            found.append((name, options))
+        elif name in providers_here():
+            own = tuple(f"{key}={value}" for key, value in options.items())
+            found.append((device_name(name), {"provider_options": own}))
+        else:
+            warnings.warn(
+                f"provider {name!r} is not a device of this installation and is left out; "
+                "`nnadapter devices` lists those that are",
+                FallbackWarning,
+                stacklevel=3,
+            )
+    return found or [CPU]
+
+
+def options_of_cpu(
+    providers: Sequence[Any] | None, provider_options: Sequence[Mapping[str, Any]] | None
+) -> Mapping[str, Any]:
+    """The options that a client gave for ONNX Runtime's CPU provider."""
+    pairs = _pairs(providers or (), provider_options if providers else None)
+    return next((options for name, options in pairs if name == CPU_PROVIDER), {})
+
+
+def _pairs(
+    providers: Sequence[Any], provider_options: Sequence[Mapping[str, Any]] | None
+) -> list[tuple[str, Mapping[str, Any]]]:
+    if provider_options is not None and len(provider_options) != len(providers):
+        raise InvalidOptionError(
+            f"providers and provider_options go together one by one, got {len(providers)} and {len(provider_options)}"
+        )
+    pairs: list[tuple[str, Mapping[str, Any]]] = []
+    for position, provider in enumerate(providers):
+        name, options = provider if isinstance(provider, tuple) else (provider, {})
+        pairs.append((name, provider_options[position] if provider_options is not None else options))
+    return pairs

@@ -1,0 +1,1 @@
+"""What a person calls: sessions, reports, comparisons, the default device."""

@@ -1,0 +1,297 @@
+"""InferenceSession: shaped like ONNX Runtime's, so that changing an import is enough."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from nnadapter.drivers.providers import devices_of_providers
+from nnadapter.drivers.selection import CPU, DeviceRequest
+from nnadapter.errors import ClosedError, InvalidOptionError
+from nnadapter.inference.binding import IOBinding, bind_results
+from nnadapter.inference.reporting import partition_report
+from nnadapter.onnx.signature import ModelMetadata, NodeArg, node_arg, read_shapes
+from nnadapter.options import Options, default_devices, options_from, refuse_misplaced
+from nnadapter.planning.targets import open_targets
+from nnadapter.reports.building import report_of_compiled
+from nnadapter.reports.facts import PartitionReport
+from nnadapter.running.engine import make_engine
+from nnadapter.running.executor import Provenance
+from nnadapter.running.host import HostEngine
+
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
+
+_STREAM_DEPTH = 2
+_OF_ONNX_RUNTIME = frozenset({"disabled_optimizers", "enable_fallback", "read_config_from_model"})
+"""What ONNX Runtime's session takes beside its parameters; everything else it ignores."""
+_PARAMETERS = ("sess_options", "providers", "provider_options", "devices", "options")
+
+
+class InferenceSession:
+    """A model ready to run on the chosen devices, the CPU for the rest.
+
+    Usable from many threads at once, and a context manager. Source: onnxruntime.InferenceSession.
+
+    Args:
+        path_or_bytes: path of an ONNX file, its contents, or an `onnx.ModelProto`.
+        sess_options: ONNX Runtime's own SessionOptions; they reach the CPU steps.
+        providers: ONNX Runtime's way to choose, for code written for it; device names are understood as well.
+        provider_options: options that go with `providers`.
+        devices: `"fake_npu"`, `"fake_npu:0"`, `("fake_npu", {option: value})`, or a list of these in order of
+            preference. `"cpu"` is the last one, named or not; behind it `"reference"` takes what even the CPU
+            refuses.
+        options: how the session decides.
+        **kwargs: what ONNX Runtime's session takes beside, for sessions on the CPU alone. Others are ignored, as there,
+            unless they look like something that was meant for `options`.
+
+    Raises:
+        InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
+        DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
+        InvalidOptionError: an option does not exist or does not fit.
+        NotDelegatedError, CompilationError: fallback is forbidden and would be needed.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes | onnx.ModelProto,
+        sess_options: onnxruntime.SessionOptions | None = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        devices: DeviceRequest | Sequence[DeviceRequest] | None = None,
+        options: Options | Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        refuse_misplaced(kwargs.keys() - _OF_ONNX_RUNTIME, _PARAMETERS)
+        self._options = options_from(options)
+        self._sess_options = sess_options
+        self._local = threading.local()
+        self._workers: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        requests = _requests(devices, providers, provider_options)
+        targets = open_targets(requests, sess_options)
+        self._closed = False
+        self._devices = tuple(target.name for target in targets if not target.is_spare)
+        self._engine = make_engine(
+            path_or_bytes, targets, self._options, sess_options, (providers, provider_options), kwargs
+        )
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the devices, in order of preference; a last resort that nobody named is in reports alone."""
+        return self._devices
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """Where the results of the calling thread's last run came from."""
+        return getattr(self._local, "provenance", None)
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: onnxruntime.RunOptions | None = None,
+    ) -> list[Any]:
+        """Run the model.
+
+        Args:
+            output_names: outputs to fetch, in this order; all of them if None or empty.
+            input_feed: arrays by input name.
+            run_options: reaches the CPU steps; `terminate` is looked at between steps.
+
+        Returns:
+            One array per output; lists for sequences.
+
+        Raises:
+            InvalidInputError: a feed is missing, superfluous, or of the wrong type or shape.
+            ExecutionError: a device failed and fallback is forbidden.
+            CancelledError: `run_options.terminate` was set.
+        """
+        results, self._local.provenance = self._engine.run(output_names, input_feed, run_options)
+        return results
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        run_options: onnxruntime.RunOptions | None = None,
+    ) -> None:
+        """Run in the background, then call `callback(results, user_data, error)`; `error` is empty if all went well."""
+
+        def work() -> None:
+            try:
+                results, error = self.run(output_names, input_feed, run_options), ""
+            except Exception as failure:  # noqa: BLE001  handed to the callback, as in ONNX Runtime
+                results, error = [], str(failure)
+            callback(results, user_data, error)
+
+        self._pool().submit(work)
+
+    def submit(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> Future[list[Any]]:
+        """Run in the background; the future has the run's `provenance` once it is done."""
+        future: Future[list[Any]] = Future()
+        future.provenance = None  # type: ignore[attr-defined]
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                results = self.run(output_names, input_feed)
+            except BaseException as error:  # noqa: BLE001  kept for the caller of result()
+                future.set_exception(error)
+            else:
+                future.provenance = self.provenance  # type: ignore[attr-defined]
+                future.set_result(results)
+
+        self._pool().submit(work)
+        return future
+
+    def stream(self, feeds: Iterable[Mapping[str, Any]], depth: int = _STREAM_DEPTH) -> Iterator[list[Any]]:
+        """Run over many feeds, at most `depth` at once, and give the results in order."""
+        if depth < 1:
+            raise InvalidOptionError(f"stream takes a depth of at least 1, got {depth}")
+        return self._streamed(feeds, depth)
+
+    def _streamed(self, feeds: Iterable[Mapping[str, Any]], depth: int) -> Iterator[list[Any]]:
+        pending: deque[Future[list[Any]]] = deque()
+        for feed in feeds:
+            pending.append(self.submit(None, feed))
+            if len(pending) >= depth:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+    def prepare(self, shapes: Mapping[str, Sequence[int]] | Iterable[Mapping[str, Sequence[int]]]) -> None:
+        """Make plans ahead of time: for one set of input shapes, or for several."""
+        if isinstance(self._engine, HostEngine):
+            return
+        for one in read_shapes(shapes):
+            self._engine.prepare(one)
+
+    def report(self) -> PartitionReport:
+        """What runs where and why: for the shapes of the last run, or for usual sizes if there was none."""
+        if isinstance(self._engine, HostEngine):
+            return partition_report(self._engine.load(), devices=CPU, options=self._options)
+        return report_of_compiled(self._engine.current(), self._options.policy, self._engine.counts)
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs that must be fed."""
+        if isinstance(self._engine, HostEngine):
+            return list(self._engine.session.get_inputs())
+        return [node_arg(value) for value in self._engine.signature.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs."""
+        if isinstance(self._engine, HostEngine):
+            return list(self._engine.session.get_outputs())
+        return [node_arg(value) for value in self._engine.signature.outputs]
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """The inputs that may be fed and have contents of their own."""
+        if isinstance(self._engine, HostEngine):
+            return list(self._engine.session.get_overridable_initializers())
+        return [node_arg(value) for value in self._engine.signature.overridable]
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the model says of itself."""
+        if isinstance(self._engine, HostEngine):
+            metadata: ModelMetadata = self._engine.session.get_modelmeta()
+            return metadata
+        return self._engine.signature.metadata
+
+    def get_providers(self) -> list[str]:
+        """Names of the devices, in order of preference."""
+        return list(self._devices)
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """Per device, its options; empty, since devices are configured by `devices`."""
+        return {name: {} for name in self._devices}
+
+    def get_session_options(self) -> onnxruntime.SessionOptions:
+        """The session options that were given, or new ones."""
+        if isinstance(self._engine, HostEngine):
+            return self._engine.session.get_session_options()
+        if self._sess_options is None:
+            import onnxruntime
+
+            self._sess_options = onnxruntime.SessionOptions()
+        return self._sess_options
+
+    def io_binding(self) -> IOBinding:
+        """A binding for `run_with_iobinding`."""
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: onnxruntime.RunOptions | None = None) -> None:
+        """Run on what is bound; results are in the binding."""
+        iobinding.run(run_options)
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, onnxruntime.OrtValue],
+        run_options: onnxruntime.RunOptions | None = None,
+    ) -> list[onnxruntime.OrtValue]:
+        """Run on OrtValues and give OrtValues back."""
+        feed = {name: value.numpy() for name, value in input_dict_ort_values.items()}
+        return bind_results(self.run(output_names, feed, run_options))
+
+    def end_profiling(self) -> str:
+        """Stop profiling; the file's name, or an empty string where nothing was profiled."""
+        return str(self._engine.session.end_profiling()) if isinstance(self._engine, HostEngine) else ""
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When profiling began, in nanoseconds; 0 where nothing is profiled."""
+        return int(self._engine.session.get_profiling_start_time_ns) if isinstance(self._engine, HostEngine) else 0
+
+    def disable_fallback(self) -> None:
+        """Nothing to do: ONNX Runtime's own fallback is between its providers; ours is in `Options.fallback`."""
+
+    def enable_fallback(self) -> None:
+        """See `disable_fallback`."""
+
+    def close(self) -> None:
+        """Free everything; the session is not to be used after it."""
+        with self._lock:
+            workers, self._workers, self._closed = self._workers, None, True
+        if workers is not None:
+            workers.shutdown(wait=True)
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        """The session itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the session."""
+        self.close()
+
+    def _pool(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the session is closed; make another one")
+            if self._workers is None:
+                self._workers = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="nnadapter")
+            return self._workers
+
+
+def _requests(
+    devices: DeviceRequest | Sequence[DeviceRequest] | None,
+    providers: Sequence[Any] | None,
+    provider_options: Sequence[Mapping[str, Any]] | None,
+) -> DeviceRequest | Sequence[DeviceRequest]:
+    if devices is not None:
+        return devices
+    if providers:
+        return devices_of_providers(providers, provider_options)
+    return default_devices()

@@ -1,0 +1,101 @@
+"""`If` with a condition that is known before any run gives way to the branch that is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+from onnx import helper
+
+from nnadapter.onnx.graphs import node_names
+
+
+def inline_branches(model: onnx.ModelProto, conditions: Mapping[int, bool]) -> onnx.ModelProto:
+    """Return `model` with some `If` nodes replaced by the nodes of one of their branches.
+
+    1. Inner nodes and values are named for the `If` node, as in `If_3/Add_1`, so that reports say where they are from.
+    2. Initializers of the branch become initializers of the model.
+    3. What a branch gives out keeps the name of the `If` node's output. A value that the branch did not make, or that
+       it gives out twice, is passed on by `Identity`.
+    4. Names that graphs inside the branch define for themselves stay; those that they capture are renamed.
+
+    Args:
+        model: the model; it is not changed.
+        conditions: by position of the `If` node, whether its condition holds.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.node[:]
+    names = node_names(model)
+    taken = {name for node in model.graph.node for name in node.output}
+    for position, node in enumerate(model.graph.node):
+        if position in conditions:
+            wanted = "then_branch" if conditions[position] else "else_branch"
+            branch = next(attribute.g for attribute in node.attribute if attribute.name == wanted)
+            _insert(copy.graph, node, _free(names[position], taken), branch)
+        else:
+            copy.graph.node.append(node)
+    return copy
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """`name`, or one like it, that no value of the model begins with."""
+    while any(value.startswith(f"{name}/") for value in taken):
+        name += "_"
+    return name
+
+
+def _insert(graph: onnx.GraphProto, node: onnx.NodeProto, name: str, branch: onnx.GraphProto) -> None:
+    renamed = _renamed(branch, name)
+    made = {output for inner in branch.node for output in inner.output if output}
+    passed_on: list[tuple[str, str]] = []
+    for result, wanted in zip(branch.output, node.output, strict=False):
+        if result.name in made and renamed[result.name] not in node.output:
+            renamed[result.name] = wanted or renamed[result.name]
+        elif wanted:
+            passed_on.append((result.name, wanted))
+    for inner, inner_name in zip(branch.node, node_names(onnx.ModelProto(graph=branch)), strict=True):
+        added = graph.node.add()
+        added.CopyFrom(inner)
+        added.name = f"{name}/{inner_name}"
+        _rename(added, renamed)
+    graph.node.extend(
+        helper.make_node("Identity", [renamed.get(source, source)], [wanted], f"{name}/{wanted}")
+        for source, wanted in passed_on
+    )
+    for tensor in branch.initializer:
+        graph.initializer.add().CopyFrom(tensor)
+        graph.initializer[-1].name = renamed[tensor.name]
+    for sparse in branch.sparse_initializer:
+        graph.sparse_initializer.add().CopyFrom(sparse)
+        graph.sparse_initializer[-1].values.name = renamed[sparse.values.name]
+    for info in branch.value_info:
+        if info.name in renamed and renamed[info.name] not in node.output:
+            graph.value_info.add().CopyFrom(info)
+            graph.value_info[-1].name = renamed[info.name]
+
+
+def _renamed(branch: onnx.GraphProto, name: str) -> dict[str, str]:
+    """The new name of everything that a branch defines."""
+    own = [tensor.name for tensor in branch.initializer]
+    own.extend(sparse.values.name for sparse in branch.sparse_initializer)
+    own.extend(output for node in branch.node for output in node.output if output)
+    return {value: f"{name}/{value}" for value in own}
+
+
+def _rename(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
+    for names in (node.input, node.output):
+        names[:] = [renamed.get(name, name) for name in names]
+    for attribute in node.attribute:
+        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            _rename_captured(graph, renamed)
+
+
+def _rename_captured(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
+    own = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
+    own.update(output for node in graph.node for output in node.output)
+    outer = {name: new for name, new in renamed.items() if name not in own}
+    for node in graph.node:
+        _rename(node, outer)
+    for info in graph.output:
+        info.name = outer.get(info.name, info.name)

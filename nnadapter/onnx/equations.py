@@ -1,0 +1,71 @@
+"""Equations of Einsum, read before anything else reads them: some texts hang onnx's inference or crash ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operations.equation import terms_of
+from nnadapter.onnx.nodes import FunctionKey, key_of, with_nested
+
+_Place = tuple[FunctionKey, str]
+"""An op or a function, and the attribute of it that is an equation."""
+_EINSUM: _Place = (("", "Einsum", ""), "equation")
+
+
+def check_equations(model: onnx.ModelProto) -> None:
+    """Raise InvalidModelError for an Einsum, in inner graphs and functions too, whose equation is none.
+
+    An equation that a function takes from its caller is read at every call, and where the function has a default.
+    """
+    called = {key_of(function): [*with_nested(function.node)] for function in model.functions}
+    stating = (node for node in model.graph.node if node.attribute)  # others hold no equation, and no graph
+    nodes = [*with_nested(stating), *(node for inside in called.values() for node in inside)]
+    places = _places(called)
+    for node in nodes:
+        for attribute in node.attribute:
+            if not attribute.ref_attr_name and (key_of(node), attribute.name) in places:
+                _check(attribute, _described(node))
+    for function in model.functions:
+        for attribute in function.attribute_proto:
+            if (key_of(function), attribute.name) in places:
+                _check(attribute, f"the Einsum in function {function.name!r}")
+
+
+def _places(called: dict[FunctionKey, list[onnx.NodeProto]]) -> set[_Place]:
+    """Where equations stand: at Einsum, and at functions that hand an attribute on to such a place."""
+    handed_on: dict[_Place, list[_Place]] = {}
+    for function, inside in called.items():
+        for place, own in _references(inside):
+            handed_on.setdefault(place, []).append((function, own))
+    found = {_EINSUM}
+    waiting = [_EINSUM]
+    while waiting:
+        fresh = [place for place in handed_on.get(waiting.pop(), ()) if place not in found]
+        found.update(fresh)
+        waiting.extend(fresh)
+    return found
+
+
+def _references(nodes: list[onnx.NodeProto]) -> Iterator[tuple[_Place, str]]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.ref_attr_name:
+                yield (key_of(node), attribute.name), attribute.ref_attr_name
+
+
+def _described(node: onnx.NodeProto) -> str:
+    what = "Einsum" if node.op_type == "Einsum" else f"Einsum inside of {node.op_type}"
+    made = next(filter(None, node.output), None)
+    if node.name or made is None:
+        return f"{what} {node.name!r}"
+    return f"the {what} that makes {made!r}"
+
+
+def _check(attribute: onnx.AttributeProto, what: str) -> None:
+    try:
+        terms_of(attribute.s.decode("utf-8", "replace"))
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{what} cannot be computed: {error}; export the model again") from error

@@ -1,0 +1,267 @@
+"""Functions: nodes that are written down as graphs of other nodes, and are replaced by them.
+
+A function of the model's own is expanded where at least one op of its body has a converter, since no device knows it by
+name. One that ONNX defines is expanded where it has no converter itself and all of its body has, since ONNX Runtime may
+have a kernel for the whole. Others are expanded where no device takes them whole (`nnadapter/offering/expansions.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+
+from nnadapter.onnx.graphs import node_names
+from nnadapter.onnx.nodes import plain_domain, with_nested
+from nnadapter.onnx.operators import Operators
+from nnadapter.onnx.schema_functions import schema_body
+from nnadapter.onnx.schemas import since_version
+from partition.graph import Node
+
+_DEEPEST = 16
+"""Functions that call functions, at most; a function that calls itself is not valid ONNX."""
+
+_SAME_SINCE = {
+    "Cast": 13,
+    "CastLike": 15,
+    "Constant": 12,
+    "ConstantOfShape": 9,
+    "Equal": 13,
+    "Flatten": 13,
+    "Identity": 13,
+    "ReduceMax": 18,
+    "ReduceMin": 18,
+    "Reshape": 13,
+    "Shape": 13,
+    "Size": 13,
+    "Squeeze": 13,
+    "Transpose": 13,
+    "Unsqueeze": 13,
+}
+"""Ops of function bodies whose later versions, to opset 28, add only data types, and attributes that change nothing
+unless they are stated, and the first such version."""
+
+Opsets = Mapping[str, int]
+Bodies = Mapping[str, onnx.FunctionProto]
+"""Nodes, by name, and the function that each is."""
+
+
+def expand_functions(
+    model: onnx.ModelProto,
+    operators: Operators,
+    wanted: Bodies = {},  # noqa: B006
+    nodes: Sequence[Node] | None = None,
+) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """Return the model with functions expanded, the same object if there is nothing to expand; and origins.
+
+    1. Nodes of the graph are looked at, and those that come in their place; sub-graphs are left as they are.
+    2. A body is taken only if each of its ops means the same under the operator sets that the model imports.
+    3. Names inside are made unique by the name of the node's first output; nodes are called `node/inner node`. Other
+       nodes keep the names that `node_names` gives them, so that they go by these in the new model too.
+    4. Weights are copied only where something is expanded.
+
+    Args:
+        model: the model.
+        operators: which of them have converters.
+        wanted: nodes to expand although an op of that name can be converted whole.
+        nodes: of the model's graph, where they have been read already.
+
+    Returns:
+        The model, and for each of its nodes the name of the node of the model as it was.
+    """
+    library = _Library.of(model, operators, wanted)
+    names = node_names(model) if nodes is None else tuple(node.name for node in nodes)
+    if nodes is not None and library.leaves(nodes):
+        return model, names
+    stays = [library.body(node, name) is None for node, name in zip(model.graph.node, names, strict=True)]
+    if all(stays):
+        return model, names
+    taken = {name for node in with_nested(model.graph.node) for name in (*node.input, *node.output)}
+    taken.update(each.name for each in (*model.graph.input, *model.graph.initializer))
+    taken.update(names)
+    parts = [[*library.expanded(node, name, taken)] for node, name in zip(model.graph.node, names, strict=True)]
+    expanded = onnx.ModelProto()
+    expanded.CopyFrom(model)
+    del expanded.graph.node[:]
+    for part, name, stay in zip(parts, names, stays, strict=True):
+        expanded.graph.node.extend(part)
+        if stay:
+            expanded.graph.node[-1].name = name
+    library.opsets.setdefault("", _SAME_SINCE["Identity"])  # which copies are, where nothing else is ONNX's own
+    imported = {plain_domain(entry.domain) for entry in expanded.opset_import}
+    for domain, version in library.opsets.items():
+        if domain not in imported:
+            expanded.opset_import.add(domain=domain, version=version)
+    return expanded, tuple(name for part, name in zip(parts, names, strict=True) for _ in part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Library:
+    """The functions that a model's nodes may mean."""
+
+    own: Mapping[tuple[str, str, str], onnx.FunctionProto]
+    opsets: dict[str, int]
+    """What the model imports, and what expanded bodies added to it."""
+    operators: Operators
+    wanted: Bodies
+
+    @classmethod
+    def of(cls, model: onnx.ModelProto, operators: Operators, wanted: Bodies) -> _Library:
+        return cls(
+            {(plain_domain(each.domain), each.name, each.overload): each for each in model.functions},
+            {plain_domain(entry.domain): entry.version for entry in model.opset_import},
+            operators,
+            wanted,
+        )
+
+    def body(self, node: onnx.NodeProto, name: str) -> onnx.FunctionProto | None:
+        """The function that the node is replaced by, None if it stays."""
+        if name in self.wanted:
+            return self._usable(self.wanted[name])
+        domain = plain_domain(node.domain)
+        own = self.own.get((domain, node.op_type, node.overload))
+        if own is not None:
+            known = [self._is_convertible(each, _opsets(own)) for each in own.node]
+            return own if any(known) and self._means_the_same(own) else None
+        return self._schema_body(domain, node.op_type)
+
+    def leaves(self, nodes: Iterable[Node]) -> bool:
+        """Whether it is plain from their op types alone that all of some nodes stay."""
+        if self.own or self.wanted:
+            return False
+        return all(self._schema_body(*kind) is None for kind in {(node.domain, node.op_type) for node in nodes})
+
+    def _schema_body(self, domain: str, op_type: str) -> onnx.FunctionProto | None:
+        version = since_version(domain, op_type, self.opsets.get(domain, 0))
+        if version is None or self.operators.has_converter(domain, op_type, version):
+            return None
+        body = schema_body(op_type, version, domain)
+        return None if body is None else self._usable(body)
+
+    def _usable(self, body: onnx.FunctionProto) -> onnx.FunctionProto | None:
+        if not self._means_the_same(body):
+            return None
+        return body if all(self._is_convertible(each, _opsets(body)) for each in body.node) else None
+
+    def expanded(
+        self, node: onnx.NodeProto, name: str, taken: set[str], depth: int = _DEEPEST
+    ) -> Iterator[onnx.NodeProto]:
+        """The nodes in the place of one, which is called `name`; `taken` are names, to which new ones go."""
+        body = self.body(node, name) if depth else None
+        if body is None:
+            yield node
+            return
+        for domain, version in _opsets(body).items():
+            self.opsets.setdefault(domain, version)
+        for made in _instance(body, node, name, taken):
+            yield from self.expanded(made, made.name, taken, depth - 1)
+
+    def _is_convertible(self, node: onnx.NodeProto, opsets: Opsets) -> bool:
+        domain = plain_domain(node.domain)
+        if (domain, node.op_type, node.overload) in self.own or node.op_type == "Constant":
+            return True
+        version = since_version(domain, node.op_type, opsets.get(domain, 0))
+        return version is not None and self.operators.has_converter(domain, node.op_type, version)
+
+    def _means_the_same(self, body: onnx.FunctionProto) -> bool:
+        stated = _opsets(body)
+        return all(self._same_version(node, stated) for node in with_nested(body.node))
+
+    def _same_version(self, node: onnx.NodeProto, stated: Opsets) -> bool:
+        domain = plain_domain(node.domain)
+        if domain not in self.opsets:
+            return True
+        meant = since_version(domain, node.op_type, stated.get(domain, 0))
+        here = since_version(domain, node.op_type, self.opsets[domain])
+        since = _SAME_SINCE.get(node.op_type) if not domain else None
+        return meant == here or bool(since and meant and here and min(meant, here) >= since)
+
+
+def _instance(body: onnx.FunctionProto, node: onnx.NodeProto, name: str, taken: set[str]) -> list[onnx.NodeProto]:
+    """The body's nodes with the names and attributes of one call.
+
+    An output that is an input as well, or that was listed before, is copied by an Identity.
+    """
+    call = _Call(next(filter(None, node.output), name), taken, {each.name: each for each in body.attribute_proto})
+    call.attributes.update((each.name, each) for each in node.attribute)
+    call.names.update(zip(body.input, [*node.input, *[""] * (len(body.input) - len(node.input))], strict=False))
+    copies = call.take_outputs(body.output, node.output)
+    nodes = [*map(call.node, body.node), *copies]
+    for index, made in enumerate(nodes):
+        made.name = _free_name(f"{name}/{made.name or f'{made.op_type}@{index}'}", taken)
+    return nodes
+
+
+def _free_name(stem: str, taken: set[str]) -> str:
+    """A name that is not taken yet, and is from now on."""
+    made, number = stem, 1
+    while made in taken:
+        number += 1
+        made = f"{stem}.{number}"
+    taken.add(made)
+    return made
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call of a function: what names and attributes of its body stand for."""
+
+    prefix: str
+    taken: set[str]
+    attributes: dict[str, onnx.AttributeProto]
+    names: dict[str, str] = field(default_factory=dict)
+
+    def take_outputs(self, inside: Iterable[str], outside: Iterable[str]) -> list[onnx.NodeProto]:
+        """Let the body's outputs be those of the call; nodes that copy what stands for something else already."""
+        copies = []
+        for inner, outer in zip(inside, outside, strict=False):
+            if outer and inner in self.names:
+                copies.append(onnx.helper.make_node("Identity", [self.names[inner]], [outer]))
+            elif outer:
+                self.names[inner] = outer
+        return copies
+
+    def node(self, inner: onnx.NodeProto) -> onnx.NodeProto:
+        """A node of the body, or of a sub-graph in it, as the call has it."""
+        made = onnx.NodeProto()
+        made.CopyFrom(inner)
+        made.input[:] = map(self._name, inner.input)
+        made.output[:] = map(self._name, inner.output)
+        del made.attribute[:]
+        made.attribute.extend(self._attributes(inner.attribute))
+        return made
+
+    def _name(self, inner: str) -> str:
+        if inner and inner not in self.names:
+            self.names[inner] = _free_name(f"{self.prefix}/{inner}", self.taken)
+        return self.names[inner] if inner else ""
+
+    def _attributes(self, stated: Iterable[onnx.AttributeProto]) -> Iterator[onnx.AttributeProto]:
+        """What a node in a body states; what refers to an attribute of the call is taken from there, or left out."""
+        for attribute in stated:
+            referred = attribute.ref_attr_name
+            source = self.attributes.get(referred) if referred else attribute
+            if source is None:
+                continue
+            made = onnx.AttributeProto()
+            made.CopyFrom(source)
+            made.name = attribute.name
+            for graph in () if referred else _graphs(made):
+                self._rename(graph)
+            yield made
+
+    def _rename(self, graph: onnx.GraphProto) -> None:
+        for info in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+            info.name = self._name(info.name)
+        nodes = [self.node(node) for node in graph.node]
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+
+def _graphs(attribute: onnx.AttributeProto) -> tuple[onnx.GraphProto, ...]:
+    return (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
+
+
+def _opsets(body: onnx.FunctionProto) -> dict[str, int]:
+    return {plain_domain(entry.domain): entry.version for entry in body.opset_import}

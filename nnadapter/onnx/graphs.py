@@ -1,0 +1,135 @@
+"""A model as the graph that is partitioned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+from onnx import GraphProto, ModelProto, NodeProto
+
+from nnadapter.onnx.nodes import captured_names, plain_domain
+from nnadapter.onnx.values import dense_type, sparse_type, value_of_type, values_of
+from partition.graph import Graph, GraphError, Node, Value
+
+OLDEST_IR = 4
+"""The first IR version in which an initializer need not be a graph input."""
+
+
+def node_names(model: ModelProto) -> tuple[str, ...]:
+    """Return a stable, unique name for every node of the model's graph.
+
+    The model's own name where it is not empty and not used twice, else op type and position, with a number behind it
+    where another node is called that.
+    """
+    names = [node.name for node in model.graph.node]
+    own = Counter(names)
+    taken = set(own)
+    return tuple(
+        name if name and own[name] == 1 else _free_name(f"{node.op_type}_{index}", taken)
+        for index, (name, node) in enumerate(zip(names, model.graph.node, strict=True))
+    )
+
+
+def _free_name(base: str, taken: set[str]) -> str:
+    name, number = base, 1
+    while name in taken:
+        name, number = f"{base}_{number}", number + 1
+    taken.add(name)
+    return name
+
+
+def read_nodes(
+    model: ModelProto, names: Sequence[str] | None = None, origins: Sequence[tuple[str, ...]] | None = None
+) -> tuple[Node, ...]:
+    """Return the nodes of a model's graph; whether they fit together is not looked at.
+
+    Args:
+        model: the model.
+        names: a name for every node, in place of `node_names`.
+        origins: for every node, the names of the original nodes that it stands for; itself if left out.
+    """
+    called = node_names(model) if names is None else names
+    return tuple(
+        node_of(node, name, None if origins is None else origins[index])
+        for index, (name, node) in enumerate(zip(called, model.graph.node, strict=True))
+    )
+
+
+def node_of(proto: NodeProto, name: str, origins: tuple[str, ...] | None = None) -> Node:
+    """Return a node of that name; without `origins` it stands for itself."""
+    return Node(
+        name,
+        proto.op_type,
+        plain_domain(proto.domain),
+        tuple(proto.input),
+        tuple(proto.output),
+        tuple(captured_names(proto)) if proto.attribute else (),
+        (name,) if origins is None else origins,
+    )
+
+
+def read_graph(
+    model: ModelProto,
+    *,
+    values: Mapping[str, Value] | None = None,
+    names: Sequence[str] | None = None,
+    constants: Collection[str] | None = None,
+    origins: Sequence[tuple[str, ...]] | None = None,
+    atoms: Sequence[tuple[int, ...]] = (),
+    nodes: tuple[Node, ...] | None = None,
+) -> Graph:
+    """Return the graph of a model; node i of the graph is node i of `model.graph`.
+
+    Initializers, dense and sparse, are constants. One that is a graph input as well is a constant up to IR version 3
+    and an input from version 4 on, where a caller may override it.
+
+    Args:
+        model: the model; contents of tensors are not looked at.
+        values: what else is known of values; comes before what the model says.
+        names: a name for every node, in place of `node_names`.
+        constants: names of the constants, in place of the rule above.
+        origins: for every node, the names of the original nodes that it stands for; itself if left out.
+        atoms: groups of nodes, as in `Graph.atoms`.
+        nodes: what `read_nodes` made of this model, where that is known already; `names` and `origins` are its then.
+
+    Raises:
+        GraphError: a value is defined twice, is read before it is made or without being made, or nodes are not in
+            a topological order.
+    """
+    graph = model.graph
+    fixed = _constants(model) if constants is None else frozenset(constants)
+    inputs = tuple(info.name for info in graph.input if info.name not in fixed)
+    if len(set(inputs)) != len(inputs):
+        raise GraphError(f"two graph inputs have one name: {list(inputs)}")
+    found_nodes = read_nodes(model, names, origins) if nodes is None else nodes
+    outputs = tuple(info.name for info in graph.output)
+    known = {**_values(graph), **(values or {})}
+    found = Graph(found_nodes, known, fixed, inputs, outputs, tuple(atoms))
+    _refuse_undefined(found)
+    return found
+
+
+def _refuse_undefined(graph: Graph) -> None:
+    defined = graph.constants.union(graph.inputs, graph.producer)
+    for node in graph.nodes:
+        for name in node.reads:
+            if name not in defined:
+                raise GraphError(f"node {node.name!r} reads {name!r}, which nothing makes")
+    for name in graph.outputs:
+        if name not in defined:
+            raise GraphError(f"graph output {name!r} is made by no node, and is neither input nor initializer")
+
+
+def _constants(model: ModelProto) -> frozenset[str]:
+    graph = model.graph
+    given = {tensor.name for tensor in graph.initializer} | {sparse.values.name for sparse in graph.sparse_initializer}
+    overridable = {info.name for info in graph.input} if model.ir_version >= OLDEST_IR else set()
+    return frozenset(given - overridable)
+
+
+def _values(graph: GraphProto) -> dict[str, Value]:
+    found = values_of(info for group in (graph.value_info, graph.output, graph.input) for info in group)
+    found.update((tensor.name, value_of_type(tensor.name, dense_type(tensor))) for tensor in graph.initializer)
+    sparse = ((each.values.name, sparse_type(each)) for each in graph.sparse_initializer)
+    found.update((name, value_of_type(name, type_proto)) for name, type_proto in sparse)
+    return found

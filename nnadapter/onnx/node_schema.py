@@ -1,0 +1,137 @@
+"""What an op's schema says of every node of it: attributes and their types, how many inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+import onnx
+import onnx.defs
+
+from nnadapter.onnx.graphs import node_of
+from partition.graph import Node
+
+_INTERNAL = "__"
+"""Attributes whose names begin so are anybody's own; ONNX's checker passes them over."""
+_UNBOUNDED = 2**31 - 1
+"""What a schema says of the number of values where any number will do."""
+_SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
+_FORMS = 4096
+"""Of so many forms of nodes it is remembered what is wrong with them: models have few, in many nodes."""
+_ALL_OR_FEWEST = frozenset({"BatchNormalization"})
+"""Ops that give all outputs or the least number, and none between; schemas do not tell it in Python."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """The part of a schema that is compared."""
+
+    called: str
+    """The op with its version, for messages."""
+    types: dict[str, int]
+    """Attribute name -> its type, as `AttributeProto.AttributeType` counts them."""
+    required: tuple[str, ...]
+    """Names of the attributes that every node has."""
+    inputs: tuple[int, int]
+    """Least and greatest number."""
+    outputs: tuple[int, int]
+    """Least and greatest number."""
+    all_or_fewest: bool
+    """There is no number of outputs between the two."""
+    present: tuple[int, ...]
+    """Positions of inputs that may not be left out."""
+
+
+def contradiction_of(proto: onnx.NodeProto, since_version: int, node: Node | None = None) -> str:
+    """Return how a node contradicts its schema, in a sentence; empty if it does not, or if there is no such schema.
+
+    1. Every attribute is one that the schema has, of its type, stated once; those that are required are there.
+    2. There are as many inputs and outputs as the schema allows, absent ones that are named counted.
+    3. An input that is not optional is not absent.
+
+    What values mean is the converters' to judge.
+
+    Args:
+        proto: the node; graphs inside are not looked at.
+        since_version: of its schema, 0 if it has none.
+        node: the same node of a graph, where it has been read already.
+
+    Source: onnx.checker.check_node, which ONNX Runtime asks as well.
+    """
+    if not since_version:
+        return ""
+    node = node_of(proto, proto.name) if node is None else node
+    inputs = node.inputs
+    absent = tuple(position for position, name in enumerate(inputs) if not name) if "" in inputs else ()
+    stated = tuple((attribute.name, attribute.type) for attribute in proto.attribute)
+    form = _Form(stated, len(inputs), len(node.outputs), absent)
+    return _contradiction(node.op_type, since_version, node.domain, form)
+
+
+class _Form(NamedTuple):
+    """What of a node is compared."""
+
+    stated: tuple[tuple[str, int], ...]
+    """Its attributes' names and types."""
+    inputs: int
+    outputs: int
+    absent: tuple[int, ...]
+    """Positions of inputs that are left out."""
+
+
+@lru_cache(maxsize=_FORMS)
+def _contradiction(op_type: str, since_version: int, domain: str, form: _Form) -> str:
+    rules = _rules(op_type, since_version, domain)
+    return next(_contradictions(form, rules), "") if rules else ""
+
+
+def _contradictions(form: _Form, rules: _Rules) -> Iterator[str]:
+    stated: set[str] = set()
+    for name, type_ in form.stated:
+        expected = rules.types.get(name)
+        if name in stated:
+            yield f"attribute {name!r} of {rules.called} is stated twice; expected it once"
+        elif expected is None and not name.startswith(_INTERNAL):
+            known = ", ".join(sorted(rules.types)) or "no attribute"
+            yield f"attribute {name!r} is none of {rules.called}, which has {known}"
+        elif expected not in (None, type_):
+            found, wanted = map(onnx.AttributeProto.AttributeType.Name, (type_, expected))
+            yield f"attribute {name!r} of {rules.called} is of type {found}; expected {wanted}"
+        stated.add(name)
+    for name in rules.required:
+        if name not in stated:
+            yield f"attribute {name!r} of {rules.called} is missing; every node has to state it"
+    for what, count, (least, most) in (("inputs", form.inputs, rules.inputs), ("outputs", form.outputs, rules.outputs)):
+        if not least <= count <= most:
+            yield f"{rules.called} has {count} {what}; expected {_counted(least, most)}"
+    least, most = rules.outputs
+    if rules.all_or_fewest and least < form.outputs < most:
+        yield f"{rules.called} has {form.outputs} outputs; expected {least} or {most}"
+    for position in rules.present:
+        if position in form.absent:
+            yield f"input {position} of {rules.called} is absent; expected a value"
+
+
+def _counted(least: int, most: int) -> str:
+    if most >= _UNBOUNDED:
+        return f"{least} or more"
+    return f"{least}" if least == most else f"{least} to {most}"
+
+
+@cache
+def _rules(op_type: str, since_version: int, domain: str) -> _Rules | None:
+    try:
+        schema = onnx.defs.get_schema(op_type, since_version, domain)
+    except onnx.defs.SchemaError:
+        return None
+    return _Rules(
+        called=f"{op_type} of schema version {schema.since_version}",
+        types={name: int(each.type.value) for name, each in schema.attributes.items()},  # type: ignore[attr-defined]
+        required=tuple(name for name, each in schema.attributes.items() if each.required),
+        inputs=(schema.min_input, schema.max_input),
+        outputs=(schema.min_output, schema.max_output),
+        all_or_fewest=op_type in _ALL_OR_FEWEST and not domain,
+        present=tuple(position for position, each in enumerate(schema.inputs) if each.option == _SINGLE),
+    )

@@ -1,0 +1,79 @@
+"""Which opsets and IR versions the installed ONNX Runtime loads, and models brought to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING
+
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.onnx.versions import check_versions, stamp_down
+from partition.verdict import Unsupported
+
+if TYPE_CHECKING:
+    import onnx
+
+
+CPU_PROVIDER = "CPUExecutionProvider"
+QUIET = 4
+"""Log severity: fatal errors only. Errors are raised, not printed as well."""
+
+
+@cache
+def onnxruntime_limits() -> tuple[Mapping[str, int], int]:
+    """The newest opset by domain, and the newest IR version, that the installed ONNX Runtime loads; found by trying."""
+    import onnx
+    from onnx import defs
+
+    domains = {"": defs.onnx_opset_version(), "ai.onnx.ml": _newest_of("ai.onnx.ml")}
+    opsets = {
+        domain: next((version for version in range(newest, 0, -1) if _loads({domain: version}, 8)), 1)
+        for domain, newest in domains.items()
+    }
+    ir_version = next(
+        (version for version in range(onnx.IR_VERSION, 3, -1) if _loads({"": min(13, opsets[""])}, version)), 4
+    )
+    return opsets, ir_version
+
+
+def _newest_of(domain: str) -> int:
+    from onnx import defs
+
+    return max((schema.since_version for schema in defs.get_all_schemas() if schema.domain == domain), default=1)
+
+
+def _loads(opsets: Mapping[str, int], ir_version: int) -> bool:
+    from onnx import helper
+
+    value = helper.make_tensor_value_info("x", 1, [1])
+    graph = helper.make_graph([], "probe", [value], [value])
+    imports = [helper.make_opsetid(domain, version) for domain, version in {"": 13, **opsets}.items()]
+    model = helper.make_model(graph, ir_version=ir_version, opset_imports=imports)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = QUIET
+    options.intra_op_num_threads = 1
+    try:
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[CPU_PROVIDER])
+    except native.Fail:
+        return False
+    return True
+
+
+def loadable(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return `model` at an opset and an IR version that the installed ONNX Runtime loads.
+
+    Raises:
+        InvalidModelError: a node of it has no such meaning in any opset that ONNX Runtime knows.
+    """
+    opsets, ir_version = onnxruntime_limits()
+    check_versions(model)
+    stamped = stamp_down(model, opsets, ir_version)
+    if isinstance(stamped, Unsupported):
+        raise InvalidModelError(
+            f"ONNX Runtime {onnxruntime.__version__} knows opsets up to {opsets['']}, and the model needs a newer one: "
+            f"{stamped.detail}; update onnxruntime or export with an older opset"
+        )
+    return stamped

@@ -1,0 +1,1 @@
+"""A model prepared: its shapes propagated and its constants folded, before anything is placed."""

@@ -1,0 +1,323 @@
+"""Preparation: shapes propagated and constants folded to a fixed point, every node keeping its origins.
+
+The way through, for one model:
+
+1. `prepare` does once what does not depend on the shapes of inputs: functions expanded (`functions.py`), names,
+   attributes read, the constant part of the graph evaluated in one ONNX Runtime run.
+2. `specialize` does per set of input shapes what is left: shapes propagated by onnx's own inference, `Shape` and `Size`
+   of known shapes taken as constants, what hangs on them evaluated, until nothing new becomes known: over the whole
+   graph twice, which is enough for most models, then node by node in order (`forward.py`).
+
+No node is fused or rewritten: a node is kept, or folded because its outputs are known, or unused because nobody reads
+them. Nodes that draw random numbers, run another graph or dequantize weights are never folded. Folding is bounded:
+the arrays that one call makes hold at most `ONCE_BYTES` and `PER_SHAPE_BYTES`.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import onnx
+from onnx import numpy_helper
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operand import Array, freeze
+from nnadapter.onnx.branches import inline_branches
+from nnadapter.onnx.equations import check_equations
+from nnadapter.onnx.functions import expand_functions
+from nnadapter.onnx.gradients import expand_gradients
+from nnadapter.onnx.graphs import read_graph, read_nodes
+from nnadapter.onnx.inference import Inference
+from nnadapter.onnx.node import OnnxNode, read_node
+from nnadapter.onnx.operators import Operators
+from nnadapter.onnx.ordering import in_order
+from nnadapter.onnx.preparation.data_dependence import marked
+from nnadapter.onnx.preparation.foldable import evaluate_nodes, is_known, may_fold, measure, result_bytes
+from nnadapter.onnx.preparation.forward import Forward
+from nnadapter.onnx.schemas import since_version
+from nnadapter.onnx.versions import check_versions
+from nnadapter.process.collecting import paused_collection
+from partition.graph import Graph, GraphError, Node, Value
+
+ONCE_BYTES = 1 << 30
+PER_SHAPE_BYTES = 1 << 26
+_WHOLE_ROUNDS = 2
+"""Rounds over the whole graph at once, before what is left is gone through node by node."""
+_MOST_ROUNDS = 6
+"""Rounds in all, so that time stays linear in nodes; what is unknown after them stays unknown."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Input name -> dimensions, every one known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A model after what is done once."""
+
+    model: onnx.ModelProto
+    graph: Graph
+    """The model's own nodes, one each, in the model's order."""
+    nodes: tuple[OnnxNode, ...]
+    """The same nodes with their attributes read."""
+    constants: Mapping[str, Array]
+    """Initializers and what was folded from them."""
+    evaluated: frozenset[int]
+    """Positions of the nodes that were evaluated for `constants`."""
+    inference: Inference
+    operators: Operators
+    values: Mapping[str, Value]
+    """What is known of values whatever the shapes of inputs, before anything was folded."""
+    defaults: Mapping[str, Array]
+    """Contents of inputs that need not be fed: initializers that are inputs as well."""
+    given: Prepared | None = None
+    """The same before branches took the place of their `If`, where one did."""
+
+    @cached_property
+    def types(self) -> Mapping[str, onnx.ValueInfoProto]:
+        """What is known of the types of values whatever the shapes of inputs, as onnx says it; constants left out."""
+        return self.inference.types({}, self.constants, range(len(self.nodes)))
+
+
+@dataclass(frozen=True, eq=False)
+class Specialized:
+    """A model for one set of input shapes."""
+
+    own: Graph
+    """The model's own nodes."""
+    graph: Graph
+    """What is left to run; its nodes name their origins in the model."""
+    nodes: tuple[OnnxNode, ...]
+    """The same nodes with their attributes read."""
+    positions: tuple[int, ...]
+    """For every node, its position in the model."""
+    constants: Mapping[str, Array]
+    """Every value that is known."""
+    folded: tuple[str, ...]
+    """Names of the model's nodes whose results are known before the run."""
+    unused: tuple[str, ...]
+    """Names of the model's nodes whose results nobody reads."""
+
+
+@paused_collection()
+def prepare(model: onnx.ModelProto, operators: Operators) -> Prepared:
+    """Return `model` with what does not depend on input shapes done.
+
+    An `If` with a condition that is known gives way to its branch, `Gradient` to what computes it: the model may be
+    another one than was given.
+
+    Args:
+        model: the model.
+        operators: what is known of them beyond what onnx knows.
+
+    Raises:
+        InvalidModelError: the graph contradicts itself, or an equation of Einsum is none.
+    """
+    check_versions(model)
+    check_equations(model)
+    nodes = read_nodes(model)
+    ordered = expand_gradients(in_order(model, nodes))
+    expanded, origins = expand_functions(ordered, operators, nodes=nodes if ordered is model else None)
+    given = prepared = prepare_again(expanded, origins, operators, nodes if expanded is model else None)
+    while conditions := _known_conditions(prepared):
+        try:
+            inlined = inline_branches(prepared.model, conditions)
+            prepared = replace(prepare_again(*expand_functions(inlined, operators), operators), given=given)
+        except InvalidModelError:
+            break  # a contradiction inside of a branch, which nothing sees as long as it stays there
+    return prepared
+
+
+def _known_conditions(prepared: Prepared) -> dict[int, bool]:
+    return {
+        position: bool(prepared.constants[node.inputs[0]].reshape(-1)[0])
+        for position, node in enumerate(prepared.nodes)
+        if node.op_type == "If"
+        and node.domain == ""
+        and node.attributes.keys() >= {"then_branch", "else_branch"}
+        and node.inputs
+        and node.inputs[0] in prepared.constants
+        and prepared.constants[node.inputs[0]].size == 1
+    }
+
+
+def prepare_again(
+    model: onnx.ModelProto,
+    origins: Sequence[str],
+    operators: Operators,
+    read: tuple[Node, ...] | None = None,
+) -> Prepared:
+    """Return a model with what does not depend on input shapes done; nothing of it is rewritten.
+
+    Args:
+        model: the model.
+        origins: for each of its nodes, the name of the model's own node that it stands for.
+        operators: see `prepare`.
+        read: the nodes, where they have been read already, each standing for itself.
+
+    Raises:
+        InvalidModelError: the graph contradicts itself.
+    """
+    try:
+        graph = read_graph(model, origins=[(name,) for name in origins], nodes=read)
+    except GraphError as error:
+        raise InvalidModelError(f"the model's graph is not valid: {error}; export it again") from error
+    opsets = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
+    nodes = tuple(
+        _read_node(proto, node, opsets.get(node.domain or "ai.onnx", 1))
+        for proto, node in zip(model.graph.node, graph.nodes, strict=True)
+    )
+    initializers = _initializers(model, graph.constants)
+    defaults = _initializers(model, frozenset(graph.inputs))
+    inference = Inference(model, graph, nodes, operators.rules)
+    everything = range(len(nodes))
+    values = inference.values({}, initializers, everything)
+    found, evaluated = _fold(model, operators, graph, nodes, initializers, everything, values, ONCE_BYTES)
+    return Prepared(model, graph, nodes, {**initializers, **found}, evaluated, inference, operators, values, defaults)
+
+
+def _read_node(proto: onnx.NodeProto, node: Node, opset: int) -> OnnxNode:
+    try:
+        return read_node(proto, node.name, since_version(node.domain, node.op_type, opset) or 0, node)
+    except (TypeError, ValueError) as error:
+        raise InvalidModelError(
+            f"node {node.name!r} ({node.op_type}) has an attribute that cannot be read: {error}; export the model again"
+        ) from error
+
+
+def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
+    """Return the model for inputs of the given shapes.
+
+    Raises:
+        InvalidModelError: the model contradicts itself at these shapes.
+    """
+    graph = prepared.graph
+    added: dict[str, Array] = {}
+    known = ChainMap(added, prepared.constants)  # type: ignore[arg-type]
+    evaluated = set(prepared.evaluated)
+    left = _reached(graph, known)
+    stated: dict[str, onnx.ValueInfoProto] = {}
+    for number in range(_MOST_ROUNDS):
+        if number >= _WHOLE_ROUNDS or (number == 0 and prepared.inference.has_rules):
+            onward = Forward(
+                prepared.model, prepared.operators, graph, prepared.nodes, prepared.inference, PER_SHAPE_BYTES
+            )
+            onward.stated.update(stated)
+            evaluated |= onward.go(shapes, known, left, added)
+            stated.update(onward.stated)
+            left = _reached(graph, known)
+        if not (number or stated or evaluated) and _is_as_prepared(prepared, shapes, left):
+            values = prepared.values
+            break
+        values = prepared.inference.values(shapes, known, left, stated)
+        found, newly = _fold(
+            prepared.model, prepared.operators, graph, prepared.nodes, known, left, values, PER_SHAPE_BYTES
+        )
+        evaluated |= newly
+        fresh = [name for name in found if name not in known]
+        added.update(found)
+        if not fresh or all(is_known(graph, index, values) for index in left if index not in newly):
+            break
+        left = _reached(graph, known)
+    return _specialized(prepared, known, evaluated, values, _reached(graph, known) if added else left)
+
+
+def _is_as_prepared(prepared: Prepared, shapes: Shapes, left: Sequence[int]) -> bool:
+    """Whether these shapes tell nothing that the model does not, and every node is left: then there is no news."""
+    return len(left) == len(prepared.graph.nodes) and prepared.inference.states_already(shapes)
+
+
+def _specialized(
+    prepared: Prepared,
+    known: Mapping[str, Array],
+    evaluated: set[int],
+    values: Mapping[str, Value],
+    kept: Sequence[int],
+) -> Specialized:
+    graph = prepared.graph
+    gone = sorted(set(range(len(graph.nodes))) - set(kept))
+    return Specialized(
+        own=graph,
+        graph=_left(graph, kept, frozenset(known), marked(graph, kept, values)),
+        nodes=tuple(prepared.nodes[index] for index in kept),
+        positions=tuple(kept),
+        constants=known,
+        folded=tuple(graph.nodes[index].name for index in gone if index in evaluated),
+        unused=tuple(graph.nodes[index].name for index in gone if index not in evaluated),
+    )
+
+
+def _left(graph: Graph, kept: Sequence[int], constants: frozenset[str], values: Mapping[str, Value]) -> Graph:
+    """The graph of the nodes that are kept; where they are all there are, what is derived of them is shared."""
+    if len(kept) == len(graph.nodes) and constants == graph.constants:
+        return graph.revalued(values)
+    return Graph(
+        nodes=tuple(graph.nodes[index] for index in kept),
+        values=values,
+        constants=constants,
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+    )
+
+
+def _initializers(model: onnx.ModelProto, names: frozenset[str]) -> dict[str, Array]:
+    return {tensor.name: freeze(_contents(tensor)) for tensor in model.graph.initializer if tensor.name in names}
+
+
+def _contents(tensor: onnx.TensorProto) -> Array:
+    try:
+        return numpy_helper.to_array(tensor)
+    except (TypeError, ValueError, KeyError) as error:
+        raise InvalidModelError(
+            f"initializer {tensor.name!r} with dims {list(tensor.dims)} cannot be read: "
+            f"{' '.join(str(error).split())}; export the model again"
+        ) from error
+
+
+def _reached(graph: Graph, known: Mapping[str, Array]) -> list[int]:
+    """Positions of the nodes that the outputs still need, ascending."""
+    folded = frozenset(name for name in known if name in graph.producer)
+    wanted = set(filter(None, graph.outputs))
+    found = []
+    for index in range(len(graph.nodes) - 1, -1, -1):
+        node = graph.nodes[index]
+        if not wanted.isdisjoint(node.outputs) and any(name in wanted and name not in folded for name in node.outputs):
+            found.append(index)
+            wanted.update(node.reads)
+    return found[::-1]
+
+
+def _fold(
+    model: onnx.ModelProto,
+    operators: Operators,
+    graph: Graph,
+    nodes: Sequence[OnnxNode],
+    known: Mapping[str, Array],
+    candidates: Sequence[int],
+    values: Mapping[str, Value],
+    budget: float,
+) -> tuple[dict[str, Array], frozenset[int]]:
+    """What becomes known among `candidates` (positions, ascending), and the positions of the nodes evaluated for it."""
+    measured: dict[str, Array] = {}
+    sizes: set[int] = set()
+    chosen: dict[int, None] = {}
+    made: set[str] = set()
+    for index in candidates:
+        node = nodes[index]
+        shape = measure(node, values, known)
+        if shape is not None:
+            measured[node.outputs[0]] = shape
+            made.add(node.outputs[0])
+            sizes.add(index)
+            continue
+        if not may_fold(graph, node, index) or not all(name in made or name in known for name in node.inputs if name):
+            continue
+        size = result_bytes(node, values, known)
+        if size <= budget:
+            budget -= size
+            chosen[index] = None
+            made.update(filter(None, node.outputs))
+    results, evaluated = evaluate_nodes(model, operators, graph, ChainMap(measured, known), list(chosen))  # type: ignore[arg-type]
+    return {**measured, **results}, evaluated | sizes

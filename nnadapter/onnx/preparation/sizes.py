@@ -1,0 +1,105 @@
+"""Sizes for dimensions that a model leaves open, where nobody said any: tried in a stated order.
+
+1. The model's metadata: `imgsz`, as YOLO exporters write it.
+2. Batch (the first dimension) 1, and for the others 224, 320, 640 for images (an input of rank 4 and more), 128 for
+   everything else; then smaller powers of two.
+
+A dimension that shares its name with one of a shape that was given has that size. The first sizes with which the model
+infers, without contradiction, are taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from nnadapter.errors import InvalidInputError
+from nnadapter.onnx.preparation.prepare import Prepared, Shapes
+from partition.graph import Value
+
+_IMAGE_SIZES = (224, 320, 640, 128, 64, 32)
+_OTHER_SIZES = (128, 64, 32, 16, 8, 1)
+
+
+def default_shapes(prepared: Prepared, given: Shapes | None = None) -> Shapes:
+    """Return a shape for every tensor input; those in `given` stay as they are.
+
+    Raises:
+        InvalidInputError: `given` names no input or contradicts the model, or no size lets the model infer.
+    """
+    given = given or {}
+    inputs = {name: prepared.graph.value(name) for name in prepared.graph.inputs}
+    for name, wanted in given.items():
+        check_shape(name, wanted, inputs)
+    if all(value.shape is None or value.static_shape is not None or name in given for name, value in inputs.items()):
+        stated = {name: shape for name, value in inputs.items() if (shape := value.static_shape) is not None}
+        return {**stated, **given}
+    fixed = {name: array.shape for name, array in prepared.defaults.items() if name not in given}
+    left = [index for index in range(len(prepared.graph.nodes)) if index not in prepared.evaluated]
+    tried: list[Shapes] = []
+    named = _named(inputs, given)
+    for sizes in _candidates(prepared, inputs):
+        shapes = {
+            **{name: _filled(value, sizes, named) for name, value in inputs.items() if value.shape is not None},
+            **fixed,
+            **given,
+        }
+        if shapes not in tried:
+            tried.append(shapes)
+            if prepared.inference.agrees(shapes, prepared.constants, left):
+                return shapes
+    raise InvalidInputError(
+        f"the model does not say its input sizes and none of the usual ones fits: {_listed(inputs)}; "
+        "give them with --shape NAME=1,3,224,224 or input_shapes={name: (…)}"
+    )
+
+
+def check_shape(name: str, shape: tuple[int, ...], inputs: Mapping[str, Value]) -> None:
+    """Raise InvalidInputError if an input cannot have that shape, or is none."""
+    if name not in inputs:
+        raise InvalidInputError(f"the model has no input {name!r}; its inputs are {list(inputs)}", name=name)
+    declared = inputs[name].shape
+    fits = declared is None or (
+        len(declared) == len(shape)
+        and all(not isinstance(want, int) or want == got for want, got in zip(declared, shape, strict=True))
+    )
+    if not fits or any(dimension < 0 for dimension in shape):
+        raise InvalidInputError(
+            f"input {name!r} cannot have shape {list(shape)}, the model declares {list(declared or ())}", name=name
+        )
+
+
+def _candidates(prepared: Prepared, inputs: Mapping[str, Value]) -> Iterator[tuple[int, ...]]:
+    metadata = {entry.key: entry.value for entry in prepared.model.metadata_props}
+    stated = tuple(int(number) for number in re.findall(r"\d+", metadata.get("imgsz", "")))
+    if stated:
+        yield stated
+    images = any(value.shape is not None and len(value.shape) >= 4 for value in inputs.values())
+    yield from ((size,) for size in (_IMAGE_SIZES if images else _OTHER_SIZES))
+
+
+def _named(inputs: Mapping[str, Value], given: Shapes) -> dict[str, int]:
+    """Sizes of the dimensions that have a name, as the given shapes say them: other inputs may share the name."""
+    pairs = (pair for name, shape in given.items() for pair in zip(inputs[name].shape or (), shape, strict=False))
+    return {dimension: size for dimension, size in pairs if isinstance(dimension, str)}
+
+
+def _filled(value: Value, sizes: tuple[int, ...], named: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape with its open dimensions filled: those in `named`, 1 for the first, `sizes` in turn for the others."""
+    shape: list[int] = []
+    used = 0
+    for position, dimension in enumerate(value.shape or ()):
+        if isinstance(dimension, int):
+            shape.append(dimension)
+        elif dimension is not None and dimension in named:
+            shape.append(named[dimension])
+        elif position == 0:
+            shape.append(1)
+        else:
+            shape.append(sizes[min(used, len(sizes) - 1)])
+            used += 1
+    return tuple(shape)
+
+
+def _listed(inputs: Mapping[str, Value]) -> str:
+    return ", ".join(f"{name}{list(value.shape or ())}" for name, value in inputs.items())

@@ -1,0 +1,252 @@
+"""A model's inputs and outputs as ONNX Runtime shows them, and the check of what a caller feeds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nnadapter.errors import InputTypeError, InvalidInputError, MissingInputError
+from partition.graph import Value
+
+if TYPE_CHECKING:
+    import onnx
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+_NO_VERSION = (1 << 63) - 1
+"""What ONNX Runtime says of a model without a version."""
+_TYPE_NAMES = {
+    "float32": "float",
+    "float64": "double",
+    "float8_e4m3fn": "float8e4m3fn",
+    "float8_e5m2": "float8e5m2",
+}
+"""ONNX Runtime's words where they are not numpy's."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArg:
+    """One input or output of a model. Source: onnxruntime.NodeArg."""
+
+    name: str
+    shape: list[int | str | None]
+    """Numbers, names of dimensions that are not fixed, or None for those without a name."""
+    type: str
+    """As in `tensor(float)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMetadata:
+    """What a model says of itself. Source: onnxruntime.ModelMetadata."""
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Signature:
+    """What goes into a model and what comes out."""
+
+    inputs: tuple[Value, ...]
+    """What a caller must feed."""
+    overridable: tuple[Value, ...]
+    """What a caller may feed: initializers that are inputs as well."""
+    outputs: tuple[Value, ...]
+    metadata: ModelMetadata
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Value]:
+        """Everything that may be fed."""
+        return {value.name: value for value in (*self.inputs, *self.overridable)}
+
+    @cached_property
+    def _required(self) -> frozenset[str]:
+        """Inputs that must be fed; an optional one may be left out."""
+        return frozenset(value.name for value in self.inputs if not (value.dtype or "").startswith("optional"))
+
+    @cached_property
+    def dtypes(self) -> Mapping[str, np.dtype[Any]]:
+        """The array type of every input that is a tensor of numbers."""
+        numeric = {name: value.dtype for name, value in self.by_name.items() if value.dtype != "string"}
+        return {name: np.dtype(dtype) for name, dtype in numeric.items() if dtype is not None and "(" not in dtype}
+
+    @cached_property
+    def _fitting(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every input that was found to fit last: a memory, so that a run of it is not checked again."""
+        return {}
+
+    @cached_property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs, in order."""
+        return tuple(value.name for value in self.outputs)
+
+    def check_feed(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the feed as arrays (sequences and optionals as they are), every one of the declared type and shape.
+
+        Raises:
+            MissingInputError: a required input is not fed.
+            InputTypeError: a feed has another data type than declared.
+            InvalidInputError: an input is not the model's, or has another shape than declared.
+        """
+        if not isinstance(feed, Mapping):
+            raise InvalidInputError(f"the feed is a dictionary from input name to array, got {type(feed).__name__}")
+        if not self._required <= feed.keys():
+            missing = [value.name for value in self.inputs if value.name in self._required and value.name not in feed]
+            raise MissingInputError(
+                f"Required inputs ({missing}) are missing from input feed ({list(feed)}); feed every one of "
+                f"{[value.name for value in self.inputs]}",
+                name=missing[0],
+            )
+        return {name: self._check_one(name, given) for name, given in feed.items()}
+
+    def check_outputs(self, names: Sequence[str] | None) -> Sequence[str]:
+        """Return the outputs to fetch: those named, or all of them.
+
+        Raises:
+            InvalidInputError: a name is no output.
+        """
+        if names is None:
+            return self.output_names
+        if not isinstance(names, Collection):
+            raise InvalidInputError(f"outputs are {names!r}, expected a list of names, or None for all of them")
+        if len(names) == 0:
+            return self.output_names
+        for name in names:
+            if name not in self.output_names:
+                raise InvalidInputError(
+                    f"Invalid output name: {name!r}; the model's outputs are {list(self.output_names)}", name=name
+                )
+        return names
+
+    def _check_one(self, name: str, given: Any) -> Any:
+        value = self.by_name.get(name)
+        dtype = self.dtypes.get(name)
+        if value is not None and dtype is not None and type(given) is np.ndarray and given.dtype == dtype:
+            if given.shape != self._fitting.get(name):
+                _check_shape(given, value)
+                self._fitting[name] = given.shape
+            return given
+        if value is None:
+            raise InvalidInputError(
+                f"Invalid input name: {name!r}; the model's inputs are {list(self.by_name)}", name=name
+            )
+        if value.dtype is None or "(" in value.dtype:
+            return given
+        array = _as_array(name, given, value)
+        _check_dtype(array, value)
+        _check_shape(array, value)
+        return array
+
+
+def read_signature(model: onnx.ModelProto, inputs: Sequence[str], defaults: frozenset[str]) -> Signature:
+    """Return the signature of `model`.
+
+    Args:
+        model: the model.
+        inputs: names of its inputs, constants left out.
+        defaults: names of those that have an initializer to fall back on.
+    """
+    from nnadapter.onnx.values import value_of
+
+    given = {value.name: value_of(value) for value in model.graph.input}
+    return Signature(
+        inputs=tuple(given[name] for name in inputs if name not in defaults),
+        overridable=tuple(given[name] for name in inputs if name in defaults),
+        outputs=tuple(value_of(value) for value in model.graph.output),
+        metadata=ModelMetadata(
+            producer_name=model.producer_name,
+            graph_name=model.graph.name,
+            domain=model.domain,
+            description=model.doc_string,
+            graph_description=model.graph.doc_string,
+            version=model.model_version if model.HasField("model_version") else _NO_VERSION,
+            custom_metadata_map={entry.key: entry.value for entry in model.metadata_props},
+        ),
+    )
+
+
+def node_arg(value: Value) -> NodeArg:
+    """The value as ONNX Runtime shows it."""
+    return NodeArg(value.name, list(value.shape or ()), type_name(value.dtype))
+
+
+def type_name(dtype: str | None) -> str:
+    """ONNX Runtime's name of a type: `tensor(float)`, `seq(tensor(int64))`."""
+    if dtype is None:
+        return ""
+    head, _, inner = dtype.partition("(")
+    if not inner:
+        return f"tensor({_TYPE_NAMES.get(dtype, dtype)})"
+    wrapped = {"sequence": "seq", "sparse": "sparse_tensor"}.get(head, head)
+    if wrapped == "sparse_tensor":
+        return f"{wrapped}({_TYPE_NAMES.get(inner[:-1], inner[:-1])})"
+    return f"{wrapped}({type_name(inner[:-1])})"
+
+
+def _as_array(name: str, given: Any, value: Value) -> np.ndarray[Any, Any]:
+    if isinstance(given, np.ndarray):
+        return given
+    if hasattr(given, "numpy") and hasattr(given, "data_type"):  # onnxruntime.OrtValue
+        return np.asarray(given.numpy())
+    wanted = None if value.dtype == "string" or hasattr(given, "dtype") else np.dtype(value.dtype)
+    try:
+        return np.asarray(given) if wanted is None else np.asarray(given, wanted)
+    except (TypeError, ValueError) as error:
+        raise InputTypeError(
+            f"input {name!r} takes an array of {value.dtype}, got {type(given).__name__}; pass a numpy array", name=name
+        ) from error
+
+
+def _check_dtype(array: np.ndarray[Any, Any], value: Value) -> None:
+    got = "string" if array.dtype.kind in "OUS" else array.dtype.name
+    if got != value.dtype:
+        raise InputTypeError(
+            f"Unexpected input data type for {value.name!r}: got {got}, expected {value.dtype}; "
+            f"convert it with .astype({value.dtype!r})",
+            name=value.name,
+        )
+
+
+def _check_shape(array: np.ndarray[Any, Any], value: Value) -> None:
+    declared = value.shape
+    if declared is None:
+        return
+    fits = len(declared) == array.ndim and all(
+        not isinstance(want, int) or want == got for want, got in zip(declared, array.shape, strict=True)
+    )
+    if not fits:
+        raise InvalidInputError(
+            f"input {value.name!r} has shape {list(array.shape)}, expected {list(declared)}{_names(declared)}; "
+            "reshape the input",
+            name=value.name,
+        )
+
+
+def _names(declared: Sequence[int | str | None]) -> str:
+    return "" if all(isinstance(dimension, int) for dimension in declared) else " where a name or None is any size"
+
+
+def read_shapes(given: object) -> list[dict[str, tuple[int, ...]]]:
+    """Return what somebody gave as one set of input shapes, or as several.
+
+    Raises:
+        InvalidInputError: it is neither.
+    """
+    several = [given] if isinstance(given, Mapping) else given
+    try:
+        return [{name: tuple(map(index, shape)) for name, shape in one.items()} for one in several]  # type: ignore[attr-defined]
+    except (TypeError, AttributeError):
+        raise InvalidInputError(
+            f"input shapes are {given!r}, expected whole numbers by input, such as {{'x': (1, 3, 224, 224)}}, "
+            "or a list of such"
+        ) from None

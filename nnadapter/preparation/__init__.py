@@ -1,1 +1,0 @@
-"""A model read, its shapes propagated and its constants folded, before anything is placed."""

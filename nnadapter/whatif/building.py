@@ -1,0 +1,140 @@
+"""Facts of a ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from nnadapter.costs.device_costs import Source
+from nnadapter.whatif.facts import FailedModel, FeatureFacts, ModelFacts, RoadStep, Standing, WhatIf
+from nnadapter.whatif.ranking import Gain, Worth, rank
+from nnadapter.whatif.situation import Outcome, Situation
+
+_BY_TIME = ("seconds_saved", "segments_saved", "flops")
+_BY_SEGMENTS = ("segments_saved", "flops", "seconds_saved")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Whole:
+    """All that runs, of which shares are told."""
+
+    nodes: int
+    flops: int
+
+    @classmethod
+    def of(cls, situations: Sequence[Situation]) -> _Whole:
+        return cls(
+            nodes=sum(len(each.graph.nodes) for each in situations),
+            flops=sum(int(each.flops.sum()) for each in situations),
+        )
+
+    def standing(self, outcome: Outcome) -> Standing:
+        nodes = outcome.nodes / self.nodes if self.nodes else 0.0
+        return Standing(
+            seconds=_finite(outcome.seconds),
+            segments=outcome.segments,
+            nodes=nodes,
+            flops=outcome.flops / self.flops if self.flops else nodes,
+        )
+
+
+def facts_of(situations: Sequence[Situation], device: str, policy: str, failed: Sequence[FailedModel]) -> WhatIf:
+    """Return what-if over some models.
+
+    Features are ranked by predicted time, then by segments and FLOPs; where the costs of a device are assumed, by
+    segments, then by FLOPs and time.
+
+    Args:
+        situations: at least one, all of the same devices.
+        device: the one that would learn.
+        policy: by which nodes are placed.
+        failed: models that are left out.
+    """
+    sources = {name: str(source) for each in situations for name, source in each.sources.items()}
+    assumed = [name for name, source in sources.items() if source == Source.ASSUMED]
+    ranking = rank(situations, Gain.by_segments if assumed else Gain.by_time)
+    whole = _Whole.of(situations)
+    return WhatIf(
+        device=device,
+        devices=tuple(dict.fromkeys(name for each in situations for name in each.verdicts)),
+        policy=policy,
+        sources=sources,
+        ranked_by=_BY_SEGMENTS if assumed else _BY_TIME,
+        now=whole.standing(ranking.now),
+        features=tuple(_feature(situations, worth, whole) for worth in ranking.features),
+        road_map=tuple(_step(worth, whole) for worth in ranking.road_map),
+        models=tuple(_model(each) for each in situations),
+        failed=tuple(failed),
+        left_out=ranking.left_out,
+        all_cpu_seconds=_finite(sum(each.on_cpu for each in situations)),
+        notes=tuple(_notes(situations, device, policy, assumed, ranking.left_out)),
+    )
+
+
+def _feature(situations: Sequence[Situation], worth: Worth, whole: _Whole) -> FeatureFacts:
+    (feature,) = worth.features
+    having = [each for each in situations if feature in each.features]
+    example = having[0].features[feature]
+    return FeatureFacts(
+        label=feature.label,
+        reason=feature.reason,
+        op_type=feature.op_type,
+        what=feature.what,
+        where=feature.where.value,
+        nodes=sum(each.frequency[feature] for each in having),
+        models=len(having),
+        segments_saved=worth.gain.segments,
+        seconds_saved=_finite(worth.gain.seconds),
+        then=whole.standing(worth.outcome),
+        example_model=having[0].name,
+        example_node=example.node,
+        example_detail=example.detail,
+    )
+
+
+def _step(worth: Worth, whole: _Whole) -> RoadStep:
+    return RoadStep(
+        labels=tuple(sorted(feature.label for feature in worth.features)),
+        segments_saved=worth.gain.segments,
+        seconds_saved=_finite(worth.gain.seconds),
+        then=whole.standing(worth.outcome),
+    )
+
+
+def _model(situation: Situation) -> ModelFacts:
+    now = _Whole.of([situation]).standing(situation.with_features())
+    return ModelFacts(name=situation.name, input_shapes=situation.shapes, now=now)
+
+
+def _notes(
+    situations: Sequence[Situation], device: str, policy: str, assumed: Sequence[str], left_out: int
+) -> Iterator[str]:
+    if assumed:
+        yield (
+            f"costs of {', '.join(assumed)} are assumed, so features are ranked by segments and FLOPs, not by time; "
+            f"`nnadapter calibrate {assumed[0]}` measures them"
+        )
+    if policy == "measured":
+        yield "nothing was timed: by policy 'measured' it is what costs predict"
+    beyond = sum(
+        len(nodes)
+        for each in situations
+        for nodes, needs in zip(each.graph.atoms, each.missing.needs, strict=True)
+        if needs is None
+    )
+    if beyond:
+        yield f"no feature brings {beyond} nodes to {device}: rules keep them away, or they contradict themselves"
+    planned, seen = sum(each.planned for each in situations), sum(each.with_features().segments for each in situations)
+    if planned != seen:
+        yield f"plans have {planned} segments, some of them halved to fit a device; what-if counts {seen}, none halved"
+    if left_out:
+        yield f"{left_out} less frequent features were not tried"
+    yield (
+        f"what {device} would take newly is priced as one where devices most often run it as one, else alone; a "
+        "refusal that hides behind another one is not seen"
+    )
+
+
+def _finite(seconds: float) -> float | None:
+    return seconds if isfinite(seconds) else None

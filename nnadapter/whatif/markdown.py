@@ -1,0 +1,75 @@
+"""What-if as Markdown: two tables, details folded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nnadapter.reports.markdown_cells import code, folded, table
+from nnadapter.reports.units import count
+from nnadapter.whatif.words import cpu_words, predicted, segments, share, time
+
+if TYPE_CHECKING:
+    from nnadapter.whatif.facts import WhatIf
+
+_SHOWN = 20
+
+
+def to_markdown(found: WhatIf) -> str:
+    """Return what-if as GitHub-flavored Markdown: where things stand, the features, the road map, models and notes."""
+    now = found.now
+    parts = [
+        f"### What if {code(found.device)} took more",
+        f"{count(len(found.models), 'model')}, policy {found.policy}: {count(now.segments, 'segment')}, "
+        f"{share(now.flops)} of FLOPs and {share(now.nodes)} of nodes off the CPU, {predicted(now)} "
+        f"({', '.join(f'{code(name)} {source}' for name, source in found.sources.items())})",
+    ]
+    if cpu_words(found):
+        parts.append(f"**{cpu_words(found)}**")
+    if found.features:
+        parts += ["Each feature by itself:", _features(found), "Road map, each step on top of those before it:"]
+        parts.append(_road_map(found) if found.road_map else "None is worth anything.")
+    else:
+        parts.append("It lacks nothing that these models need.")
+    parts.append(folded("Models", _models(found)))
+    parts.append("\n".join(f"- {note}" for note in found.notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def _features(found: WhatIf) -> str:
+    rows = [
+        [
+            str(place),
+            code(each.label),
+            segments(each.segments_saved),
+            share(each.then.flops),
+            time(each.seconds_saved),
+            f"{each.nodes} in {count(each.models, 'model')}",
+            each.reason if each.where == "device" else f"{each.reason} ({each.where})",
+            code(each.example_detail),
+        ]
+        for place, each in enumerate(found.features[:_SHOWN], 1)
+    ]
+    heads = ("", "supporting", "segments", "FLOPs then", "time", "nodes", "reason", "for example")
+    return table(heads, rows, len(found.features))
+
+
+def _road_map(found: WhatIf) -> str:
+    rows = [
+        [
+            str(place),
+            " and ".join(code(label) for label in step.labels),
+            segments(step.segments_saved),
+            time(step.seconds_saved),
+            f"{count(step.then.segments, 'segment')}, {share(step.then.flops)} of FLOPs, {predicted(step.then)}",
+        ]
+        for place, step in enumerate(found.road_map, 1)
+    ]
+    return table(("", "add", "segments", "time", "then"), rows)
+
+
+def _models(found: WhatIf) -> str:
+    rows = [
+        [code(each.name), str(each.now.segments), share(each.now.flops), predicted(each.now)] for each in found.models
+    ]
+    rows += [[code(failed.name), "", "", f"failed: {code(failed.error)}"] for failed in found.failed]
+    return table(("model", "segments", "FLOPs off the CPU", "time"), rows)

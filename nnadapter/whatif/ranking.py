@@ -1,0 +1,164 @@
+"""Which features are worth how much, each by itself and one after the other, over some models."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations, islice
+from math import inf, isfinite
+
+from nnadapter.whatif.features import Feature
+from nnadapter.whatif.situation import Outcome, Situation
+
+MOST_FEATURES = 50
+"""Tried at most, the most frequent ones."""
+_MOST_STEPS = 8
+"""Of a road map."""
+_PAIRED = 8
+"""Of so many features pairs are tried, where none by itself is worth anything."""
+_NOISE = 1e-12
+"""Seconds below which a difference is rounding."""
+
+Features = frozenset[Feature]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """What features save."""
+
+    seconds: float
+    """Minus infinity where a plan could not run."""
+    segments: int
+    flops: int
+    """That move off the CPU."""
+
+    def by_time(self) -> tuple[float, int, int]:
+        """What counts where costs are known, first things first."""
+        return _rounded(self.seconds), self.segments, self.flops
+
+    def by_segments(self) -> tuple[int, int, float]:
+        """What counts where costs are assumed."""
+        return self.segments, self.flops, _rounded(self.seconds)
+
+
+Order = Callable[[Gain], tuple[float, ...]]
+"""What makes a gain larger than another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """What features would be worth."""
+
+    features: Features
+    gain: Gain
+    outcome: Outcome
+    """With them, over all models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """Features of some models, ranked."""
+
+    now: Outcome
+    features: tuple[Worth, ...]
+    """One feature each, best first."""
+    road_map: tuple[Worth, ...]
+    """Each step given those before it; its outcome is that of all up to it."""
+    left_out: int
+    """Features that were not tried."""
+
+
+def rank(situations: Sequence[Situation], order: Order) -> Ranking:
+    """Return what missing features are worth.
+
+    1. The `MOST_FEATURES` most frequent ones are tried, each by itself.
+    2. The road map begins with the best, goes on with the best given that one, and ends where nothing is worth anything
+       any more, or after `_MOST_STEPS`. Features that some atom needs together may be one step; where no step is worth
+       anything, so may every two of the most frequent ones.
+
+    Every trial is linear in the model by order of devices; see `Situation`.
+
+    Args:
+        situations: one per model.
+        order: what makes one gain better than another.
+    """
+    now = _total(situations, frozenset())
+    frequency = Counter[Feature]()
+    for situation in situations:
+        frequency.update(situation.frequency)
+    frequent = [feature for feature, _ in sorted(frequency.items(), key=lambda item: (-item[1], item[0]))]
+    tried = frequent[:MOST_FEATURES]
+    singles = sorted(
+        (_worth(situations, frozenset(), frozenset((feature,))) for feature in tried),
+        key=lambda worth: order(worth.gain),
+        reverse=True,
+    )
+    return Ranking(
+        now=now,
+        features=tuple(singles),
+        road_map=tuple(islice(_road(situations, tried, order), _MOST_STEPS)),
+        left_out=len(frequent) - len(tried),
+    )
+
+
+def _total(situations: Iterable[Situation], features: Features) -> Outcome:
+    """Return the outcome over all models, if the device had these features."""
+    return sum((situation.with_features(features) for situation in situations), start=Outcome())
+
+
+def _road(situations: Sequence[Situation], tried: Sequence[Feature], order: Order) -> Iterator[Worth]:
+    bundles = _bundles(situations, frozenset(tried))
+    taken: Features = frozenset()
+    while True:
+        left = [feature for feature in tried if feature not in taken]
+        singles = [frozenset((feature,)) for feature in left]
+        step = _best(situations, taken, [*singles, *(bundle - taken for bundle in bundles)], order)
+        if step is None:
+            pairs = (frozenset(pair) for pair in combinations(left[:_PAIRED], 2))
+            step = _best(situations, taken, pairs, order)
+        if step is None:
+            return
+        taken |= step.features
+        yield step
+
+
+def _best(
+    situations: Sequence[Situation], taken: Features, candidates: Iterable[Features], order: Order
+) -> Worth | None:
+    """The best of the candidates, the first of several; None if none is worth anything."""
+    distinct = dict.fromkeys(filter(None, candidates))
+    tried = map(partial(_worth, situations, taken), distinct)
+    best = max(tried, key=lambda worth: order(worth.gain), default=None)
+    return best if best is not None and order(best.gain) > (0, 0, 0) else None
+
+
+def _bundles(situations: Sequence[Situation], tried: Features) -> Sequence[Features]:
+    """What atoms need together, the most frequent first."""
+    found = Counter[Features]()
+    for situation in situations:
+        found.update(needs for needs in situation.missing.needs if needs and len(needs) > 1 and needs <= tried)
+    return [needs for needs, _ in found.most_common(MOST_FEATURES)]
+
+
+def _worth(situations: Sequence[Situation], taken: Features, more: Features) -> Worth:
+    both = taken | more
+    seconds, segments, flops = 0.0, 0, 0
+    for situation in situations:
+        before, after = situation.with_features(taken), situation.with_features(both)
+        seconds += _difference(before.seconds, after.seconds)
+        segments += before.segments - after.segments
+        flops += after.flops - before.flops
+    gain = Gain(seconds=seconds, segments=segments, flops=flops)
+    return Worth(features=more, gain=gain, outcome=_total(situations, both))
+
+
+def _difference(before: float, after: float) -> float:
+    if isfinite(before):
+        return before - after
+    return 0.0 if not isfinite(after) else inf
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds / _NOISE) * _NOISE if isfinite(seconds) else seconds

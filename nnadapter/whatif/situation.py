@@ -1,0 +1,241 @@
+"""One model on its devices, kept for trials: what a plan costs and holds if the device took more than it does.
+
+A trial places, cuts and prices anew; no driver is asked. What is known of fusion is what the device fuses of all that
+it takes today. What it would take newly is priced alone, by the roofline, but for what devices most often run as one
+(`wholes`): where features bring all atoms of it, it is one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nnadapter.converters.convert import Conversion
+from nnadapter.costs.cost_model import cost_table
+from nnadapter.costs.device_costs import DeviceCosts, Source
+from nnadapter.costs.fusion import Fusion, Groups, Merged, fused_groups, merged
+from nnadapter.drivers.capability import ModelForm
+from nnadapter.drivers.selection import CPU, HOSTS
+from nnadapter.offering.atoms import joined
+from nnadapter.planning.judged import Analysis
+from nnadapter.planning.targets import Target
+from nnadapter.whatif.features import Example, Feature, Missing, missing_features
+from nnadapter.whatif.wholes import one_to_be
+from partition.by_cost.latency import place_by_latency
+from partition.by_cost.pricing import Prices, aligned, price
+from partition.graph import Graph
+from partition.placement import place_by_priority
+from partition.segments import cut
+from partition.verdict import SUPPORTED, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a plan would be. Outcomes of several models add up."""
+
+    seconds: float = 0.0
+    """Predicted; infinite where a value would have to cross a border that it cannot cross."""
+    segments: int = 0
+    nodes: int = 0
+    """On other devices than the CPU."""
+    flops: int = 0
+    """Of these nodes, as far as known."""
+
+    def __add__(self, other: Outcome) -> Outcome:
+        """Both models."""
+        return Outcome(
+            seconds=self.seconds + other.seconds,
+            segments=self.segments + other.segments,
+            nodes=self.nodes + other.nodes,
+            flops=self.flops + other.flops,
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pricing:
+    """What the atoms of one graph cost, as far as devices run several as one."""
+
+    whole: Merged
+    """What devices fuse, joined."""
+    fused: Prices
+    """Of the atoms of `whole`; the device takes everything."""
+
+    @cached_property
+    def parts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The atoms of the graph, in the order of what is fused, and where each of those begins."""
+        sizes = [len(part) for part in self.whole.parts]
+        atoms = np.fromiter((atom for part in self.whole.parts for atom in part), np.int64, sum(sizes))
+        return atoms, np.cumsum([0, *sizes])[:-1].astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Situation:
+    """One model, judged, with all that a trial needs. It holds no weights."""
+
+    name: str
+    """Of the model."""
+    graph: Graph
+    device: str
+    """The one that would take more."""
+    verdicts: Mapping[str, tuple[Verdict, ...]]
+    """As they are."""
+    missing: Missing
+    by_costs: bool
+    """Costs place atoms, not the order of devices."""
+    alone: Prices
+    """Of every atom by itself, columns as `partition` orders them; the device takes everything."""
+    recognized: Groups
+    """Atoms that would be one if the device took all of them, some of which it refuses."""
+    pricing: Callable[[Groups], Pricing]
+    """What things cost if some of `recognized` are one."""
+    flops: NDArray[np.int64]
+    """Per atom."""
+    sources: Mapping[str, Source]
+    """Where each device's costs come from."""
+    shapes: Mapping[str, tuple[int, ...]]
+    """Of the model's inputs."""
+    on_cpu: float
+    """Seconds of everything on the CPU, whatever rules say; infinite where it refuses something."""
+    planned: int
+    """Segments of the plan as it is; more than trials see where segments were halved for their device's memory."""
+    _known: dict[frozenset[Feature], Outcome] = field(default_factory=dict)
+    _pricings: dict[Groups, Pricing] = field(default_factory=dict)
+
+    @property
+    def features(self) -> Mapping[Feature, Example]:
+        """Everything that the device lacks here."""
+        return self.missing.examples
+
+    @cached_property
+    def frequency(self) -> Mapping[Feature, int]:
+        """How many nodes are refused for lack of each feature, or of several with this among them."""
+        found = Counter[Feature]()
+        for nodes, needs in zip(self.graph.atoms, self.missing.needs, strict=True):
+            found.update(dict.fromkeys(needs or (), len(nodes)))
+        return found
+
+    def with_features(self, features: Iterable[Feature] = ()) -> Outcome:
+        """Return what the plan would be if the device had these features; tried once.
+
+        Where costs place and the search finds nothing better than it did with fewer features, that is the outcome.
+        """
+        given = self.features.keys() & features
+        key = frozenset(given)
+        if key not in self._known:
+            found = self._tried(key)
+            fewer = [known for each, known in self._known.items() if each < key] if self.by_costs else []
+            self._known[key] = min((found, *fewer), key=lambda outcome: outcome.seconds)
+        return self._known[key]
+
+    def _tried(self, features: frozenset[Feature]) -> Outcome:
+        taken = tuple(needs is not None and needs <= features for needs in self.missing.needs)
+        pricing = self._pricing(taken)
+        labels = self._placed_by_costs(pricing, taken) if self.by_costs else self._placed_by_priority(taken)
+        segments = cut(self.graph, labels, host=CPU).segments
+        home = np.empty(len(labels), np.int64)
+        for position, segment in enumerate(segments):
+            home[list(segment.atoms)] = position
+        away = np.array([label not in HOSTS for label in labels], dtype=bool)
+        sizes = np.array([len(nodes) for nodes in self.graph.atoms], dtype=np.int64)
+        return Outcome(
+            seconds=price(self.graph, self.alone, labels, segments) - self._saved_by_fusion(pricing, labels, home),
+            segments=len(segments),
+            nodes=int(sizes[away].sum()),
+            flops=int(self.flops[away].sum()),
+        )
+
+    def _pricing(self, taken: Sequence[bool]) -> Pricing:
+        complete = tuple(group for group in self.recognized if all(taken[atom] for atom in group))
+        if complete not in self._pricings:
+            self._pricings[complete] = self.pricing(complete)
+        return self._pricings[complete]
+
+    def _placed_by_priority(self, taken: Sequence[bool]) -> Sequence[str]:
+        given = self.verdicts[self.device]
+        more = tuple(SUPPORTED if now else verdict for now, verdict in zip(taken, given, strict=True))
+        verdicts = {**self.verdicts, self.device: more}
+        return place_by_priority(self.graph, tuple(verdicts), verdicts)
+
+    def _placed_by_costs(self, pricing: Pricing, taken: Sequence[bool]) -> Sequence[str]:
+        whole, prices = pricing.whole, pricing.fused
+        row = prices.devices.index(self.device)
+        run = prices.run.copy()
+        run[row, [not all(taken[atom] for atom in part) for part in whole.parts]] = np.inf
+        masked = Prices(prices.devices, prices.host, run, prices.into, prices.out, prices.launch, prices.values)
+        return whole.spread(place_by_latency(whole.graph, masked).placement)
+
+    def _saved_by_fusion(self, pricing: Pricing, labels: Sequence[str], home: NDArray[np.int64]) -> float:
+        """Seconds less than the atoms one by one: of what is fused, where it lies in one segment."""
+        row = {device: at for at, device in enumerate(self.alone.devices)}
+        rows = np.fromiter((row[label] for label in labels), np.int64, len(labels))
+        alone = self.alone.run[rows, np.arange(len(labels))]
+        saved = 0.0
+        atoms, starts = pricing.parts
+        if len(starts):
+            first = atoms[starts]
+            together = np.minimum.reduceat(home[atoms], starts) == np.maximum.reduceat(home[atoms], starts)
+            apart = np.add.reduceat(alone[atoms], starts)
+            as_one = pricing.fused.run[rows[first], np.arange(len(starts))]
+            known = together & np.isfinite(as_one) & np.isfinite(apart)
+            saved = float((apart[known] - as_one[known]).sum())
+        return saved
+
+
+def situation_of(name: str, analysis: Analysis, target: Target) -> Situation:
+    """Return an analyzed model as a situation in which `target` may learn more."""
+    judged = analysis.judged
+    graph, conversion, costs = judged.graph, judged.conversion, judged.placer.costs
+    fusions = {
+        each.name: fused_groups(graph, conversion, each.context, judged.verdicts[each.name])
+        for each in judged.asked
+        if each.name not in HOSTS and each.capability.form is ModelForm.IR
+    }
+    everything = {**judged.verdicts, target.name: (SUPPORTED,) * len(graph.atoms)}
+    single = Merged(graph, graph, tuple((atom,) for atom in range(len(graph.atoms))))
+    alone = cost_table(single, conversion, everything, costs)
+    missing = missing_features(judged, target)
+    is_ir = target.capability.form is ModelForm.IR
+    fusion = fusions.get(target.name, Fusion())
+    recognized = one_to_be(judged.specialized, missing, judged.verdicts[target.name], fusion) if is_ir else ()
+    flops = np.array([sum(conversion.flops[node] or 0 for node in nodes) for nodes in graph.atoms], dtype=np.int64)
+    return Situation(
+        name=name,
+        graph=graph,
+        device=target.name,
+        verdicts=judged.verdicts,
+        missing=missing,
+        by_costs=judged.placer.weighs,
+        alone=aligned(graph, alone.prices),
+        recognized=recognized,
+        pricing=partial(_priced, graph, conversion, everything, costs, fusions, target.name),
+        flops=flops,
+        sources=alone.sources,
+        shapes=dict(judged.shapes),
+        on_cpu=inf if analysis.price.on_cpu is None else analysis.price.on_cpu,
+        planned=len(analysis.plan.steps),
+    )
+
+
+def _priced(
+    graph: Graph,
+    conversion: Conversion,
+    verdicts: Mapping[str, Sequence[Verdict]],
+    costs: Mapping[str, DeviceCosts],
+    fusions: Mapping[str, Fusion],
+    device: str,
+    one: Groups,
+) -> Pricing:
+    """What things cost if `device` runs these groups of atoms as one, beside what is fused today."""
+    known = fusions.get(device, Fusion())
+    nodes = [tuple(node for atom in group for node in graph.atoms[atom]) for group in one]
+    together = joined(len(graph.nodes), [*known.groups, *nodes])
+    fusions = {**fusions, device: replace(known, groups=tuple(group for group in together if len(group) > 1))}
+    whole = merged(graph, fusions.values())
+    table = cost_table(whole, conversion, whole.verdicts(verdicts), costs, fusions)
+    return Pricing(whole=whole, fused=aligned(whole.graph, table.prices))

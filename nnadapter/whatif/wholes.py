@@ -1,0 +1,55 @@
+"""What a device would run as one if it took more than it does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nnadapter.costs.fusion import Fusion, Groups
+from nnadapter.offering.atoms import often_one, with_atoms
+from nnadapter.offering.conversions import converted
+from nnadapter.onnx.preparation.prepare import Specialized
+from nnadapter.whatif.features import Missing
+from partition.graph import Graph
+from partition.verdict import Verdict
+
+
+def one_to_be(specialized: Specialized, missing: Missing, verdicts: Sequence[Verdict], known: Fusion) -> Groups:
+    """Atoms of the graph that would be one if the device lacked nothing.
+
+    1. What is recognized where nothing is apart.
+    2. Of a device that fuses anything, products with their activations; but not where it does otherwise today: where it
+       takes all of such a group, and does not run it as one, it is taken to do so with no group of the same ops.
+
+    Args:
+        specialized: the graph with its atoms.
+        missing: what the device lacks for it.
+        verdicts: the device's, on every atom.
+        known: what it fuses today.
+    """
+    if not missing.examples:
+        return ()
+    graph = specialized.graph
+    plain = replace(specialized, graph=replace(graph, atoms=()))
+    conversion = converted(plain)
+    atoms = with_atoms(plain, conversion)[0].graph.atoms
+    of_atoms = [_atoms_of(graph, nodes) for nodes in atoms if len(nodes) > 1]
+    if known.groups:
+        home = {node: number for number, group in enumerate(known.groups) for node in group}
+        products = {nodes: _atoms_of(graph, nodes) for nodes in often_one(conversion)}
+        apart = {
+            _op_types(graph, nodes)
+            for nodes, held in products.items()
+            if all(verdicts[atom] for atom in held) and len({home.get(node, ~node) for node in nodes}) > 1
+        }
+        of_atoms += [held for nodes, held in products.items() if _op_types(graph, nodes) not in apart]
+    lacking = (group for group in of_atoms if len(group) > 1 and any(missing.needs[atom] for atom in group))
+    return tuple(dict.fromkeys(lacking))
+
+
+def _atoms_of(graph: Graph, nodes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(graph.atom_of[node] for node in nodes))
+
+
+def _op_types(graph: Graph, nodes: Sequence[int]) -> tuple[str, ...]:
+    return tuple(graph.nodes[node].op_type for node in nodes)

@@ -1,0 +1,88 @@
+"""Gains in words, as text and Markdown tell them."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from nnadapter.reports.units import count, duration
+
+if TYPE_CHECKING:
+    from nnadapter.whatif.facts import FeatureFacts, RoadStep, Standing, WhatIf
+
+
+def supporting(found: WhatIf, feature: FeatureFacts) -> str:
+    """What one feature would be worth: `supporting Erf: 13 segments fewer, 61 -> 97 % of FLOPs, ...`."""
+    gained = _change(found.now, feature.then)
+    return f"supporting {feature.label}: {segments(feature.segments_saved)}, {gained}, {time(feature.seconds_saved)}"
+
+
+def saving(step: RoadStep) -> str:
+    """What one step saves."""
+    return f"{segments(step.segments_saved)}, {time(step.seconds_saved)}"
+
+
+def segments(saved: int) -> str:
+    """`13 segments fewer`, `1 segment more`."""
+    return f"{count(abs(saved), 'segment')} {'fewer' if saved > 0 else 'more'}" if saved else "as many segments"
+
+
+def time(saved: float | None) -> str:
+    """`predicted 3.10 ms faster`."""
+    if saved is None:
+        return "and a value would cross that cannot"
+    if abs(saved) < _NOTHING:
+        return "predicted as fast"
+    return f"predicted {duration(abs(saved))} {'faster' if saved > 0 else 'slower'}"
+
+
+def predicted(standing: Standing) -> str:
+    """`predicted 12.0 ms`."""
+    return (
+        "time not known: a value cannot cross"
+        if standing.seconds is None
+        else f"predicted {duration(standing.seconds)}"
+    )
+
+
+def cpu_words(found: WhatIf) -> str:
+    """Where the CPU alone is better: than what is now, and from which step of the road map on it is not any more.
+
+    Empty where it is not better, or where a device's costs are only assumed.
+    """
+    alone, now = found.all_cpu_seconds, found.now.seconds
+    if alone is None or now is None or alone >= now or _ASSUMED in found.sources.values():
+        return ""
+    text = f"the CPU alone is better: predicted {duration(alone)}, {duration(now - alone)} less"
+    if not found.road_map:
+        return text
+    ahead = (place for place, step in enumerate(found.road_map, 1) if (step.then.seconds or inf) < alone)
+    first = next(ahead, None)
+    return f"{text}; " + (
+        "so it is after every step of the road map"
+        if first is None
+        else f"step {first} of the road map is the first below"
+    )
+
+
+def share(part: float) -> str:
+    """`61.2 %`."""
+    return f"{100 * part:.1f} %"
+
+
+def _change(before: Standing, after: Standing) -> str:
+    """Coverage, of nodes where that of FLOPs is about the same, with digits only where they tell something."""
+    if share(before.flops) == share(after.flops) and share(before.nodes) != share(after.nodes):
+        return f"{_shares(before.nodes, after.nodes)} of nodes"
+    return f"{_shares(before.flops, after.flops)} of FLOPs"
+
+
+def _shares(before: float, after: float) -> str:
+    digits = 0 if round(100 * before) != round(100 * after) else 1
+    return f"{100 * before:.{digits}f} -> {100 * after:.{digits}f} %"
+
+
+_ASSUMED = "assumed"
+"""Costs that nobody knows."""
+_NOTHING = 1e-9
+"""Seconds that are not worth telling."""

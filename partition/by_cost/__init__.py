@@ -1,0 +1,11 @@
+"""Placement by cost: the cheapest device for every atom, with a lower bound.
+
+pricing, batches                         what a placement costs
+latency                                  the way: candidates, search, bound
+two_devices, several_devices             one minimum cut, or moves that are one each
+cuts, minimum_cut, windowed_cut          the cut of a graph, whole or window by window
+variable_elimination, pairwise           what eliminates variables before a cut
+maximum_flow                             the flow that gives the rest
+paths, penalties, returns, search        launches, which no cut can carry: surcharges and local search
+blocks, folding, repeats                 blocks that repeat are solved once
+"""

@@ -1,0 +1,99 @@
+"""The costs of many placements on two devices at once: what a search among neighbors pays for."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partition.by_cost.pricing import Prices
+from partition.graph import Graph
+from partition.topology import Flags, Indices, Seconds, Topology, topology_of
+
+Rows = NDArray[np.int8]
+Levels = NDArray[np.int32]
+
+
+def price_many(graph: Graph, prices: Prices, rows: Rows) -> Seconds:
+    """Return what each of many placements costs, with the segments that `partition.segments.cut` finds.
+
+    The recurrence of levels is walked once, atom by atom, for all placements and for both starts; everything else is
+    done for all values at once. Per placement this is some twenty times as fast as `price`, once
+    there are a few dozen.
+
+    Args:
+        graph: the graph.
+        prices: of two devices, columns in the order of the graph's topology.
+        rows: [atoms, placements] for every atom the row of its device, 0 or 1.
+
+    Returns:
+        [placements] seconds.
+    """
+    topology = topology_of(graph)
+    count = rows.shape[1]
+    if not topology.atoms:
+        return np.zeros(count)
+    home, launches = _better_start(graph, prices, rows)
+    seconds: Seconds = np.where(rows == 1, prices.run[1][:, None], prices.run[0][:, None]).sum(axis=0) + launches
+    return seconds + _transfers(topology, prices, rows, home)
+
+
+def _better_start(graph: Graph, prices: Prices, rows: Rows) -> tuple[Levels, Seconds]:
+    """Return the level of every atom [atoms, placements] in the better of both starts, and seconds of launches."""
+    count = rows.shape[1]
+    levels = _levels(graph, rows)
+    empty = levels.min(axis=0) > 0
+    deepest = levels.max(axis=0)
+    even, odd = deepest // 2 + 1 - empty, (deepest + 1) // 2
+    segments = even + odd
+    first = np.repeat(np.array([0, 1]), count)
+    of_row = np.where(first == 0, [even, odd], [odd, even])
+    free = np.tile(rows[0] if prices.host not in prices.devices else prices.devices.index(prices.host), 2)
+    free = np.broadcast_to(free, (2 * count,)) if free.size == 2 * count else np.full(2 * count, free[0])
+    foreign = np.where(free == 0, of_row[1], of_row[0])
+    key = (segments * (int(segments.max()) + 1) + foreign) * 2 + (first != np.tile(rows[0], 2))
+    second = key[count:] < key[:count]
+    launched = np.where(second, of_row[:, count:], of_row[:, :count])
+    return np.where(second, levels[:, count:], levels[:, :count]), prices.launch @ launched
+
+
+def _levels(graph: Graph, rows: Rows) -> Levels:
+    """Levels for a start with row 0, then for one with row 1: [atoms, 2 * placements]; parity tells the row."""
+    levels: Levels = np.concatenate([rows, 1 - rows], axis=1).astype(np.int32)
+    parity = levels.copy()
+    for atom, predecessors in enumerate(graph.atom_predecessors):
+        own = levels[atom]
+        for before in predecessors:
+            earlier = levels[before]
+            np.maximum(own, earlier + ((earlier ^ parity[atom]) & 1), out=own)
+    return levels
+
+
+def _transfers(topology: Topology, prices: Prices, rows: Rows, home: Levels) -> Seconds:
+    made = topology.producer >= 0
+    maker = np.where(made[:, None], home[topology.producer], -1)
+    leaves = np.repeat(topology.output[:, None], rows.shape[1], axis=1)
+    seconds = np.zeros(rows.shape[1])
+    for values, readers in readers_by_number(topology):
+        homes = home[readers]
+        order = np.argsort(homes, axis=1, kind="stable")
+        homes = np.take_along_axis(homes, order, axis=1)
+        crosses = homes != maker[values][:, None]
+        crosses[:, 1:] &= homes[:, 1:] != homes[:, :-1]
+        leaves[values] |= crosses.any(axis=1)
+        on_second = np.take_along_axis(rows[readers], order, axis=1) == 1
+        into = np.where(on_second, prices.into[1][values][:, None, None], prices.into[0][values][:, None, None])
+        seconds += np.where(crosses, into, 0.0).sum(axis=(0, 1))
+    producer_row = rows[topology.producer] == 1
+    out = np.where(producer_row, prices.out[1][:, None], prices.out[0][:, None])
+    seconds += np.where(leaves & made[:, None], out, 0.0).sum(axis=0)
+    return seconds
+
+
+def readers_by_number(topology: Topology) -> list[tuple[Indices, Indices]]:
+    """Return, per number of readers n, the values [count] that have n and these readers [count, n]."""
+    values, first, number = np.unique(topology.read_value, return_index=True, return_counts=True)
+    found = []
+    for size in np.unique(number):
+        chosen: Flags = number == size
+        found.append((values[chosen], topology.reader[first[chosen][:, None] + np.arange(size)]))
+    return found

@@ -1,0 +1,90 @@
+"""A maximum flow, and the minimum cut that it leaves."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partition.by_cost.pairwise import Costs
+from partition.graph import GraphError
+from partition.topology import Flags, Seconds
+
+_INFINITE = 1 << 30
+"""Stands for a capacity without bound. Flows are at most half of it, so a residual capacity stays within 31 bits."""
+_WHOLE = 1 << 29
+"""What all edges at the source, or all at the sink, may carry together: no flow is larger."""
+_LEAST = 1e-100
+"""Seconds below which a flow is left out: zero, and what does not scale."""
+
+
+def flow_module() -> ModuleType:
+    """Return scipy's module of graph algorithms.
+
+    Raises:
+        GraphError: scipy is not installed.
+    """
+    try:
+        from scipy.sparse import csgraph
+    except ImportError:
+        raise GraphError(
+            "placement by latency needs scipy, which is not installed; install it: pip install 'nnadapter[latency]'"
+        ) from None
+    module: ModuleType = csgraph
+    return module
+
+
+def flow_cut(costs: Costs, above: float) -> tuple[Flags, float]:
+    """Return which vertices have the value 1 where `costs` are least, and a lower bound of them, in seconds.
+
+    Of several cheapest cuts, the one with fewest vertices of value 1 is found.
+
+    The bound: capacities are rounded down, so no cut of the rounded network is worth more than the same cut of the real
+    one, and the least of the former is at most the least of the latter. An edge of `above` and more is one without
+    bound: it leads from a vertex that is not forced to another, and the cut with all of those on one side does not cut
+    it, so a minimum cut never does.
+
+    Args:
+        costs: none is negative; edges may be given several times.
+        above: what costs as much or more is not paid in a minimum cut.
+    """
+    from scipy import sparse
+
+    count = costs.vertex.shape[1]
+    if not count:
+        return np.zeros(0, np.bool_), 0.0
+    csgraph = flow_module()
+    least = costs.vertex.min(axis=0)
+    more = costs.vertex - least
+    ends, ones, zeros = np.arange(count) + 2, np.ones(count, np.int64), np.zeros(count, np.int64)
+    tail = np.concatenate([costs.second + 2, costs.first + 2, ends, ones])
+    head = np.concatenate([costs.first + 2, costs.second + 2, zeros, ends])
+    capacity = np.concatenate([*costs.edge, more[1], more[0]])
+    kept = capacity > 0
+    key, inverse = np.unique(tail[kept] * (count + 2) + head[kept], return_inverse=True)
+    summed = np.bincount(inverse, capacity[kept], len(key)).astype(np.float64)
+    summed[summed >= above] = np.inf
+    whole, scale = _whole(summed, min(float(more[0].sum()), float(more[1].sum())))
+    network = sparse.csr_array((whole, np.divmod(key, count + 2)), (count + 2, count + 2))
+    value = 0.0
+    if np.isfinite(scale):
+        result = csgraph.maximum_flow(network, 1, 0, method="dinic")
+        value = float(result.flow_value) / scale
+        network = network - result.flow
+        network.data[network.data < 0] = 0
+        network.eliminate_zeros()
+    reached = csgraph.breadth_first_order(network, 1, return_predecessors=False)
+    side = np.zeros(count + 2, np.bool_)
+    side[reached] = True
+    return side[2:], float(least.sum()) + value
+
+
+def _whole(capacity: Seconds, most: float) -> tuple[NDArray[np.int32], float]:
+    """Return capacities as whole numbers, and how many of them a second has; infinitely many where nothing can flow."""
+    if most < _LEAST:
+        return np.ones(len(capacity), np.int32), float("inf")
+    scale = _WHOLE / most
+    whole = np.floor(np.minimum(capacity, 2 * most) * scale)  # more than can flow, so such an edge is never full
+    whole[np.isinf(capacity)] = _INFINITE
+    return whole.astype(np.int32), scale

@@ -1,0 +1,256 @@
+"""The least of a sum of costs over the edges of a graph whose vertices have two values, by elimination.
+
+To eliminate a vertex is to write down, for all values of its neighbors, what it and everything that was eliminated
+into it costs at least: a table of 2 ** neighbors entries, which the neighbor that is eliminated next takes over. The
+values follow in the reverse order. This is exact, whatever the costs are. A vertex that is left stays with costs of its
+own and of its edges, the tables of one and of two neighbors that were left over among them.
+
+A minimum cut is such a sum. How long a maximum flow takes depends on how far it has to go; this does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partition.by_cost.variable_elimination import Group, elimination_groups, next_neighbors, turns
+from partition.topology import Flags, Indices, Seconds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Costs:
+    """A sum of costs; all are finite. A vertex has the value 0 or 1."""
+
+    vertex: Seconds
+    """[2, vertices] What a vertex costs at either value."""
+    first: Indices
+    """[edges] The one end of every edge."""
+    second: Indices
+    """[edges] The other one, larger; no edge is given twice."""
+    edge: Seconds
+    """[2, edges] What it costs that the first end is 0 and the second one 1, and the other way round."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """A group, and what comes together in its tables.
+
+    In entry s of a table bit 0 is the value of the vertex, bit i + 1 that of its neighbor i.
+    """
+
+    group: Group
+    edge: Indices
+    """[e] Edges to neighbors."""
+    forward: Flags
+    """[e] The vertex is the first end."""
+    row: Indices
+    """[e] Position of the vertex."""
+    slot: Indices
+    """[e] Position of the neighbor."""
+    begin: int
+    """Where the tables that the group makes begin among all."""
+    taken: Indices
+    """[t] Where the tables begin that are taken over."""
+    taker: Indices
+    """[t] Position of the vertex that does."""
+    weights: NDArray[np.int32]
+    """[t, neighbors + 1] By how much the place in the table grows with every bit."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Elimination:
+    """How the vertices of a graph are eliminated, whatever the costs are."""
+
+    count: int
+    """Vertices."""
+    steps: tuple[_Step, ...]
+    size: int
+    """Entries of all tables."""
+    left: Indices
+    """[vertices left]"""
+    edges_left: Indices
+    """[edges] Positions of the edges between them."""
+    over: tuple[tuple[Indices, Indices], ...]
+    """For one and for two neighbors: where tables that nothing takes over begin [t], and their neighbors [t, n]."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduced:
+    """What is left to be minimized."""
+
+    costs: Costs
+    """Of the vertices left, which are numbered anew."""
+    least: float
+    """What is to be added: what has been minimized already."""
+    choices: tuple[Flags, ...]
+    """Per step [k, 2 ** n] the better value of the vertex by the values of its neighbors."""
+
+
+def plan_elimination(count: int, first: Indices, second: Indices) -> Elimination:
+    """Return how a graph is eliminated; see `Costs` for the arguments."""
+    groups = elimination_groups(count, first, second)
+    turn = turns(groups, count)
+    row = np.zeros(count, np.int64)
+    for group in groups:
+        row[group.vertices] = np.arange(len(group.vertices))
+    slots = _Slots(groups, count)
+    sooner = np.where(turn[first] < turn[second], first, second)
+    edges = _by_turn(turn[sooner], len(groups))
+    begins = np.cumsum([0, *(len(group.vertices) << group.neighbors.shape[1] for group in groups)])
+    heirs = [next_neighbors(group, turn) if group.neighbors.shape[1] else group.vertices[:0] for group in groups]
+    tables = _by_turn(turn[np.concatenate([*heirs, row[:0]])], len(groups))
+    sizes = [len(heir) for heir in heirs]
+    owner = np.repeat(np.arange(len(groups)), sizes)
+    place = np.concatenate([*(np.arange(size) for size in sizes), row[:0]])
+    steps = []
+    for at, group in enumerate(groups):
+        own = edges[at]
+        here = sooner[own]
+        there = first[own] + second[own] - here
+        taken, taker, weights = _takes(group, groups, heirs, begins, owner[tables[at]], place[tables[at]], row, slots)
+        steps.append(
+            _Step(group, own, first[own] == here, row[here], slots(here, there), int(begins[at]), taken, taker, weights)
+        )
+    left = np.flatnonzero(turn == len(groups))
+    return Elimination(count, tuple(steps), int(begins[-1]), left, edges[len(groups)], _left_over(groups, turn, begins))
+
+
+class _Slots:
+    """Where a neighbor stands among the neighbors of an eliminated vertex."""
+
+    def __init__(self, groups: tuple[Group, ...], count: int) -> None:
+        none = np.zeros(0, np.int64)
+        keys = [none, *((group.vertices[:, None] * count + group.neighbors).ravel() for group in groups)]
+        slots = [none, *(np.tile(np.arange(n.shape[1]), len(n)) for n in (group.neighbors for group in groups))]
+        key, slot = np.concatenate(keys), np.concatenate(slots)
+        order = np.argsort(key)
+        self._count, self._key, self._slot = count, key[order], slot[order]
+
+    def __call__(self, vertex: Indices, neighbor: Indices) -> Indices:
+        found: Indices = self._slot[np.searchsorted(self._key, vertex * self._count + neighbor)]
+        return found
+
+
+def _by_turn(turn: Indices, count: int) -> list[Indices]:
+    """Positions in `turn` by what stands there, 0 to `count`."""
+    order = np.argsort(turn, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(turn, minlength=count + 1))[:-1])
+
+
+def _takes(
+    group: Group,
+    groups: tuple[Group, ...],
+    heirs: list[Indices],
+    begins: Indices,
+    owner: Indices,
+    place: Indices,
+    row: Indices,
+    slots: _Slots,
+) -> tuple[Indices, Indices, NDArray[np.int32]]:
+    """Return which tables a group takes over, by the groups and places of the vertices that made them."""
+    parts = []
+    for number in np.unique(owner).tolist():
+        at = place[owner == number]
+        neighbors, heir = groups[number].neighbors[at], heirs[number][at]
+        size = neighbors.shape[1]
+        weights = np.zeros((len(at), group.neighbors.shape[1] + 1), np.int32)
+        others = neighbors != heir[:, None]
+        rows, bits = np.nonzero(others)
+        weights[rows, slots(heir[rows], neighbors[others]) + 1] = 1 << bits
+        rows, bits = np.nonzero(~others)
+        weights[rows, 0] = 1 << bits
+        parts.append((begins[number] + (at << size), row[heir], weights))
+    if not parts:
+        none = np.zeros(0, np.int64)
+        return none, none, np.zeros((0, group.neighbors.shape[1] + 1), np.int32)
+    taken, taker, weights = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return taken, taker, weights
+
+
+def _left_over(groups: tuple[Group, ...], turn: Indices, begins: Indices) -> tuple[tuple[Indices, Indices], ...]:
+    over = []
+    for size in (1, 2):
+        begin, neighbors = [np.zeros(0, np.int64)], [np.zeros((0, size), np.int64)]
+        for at, group in enumerate(groups):
+            if group.neighbors.shape[1] == size:
+                last = np.flatnonzero((turn[group.neighbors] == len(groups)).all(axis=1))
+                begin.append(begins[at] + (last << size))
+                neighbors.append(group.neighbors[last])
+        over.append((np.concatenate(begin), np.concatenate(neighbors)))
+    return tuple(over)
+
+
+def eliminate(plan: Elimination, costs: Costs) -> Reduced:
+    """Minimize over the vertices that are eliminated."""
+    made = np.zeros(plan.size)
+    least, choices = 0.0, []
+    for step in plan.steps:
+        table = _table(step, costs, made)
+        zero, one = table[:, 0::2], table[:, 1::2]
+        choices.append(one < zero)
+        found = np.minimum(zero, one)
+        base = found.min(axis=1)
+        least += float(base.sum())
+        made[step.begin : step.begin + found.size] = (found - base[:, None]).ravel()
+    return Reduced(_rest(plan, costs, made), least, tuple(choices))
+
+
+def _table(step: _Step, costs: Costs, made: Seconds) -> Seconds:
+    """[k, 2 ** (n + 1)] What the vertices of a step cost."""
+    number, size = step.group.neighbors.shape
+    bits = (np.arange(2 << size) >> np.arange(size + 1)[:, None]) & 1
+    apart = np.zeros((number, 2 * size + 2))
+    apart[:, :2] = costs.vertex[:, step.group.vertices].T
+    apart[step.row, 2 + step.slot] = np.where(step.forward, costs.edge[0, step.edge], costs.edge[1, step.edge])
+    apart[step.row, 2 + size + step.slot] = np.where(step.forward, costs.edge[1, step.edge], costs.edge[0, step.edge])
+    own, others = bits[0], bits[1:]
+    table: Seconds = apart @ np.concatenate([[1 - own, own], (1 - own) * others, own * (1 - others)]).astype(np.float64)
+    if len(step.taken):
+        place = step.taken[:, None] + step.weights @ bits
+        entry = (step.taker[:, None] << (size + 1)) + np.arange(2 << size)
+        table += np.bincount(entry.ravel(), made[place].ravel(), table.size).reshape(table.shape)
+    return table
+
+
+def _rest(plan: Elimination, costs: Costs, made: Seconds) -> Costs:
+    """What is left, with the tables that nothing took over.
+
+    A table m of two neighbors a and b is m(0, 0) + (m(1, 1) - m(0, 0)) a + (m(1, 0) - m(1, 1)) [a = 1, b = 0]
+    + (m(0, 1) - m(0, 0)) [a = 0, b = 1]. Of the last two factors one may be negative; as [a = 1, b = 0] is
+    a - b + [a = 0, b = 1], it goes to the other one. Their sum is not negative if no edge's cost is: then m is
+    submodular.
+    """
+    name = np.full(plan.count, -1, np.int64)
+    name[plan.left] = np.arange(len(plan.left))
+    vertex = costs.vertex[:, plan.left].copy()
+    (lone, of_one), (pair, of_two) = plan.over
+    own = name[of_one[:, 0]] if len(lone) else lone
+    first, second = name[of_two[:, 0]], name[of_two[:, 1]]
+    none, one, two, both = (made[pair + state] for state in range(4))
+    down, up = one - both, two - none
+    low_down, low_up = np.minimum(down, 0.0), np.minimum(up, 0.0)
+    for vertices, state, seconds in (
+        (own, 0, made[lone]),
+        (own, 1, made[lone + 1]),
+        (first, 0, none),
+        (first, 1, both + low_down - low_up),
+        (second, 1, low_up - low_down),
+    ):
+        vertex[state] += np.bincount(vertices, seconds, len(plan.left))
+    edge = np.stack([np.maximum(up, 0.0) + low_down, np.maximum(down, 0.0) + low_up])
+    kept = plan.edges_left
+    ends = np.concatenate([name[costs.first[kept]], first]), np.concatenate([name[costs.second[kept]], second])
+    return Costs(vertex, *ends, np.maximum(np.concatenate([costs.edge[:, kept], edge], axis=1), 0.0))
+
+
+def values(plan: Elimination, reduced: Reduced, left: Flags) -> Flags:
+    """Return the values of all vertices by those [vertices left] of the ones that are left."""
+    found = np.zeros(plan.count, np.bool_)
+    found[plan.left] = left
+    for step, choices in zip(reversed(plan.steps), reversed(reduced.choices), strict=True):
+        neighbors = step.group.neighbors
+        state = found[neighbors] @ (1 << np.arange(neighbors.shape[1]))
+        found[step.group.vertices] = choices[np.arange(len(neighbors)), state]
+    return found

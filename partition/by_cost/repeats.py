@@ -1,0 +1,124 @@
+"""Placement of graphs that repeat themselves: solved for few repeats, spread over all, priced as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from partition.by_cost.batches import Rows
+from partition.by_cost.blocks import Blocks
+from partition.by_cost.folding import Folded, fold
+from partition.by_cost.penalties import penalized, placement_costs
+from partition.by_cost.pricing import Prices
+from partition.by_cost.search import Costs, improve
+from partition.by_cost.several_devices import bound_on_several, moved_from, moved_on_several, searching_cost
+from partition.by_cost.two_devices import CUT_WORK, Found, Named, bounding_cuts, cheapest, place_on_two
+from partition.graph import Graph
+from partition.topology import Seconds
+
+_SMALLER = 2
+"""A short graph has at most one in so many atoms of the long one."""
+_SEARCH_WORK = 6_000_000
+"""Atoms of the long graph that the search may touch."""
+_PAIR_WORK = 75_000
+"""Atoms that cuts between two of several devices may touch."""
+_TOGETHER = "all moved alike"
+"""What candidates are named that were priced on the whole graph while they were searched."""
+
+
+def place_repeats(graph: Graph, prices: Prices, starts: tuple[Named, ...], blocks: Sequence[Blocks]) -> Found | None:
+    """Return placements and a lower bound of every placement's cost; None if too little repeats or nothing is found.
+
+    1. Cuts of the whole graph give the bound, and placements: they know what many repeats together are worth.
+    2. The graph is folded (`partition.by_cost.folding`) and the short one is placed as usual. Placements are spread.
+    3. The cheapest three on two devices are searched: atoms of the short graph move, and with each all atoms that it
+       stands for; the price is that of the whole graph. Placements of the whole graph take part, folded by majority.
+
+    Args:
+        graph: the graph; it has an atom.
+        prices: of two or more devices, columns in the order of the graph's topology.
+        starts: further placements to begin with.
+        blocks: of the graph.
+    """
+    folded = fold(graph, prices, blocks)
+    if folded is None or _SMALLER * len(folded.graph.atoms) > len(graph.atoms):
+        return None
+    return (_on_two if len(prices.devices) == 2 else _on_several)(graph, prices, starts, folded)
+
+
+def _on_two(
+    graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: Folded, work: int = CUT_WORK
+) -> Found | None:
+    cuts = bounding_cuts(graph, prices, work)
+    if cuts is None:
+        return None
+    known = (*starts, *cuts.placements)
+    gathered = _gathered(folded, known)
+    found = place_on_two(folded.graph, folded.prices, gathered)
+    if found is None:
+        return None
+    short = _distinct((*found.placements, *gathered))
+    soft = penalized(graph, prices)
+    spread = _spread(folded, short)
+    costs = placement_costs(graph, soft, [rows for _, rows in (*spread, *known)])
+    searched = _searched(graph, soft, folded, short, costs[: len(short)])
+    named = (*starts, *spread, *cuts.placements, *_spread(folded, tuple(searched)))
+    return Found(named, cuts.bound(costs), folded.repeats)
+
+
+def _on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: Folded) -> Found | None:
+    known = (*starts, *_pairs(graph, prices, folded))
+    short = _distinct(moved_on_several(folded.graph, folded.prices, _gathered(folded, known)))
+    soft = penalized(graph, prices)
+
+    def cost_of(rows: Rows) -> float:
+        return searching_cost(graph, soft, folded.spread(rows))
+
+    name, rows = min(short, key=lambda each: cost_of(each[1]))
+    _, moved = moved_from(folded.graph, folded.prices, (name, rows), cost_of, len(graph.atoms))
+    named = (*known, *_spread(folded, _distinct((*short, (f"{name}, {_TOGETHER}", moved)))))
+    costs = placement_costs(graph, prices, [rows for _, rows in named])
+    best = int(costs.argmin())
+    bound = bound_on_several(graph, prices, named[best][1], float(costs[best]))
+    return None if bound is None else Found(named, bound, folded.repeats)
+
+
+def _pairs(graph: Graph, prices: Prices, folded: Folded) -> Iterator[Named]:
+    """The best placements on the host and one other device, where these two take everything."""
+    host = prices.devices.index(prices.host) if prices.host in prices.devices else 0
+    for other in range(len(prices.devices)):
+        rows = [host, other]
+        if other != host and np.isfinite(prices.run[rows]).any(axis=0).all():
+            of_two = prices.of_rows(rows)
+            found = _on_two(graph, of_two, (), replace(folded, prices=folded.prices.of_rows(rows)), _PAIR_WORK)
+            if found is not None:
+                costs = placement_costs(graph, of_two, [placed for _, placed in found.placements])
+                best = np.array(rows, np.int8)[found.placements[int(costs.argmin())][1]]
+                yield f"{of_two.devices[0]} and {of_two.devices[1]}", best
+
+
+def _gathered(folded: Folded, named: Sequence[Named]) -> tuple[Named, ...]:
+    return _distinct([(name, folded.gathered(rows)) for name, rows in named])
+
+
+def _distinct(named: Sequence[Named]) -> tuple[Named, ...]:
+    found: dict[bytes, Named] = {}
+    for name, rows in named:
+        found.setdefault(rows.tobytes(), (name, rows))
+    return tuple(found.values())
+
+
+def _spread(folded: Folded, named: Sequence[Named]) -> tuple[Named, ...]:
+    runs = len(folded.repeats)
+    solved = f"one of {folded.repeats[0]} repeats" if runs == 1 else f"one repeat of each of {runs} runs"
+    return tuple((f"{solved}: {name}", folded.spread(rows)) for name, rows in named)
+
+
+def _searched(graph: Graph, prices: Prices, folded: Folded, named: Sequence[Named], costs: Seconds) -> Iterator[Named]:
+    movable = np.flatnonzero(np.isfinite(folded.prices.run).all(axis=0))
+    whole, work = Costs(graph, prices, folded.home), _SEARCH_WORK
+    for name, rows in cheapest(named, costs):
+        better, work = improve(folded.graph, whole, rows, movable, work)
+        yield f"{name}, {_TOGETHER}", better

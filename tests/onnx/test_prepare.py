@@ -1,0 +1,371 @@
+from __future__ import annotations
+
+from time import perf_counter
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+import nnadapter as nna
+from nnadapter.errors import InvalidModelError
+from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.preparation.prepare import specialize
+from tests.models import HEAD, numbers, parse, run_whole
+from tests.partition.small_graphs import edges
+
+
+def specialized(text, **shapes):
+    model = parse(text) if isinstance(text, str) else text
+    return specialize(prepare(model), shapes)
+
+
+def remaining(model, result):
+    """What is left to run, as a model; all that is known is an initializer of it."""
+    rest = onnx.ModelProto()
+    rest.CopyFrom(model)
+    del rest.graph.node[:]
+    rest.graph.node.extend(model.graph.node[index] for index in result.positions)
+    made = {name for node in rest.graph.node for name in node.output}
+    given = {tensor.name for tensor in rest.graph.initializer} | {value.name for value in rest.graph.input}
+    read = {name for node in rest.graph.node for name in node.input}
+    rest.graph.initializer.extend(
+        onnx.numpy_helper.from_array(result.constants[name], name) for name in sorted(read - made - given)
+    )
+    return rest
+
+
+def left(result):
+    return [node.op_type for node in result.graph.nodes]
+
+
+@given(edges(), st.data())
+def test_what_no_output_needs_is_unused(predecessors, data):
+    outputs = data.draw(st.sets(st.sampled_from(range(len(predecessors))), min_size=1)) if predecessors else {0}
+    reads = [sorted(each) for each in predecessors] or [[]]
+    nodes = [helper.make_node("Sum", [f"v{at}" for at in each] or ["x"], [f"v{own}"]) for own, each in enumerate(reads)]
+    x, *made = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N"]) for n in ("x", *(f"v{at}" for at in outputs))
+    )
+    graph = helper.make_graph(nodes, "g", [x], made)
+    prepared = prepare(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)]))
+    found = specialize(prepared, {"x": (3,)})
+    needed = set(outputs)
+    for at in reversed(range(len(reads))):
+        needed.update(reads[at] if at in needed else ())
+    assert set(found.positions) == needed and not found.folded
+    assert len(found.unused) == len(reads) - len(needed)
+    assert (found.graph.nodes is prepared.graph.nodes) == (len(needed) == len(reads))
+    assert all(found.graph.value(node.outputs[0]).static_shape == (3,) for node in found.graph.nodes)
+
+
+def test_shapes_are_propagated_from_the_given_inputs():
+    result = specialized(
+        f"{HEAD} g (float[N, 3] x) => (float[N, M] y) {{ a = Transpose(x) y = MatMul(x, a) }}", x=(5, 3)
+    )
+    assert result.graph.value("a").static_shape == (3, 5)
+    assert result.graph.value("y").static_shape == (5, 5)
+    assert result.graph.value("y").dtype == "float32"
+
+
+def test_shapes_that_onnx_infers_wrongly_or_not_at_all():
+    result = specialized(
+        """<ir_version: 10, opset_import: ["": 20]>
+        g (float[1, N, 1] x, float[N, 3, 2, 2] z) => (float[a, b, c, d] y, float[N, 3, 2, 2] w) {
+            step = Constant<value_int = 5>()
+            length = Constant<value_int = 16>()
+            y = STFT(x, step, , length)
+            w = MeanVarianceNormalization(z)
+        }""",
+        x=(1, 40, 1),
+        z=(2, 3, 2, 2),
+    )
+    assert result.graph.value("y").static_shape == (1, 5, 9, 2)
+    assert result.graph.value("w").static_shape == (2, 3, 2, 2)
+
+
+def test_the_constant_part_is_folded_once():
+    text = f"""{HEAD} g (float[N, 2] x) => (float[N, 2] y) <float[2] w = {{1, 2}}> {{
+        two = Constant<value_float = 2.0>()
+        v = Mul(w, two)
+        u = Neg(v)
+        y = Add(x, u)
+    }}"""
+    prepared = prepare(parse(text))
+    assert prepared.constants["u"].tolist() == [-2, -4]
+    result = specialize(prepared, {"x": (1, 2)})
+    assert left(result) == ["Add"]
+    assert result.folded == ("Constant_0", "Mul_1", "Neg_2") and result.unused == ()
+    assert [node.origins for node in result.graph.nodes] == [("Add_3",)]
+
+
+def test_what_hangs_on_known_shapes_is_folded_to_a_fixed_point():
+    text = f"""{HEAD} g (float[N, 4, 6] x) => (float[A, B] y) {{
+        s = Shape(x)
+        zero = Constant<value_ints = [0]>()
+        first = Gather<axis = 0>(s, zero)
+        rest = Constant<value_ints = [-1]>()
+        target = Concat<axis = 0>(first, rest)
+        a = Reshape(x, target)
+        t = Shape(a)
+        one = Constant<value_ints = [1]>()
+        two = Constant<value_ints = [2]>()
+        last = Slice(t, one, two)
+        half = Constant<value_float = 0.5>()
+        wide = Expand(half, last)
+        y = Mul(a, wide)
+    }}"""
+    result = specialized(text, x=(3, 4, 6))
+    assert left(result) == ["Reshape", "Mul"]
+    assert result.constants["target"].tolist() == [3, -1] and result.constants["wide"].shape == (24,)
+    assert result.graph.value("y").static_shape == (3, 24)
+
+
+def test_shapes_that_depend_on_data_are_marked_and_what_follows_too():
+    text = f"""{HEAD} g (float[4] x) => (int64[1, K] i, float[K] y) {{
+        i = NonZero(x)
+        f = Squeeze(i)
+        r = Cast<to = 1>(f)
+        y = Relu(r)
+        z = Neg(x)
+    }}"""
+    result = specialized(text, x=(4,))
+    values = result.graph.values
+    assert all(values[name].data_dependent for name in ("i", "f", "r", "y"))
+    assert result.unused == ("Neg_4",)
+
+
+def test_custom_operators_have_unknown_shapes_that_do_not_depend_on_data():
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Mystery", ["x"], ["a"], domain="acme"), helper.make_node("Relu", ["a"], ["y"])],
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        ),
+        opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)],
+        ir_version=10,
+    )
+    result = specialized(model, x=(2,))
+    assert left(result) == ["Mystery", "Relu"]
+    assert not result.graph.value("a").data_dependent
+
+
+def test_random_numbers_and_dequantized_weights_are_not_folded():
+    text = f"""{HEAD} g (float[2] x) => (float[2] y) <uint8[2] q = {{1, 2}}, float s = {{0.5}}, uint8 z = {{0}}> {{
+        r = RandomNormal<shape = [2]>()
+        w = DequantizeLinear(q, s, z)
+        a = Add(r, w)
+        y = Add(a, x)
+    }}"""
+    assert left(specialized(text, x=(2,))) == ["RandomNormal", "DequantizeLinear", "Add", "Add"]
+
+
+def test_folding_is_bounded():
+    text = f"""{HEAD} g (float[1] x) => (float[A, B, C] y) {{
+        s = Constant<value_ints = [4096, 4096, 64]>()
+        big = ConstantOfShape(s)
+        y = Add(x, big)
+    }}"""
+    assert left(specialized(text, x=(1,))) == ["ConstantOfShape", "Add"]
+
+
+def test_what_onnxruntime_cannot_evaluate_goes_node_by_node():
+    node = helper.make_node("Mod", ["a", "b"], ["c"], fmod=1)
+    graph = helper.make_graph(
+        [
+            node,
+            helper.make_node("Cast", ["c"], ["d"], to=TensorProto.FLOAT),
+            helper.make_node("Add", ["x", "d"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+        [
+            helper.make_tensor("a", TensorProto.BFLOAT16, [2], [5.0, 7.0]),
+            helper.make_tensor("b", TensorProto.BFLOAT16, [2], [3.0, 4.0]),
+        ],
+    )
+    result = specialized(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), x=(2,))
+    assert left(result) == ["Add"] and result.constants["d"].tolist() == [2, 3]
+
+
+def test_what_nobody_can_evaluate_stays():
+    text = f"""{HEAD} g (float[N] x) => (float[N] y) <float[2] w = {{1, 2}}, int64 i = {{9}}> {{
+        a = Gather(w, i)
+        s = Shape(x)
+        b = Expand(a, s)
+        c = NonZero(x)
+        y = Add(x, b)
+    }}"""
+    assert left(specialized(text, x=(3,))) == ["Gather", "Expand", "Add"]
+
+
+def out_of_order(*nodes):
+    graph = helper.make_graph(
+        [helper.make_node(*node, name=node[2][0]) for node in nodes],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_nodes_out_of_order_are_sorted_as_onnxruntime_does():
+    model = out_of_order(
+        ("Add", ["b", "c"], ["y"]), ("Relu", ["a"], ["c"]), ("Exp", ["x"], ["b"]), ("Neg", ["x"], ["a"])
+    )
+    assert [node.name for node in prepare(model).graph.nodes] == ["b", "a", "c", "y"]
+    assert [node.name for node in model.graph.node] == ["y", "c", "b", "a"]
+    x = np.array([-1.5, 2], np.float32)
+    with nna.InferenceSession(model, devices="fake_npu") as session:
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], run_whole(model, {"x": x})[0], rtol=1e-6)
+
+
+def test_nodes_that_read_each_other_are_refused():
+    with pytest.raises(InvalidModelError, match="not in order"):
+        prepare(out_of_order(("Add", ["x", "b"], ["a"]), ("Relu", ["a"], ["b"]), ("Neg", ["a"], ["y"])))
+
+
+def test_control_flow_keeps_what_it_captures():
+    text = f"""{HEAD} g (float[2] x, bool c) => (float[2] y) <float[2] w = {{1, 2}}> {{
+        a = Neg(x)
+        y = If (c) <
+            then_branch = t () => (float[2] p) {{ p = Add(a, w) }},
+            else_branch = e () => (float[2] q) {{ q = Identity(a) }}
+        >
+    }}"""
+    result = specialized(text, x=(2,), c=())
+    assert left(result) == ["Neg", "If"] and set(result.graph.nodes[1].captured) == {"a", "w"}
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.lists(st.sampled_from(["Shape", "Neg", "Abs"]), max_size=4))
+def test_the_prepared_graph_computes_what_the_whole_does(rows, columns, ops):
+    lines, last = [], "x"
+    for index, op in enumerate(ops):
+        if op == "Shape":
+            lines.append(f"s{index} = Shape({last}) v{index} = Reshape({last}, s{index})")
+        else:
+            lines.append(f"v{index} = {op}({last})")
+        last = f"v{index}"
+    text = f"{HEAD} g (float[N, M] x) => (float[P, Q] y) {{ {' '.join(lines)} y = Relu({last}) }}"
+    model = parse(text)
+    result = specialized(text, x=(rows, columns))
+    x = numbers(rows, columns)
+    assert np.array_equal(run_whole(remaining(model, result), {"x": x})[0], run_whole(model, {"x": x})[0])
+    assert "Shape" not in left(result)
+
+
+def test_shapes_pass_through_what_inference_does_not_know():
+    text = f"""{HEAD.replace("17", "21")} g (float[N, 4, 2] x) => (float[N, 4, M] y) <float[4] s = {{1, 2, 3, 4}}> {{
+        a = GroupNormalization<num_groups = 2>(x, s, s)
+        y = Relu(a)
+    }}"""
+    assert specialized(text, x=(3, 4, 2)).graph.value("y").static_shape == (3, 4, 2)
+
+
+def computed_shapes(levels):
+    """A chain of reshapes to shapes that are computed in a way that inference does not follow."""
+    lines = "".join(
+        f"s{k} = Shape(v{k}) d{k} = Div(s{k}, two) m{k} = Mul(d{k}, two) v{k + 1} = Reshape(v{k}, m{k})\n"
+        for k in range(levels)
+    )
+    return parse(
+        f"{HEAD} g (float[N, 4] v0) => (float[P, Q] y) <int64[1] two = {{2}}> {{ {lines} y = Relu(v{levels}) }}"
+    )
+
+
+def test_a_chain_of_computed_shapes_is_resolved():
+    result = specialized(computed_shapes(20), v0=(6, 4))
+    assert left(result) == ["Reshape"] * 20 + ["Relu"]
+    assert result.graph.value("y").static_shape == (6, 4) and result.unused == ()
+    assert all(result.constants[f"m{k}"].tolist() == [6, 4] for k in range(20))
+    model, feed = computed_shapes(20), {"v0": numbers(6, 4)}
+    assert np.array_equal(run_whole(remaining(model, result), feed)[0], run_whole(model, feed)[0])
+
+
+def test_computed_shapes_take_time_linear_in_nodes():
+    def seconds(levels):
+        prepared = prepare(computed_shapes(levels))
+        start = perf_counter()
+        specialize(prepared, {"v0": (6, 4)})
+        return perf_counter() - start
+
+    seconds(10)
+    assert min(seconds(200) for _ in range(2)) < 8 * min(seconds(50) for _ in range(3))
+
+
+def test_computed_shapes_change_from_level_to_level():
+    level = """s{k} = Shape(v{k}) a{k} = Gather(s{k}, zero) b{k} = Gather(s{k}, one) p{k} = Mul(a{k}, two)
+        q{k} = Div(b{k}, two) t{k} = Concat<axis = 0>(p{k}, q{k}) v{n} = Reshape(v{k}, t{k})\n"""
+    lines = "".join(level.format(k=k, n=k + 1) for k in range(6))
+    model = parse(
+        f"{HEAD} g (float[N, M] v0) => (float[P, Q] y) <int64[1] two = {{2}}, int64[1] zero = {{0}}, "
+        f"int64[1] one = {{1}}> {{ {lines} w = NonZero(t5) c = Cast<to = 1>(w) r = ReduceSum(c) y = Add(v6, r) }}"
+    )
+    result = specialized(model, v0=(1, 64))
+    assert left(result) == ["Reshape"] * 6 + ["Add"]
+    x = numbers(1, 64)
+    y = run_whole(model, {"v0": x})[0]
+    assert result.graph.value("y").static_shape == y.shape == (64, 1)
+    assert np.array_equal(run_whole(remaining(model, result), {"v0": x})[0], y)
+
+
+def test_computed_shapes_behind_functions_and_sequences():
+    model = parse(
+        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]> g (float[N, 4] v0) => (float[P, Q] y) <int64 i = {0}> {
+            """
+        + "".join(
+            f"""s{k} = Shape(v{k}) h{k} = own.half(s{k}) f{k} = Shape(h{k}) e{k} = Mod(f{k}, f{k})
+            g{k} = Add(s{k}, e{k}) r{k} = Reshape(v{k}, g{k}) o{k} = own.half(r{k})
+            l{k} = SequenceConstruct(o{k}) v{k + 1} = SequenceAt(l{k}, i)
+            """
+            for k in range(5)
+        )
+        + """y = Relu(v5) }
+        <domain: "own", opset_import: ["" : 17]> half (x) => (z) { z = Identity(x) }"""
+    )
+    result = specialized(model, v0=(2, 4))
+    assert result.graph.value("y").static_shape == run_whole(model, {"v0": numbers(2, 4)})[0].shape
+
+
+def test_an_initializer_that_does_not_fit_its_dims_is_named():
+    model = parse(f"{HEAD} g (float[2] x) => (float[2] y) <float[2] w = {{1, 2}}> {{ y = Add(x, w) }}")
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("float_data")
+    tensor.raw_data = b"1234"
+    with pytest.raises(InvalidModelError, match=r"'w'.*\[2\]"):
+        prepare(model)
+
+
+def test_nodes_that_fail_or_lead_nowhere_are_unused_and_not_folded():
+    text = f"""{HEAD} g (float[2] x) => (float[2] y) <float[2] w = {{1, 2}}, int64 i = {{9}}> {{
+        a = Gather(w, i)
+        b = Neg(w)
+        c = Neg(b)
+        y = Add(x, b)
+    }}"""
+    result = specialized(text, x=(2,))
+    assert result.folded == ("Neg_1",) and result.unused == ("Gather_0", "Neg_2")
+
+
+def test_sequences_are_no_constants_node_by_node():
+    model = helper.make_model(
+        helper.make_graph(
+            [
+                helper.make_node("Mod", ["a", "a"], ["b"], fmod=1),
+                helper.make_node("SequenceConstruct", ["b", "b"], ["s"]),
+                helper.make_node("SequenceAt", ["s", "at"], ["c"]),
+            ],
+            "g",
+            [helper.make_tensor_value_info("at", TensorProto.INT64, [])],
+            [helper.make_tensor_value_info("c", TensorProto.BFLOAT16, [2])],
+            [helper.make_tensor("a", TensorProto.BFLOAT16, [2], [5.0, 7.0])],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=10,
+    )
+    result = specialized(model, at=())
+    assert "s" not in result.constants and left(result)[-2:] == ["SequenceConstruct", "SequenceAt"]

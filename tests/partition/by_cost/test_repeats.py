@@ -1,0 +1,137 @@
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pytest
+
+from partition.by_cost import repeats
+from partition.by_cost.folding import fold
+from partition.by_cost.latency import BoundKind, place_by_latency
+from partition.by_cost.pricing import price
+from partition.by_cost.repeats import place_repeats
+from partition.by_cost.search import Costs
+from tests.partition.brute_force import cheapest_cost
+from tests.partition.by_cost.repeating import blocks_of, kind_prices, repeating
+from tests.partition.by_cost.test_blocks import SIZE, equal_prices, stack
+from tests.partition.by_cost.test_latency import assert_lawful
+from tests.partition.generated_graphs import woven
+from tests.partition.test_segments import count_lines
+
+TIGHT = 1 + 1e-9
+LAUNCHES = [0.0, 0.3, 2.0, 6.0]
+ALL_FIRST = "everything supported"
+
+
+def supported(prices):
+    return ((ALL_FIRST, np.isfinite(prices.run).argmax(axis=0).astype(np.int8)),)
+
+
+def optimum(graph, prices):
+    """The cheapest of all placements."""
+    if len(prices.devices) > 2:
+        return cheapest_cost(graph, prices)
+    options = [np.flatnonzero(column) for column in np.isfinite(prices.run).T]
+    every = np.array(list(product(*options)), np.int8).T
+    return float(Costs(graph, prices).of(every).min())
+
+
+@pytest.mark.parametrize(
+    ("devices", "layers", "size", "kept", "seeds"),
+    [(2, 7, 2, 2, 12), (2, 5, 3, 1, 12), (3, 7, 1, 2, 3)],
+)
+def test_beside_brute_force(monkeypatch, devices, layers, size, kept, seeds):
+    """Graphs are folded however little shorter that makes them."""
+    monkeypatch.setattr(repeats, "_SMALLER", 1)
+    monkeypatch.setattr(repeats, "fold", partial(fold, kept=kept))
+    excess = []
+    for seed in range(seeds):
+        graph = repeating(layers, size, seed)
+        launch = LAUNCHES[seed % 4]
+        prices = kind_prices(graph, seed, devices=("npu", "gpu", "cpu")[3 - devices :], launch=launch)
+        found = place_repeats(graph, prices, supported(prices), blocks_of(graph))
+        if found is None:
+            continue
+        best = optimum(graph, prices)
+        costs = [price(graph, prices, [prices.devices[row] for row in rows]) for _, rows in found.placements]
+        assert found.bound <= best * TIGHT
+        assert min(costs) >= best / TIGHT
+        excess.append(min(costs) / best - 1)
+    assert len(excess) > seeds // 2
+    assert np.mean(excess) <= 0.005
+
+
+@pytest.mark.parametrize(("devices", "shapes"), [(2, [(12, 10), (30, 7), (100, 4)]), (3, [(10, 4), (16, 6)])])
+def test_beside_the_whole_graph(devices, shapes):
+    """Bounds of either hold for what the other finds; on average folding loses nothing."""
+    excess, used = [], 0
+    for seed, (layers, size) in product(range(4), shapes):
+        graph = repeating(layers, size, seed + 40, outside=3)
+        prices = kind_prices(graph, seed, devices=("npu", "gpu", "cpu")[3 - devices :], launch=LAUNCHES[seed])
+        placed = place_by_latency(graph, prices, blocks=blocks_of(graph))
+        whole = place_by_latency(graph, prices)
+        assert_lawful(graph, prices, placed)
+        assert max(placed.bound, whole.bound) <= min(placed.cost, whole.cost) * TIGHT
+        excess.append(placed.cost / whole.cost - 1)
+        used += bool(placed.repeats)
+    assert used == len(excess)
+    assert np.mean(excess) <= 0.002
+    assert max(excess) <= 0.02
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_layers_of_a_transformer(seed):
+    graph = stack(40)
+    prices = equal_prices(graph, seed)
+    blocks = blocks_of(graph)
+    placed = place_by_latency(graph, prices, blocks=blocks)
+    whole = place_by_latency(graph, prices)
+    assert placed.cost <= whole.cost * TIGHT
+    assert placed.bound == pytest.approx(whole.bound)
+    assert placed.bound_kind is BoundKind.CUT
+    assert placed.repeats == (39,)
+    assert whole.repeats == ()
+    assert placed == place_by_latency(graph, prices, blocks=blocks)
+
+
+@pytest.mark.parametrize("devices", [("npu", "cpu"), ("npu", "gpu", "cpu")])
+def test_odd_layers_come_out_feasible(devices):
+    """Layers in which a device refuses something, or a value may not cross."""
+    graph = stack(80)
+    prices = kind_prices(graph, 1, devices=devices)
+    prices.run[0, 1 + SIZE * np.array([3, 17])] = np.inf
+    prices.into[:-1, prices.values.index(f"v{1 + 25 * SIZE}")] = np.inf
+    placed = place_by_latency(graph, prices, blocks=blocks_of(graph))
+    assert_lawful(graph, prices, placed)
+    assert len(placed.repeats) > 1
+    assert {ALL_FIRST, "all on cpu"} <= {each.name for each in placed.candidates}
+    assert placed.cost <= place_by_latency(graph, prices).cost * 1.005
+
+
+def test_layers_whose_values_never_cross():
+    graph = stack(20)
+    prices = equal_prices(graph)
+    prices.into[0] = prices.out[0] = np.inf
+    placed = place_by_latency(graph, prices, blocks=blocks_of(graph))
+    assert set(placed.placement) == {"cpu"}
+    assert placed.gap == 0
+
+
+def test_candidates_say_how_they_were_found():
+    graph = stack(40)
+    prices = equal_prices(graph, 3, launch=0.0)
+    names = [each.name for each in place_by_latency(graph, prices, blocks=blocks_of(graph)).candidates]
+    assert any(name.startswith("one of 39 repeats: ") for name in names), names
+
+
+def test_too_little_repeats():
+    for graph in (woven(60), stack(6)):
+        prices = equal_prices(graph)
+        assert place_repeats(graph, prices, supported(prices), blocks_of(graph)) is None
+        assert place_by_latency(graph, prices, blocks=blocks_of(graph)).repeats == ()
+
+
+def test_repeats_are_less_work():
+    graph = stack(60)
+    prices, blocks = equal_prices(graph), blocks_of(graph)
+    plain = count_lines(lambda: place_by_latency(graph, prices))
+    assert count_lines(lambda: place_by_latency(graph, prices, blocks=blocks)) < plain / 2

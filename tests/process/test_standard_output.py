@@ -1,0 +1,35 @@
+"""Standard output is for results."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import onnx
+
+from tests.drivers.qnn.emulator import needs_qnn
+from tests.models import CHAIN, parse
+
+PRINTING = """
+import ctypes
+from nnadapter.process.standard_output import native_prints_to_stderr
+print("before")
+with native_prints_to_stderr():
+    ctypes.CDLL(None).puts(b"native")
+print("after")
+"""
+
+
+def test_what_c_prints_goes_to_stderr():
+    done = subprocess.run([sys.executable, "-c", PRINTING], capture_output=True, text=True, check=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("before\nafter\n", "native\n")
+
+
+@needs_qnn
+def test_a_report_as_json_is_json_alone(tmp_path):
+    path = tmp_path / "chain.onnx"
+    onnx.save(parse(CHAIN), path)
+    command = [sys.executable, "-m", "nnadapter", "report", path, "-d", "qnn", "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert json.loads(done.stdout)["coverage"]["nodes"] > 0

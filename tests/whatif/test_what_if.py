@@ -1,0 +1,313 @@
+"""What-if, against reports of the real pipeline and against brute force."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nnadapter as nna
+from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.preparation.sizes import default_shapes
+from nnadapter.planning.analysis import Analyzer
+from nnadapter.planning.placing import Placer
+from nnadapter.planning.targets import open_targets
+from nnadapter.whatif import ranking
+from nnadapter.whatif.situation import situation_of
+from tests.models import HEAD, SANDWICH, ocr_model, parse
+
+SIMULATED = {"clock": "simulated"}
+PAIR = f"""{HEAD} pair (float[64, 64] x) => (float[64, 64] y) {{
+    a = Relu(x)
+    b = Sin(a)
+    c = Cos(b)
+    y = Neg(c)
+}}"""
+"""Sin and Cos lie side by side: one alone saves no segment."""
+KINDS = ("Erf", "Sigmoid", "Softmax", "Sin", "Neg")
+
+
+def without(*names):
+    return ("fake_npu", {**SIMULATED, "switched_off": ",".join(names)})
+
+
+def real(model, *switched_off, policy="priority", **more):
+    return nna.partition_report(model, without(*switched_off), options={"policy": policy, "fallback": "allow"}, **more)
+
+
+def chain(kinds, side=32):
+    lines, last = [], "x"
+    for at, kind in enumerate(kinds):
+        lines.append(f"v{at} = {kind}({last})" if at % 3 else f"r{at} = Relu({last}) v{at} = {kind}(r{at})")
+        last = f"v{at}"
+    body = " ".join(lines)
+    return parse(f"{HEAD} chain (float[{side}, {side}] x) => (float[{side}, {side}] {last}) {{ {body} }}")
+
+
+def test_the_cpu_alone_is_said_to_be_better_where_it_is():
+    found = nna.what_if(parse(PAIR), without("Sin", "Cos"))
+    alone = nna.partition_report(parse(PAIR), "cpu").cost.seconds
+    assert found.all_cpu_seconds == pytest.approx(alone) and alone < found.now.seconds
+    for text in (str(found), found.to_markdown()):
+        words = " ".join(text.split())
+        assert "the CPU alone is better: predicted" in words and "it is after every step of the road map" in words
+
+
+def test_the_first_step_that_is_better_than_the_cpu_alone_is_named():
+    found = nna.what_if(parse(PAIR), without("Sin", "Cos"))
+    last = len(found.road_map)
+    between = (found.now.seconds + found.road_map[-1].then.seconds) / 2
+    assert f"step {last} of the road map is the first below" in " ".join(
+        str(replace(found, all_cpu_seconds=between)).split()
+    )
+    for other in (
+        replace(found, all_cpu_seconds=2 * found.now.seconds),
+        replace(found, sources={"fake_npu": "assumed"}),
+    ):
+        assert "CPU alone" not in str(other)
+
+
+@pytest.mark.parametrize("policy", ["priority", "latency"])
+@settings(max_examples=15, deadline=None)
+@given(kinds=st.lists(st.sampled_from(KINDS), min_size=2, max_size=12))
+def test_every_feature_predicts_the_report_with_it(policy, kinds):
+    """Nothing is fused in these chains, so predictions are exact."""
+    model, off = chain(kinds), sorted(set(kinds))
+    found = nna.what_if(model, without(*off), options={"policy": policy})
+    now = real(model, *off, policy=policy)
+    assert found.now.segments == len(now.segments)
+    assert found.now.seconds == pytest.approx(now.cost.seconds)
+    assert sorted(feature.label for feature in found.features) == off
+    for feature in found.features:
+        then = real(model, *(name for name in off if name != feature.op_type), policy=policy)
+        assert feature.then.seconds == pytest.approx(then.cost.seconds)
+        assert feature.segments_saved == len(now.segments) - len(then.segments)
+        assert feature.then.flops == pytest.approx(then.coverage.flops)
+        assert feature.then.nodes == pytest.approx(then.coverage.nodes)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("policy", ["priority", "latency"])
+@pytest.mark.parametrize(
+    ("kind", "off"), [("det", ("Erf", "Resize", "HardSigmoid")), ("rec", ("Erf", "Softmax", "HardSigmoid"))]
+)
+def test_the_ranking_predicts_the_order_that_switching_on_gives(policy, kind, off):
+    model = ocr_model(kind)
+    found = nna.what_if(model, without(*off), options={"policy": policy})
+    costs = {name: real(model, *(set(off) - {name}), policy=policy).cost.seconds for name in off}
+    assert [feature.op_type for feature in found.features] == sorted(off, key=costs.__getitem__)
+
+
+def test_features_are_ranked_and_told():
+    found = nna.what_if(parse(SANDWICH), without("Sin", "Cos"), {"x": (2, 4)})
+    gains = [feature.seconds_saved for feature in found.features]
+    assert gains == sorted(gains, reverse=True) and found.ranked_by[0] == "seconds_saved"
+    text = str(found)
+    assert "supporting Sin: 2 segments fewer" in text and "of FLOPs, predicted" in text and "faster" in text
+    assert "is switched off on this device" in text
+    assert text.isprintable() is False and found.device == "fake_npu"
+
+
+@settings(max_examples=15, deadline=None)
+@given(kinds=st.lists(st.sampled_from(KINDS), min_size=3, max_size=10))
+def test_the_road_map_ends_where_no_set_it_tried_is_better(kinds):
+    model, off = chain(kinds), sorted(set(kinds))
+    found = nna.what_if(model, without(*off))
+    taken = {label for step in found.road_map for label in step.labels}
+    seconds = [found.now.seconds, *(step.then.seconds for step in found.road_map)]
+    assert seconds == sorted(seconds, reverse=True)
+    left = [name for name in off if name not in taken]
+    for more in [*combinations(left, 1), *combinations(left, 2)]:
+        then = real(model, *(name for name in left if name not in more))
+        assert then.cost.seconds >= seconds[-1] - 1e-12
+
+
+def situation(model, *off):
+    """What ranking gets, seen on its way."""
+    targets = open_targets(without(*off))
+    prepared = prepare(parse(model))
+    judged = Analyzer(prepared, Placer(nna.Options(), targets)).judge(default_shapes(prepared))
+    return situation_of("model", judged.settle(), targets[0])
+
+
+def test_the_road_map_takes_two_where_one_alone_is_worth_nothing():
+    """By segments alone: Sin, or Cos, moves one node and no border."""
+    found = ranking.rank([situation(PAIR, "Sin", "Cos")], lambda gain: (gain.segments, 0, 0))
+    assert [worth.gain.segments for worth in found.features] == [0, 0]
+    (step,) = found.road_map
+    assert {feature.op_type for feature in step.features} == {"Sin", "Cos"} and step.outcome.segments == 1
+
+
+def test_an_atom_that_lacks_two_features_needs_both():
+    known = situation(SANDWICH, "Sin", "Cos")
+    both = frozenset(known.features)
+    assert len(both) == 2
+    needs = tuple(both if each else each for each in known.missing.needs)
+    known = replace(known, missing=replace(known.missing, needs=needs), _known={})
+    assert all(known.with_features([feature]) == known.with_features() for feature in both)
+    found = ranking.rank([known], ranking.Gain.by_time)
+    assert [step.features for step in found.road_map] == [both] and known.frequency == dict.fromkeys(both, 2)
+
+
+def test_data_types_are_told_from_input_to_output():
+    model = parse(f"""{HEAD} two (float[4, 8] x, int64 n) => (float[4, 8] y, double[4, 8] z) {{
+        a = Relu(x)
+        y = Sin(a)
+        z = Cast<to = 11>(y)
+    }}""")
+    found = {feature.label: feature for feature in nna.what_if(model, without("Sin"), {"n": ()}).features}
+    assert set(found) == {"Sin", "Cast of float32 -> float64"}
+    assert found["Cast of float32 -> float64"].reason == "unsupported_dtype"
+
+
+def test_what_refuses_is_named():
+    model = parse(f"""{HEAD} kinds (float[1,1,1,1,1,2] x, float[2] v) => (float[1,1,1,1,1,2] y, int64[2,N] i) {{
+        y = Neg(x)
+        i = NonZero(v)
+    }}""")
+    features = nna.what_if(model, ("fake_npu", SIMULATED)).features
+    labels = {feature.label: feature for feature in features}
+    assert all(feature.models == 1 and feature.nodes == 1 for feature in features)
+    assert labels["NonZero with a shape that is only known while it runs"].where == "converter"
+
+
+def test_rules_are_not_features():
+    rules = nna.Rules(bans=(nna.Ban(device="fake_npu", op_type="Neg"),))
+    found = nna.what_if(parse(SANDWICH), without("Sin"), {"x": (2, 4)}, {"rules": rules})
+    assert [feature.label for feature in found.features] == ["Sin"]
+    assert any("no feature brings 1 nodes" in note for note in found.notes)
+    (then,) = [feature.then for feature in found.features]
+    expected = real(parse(SANDWICH), input_shapes={"x": (2, 4)})
+    assert then.nodes < expected.coverage.nodes == 1
+
+
+def test_assumed_costs_rank_by_segments():
+    found = nna.what_if(chain(("Erf", "Sin", "Erf", "Sin", "Erf")), ("fake_npu", {"switched_off": "Erf,Sin"}))
+    assert found.ranked_by == ("segments_saved", "flops", "seconds_saved")
+    saved = [(feature.segments_saved, feature.then.flops) for feature in found.features]
+    assert saved == sorted(saved, reverse=True)
+    assert "costs of fake_npu are assumed" in str(found) and "`nnadapter calibrate fake_npu`" in found.to_markdown()
+
+
+def test_several_models_are_added_up(tmp_path):
+    kinds = {"one": ("Sin", "Erf"), "two": ("Sin", "Softmax", "Sin")}
+    (tmp_path / "deep").mkdir()
+    for name, each in kinds.items():
+        onnx.save(chain(each), tmp_path / ("deep" if name == "two" else ".") / f"{name}.onnx")
+    device = without("Sin", "Erf", "Softmax")
+    found = nna.what_if([tmp_path, tmp_path / "one.onnx"], device)
+    assert [Path(model.name) for model in found.models] == [Path("deep/two.onnx"), Path("one.onnx")]
+    apart = [nna.what_if(chain(each), device) for each in kinds.values()]
+    assert found.now.segments == sum(each.now.segments for each in apart)
+    assert found.now.seconds == pytest.approx(sum(each.now.seconds for each in apart))
+    (sin,) = [feature for feature in found.features if feature.label == "Sin"]
+    saved = [feature.seconds_saved for each in apart for feature in each.features if feature.label == "Sin"]
+    assert sin.models == 2 and sin.nodes == 3 and sin.seconds_saved == pytest.approx(sum(saved))
+
+
+def test_a_model_that_fails_stops_nobody(tmp_path):
+    onnx.save(chain(("Sin",)), tmp_path / "good.onnx")
+    (tmp_path / "bad.onnx").write_bytes(b"bad")
+    seen = []
+    found = nna.what_if(tmp_path, without("Sin"), seen=lambda name, error: seen.append((name, error is None)))
+    assert seen == [("bad.onnx", False), ("good.onnx", True)]
+    assert [failed.name for failed in found.failed] == ["bad.onnx"] and "bad.onnx: failed: " in str(found)
+    with pytest.raises(nna.errors.InvalidModelError, match="none of the 2 models"):
+        nna.what_if([tmp_path / "bad.onnx", tmp_path / "none.onnx"], without("Sin"))
+
+
+@pytest.mark.parametrize(
+    ("models", "devices", "options", "error", "text"),
+    [
+        ([], "fake_npu", {}, nna.errors.ModelFileError, "no model"),
+        (".", "fake_npu", {}, nna.errors.ModelFileError, "holds no"),
+        ("none.onnx", "fake_npu", {}, nna.errors.ModelFileError, "does not exist"),
+        ("none.onnx", "cpu", {}, nna.errors.InvalidOptionError, "none but the CPU"),
+        ("none.onnx", "fake_npu", {"plan": "plan.json"}, nna.errors.InvalidOptionError, "without a plan"),
+    ],
+)
+def test_wrong_questions(tmp_path, monkeypatch, models, devices, options, error, text):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=text):
+        nna.what_if(models, devices, options=options)
+
+
+def test_one_device_of_several_may_be_asked_about():
+    devices = [without("Sin", "Cos"), "null"]
+    assert nna.what_if(parse(SANDWICH), devices, {"x": (2, 4)}, of="null").features == ()
+    with pytest.raises(nna.errors.DeviceNotFoundError, match="'npu' is not among"):
+        nna.what_if(parse(SANDWICH), devices, {"x": (2, 4)}, of="npu")
+
+
+def test_what_is_fused_is_priced_as_one():
+    """A convolution and its activation run as one; the prediction of now is the report's."""
+    weights = onnx.numpy_helper.from_array(np.ones((8, 8, 3, 3), np.float32), "w")
+    model = parse(f"""{HEAD} conv (float[1, 8, 16, 16] x, float[8, 8, 3, 3] w) => (float[1, 8, 16, 16] y) {{
+        a = Conv<pads = [1, 1, 1, 1]>(x, w)
+        b = Relu(a)
+        c = Sin(b)
+        d = Conv<pads = [1, 1, 1, 1]>(c, w)
+        y = Relu(d)
+    }}""")
+    model.graph.initializer.append(weights)
+    del model.graph.input[1]
+    found = nna.what_if(model, without("Sin"))
+    assert found.now.seconds == pytest.approx(real(model, "Sin").cost.seconds)
+    assert found.features[0].then.seconds == pytest.approx(real(model, "Erf").cost.seconds)
+
+
+ACTIVATED = f"""{HEAD} gates (float[1, 8, 16, 16] x) => (float[1, 8, 16, 16] y)
+<float root = {{1.4142135}}, float one = {{1}}, float half = {{0.5}},
+ float[8, 8, 3, 3] w = {{{", ".join(["1"] * 576)}}}> {{
+    a = Conv<pads = [1, 1, 1, 1]>(x, w)
+    b = Sigmoid(a)
+    c = Conv<pads = [1, 1, 1, 1]>(b, w)
+    d = Relu(c)
+    e = HardSigmoid<alpha = 0.16666667, beta = 0.5>(d)
+    f = Mul(d, e)
+    g = Div(f, root)
+    h = Erf(g)
+    i = Add(h, one)
+    j = Mul(f, i)
+    k = Mul(j, half)
+    y = Sin(k)
+}}"""
+
+
+@pytest.mark.parametrize("policy", ["priority", "latency"])
+@pytest.mark.parametrize("off", [("Relu", "HardSigmoid", "Erf"), ("HardSigmoid",), ("Erf", "Sin"), ("Relu", "Sin")])
+def test_a_feature_that_completes_what_runs_as_one_is_worth_the_whole(policy, off):
+    model = parse(ACTIVATED)
+    found = nna.what_if(model, without(*off), options={"policy": policy})
+    whole = real(model, *off, policy=policy).cost.seconds
+    assert found.now.seconds == pytest.approx(whole)
+    for feature in found.features:
+        then = real(model, *(name for name in off if name != feature.op_type), policy=policy).cost.seconds
+        assert feature.then.seconds == pytest.approx(then, abs=0.01 * whole)
+
+
+def test_json_holds_everything():
+    found = nna.what_if(parse(SANDWICH), without("Sin", "Cos"), {"x": (2, 4)})
+    data = json.loads(found.to_json())
+    assert data == found.to_dict() and data["schema_version"] == 1
+    assert data["features"][0]["then"]["segments"] == found.features[0].then.segments
+    assert data["models"] == [{"name": "sandwich", "input_shapes": {"x": [2, 4]}, "now": data["now"]}]
+
+
+def test_nothing_missing():
+    found = nna.what_if(parse(SANDWICH), ("fake_npu", SIMULATED), {"x": (2, 4)})
+    assert not found.features and "lacks nothing" in str(found) and "lacks nothing" in found.to_markdown()
+
+
+def test_the_number_of_features_is_bounded(monkeypatch):
+    monkeypatch.setattr(ranking, "MOST_FEATURES", 2)
+    found = nna.what_if(chain(("Sin", "Erf", "Sin", "Erf", "Neg")), without("Sin", "Erf", "Neg"))
+    assert {feature.label for feature in found.features} == {"Sin", "Erf"}
+    assert found.left_out == 1 and any("1 less frequent" in note for note in found.notes)
