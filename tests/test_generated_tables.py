@@ -5,7 +5,8 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.converters import OnnxNode, convert_graph
-from nnadapter.onnx.preparation import prepare
+from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.preparation import prepare as preparation
 from partition.graph import Value
 from partition.verdict import Reason
 from tests.models import HEAD, numbers, parse, run_whole
@@ -36,8 +37,8 @@ _MADE = {"Range", "ConstantOfShape", "HannWindow"}
 def folded(request, monkeypatch):
     """Whether tables fit into what preparation may make."""
     if not request.param:
-        monkeypatch.setattr(prepare, "PER_SHAPE_BYTES", 100)
-        monkeypatch.setattr(prepare, "ONCE_BYTES", 100)
+        monkeypatch.setattr(preparation, "PER_SHAPE_BYTES", 100)
+        monkeypatch.setattr(preparation, "ONCE_BYTES", 100)
     return request.param
 
 
@@ -48,7 +49,7 @@ def test_tables(folded):
         x = numbers(rows, 40)
         for got, want in zip(session.run(None, {"x": x}), run_whole(model, {"x": x}), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
-    specialized = prepare.specialize(prepare.prepare(model), {"x": (20, 40)})
+    specialized = preparation.specialize(prepare(model), {"x": (20, 40)})
     assert _MADE & {node.op_type for node in specialized.graph.nodes} == (set() if folded else _MADE)
 
 

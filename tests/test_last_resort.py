@@ -14,6 +14,7 @@ from nnadapter.errors import (
     InvalidModelError,
     NotDelegatedError,
 )
+from nnadapter.onnx.onnxruntime_limits import onnxruntime_limits
 from tests.models import CHAIN, numbers, parse, run_whole
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
@@ -150,7 +151,9 @@ NO_NODES_OF_ONNX = {
 def test_a_node_that_is_no_onnx_runs_nowhere(body, devices):
     model = onnx.parser.parse_model(f"{HEAD} g ({NO_NODES_OF_ONNX[body]}) => (float[n] y) {{ {body} }}")
     model.graph.output[0].type.tensor_type.ClearField("shape")
-    with pytest.raises((InvalidModelError, CompilationError), match=r"ONNX Runtime|contradicts itself"):
+    with pytest.raises(
+        (InvalidModelError, CompilationError), match=r"ONNX Runtime|contradicts itself|is no valid ONNX"
+    ):
         nna.InferenceSession(model, devices=devices, options=QUIET)
 
 
@@ -173,6 +176,9 @@ def test_what_onnx_runtime_takes_of_invalid_nodes_runs_there_as_it_does_by_itsel
         assert [node.device for node in session.report().nodes] == ["cpu"]
 
 
+@pytest.mark.skipif(
+    onnxruntime_limits()[0][""] >= onnx.defs.onnx_opset_version(), reason="ONNX Runtime knows every opset of onnx"
+)
 @pytest.mark.parametrize("devices", ["fake_npu", ["fake_npu", "reference"], "reference"])
 def test_a_node_that_is_no_onnx_and_too_new_for_onnx_runtime_is_told(devices):
     newest = f'<ir_version: {onnx.IR_VERSION}, opset_import: ["" : {onnx.defs.onnx_opset_version()}]>'

@@ -10,6 +10,7 @@ from onnx import helper
 from nnadapter.converters.sizes import MOST_ELEMENTS, SizeArray, evaluate, shape_of
 from nnadapter.ir.operand import Array
 from nnadapter.ir.tracing import Trace, Traced
+from nnadapter.offering.preparing import OPERATORS
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.folding import evaluate as by_onnxruntime
 
@@ -50,7 +51,7 @@ CASES = {
 def results(op_type: str, attributes: dict[str, object], inputs: list[Array]) -> Array:
     names = [f"input{position}" for position in range(len(inputs))]
     proto = helper.make_node(op_type, names, ["made"], **attributes)
-    return by_onnxruntime([proto], dict(zip(names, inputs, strict=True)), ["made"], OPSET)["made"]
+    return by_onnxruntime([proto], dict(zip(names, inputs, strict=True)), ["made"], OPSET, OPERATORS)["made"]
 
 
 @pytest.mark.parametrize("case", CASES)
