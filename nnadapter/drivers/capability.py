@@ -39,6 +39,22 @@ class Threading(StrEnum):
     """One computation at a time on the whole device."""
 
 
+class Role(StrEnum):
+    """What a device is to a session. Drivers from outside are accelerators."""
+
+    ACCELERATOR = "accelerator"
+    """It takes what it can, in the order in which a person names devices."""
+    HOST = "host"
+    """It takes what nobody else takes, named or not, and what another device failed to do."""
+    LAST_RESORT = "last resort"
+    """It takes what even the host refuses; asked only then, unless it is named."""
+
+    @property
+    def accelerates(self) -> bool:
+        """Whether nodes on such a device count as delegated."""
+        return self is Role.ACCELERATOR
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One typed option of a device, as help shows it."""
@@ -83,6 +99,7 @@ class Capability:
     form: ModelForm
     """In which form it takes segments."""
     threading: Threading = Threading.SERIAL
+    role: Role = Role.ACCELERATOR
     memory_bytes: int | None = None
     """Size of the device's memory, if it is limited. `Context.admit` judges every segment by itself against it; a
     device that keeps all programs of a plan in memory at once must leave room for the others."""

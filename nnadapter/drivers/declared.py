@@ -13,6 +13,7 @@ from nnadapter.drivers.capability import (
     ModelForm,
     OperationSupport,
     Option,
+    Role,
     Threading,
 )
 from nnadapter.drivers.profile import Profile
@@ -20,6 +21,7 @@ from nnadapter.drivers.profile import Profile
 _CAPABILITY: Mapping[str, type | UnionType] = {
     "form": ModelForm,
     "threading": Threading,
+    "role": Role,
     "memory_bytes": int | None,
     "options": tuple,
     "operations": tuple,

@@ -155,6 +155,10 @@ class Context(ABC):
     def compile(self, model: SegmentModel) -> Program:
         """Compile a segment that `admit` took."""
 
+    def with_session_options(self, options: Any) -> Context:
+        """The same for a session with ONNX Runtime's own `SessionOptions`; only the host looks at them."""
+        return self
+
     def compile_whole(self, model: SegmentModel) -> Program:
         """Compile a segment that is the whole plan: nothing else of it runs beside, on whatever processor."""
         return self.compile(model)

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
 
-from nnadapter.drivers.capability import DeviceInfo
+from nnadapter.drivers.capability import DeviceInfo, Role
 from nnadapter.drivers.declared import check_capability, check_info
 from nnadapter.drivers.interface import INTERFACE_VERSION, Device, Driver
 from nnadapter.drivers.native.discovery import PATH_VARIABLE, libraries, library_of
@@ -152,7 +152,9 @@ def _open(driver_name: str, device_id: str, name: str) -> Device:
         raise DeviceUnavailableError(f"device {name!r} cannot be used: {driver.reason}")
     try:
         device = driver.open(device_id)
-        check_capability(device.capability)
+        role = check_capability(device.capability).role
+        if driver_name not in _BUILT_IN and not role.accelerates:
+            raise TypeError(f"its role is {role.value!r}, expected {Role.ACCELERATOR.value!r}")
         return device
     except (NNAdapterError, KeyboardInterrupt):
         raise

@@ -9,25 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.costs.calibration_files import driver_version
 from nnadapter.drivers.selection import DeviceRequest
-from nnadapter.kernels.deciding import type_rules
-from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.sizes import default_shapes
 from nnadapter.options import Options, default_devices, options_from
 from nnadapter.plan_files.binding import plan_entries
 from nnadapter.plan_files.values import PlanFile
 from nnadapter.plan_files.writing import write_plan
-from nnadapter.planning.analysis import Analyzer
-from nnadapter.planning.judged import Analysis
-from nnadapter.planning.placing import Placer
-from nnadapter.planning.targets import Target, open_targets
-from nnadapter.process.closing import close_all
+from nnadapter.planning.planner import Planner, prepare_for
+from nnadapter.planning.setting import Setting, open_setting
+from nnadapter.planning.settling import Partitioning
 from nnadapter.process.collecting import paused_collection
-from nnadapter.reports.building import Observed, report_of
+from nnadapter.reports.building import report_of
 from nnadapter.reports.facts import PartitionReport
-from nnadapter.running.compilation import Timed
 from nnadapter.running.fallback import refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.running.measuring import EARLIER, Memory
+from nnadapter.running.observed import Observed
 
 if TYPE_CHECKING:
     import onnx
@@ -59,52 +55,46 @@ def partition_report(
         InvalidInputError: `input_shapes` does not fit, or no usual size does.
         DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: as for `InferenceSession`.
     """
-    chosen = options_from(options)
-    targets = open_targets(default_devices() if devices is None else devices)
+    setting = open_setting(default_devices() if devices is None else devices, options_from(options))
     try:
         proto = load_model(model)
-        analysis, timed, note = _analyzed(targets, proto, input_shapes, chosen)
-        warn_of_idle(analysis, targets, chosen)
-        refuse_fallback(analysis, targets, chosen)
-        warn_of_last_resort(analysis, targets, chosen)
+        observed = _observed(setting, proto, _name(model, proto), input_shapes or {})
+        partitioning = observed.partitioning
+        warn_of_idle(partitioning)
+        refuse_fallback(partitioning)
+        warn_of_last_resort(partitioning)
         if save_plan is not None:
-            write_plan(save_plan, _plan_file(analysis, _name(model, proto), chosen.policy))
-        observed = Observed(timed=timed, chosen=note, notes=_unmeasured(chosen, timed, note), model=_name(model, proto))
-        return report_of(analysis, chosen.policy, observed)
+            write_plan(save_plan, _plan_file(partitioning, observed.model))
+        return report_of(observed)
     finally:
-        close_all(target.context for target in targets)
+        setting.close()
 
 
-def _analyzed(
-    targets: tuple[Target, ...],
-    model: onnx.ModelProto,
-    input_shapes: Mapping[str, Sequence[int]] | None,
-    chosen: Options,
-) -> tuple[Analysis, tuple[Timed, ...], str]:
-    """The model placed and cut; by policy `measured`, also what was timed, and how."""
-    prepared = prepare(model, type_rules([target.kernels for target in targets]))
-    given = {name: tuple(int(size) for size in shape) for name, shape in (input_shapes or {}).items()}
-    judged = Analyzer(prepared, Placer(chosen, targets)).judge(default_shapes(prepared, given))
-    if chosen.policy != "measured":
-        return judged.settle(), (), ""
-    known, note = Memory(model).recall(judged)
+def _observed(
+    setting: Setting, model: onnx.ModelProto, name: str, input_shapes: Mapping[str, Sequence[int]]
+) -> Observed:
+    """The model placed and cut; by policy `measured`, as it was timed earlier, or with a note that it was not."""
+    prepared = prepare_for(model, setting)
+    given = {name: tuple(int(size) for size in shape) for name, shape in input_shapes.items()}
+    planner = Planner(prepared, setting)
+    judgment = planner.judge(default_shapes(prepared, given))
+    if setting.constraints.policy != "measured":
+        return Observed(partitioning=planner.settle(judgment), model=name)
+    known, why = Memory(model, setting).recall(judgment)
     if known is None:
-        return judged.settle(), (), f"not measured yet: a run of the model measures it{f'; {note}' if note else ''}"
-    return known.judged.settle(), known.timed, EARLIER
+        note = f"not measured yet: a run of the model measures it{f'; {why}' if why else ''}"
+        return Observed(partitioning=planner.settle(judgment), chosen=note, notes=(note,), model=name)
+    return Observed(partitioning=planner.settle(known.judgment), timed=known.timed, chosen=EARLIER, model=name)
 
 
-def _unmeasured(chosen: Options, timed: Sequence[Timed], note: str) -> tuple[str, ...]:
-    return (note,) if chosen.policy == "measured" and not timed else ()
-
-
-def _plan_file(analysis: Analysis, name: str, policy: str) -> PlanFile:
-    structure = analysis.judged.structure()
+def _plan_file(partitioning: Partitioning, name: str) -> PlanFile:
+    model, plan = partitioning.model, partitioning.plan
     return PlanFile(
         model=name,
-        devices={device: driver_version(device) for device in analysis.plan.devices},
-        policy=policy,
-        input_shapes=dict(analysis.shapes),
-        entries=plan_entries(analysis.specialized, structure, analysis.plan.placement),
+        devices={device: driver_version(device) for device in plan.devices},
+        policy=partitioning.setting.constraints.policy,
+        input_shapes=dict(model.shapes),
+        entries=plan_entries(model.specialized, model.structure, plan.placement),
     )
 
 

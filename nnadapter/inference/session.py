@@ -11,18 +11,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from nnadapter.drivers.providers import devices_of_providers
-from nnadapter.drivers.selection import CPU, DeviceRequest
+from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import ClosedError, InvalidOptionError
 from nnadapter.inference.binding import IOBinding, bind_results
-from nnadapter.inference.reporting import partition_report
-from nnadapter.onnx.signature import ModelMetadata, NodeArg, node_arg, read_shapes
+from nnadapter.onnx.signature import ModelMetadata, NodeArg, read_shapes
 from nnadapter.options import Options, default_devices, options_from, refuse_misplaced
-from nnadapter.planning.targets import open_targets
-from nnadapter.reports.building import report_of_compiled
+from nnadapter.planning.setting import open_setting
+from nnadapter.reports.building import report_of
 from nnadapter.reports.facts import PartitionReport
-from nnadapter.running.engine import make_engine
+from nnadapter.running.choosing import make_engine
 from nnadapter.running.executor import Provenance
-from nnadapter.running.host import HostEngine
 
 if TYPE_CHECKING:
     import onnx
@@ -70,18 +68,15 @@ class InferenceSession:
         **kwargs: Any,
     ) -> None:
         refuse_misplaced(kwargs.keys() - _OF_ONNX_RUNTIME, _PARAMETERS)
-        self._options = options_from(options)
-        self._sess_options = sess_options
+        chosen = options_from(options)
         self._local = threading.local()
         self._workers: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         requests = _requests(devices, providers, provider_options)
-        targets = open_targets(requests, sess_options)
+        setting = open_setting(requests, chosen, sess_options)
         self._closed = False
-        self._devices = tuple(target.name for target in targets if not target.is_spare)
-        self._engine = make_engine(
-            path_or_bytes, targets, self._options, sess_options, (providers, provider_options), kwargs
-        )
+        self._devices = tuple(device.name for device in setting.devices if not device.is_spare)
+        self._engine = make_engine(path_or_bytes, setting, chosen, sess_options, (providers, provider_options), kwargs)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -172,41 +167,28 @@ class InferenceSession:
 
     def prepare(self, shapes: Mapping[str, Sequence[int]] | Iterable[Mapping[str, Sequence[int]]]) -> None:
         """Make plans ahead of time: for one set of input shapes, or for several."""
-        if isinstance(self._engine, HostEngine):
-            return
         for one in read_shapes(shapes):
             self._engine.prepare(one)
 
     def report(self) -> PartitionReport:
         """What runs where and why: for the shapes of the last run, or for usual sizes if there was none."""
-        if isinstance(self._engine, HostEngine):
-            return partition_report(self._engine.load(), devices=CPU, options=self._options)
-        return report_of_compiled(self._engine.current(), self._options.policy, self._engine.counts)
+        return report_of(self._engine.observed())
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs that must be fed."""
-        if isinstance(self._engine, HostEngine):
-            return list(self._engine.session.get_inputs())
-        return [node_arg(value) for value in self._engine.signature.inputs]
+        return self._engine.inputs()
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs."""
-        if isinstance(self._engine, HostEngine):
-            return list(self._engine.session.get_outputs())
-        return [node_arg(value) for value in self._engine.signature.outputs]
+        return self._engine.outputs()
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """The inputs that may be fed and have contents of their own."""
-        if isinstance(self._engine, HostEngine):
-            return list(self._engine.session.get_overridable_initializers())
-        return [node_arg(value) for value in self._engine.signature.overridable]
+        return self._engine.overridable()
 
     def get_modelmeta(self) -> ModelMetadata:
         """What the model says of itself."""
-        if isinstance(self._engine, HostEngine):
-            metadata: ModelMetadata = self._engine.session.get_modelmeta()
-            return metadata
-        return self._engine.signature.metadata
+        return self._engine.metadata()
 
     def get_providers(self) -> list[str]:
         """Names of the devices, in order of preference."""
@@ -218,13 +200,7 @@ class InferenceSession:
 
     def get_session_options(self) -> onnxruntime.SessionOptions:
         """The session options that were given, or new ones."""
-        if isinstance(self._engine, HostEngine):
-            return self._engine.session.get_session_options()
-        if self._sess_options is None:
-            import onnxruntime
-
-            self._sess_options = onnxruntime.SessionOptions()
-        return self._sess_options
+        return self._engine.session_options()
 
     def io_binding(self) -> IOBinding:
         """A binding for `run_with_iobinding`."""
@@ -246,11 +222,11 @@ class InferenceSession:
 
     def end_profiling(self) -> str:
         """Stop profiling; the file's name, or an empty string where nothing was profiled."""
-        return str(self._engine.session.end_profiling()) if isinstance(self._engine, HostEngine) else ""
+        return self._engine.end_profiling()
 
     def get_profiling_start_time_ns(self) -> int:
         """When profiling began, in nanoseconds; 0 where nothing is profiled."""
-        return int(self._engine.session.get_profiling_start_time_ns) if isinstance(self._engine, HostEngine) else 0
+        return self._engine.profiling_started()
 
     def disable_fallback(self) -> None:
         """Nothing to do: ONNX Runtime's own fallback is between its providers; ours is in `Options.fallback`."""

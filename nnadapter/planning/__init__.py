@@ -1,10 +1,13 @@
-"""From a prepared model to a plan: what devices say, where every atom goes, what they admit.
+"""From a prepared model to a plan: what devices say, what a person demands, where every atom goes, what is admitted.
 
-support   a device's verdicts
-forms     the form of a model that fits its devices
-analysis  a model at one set of shapes, judged in that form
-placing   a device for every atom, by the session's policy
-pricing   what a plan costs
-limiting  segments that limits of a person give up
-judged    places and cuts until every segment is admitted
+Values, each made of those before it by functions:
+
+setting      the devices of a session, opened, and what a person demands (`constraints`)
+support      the verdict of every device on every atom
+judgment     model, support and demands: all that a placement needs to know
+placing      a device for every atom, by the session's policy
+settling     the placement cut into segments that their devices admit, with the plan
+pricing      what a plan costs
+
+`planner` makes them for one model and keeps what shapes share; `forms` is a form of the model that fits its devices.
 """

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from nnadapter.costs.device_costs import DeviceCosts
-from nnadapter.drivers.selection import CPU
 from partition.by_cost.latency import Placed
 from partition.by_cost.pricing import Prices
 
@@ -28,14 +27,15 @@ def on_the_cpu_in_doubt(placed: Placed, prices: Prices, costs: Mapping[str, Devi
     Returns:
         The placement to take, and a sentence without its full stop; an empty one if it is the one given.
     """
-    alone = next((each for each in placed.candidates if each.name == f"all on {CPU}"), None)
+    host = prices.host
+    alone = next((each for each in placed.candidates if each.name == f"all on {host}"), None)
     if alone is None or alone.placement == placed.placement or alone.cost <= 0:
         return placed, ""
-    away = np.array([device != CPU for device in placed.placement])
-    there = prices.run[prices.devices.index(CPU)]
+    away = np.array([device != host for device in placed.placement])
+    there = prices.run[prices.devices.index(host)]
     delegated = placed.cost - float(there[~away].sum())
-    worst = max(costs[device].off_by for device in set(placed.placement) - {CPU})
-    doubt = costs[CPU].off_by * alone.cost + worst * delegated
+    worst = max(costs[device].off_by for device in set(placed.placement) - {host})
+    doubt = costs[host].off_by * alone.cost + worst * delegated
     saved = alone.cost - placed.cost
     if saved >= doubt:
         return placed, ""

@@ -6,21 +6,22 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from nnadapter.converters.calls import KernelCalls
-from nnadapter.converters.convert import Conversion
-from nnadapter.drivers.selection import HOSTS
 from nnadapter.kernels.deciding import Asked, called_nodes, calls_of
 from nnadapter.offering.conversions import Conversions
+from nnadapter.offering.model import ShapedModel
 from nnadapter.offering.offers import offers, worth_parting
 from nnadapter.offering.segments import OnnxParts
 from nnadapter.onnx.extracting import OnnxIndex
 from nnadapter.onnx.functions import Bodies
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
-from nnadapter.onnx.preparation.structure import Structure, structure_of
-from nnadapter.planning.judged import Drafts, Judged
-from nnadapter.planning.placing import Placer
-from nnadapter.planning.support import judge
-from nnadapter.planning.targets import Target
-from partition.verdict import Unsupported, Verdict
+from nnadapter.planning.constraints import Demands
+from nnadapter.planning.judgment import Judgment, answers, completed
+from nnadapter.planning.setting import SessionDevice, Setting
+from nnadapter.planning.support import Support, Verdicts, ask
+from partition.verdict import Unsupported
+
+Refused = dict[str, Unsupported]
+"""What the host took and did not load, by the names of nodes of the model; all shapes share it."""
 
 
 @dataclass(eq=False)
@@ -28,33 +29,29 @@ class Form:
     """Asks the devices of a session about one form of a model, for one set of shapes after the other."""
 
     prepared: Prepared
-    placer: Placer
-    refused_by_cpu: dict[str, Unsupported]
-    """See `Judged`."""
+    setting: Setting
+    refused_by_host: Refused
     sure: Bodies = field(default_factory=dict)
     """Nodes that every device refuses whole at all shapes, and that were taken in their bodies at the last ones."""
     index: OnnxIndex = field(init=False)
     conversions: Conversions = field(init=False)
-    drafts: Drafts = field(default_factory=Drafts)
-    _by_host: tuple[Hashable, tuple[Verdict, ...]] = field(default=((), ()))
+    _by_host: tuple[Hashable, Verdicts] = field(default=((), ()))
     _whole: set[tuple[str, ...]] = field(default_factory=set)
     """Atoms, by their nodes' names, that were offered node by node in vain."""
-    _known_structure: Structure | None = None
     _calls: KernelCalls | None = None
 
     def __post_init__(self) -> None:
         """Index the model once."""
         self.index = OnnxIndex.of(self.prepared.model)
-        tables = [target.kernels for target in self.placer.targets]
+        tables = [device.kernels for device in self.setting.devices]
         self._calls = calls_of(tables, {entry.domain: entry.version for entry in self.prepared.model.opset_import})
         self.conversions = Conversions(self.prepared, self._calls)
 
     def clear(self) -> None:
         """Forget what other shapes would share."""
         self.conversions.clear()
-        self.drafts.clear()
 
-    def judge(self, shapes: Shapes) -> Judged:
+    def judge(self, shapes: Shapes) -> Judgment:
         """Specialize, convert, and ask every device; atoms that one refuses are offered to it node by node.
 
         Nodes that a device refuses after that and has a custom kernel for are calls of it.
@@ -62,75 +59,61 @@ class Form:
         if self._calls is None:
             return self._offered(shapes)
         self.conversions.call_kernels(frozenset())  # what is called follows from the verdicts at these shapes
-        judged = self._offered(shapes)
+        judgment = self._offered(shapes)
+        model, verdicts = judgment.model, judgment.support.verdicts
         asked = [
-            Asked(target.kernels, judged.verdicts[target.name])
-            for target in self.placer.targets
-            if target.name in judged.verdicts and target.name not in HOSTS
+            Asked(device.kernels, verdicts[device.name])
+            for device in self.setting.devices
+            if device.name in verdicts and device.accelerates
         ]
-        called = called_nodes(judged.graph, judged.specialized.nodes, self._calls, asked)
+        called = called_nodes(model.graph, model.specialized.nodes, self._calls, asked)
         if not called:
-            return judged
+            return judgment
         self.conversions.call_kernels(called)
         return self._judge(shapes)
 
-    def _offered(self, shapes: Shapes) -> Judged:
-        judged = self._judge(shapes)
-        offered = [offer for offer in offers(judged.graph, judged.answers) if offer.nodes not in self._whole]
+    def _offered(self, shapes: Shapes) -> Judgment:
+        judgment = self._judge(shapes)
+        graph = judgment.model.graph
+        refused = offers(graph, answers(judgment, self.setting))
+        offered = [offer for offer in refused if offer.nodes not in self._whole]
         if not offered:
-            return judged
+            return judgment
         before = self.conversions.apart
         self.conversions.keep_apart(before.union(*(offer.inside for offer in offered)))
-        judged = self._judge(shapes)
-        parted = worth_parting(offered, judged.graph, judged.answers)
+        judgment = self._judge(shapes)
+        parted = worth_parting(offered, judgment.model.graph, answers(judgment, self.setting))
         if len(parted) == len(offered):
-            return judged
+            return judgment
         self._whole.update(offer.nodes for offer in offered if offer not in parted)
         self.conversions.keep_apart(before.union(*(offer.inside for offer in parted)))
         return self._judge(shapes)
 
-    def _judge(self, shapes: Shapes) -> Judged:
+    def _judge(self, shapes: Shapes) -> Judgment:
         specialized, conversion = self.conversions.of(shapes)
         parts = OnnxParts(specialized, self.index)
-        targets = self.placer.targets
-        asked = [target for target in targets if not target.is_spare]
-        verdicts = {target.name: self._verdicts(target, conversion, parts) for target in asked}
-        judged = Judged(
-            specialized,
-            conversion,
-            parts,
-            targets,
-            verdicts,
-            shapes,
-            self.drafts,
-            self.refused_by_cpu,
-            self.placer,
-            self._structure,
-        )
-        return judged.complete()
+        model = ShapedModel(self.prepared, shapes, specialized, conversion, parts)
+        asked = [device for device in self.setting.devices if not device.is_spare]
+        verdicts = {device.name: self._ask(device, model) for device in asked}
+        support = Support(verdicts, verdicts[self.setting.host.name])
+        return completed(Judgment(model, support, Demands()), self.setting)
 
-    def _verdicts(self, target: Target, conversion: Conversion, parts: OnnxParts) -> tuple[Verdict, ...]:
-        """What a device says. The CPU judges operators by their names: the same for all shapes with the same nodes."""
-        if not target.is_cpu:
-            return judge(target, conversion, parts)
+    def _ask(self, device: SessionDevice, model: ShapedModel) -> Verdicts:
+        """What a device says. The host judges operators by their names: the same for all shapes with the same nodes."""
+        if not device.is_host:
+            return ask(device, model)
         known, verdicts = self._by_host
-        asked = parts.specialized.positions, parts.graph.atoms
+        asked = model.specialized.positions, model.graph.atoms
         if known != asked:
-            verdicts = judge(target, conversion, parts)
+            verdicts = ask(device, model)
             self._by_host = asked, verdicts
-        return self._without_refused(verdicts, parts) if self.refused_by_cpu else verdicts
+        return self._without_refused(verdicts, model) if self.refused_by_host else verdicts
 
-    def _without_refused(self, verdicts: tuple[Verdict, ...], parts: OnnxParts) -> tuple[Verdict, ...]:
-        own, positions = parts.specialized.own, parts.specialized.positions
+    def _without_refused(self, verdicts: Verdicts, model: ShapedModel) -> Verdicts:
+        own, positions = model.specialized.own, model.specialized.positions
         names = [own.nodes[position].name for position in positions]
-        refused = [[self.refused_by_cpu.get(names[node]) for node in atom] for atom in parts.graph.atoms]
+        refused = [[self.refused_by_host.get(names[node]) for node in atom] for atom in model.graph.atoms]
         return tuple(
             next((why for why in of_nodes if why is not None), verdict)
             for of_nodes, verdict in zip(refused, verdicts, strict=True)
         )
-
-    def _structure(self) -> Structure:
-        if self._known_structure is None:
-            prepared = self.prepared
-            self._known_structure = structure_of(prepared.graph, prepared.nodes, prepared.constants)
-        return self._known_structure

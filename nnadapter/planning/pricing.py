@@ -12,7 +12,6 @@ from nnadapter.costs.cost_model import CostTable, cost_table
 from nnadapter.costs.device_costs import DeviceCosts, Source
 from nnadapter.costs.fusion import Fusion, Merged, fusion_of, merged
 from nnadapter.drivers.interface import NO_OPERATION
-from nnadapter.drivers.selection import CPU
 from partition.by_cost.pricing import Prices, SegmentPrice, price, price_segments
 from partition.graph import Graph
 from partition.plan import Plan
@@ -54,7 +53,7 @@ class PlanPrice:
         found: dict[int, float] = {}
         for atom, part in enumerate(self.graph.parts):
             nodes = self.graph.graph.atoms[atom]
-            if plan.placement[part[0]] == CPU:
+            if plan.placement[part[0]] == self.table.prices.host:
                 found.update((node, float(self.table.on_host[node])) for node in nodes)
                 continue
             seconds = float(self.table.prices.run[row[plan.placement[part[0]]], atom])
@@ -90,9 +89,9 @@ def cpu_table(
         takes: the CPU's verdicts on the atoms of the plan's graph.
         costs: per device.
     """
-    if np.isfinite(table.prices.run[table.devices.index(CPU)]).all():
+    if np.isfinite(table.prices.run[table.devices.index(table.prices.host)]).all():
         return table
-    return cost_table(graph, conversion, graph.verdicts({CPU: takes}), costs)
+    return cost_table(graph, conversion, graph.verdicts({table.prices.host: takes}), costs)
 
 
 def price_plan(plan: Plan, table: CostTable, graph: Merged, cpu: CostTable) -> PlanPrice:
@@ -143,12 +142,13 @@ def _fusions(plan: Plan, conversion: Conversion, runs_as: Sequence[RunsAs]) -> d
 
 
 def _benefit(table: CostTable, cpu: CostTable, segment: SegmentPrice, part: Segment) -> float | None:
-    if segment.device == CPU or table.sources[segment.device] is Source.ASSUMED:
+    host = cpu.prices.host
+    if segment.device == host or table.sources[segment.device] is Source.ASSUMED:
         return None
-    there = float(cpu.prices.run[cpu.devices.index(CPU), list(part.atoms)].sum())
+    there = float(cpu.prices.run[cpu.devices.index(host), list(part.atoms)].sum())
     return there - segment.total if np.isfinite(there) else None
 
 
 def _on_cpu(graph: Graph, prices: Prices) -> float | None:
-    seconds = price(graph, prices, (CPU,) * len(graph.atoms))
+    seconds = price(graph, prices, (prices.host,) * len(graph.atoms))
     return seconds if np.isfinite(seconds) else None

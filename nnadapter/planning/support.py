@@ -1,50 +1,66 @@
-"""Verdicts: what the converters say of a graph (stage 1), and what each device says of it (stage 2)."""
+"""What each device can take of a model: what converters say (stage 1), and what devices say of operations (stage 2)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.border import ask_supported
-from nnadapter.drivers.capability import ModelForm
-from nnadapter.drivers.selection import HOSTS, REFERENCE
-from nnadapter.offering.segments import OnnxParts
-from nnadapter.planning.targets import Target
+from nnadapter.drivers.capability import ModelForm, Role
+from nnadapter.offering.model import ShapedModel
+from nnadapter.planning.setting import SessionDevice
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
+Verdicts = tuple[Verdict, ...]
+"""One for every atom."""
 
-def judge(target: Target, conversion: Conversion, parts: OnnxParts) -> tuple[Verdict, ...]:
-    """Return the verdict of `target` on every atom of the graph; a driver that fails when asked has refused it.
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Support:
+    """The verdict of every device that was asked on every atom of a model."""
+
+    verdicts: Mapping[str, Verdicts]
+    """Devices in order of preference; a last resort that was not needed is left out. What was taken back later, by
+    rules or because it did not work, is a refusal here."""
+    on_host: Verdicts
+    """What the host takes, whatever a person's rules say."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the devices that were asked."""
+        return tuple(self.verdicts)
+
+    @property
+    def is_complete(self) -> bool:
+        """Every atom has a device."""
+        return all(map(any, zip(*self.verdicts.values(), strict=True)))
+
+
+def ask(device: SessionDevice, model: ShapedModel) -> Verdicts:
+    """Return the verdict of a device on every atom; a driver that fails when asked has refused it.
 
     What a converter calls invalid is nothing for the last resort either, which computes something of almost any node.
     """
-    of_nodes = _judge_ir(target, conversion) if target.capability.form is ModelForm.IR else _judge_onnx(target, parts)
-    if target.name == REFERENCE:
+    conversion = model.conversion
+    is_ir = device.capability.form is ModelForm.IR
+    of_nodes = _ask_of_operations(device, model) if is_ir else _ask_of_nodes(device, model)
+    if device.capability.role is Role.LAST_RESORT:
         of_nodes = list(map(_of_valid, of_nodes, conversion.verdicts))
     return tuple(
-        of_nodes[atom[0]] if len(atom) == 1 else all_of(of_nodes[node] for node in atom) for atom in parts.graph.atoms
+        of_nodes[atom[0]] if len(atom) == 1 else all_of(of_nodes[node] for node in atom) for atom in model.graph.atoms
     )
 
 
-def _judge_ir(target: Target, conversion: Conversion) -> Sequence[Verdict]:
-    asked = ask_supported(target.context, conversion.model, len(conversion.model.operations))
-    if all(asked) and all(conversion.verdicts):
-        return [SUPPORTED] * len(conversion.verdicts)
-    return [
-        first if isinstance(first, Unsupported) else all_of(asked[operation] for operation in operations)
-        for first, operations in zip(conversion.verdicts, conversion.operations, strict=True)
-    ]
-
-
-def refusals(target: Target, conversion: Conversion, parts: OnnxParts) -> tuple[tuple[Unsupported, ...], ...]:
+def refusals(device: SessionDevice, model: ShapedModel) -> tuple[tuple[Unsupported, ...], ...]:
     """Return every refusal of each node: that of its converter, or those of the operations that it became.
 
     What a converter refused became no operation, so what the device would say of it is not known.
     """
-    if target.capability.form is ModelForm.ONNX:
-        given = [[verdict] for verdict in _judge_onnx(target, parts)]
+    conversion = model.conversion
+    if device.capability.form is ModelForm.ONNX:
+        given = [[verdict] for verdict in _ask_of_nodes(device, model)]
     else:
-        asked = ask_supported(target.context, conversion.model, len(conversion.model.operations))
+        asked = ask_supported(device.context, conversion.model, len(conversion.model.operations))
         given = [
             [first, *(asked[operation] for operation in operations)]
             for first, operations in zip(conversion.verdicts, conversion.operations, strict=True)
@@ -54,10 +70,21 @@ def refusals(target: Target, conversion: Conversion, parts: OnnxParts) -> tuple[
     )
 
 
-def _judge_onnx(target: Target, parts: OnnxParts) -> Sequence[Verdict]:
-    # The host's own devices judge operators by their names, so that the weights need not be copied for them.
-    model = parts.without_constants() if target.name in HOSTS else parts.whole()
-    return ask_supported(target.context, model, len(parts.graph.nodes))
+def _ask_of_operations(device: SessionDevice, model: ShapedModel) -> Sequence[Verdict]:
+    conversion = model.conversion
+    asked = ask_supported(device.context, conversion.model, len(conversion.model.operations))
+    if all(asked) and all(conversion.verdicts):
+        return [SUPPORTED] * len(conversion.verdicts)
+    return [
+        first if isinstance(first, Unsupported) else all_of(asked[operation] for operation in operations)
+        for first, operations in zip(conversion.verdicts, conversion.operations, strict=True)
+    ]
+
+
+def _ask_of_nodes(device: SessionDevice, model: ShapedModel) -> Sequence[Verdict]:
+    # What accelerates nothing judges operators by their names, so that the weights need not be copied for it.
+    offered = model.parts.whole() if device.accelerates else model.parts.without_constants()
+    return ask_supported(device.context, offered, len(model.graph.nodes))
 
 
 def _of_valid(verdict: Verdict, converted: Verdict) -> Verdict:

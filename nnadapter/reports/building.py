@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from operator import eq
-from typing import TYPE_CHECKING
 
 from nnadapter.costs.weights import weight_bytes
 from nnadapter.drivers.capability import OptionValue
 from nnadapter.drivers.interface import NO_OPERATION
-from nnadapter.drivers.selection import CPU, HOSTS
 from nnadapter.plan_files.values import LostEntry
-from nnadapter.planning.judged import Analysis, Piece
 from nnadapter.planning.pricing import PlanPrice
+from nnadapter.planning.settling import Partitioning, Piece
 from nnadapter.process.collecting import paused_collection
 from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RuleFacts, WeightFacts
 from nnadapter.reports.costing import cost_facts, timed_facts, unknown_costs
@@ -27,8 +25,7 @@ from nnadapter.reports.facts import (
     SegmentFacts,
     TensorFacts,
 )
-from nnadapter.running.executor import called
-from nnadapter.running.plans import PlanCounts
+from nnadapter.running.observed import Observed
 from partition.graph import Graph
 from partition.plan import Plan, Step
 from partition.verdict import Unsupported
@@ -36,103 +33,55 @@ from partition.verdict import Unsupported
 _SEARCHED = 3
 """Devices from which on the fewest segments have to be searched for."""
 
-if TYPE_CHECKING:
-    from nnadapter.running.compilation import Compiled, Timed
-    from nnadapter.running.executor import BoundStep
-
-
-@dataclass(frozen=True, eq=False)
-class Observed:
-    """What is known of a compiled plan and not of an analysis."""
-
-    seconds: Mapping[int, float] = field(default_factory=dict)
-    compile_seconds: Mapping[int, float] = field(default_factory=dict)
-    bound_to: Mapping[int, int] = field(default_factory=dict)
-    failures: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    plans: PlanCounts | None = None
-    timed: tuple[Timed, ...] = ()
-    """Placements that were timed, the fastest being the plan."""
-    model: str = ""
-    """The model's name."""
-    chosen: str = ""
-    """Where and with what they were timed."""
-
 
 @paused_collection()
-def report_of(analysis: Analysis, policy: str, observed: Observed | None = None) -> PartitionReport:
-    """Return the report of an analyzed model."""
-    observed = observed or Observed()
-    unknown = unknown_costs(analysis)
-    price = None if unknown else analysis.price
-    nodes = _node_facts(analysis, price)
+def report_of(observed: Observed) -> PartitionReport:
+    """Return the report of a model that was placed and cut, with what was seen of it."""
+    partitioning = observed.partitioning
+    constraints, devices = partitioning.setting.constraints, partitioning.setting.by_name
+    unknown = unknown_costs(partitioning)
+    price = None if unknown else partitioning.price
+    nodes = _node_facts(partitioning, price)
     segments = tuple(
-        _segment_facts(analysis, step, observed, piece, price)
-        for step, piece in zip(analysis.plan.steps, analysis.pieces, strict=True)
+        _segment_facts(partitioning, step, observed, piece, price)
+        for step, piece in zip(partitioning.plan.steps, partitioning.pieces, strict=True)
     )
     return PartitionReport(
-        devices=analysis.plan.devices,
-        policy=policy,
-        input_shapes=dict(analysis.shapes),
-        coverage=_coverage([node for node in nodes if node.state == "runs"]),
+        devices=partitioning.plan.devices,
+        policy=constraints.policy,
+        input_shapes=dict(partitioning.model.shapes),
+        coverage=_coverage([node for node in nodes if node.state == "runs"], partitioning.setting.accelerators),
         segments=segments,
         nodes=nodes,
-        switches=analysis.plan.switches,
-        exact=analysis.plan.exact,
+        switches=partitioning.plan.switches,
+        exact=partitioning.plan.exact,
         notes=observed.notes,
         plans=observed.plans,
-        weights=_weights(analysis.plan),
-        cost=_cost(analysis, observed, unknown),
+        weights=_weights(partitioning.plan),
+        cost=_cost(partitioning, observed, unknown),
         cost_note=unknown if not observed.timed else "",
-        rules=_rules(analysis),
-        plan_file=_plan_file(analysis),
-        search=_search(analysis.plan),
+        rules=_rules(partitioning),
+        plan_file=_plan_file(partitioning),
+        search=_search(partitioning.plan),
         model=observed.model,
-        fallback=analysis.judged.placer.options.fallback,
+        fallback=constraints.fallback,
         device_options={
-            target.name: {name: _option(value) for name, value in target.options.items()}
-            for target in analysis.judged.asked
-            if target.options
+            name: {option: _option(value) for option, value in devices[name].options.items()}
+            for name in partitioning.judgment.support.devices
+            if devices[name].options
         },
     )
 
 
-def report_of_compiled(compiled: Compiled, policy: str, plans: PlanCounts) -> PartitionReport:
-    """Return the report of a compiled plan, with what its last run took, what failed, and how it was chosen."""
-    steps = compiled.plan.steps
-    observed = Observed(
-        seconds={bound.step.segment: bound.seconds for bound in steps if bound.seconds},
-        compile_seconds=compiled.compile_seconds,
-        bound_to=compiled.bound_to,
-        failures={bound.step.segment: tuple(bound.failures) for bound in steps if bound.failures},
-        notes=(*compiled.notes, *(_fell_back(compiled, bound) for bound in steps if bound.failures)),
-        plans=plans,
-        timed=compiled.timed,
-        chosen=compiled.chosen,
-    )
-    return report_of(compiled.analysis, policy, observed)
-
-
-def _fell_back(compiled: Compiled, bound: BoundStep) -> str:
-    step, graph = bound.step, compiled.analysis.plan.graph
-    names = ", ".join(repr(graph.nodes[node].name) for node in step.nodes[:3])
-    more = f" and {len(step.nodes) - 3} more" if len(step.nodes) > 3 else ""
-    instead = called(bound.substitute.device if bound.substitute is not None else CPU)
-    return (
-        f"device {step.device!r} failed while it ran segment {step.segment} ({names}{more}): "
-        f"{'; '.join(bound.failures)}; it ran on {instead}, whose time is shown"
-    )
-
-
-def _node_facts(analysis: Analysis, price: PlanPrice | None) -> tuple[NodeFacts, ...]:
-    specialized = analysis.specialized
+def _node_facts(partitioning: Partitioning, price: PlanPrice | None) -> tuple[NodeFacts, ...]:
+    specialized = partitioning.model.specialized
     running = {position: node for node, position in reversed([*enumerate(specialized.positions)])}
-    seconds = price.of_nodes(analysis.plan, analysis.conversion.flops) if price is not None else {}
+    seconds = price.of_nodes(partitioning.plan, partitioning.model.conversion.flops) if price is not None else {}
     folded = frozenset(specialized.folded)
-    step_of = {node: step for step in analysis.plan.steps for node in step.nodes}
-    runs_as, sizes = _runs_as(analysis), _sizes(analysis.plan.graph)
+    step_of = {node: step for step in partitioning.plan.steps for node in step.nodes}
+    runs_as, sizes = _runs_as(partitioning), _sizes(partitioning.plan.graph)
     return tuple(
-        _running(analysis, running[position], step_of[running[position]], runs_as, sizes, seconds)
+        _running(partitioning, running[position], step_of[running[position]], runs_as, sizes, seconds)
         if position in running
         else NodeFacts(
             name=node.name,
@@ -158,14 +107,14 @@ def _sizes(graph: Graph) -> Mapping[str, int]:
 
 
 def _running(
-    analysis: Analysis,
+    partitioning: Partitioning,
     index: int,
     step: Step,
     runs_as: Mapping[int, str],
     sizes: Mapping[str, int],
     seconds: Mapping[int, float],
 ) -> NodeFacts:
-    plan = analysis.plan
+    plan = partitioning.plan
     node = plan.graph.nodes[index]
     return NodeFacts(
         name=node.name,
@@ -175,11 +124,13 @@ def _running(
         device=step.device,
         segment=step.segment,
         runs_as=runs_as.get(index, ""),
-        flops=analysis.conversion.flops[index],
+        flops=partitioning.model.conversion.flops[index],
         nbytes=sum(map(sizes.__getitem__, {*node.reads, *node.outputs})),
         predicted_seconds=seconds.get(index),
         refusals=tuple(_refusals(plan, index)),
-        bodies=tuple(BodyFacts(name=name, op_types=types) for name, types in analysis.specialized.nodes[index].bodies),
+        bodies=tuple(
+            BodyFacts(name=name, op_types=types) for name, types in partitioning.model.specialized.nodes[index].bodies
+        ),
     )
 
 
@@ -191,15 +142,17 @@ def _refusals(plan: Plan, index: int) -> Iterator[Refusal]:
             yield Refusal(device=name, reason=verdict.reason.value, detail=verdict.detail)
 
 
-def _runs_as(analysis: Analysis) -> dict[int, str]:
+def _runs_as(partitioning: Partitioning) -> dict[int, str]:
     """What the devices say each node runs as, in the words of the operations it became."""
     found: dict[int, str] = {}
-    for step, piece in zip(analysis.plan.steps, analysis.pieces, strict=True):
+    for step, piece in zip(partitioning.plan.steps, partitioning.pieces, strict=True):
         if piece is None or not piece.admission.runs_as:
             continue
         if piece.is_ir:
-            operations = sorted((part, node) for node in step.nodes for part in analysis.conversion.operations[node])
-            owners = [analysis.plan.graph.atoms[analysis.plan.graph.atom_of[node]] for _, node in operations]
+            operations = sorted(
+                (part, node) for node in step.nodes for part in partitioning.model.conversion.operations[node]
+            )
+            owners = [partitioning.plan.graph.atoms[partitioning.plan.graph.atom_of[node]] for _, node in operations]
         else:
             owners = [(node,) for node in step.nodes]
         words: dict[int, dict[str, None]] = {}
@@ -216,16 +169,16 @@ def _telling(texts: Collection[str]) -> Collection[str]:
 
 
 def _segment_facts(
-    analysis: Analysis, step: Step, observed: Observed, piece: Piece | None, price: PlanPrice | None
+    partitioning: Partitioning, step: Step, observed: Observed, piece: Piece | None, price: PlanPrice | None
 ) -> SegmentFacts:
-    graph = analysis.plan.graph
+    graph = partitioning.plan.graph
     facts = SegmentFacts(
         index=step.segment,
         device=step.device,
         nodes=tuple(graph.nodes[node].name for node in step.nodes),
         inputs=tuple(_tensor(graph, name) for name in step.inputs),
         outputs=tuple(_tensor(graph, name) for name in step.outputs),
-        flops=sum(analysis.conversion.flops[node] or 0 for node in step.nodes),
+        flops=sum(partitioning.model.conversion.flops[node] or 0 for node in step.nodes),
         weight_bytes=sum(graph.value(name).nbytes or 0 for name in step.constants),
         facts=_told(piece),
         seconds=observed.seconds.get(step.segment),
@@ -247,10 +200,10 @@ def _with_cost(facts: SegmentFacts, price: PlanPrice) -> SegmentFacts:
     )
 
 
-def _cost(analysis: Analysis, observed: Observed, unknown: str) -> CostFacts | None:
+def _cost(partitioning: Partitioning, observed: Observed, unknown: str) -> CostFacts | None:
     if observed.timed:
-        return timed_facts(analysis, observed.timed, observed.chosen)
-    return None if unknown else cost_facts(analysis)
+        return timed_facts(partitioning, observed.timed, observed.chosen)
+    return None if unknown else cost_facts(partitioning)
 
 
 def _weights(plan: Plan) -> WeightFacts:
@@ -258,9 +211,9 @@ def _weights(plan: Plan) -> WeightFacts:
     return WeightFacts(devices=held.per_device, total=held.total)
 
 
-def _rules(analysis: Analysis) -> tuple[RuleFacts, ...]:
-    applied = analysis.judged.applied
-    effects = (*(applied.effects if applied is not None else ()), *analysis.limits)
+def _rules(partitioning: Partitioning) -> tuple[RuleFacts, ...]:
+    applied = partitioning.judgment.demands.applied
+    effects = (*(applied.effects if applied is not None else ()), *partitioning.limits)
     return tuple(
         RuleFacts(text=each.rule, source=each.source, line=each.line, nodes=each.nodes, note=each.note)
         for each in effects
@@ -281,11 +234,11 @@ def _search(plan: Plan) -> str:
     return "a beam search, bounded in its work"
 
 
-def _plan_file(analysis: Analysis) -> PlanFileFacts | None:
-    bound, source = analysis.judged.bound, analysis.judged.placer.plan
+def _plan_file(partitioning: Partitioning) -> PlanFileFacts | None:
+    bound, source = partitioning.judgment.demands.bound, partitioning.setting.constraints.plan_file
     if bound is None or source is None:
         return None
-    plan, graph = analysis.plan, analysis.plan.graph
+    plan, graph = partitioning.plan, partitioning.plan.graph
     taken = [(atom, device) for atom, device in bound.placement.items() if plan.placement[atom] != device]
     lost = tuple(
         LostEntry(name=graph.nodes[node].name, device=device, why=_why_taken(plan, atom, device))
@@ -313,8 +266,8 @@ def _tensor(graph: Graph, name: str) -> TensorFacts:
     return TensorFacts(name=name, dtype=value.dtype, shape=value.shape, nbytes=value.nbytes)
 
 
-def _coverage(running: Sequence[NodeFacts]) -> Coverage:
-    away = [node for node in running if node.device not in HOSTS]
+def _coverage(running: Sequence[NodeFacts], accelerators: Set[str]) -> Coverage:
+    away = [node for node in running if node.device in accelerators]
     nodes = _share(len(away), len(running), 0.0)
     return Coverage(
         nodes=nodes,

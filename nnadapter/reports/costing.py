@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from nnadapter.costs.device_costs import Source
 from nnadapter.drivers.selection import CPU
-from nnadapter.planning.judged import Analysis
+from nnadapter.planning.judgment import placed_as
+from nnadapter.planning.placing import place
+from nnadapter.planning.settling import Partitioning
 from nnadapter.reports.cost_facts import CandidateFacts, CostFacts
 from partition.by_cost.latency import BoundKind, Placed
 
@@ -25,9 +27,9 @@ _RUNS = 3
 """Runs of repeats that a note counts."""
 
 
-def unknown_costs(analysis: Analysis) -> str:
+def unknown_costs(partitioning: Partitioning) -> str:
     """Return why nobody knows what a plan costs, in one sentence; empty where it is known."""
-    costs, used = analysis.judged.placer.costs, dict.fromkeys(step.device for step in analysis.plan.steps)
+    costs, used = partitioning.setting.costs, dict.fromkeys(step.device for step in partitioning.plan.steps)
     unknown = [device for device in used if costs[device].source is Source.ASSUMED]
     if not unknown:
         return ""
@@ -35,13 +37,13 @@ def unknown_costs(analysis: Analysis) -> str:
     return f"not known for {', '.join(unknown)}; `nnadapter calibrate {unknown[0]}` measures it{why}"
 
 
-def cost_facts(analysis: Analysis) -> CostFacts:
+def cost_facts(partitioning: Partitioning) -> CostFacts:
     """Return the predicted costs of a plan.
 
     Args:
-        analysis: the plan.
+        partitioning: the plan.
     """
-    price, placement = analysis.price, analysis.weighed or analysis.judged.placement
+    price, placement = partitioning.price, partitioning.weighed or partitioning.placement
     placed = placement.placed
     bound = None if placed is None else min(placed.bound, price.seconds)
     predicted = [CandidateFacts(name=each.name, seconds=each.cost) for each in placed.candidates] if placed else []
@@ -50,7 +52,7 @@ def cost_facts(analysis: Analysis) -> CostFacts:
         seconds=price.seconds,
         predicted_seconds=price.seconds,
         bound_seconds=bound,
-        bound_of=_bound_of(analysis),
+        bound_of=_bound_of(partitioning),
         bound_kind=_BOUNDS[placed.bound_kind] if placed is not None and bound is not None else "",
         gap=max(0.0, price.seconds / bound - 1) if bound else None,
         sources=sources,
@@ -64,29 +66,29 @@ def cost_facts(analysis: Analysis) -> CostFacts:
                 placement.note,
                 _uneven(price.table.sources),
                 _repeats(placed),
-                _limited(analysis),
+                _limited(partitioning),
             )
         ),
     )
 
 
-def timed_facts(analysis: Analysis, timed: Sequence[Timed], how: str) -> CostFacts:
+def timed_facts(partitioning: Partitioning, timed: Sequence[Timed], how: str) -> CostFacts:
     """Return the costs of a plan that was chosen by timing candidates.
 
     Args:
-        analysis: the plan.
+        partitioning: the plan.
         timed: candidates that were compiled and timed, the fastest being the plan.
         how: where and with what.
     """
-    price, known = analysis.price, not unknown_costs(analysis)
+    price, known = partitioning.price, not unknown_costs(partitioning)
     candidates = [
         CandidateFacts(name=each.name, seconds=seconds, measured_seconds=each.measured)
-        for each, seconds in zip(timed, _predictions(analysis, timed), strict=True)
+        for each, seconds in zip(timed, _predictions(partitioning, timed), strict=True)
     ]
     return CostFacts(
         seconds=timed[0].measured,
         predicted_seconds=price.seconds if known else None,
-        sources=dict.fromkeys(analysis.plan.devices, str(Source.MEASURED)),
+        sources=dict.fromkeys(partitioning.plan.devices, str(Source.MEASURED)),
         prediction_sources={name: str(source) for name, source in price.table.sources.items()},
         candidates=_with_cpu(candidates, price.on_cpu if known else None),
         all_cpu_seconds=next((each.measured for each in timed if each.name == _ALL_CPU), None),
@@ -95,11 +97,12 @@ def timed_facts(analysis: Analysis, timed: Sequence[Timed], how: str) -> CostFac
     )
 
 
-def _predictions(analysis: Analysis, timed: Sequence[Timed]) -> list[float | None]:
+def _predictions(partitioning: Partitioning, timed: Sequence[Timed]) -> list[float | None]:
     """What was predicted of each; of choices that were remembered, what is predicted now."""
-    if all(each.predicted is not None for each in timed) or analysis.judged.unplaced is None:
+    if all(each.predicted is not None for each in timed) or partitioning.judgment.demands.whole is None:
         return [each.predicted for each in timed]
-    priced = {each.name: each.cost for each in analysis.judged.unplaced.placement.candidates()}
+    free = place(placed_as(partitioning.judgment, None), partitioning.setting)
+    priced = {each.name: each.cost for each in free.candidates()}
     return [priced.get(each.name) if each.predicted is None else each.predicted for each in timed]
 
 
@@ -110,12 +113,12 @@ def _with_cpu(candidates: Sequence[CandidateFacts], seconds: float | None) -> tu
     return (*candidates, CandidateFacts(name=f"{_ALL_CPU}, for comparison", seconds=seconds, weighed=False))
 
 
-def _bound_of(analysis: Analysis) -> str:
-    judged = analysis.judged
+def _bound_of(partitioning: Partitioning) -> str:
+    bound, applied = partitioning.judgment.demands.bound, partitioning.judgment.demands.applied
     said = {
-        "the plan file": judged.bound is not None and judged.bound.placement,
-        "the rules": judged.applied is not None and any(effect.nodes for effect in judged.applied.effects),
-        "fallback 'forbid'": judged.placer.options.fallback == "forbid",
+        "the plan file": bound is not None and bound.placement,
+        "the rules": applied is not None and any(effect.nodes for effect in applied.effects),
+        "fallback 'forbid'": partitioning.setting.constraints.fallback == "forbid",
     }
     allowing = [words for words, holds in said.items() if holds]
     return f"any placement that keeps to {_listed(allowing)}" if allowing else "any placement"
@@ -139,8 +142,8 @@ def _repeats(placed: Placed | None) -> str:
     return f"placement solved a few of {' and of '.join(map(str, runs[:_RUNS]))} repeats that are alike, and priced all"
 
 
-def _limited(analysis: Analysis) -> str:
-    if analysis.weighed is None:
+def _limited(partitioning: Partitioning) -> str:
+    if partitioning.weighed is None:
         return ""
     return "devices or limits did not admit the cheapest placements as they were; they are listed as if they had"
 

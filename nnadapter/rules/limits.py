@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from nnadapter.drivers.selection import HOSTS
 from nnadapter.errors import RulesError
 from nnadapter.rules.applying import RuleEffect
 from nnadapter.rules.values import Limits, Rules
@@ -22,6 +21,8 @@ class Candidate:
     """A segment, and what it is worth."""
 
     segment: Segment
+    accelerated: bool
+    """Its device accelerates; it is not the host's."""
     nodes: int
     """How many nodes it holds."""
     flops: float | None = None
@@ -88,7 +89,7 @@ class _Limiter:
     @property
     def away(self) -> list[int]:
         """Positions of the segments that are not the CPU's."""
-        return [at for at, each in enumerate(self.candidates) if not _is_host(each)]
+        return [at for at, each in enumerate(self.candidates) if each.accelerated]
 
     def whole_graph(self) -> GivenUp:
         """See `segments_to_drop`, 1."""
@@ -148,7 +149,7 @@ class _Limiter:
     def _is_below(self, name: str, worth: float | None, least: float) -> bool:
         if worth is None and name == "min_benefit_ms":
             devices = dict.fromkeys(
-                each.segment.device for each in self.candidates if each.benefit is None and not _is_host(each)
+                each.segment.device for each in self.candidates if each.benefit is None and each.accelerated
             )
             raise RulesError(
                 f"{self.rules.limit_place(name)} needs costs, and those of {', '.join(map(repr, devices))} are not "
@@ -195,10 +196,6 @@ class _Limiter:
 
 def _counted(segments: int) -> str:
     return "1 segment" if segments == 1 else f"{segments} segments"
-
-
-def _is_host(candidate: Candidate) -> bool:
-    return candidate.segment.device in HOSTS
 
 
 def _benefit(candidate: Candidate) -> float | None:

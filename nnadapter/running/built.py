@@ -9,7 +9,7 @@ from nnadapter.drivers.interface import Program
 from nnadapter.ir.model import Model
 from nnadapter.ir.structure import numbers
 from nnadapter.offering.segments import Part
-from nnadapter.planning.judged import Atoms
+from nnadapter.planning.judgment import Atoms
 from nnadapter.process.closing import close_all
 from partition.plan import Plan, Step
 

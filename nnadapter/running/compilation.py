@@ -20,7 +20,6 @@ from nnadapter.drivers.border import FAILURES, OutputCheck, bind, checked_progra
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.interface import Program
 from nnadapter.drivers.registry import device_lock
-from nnadapter.drivers.selection import CPU, HOSTS, REFERENCE
 from nnadapter.errors import (
     CompilationError,
     DriverError,
@@ -28,11 +27,12 @@ from nnadapter.errors import (
     FallbackWarning,
 )
 from nnadapter.offering.segments import Part
-from nnadapter.options import Options
-from nnadapter.planning.judged import Analysis, Atoms, Judged, Piece
-from nnadapter.planning.targets import Target
+from nnadapter.planning.judgment import Atoms, Judgment, banning
+from nnadapter.planning.planner import Planner
+from nnadapter.planning.setting import SessionDevice, Setting
+from nnadapter.planning.settling import Partitioning, Piece
 from nnadapter.running.built import Built, Likeness, Programs, atoms_of, likeness_of
-from nnadapter.running.executor import BoundStep, CompiledPlan, ExecutionPool, Substitute, called
+from nnadapter.running.executor import BoundStep, CompiledPlan, ExecutionPool, Substitute
 from nnadapter.running.fallback import named, refuse_fallback, warn_of_idle, warn_of_last_resort
 from partition.graph import Graph
 from partition.plan import Plan, Step
@@ -53,9 +53,9 @@ class Timed:
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """An analysis with its programs."""
+    """A partitioning with its programs."""
 
-    analysis: Analysis
+    partitioning: Partitioning
     plan: CompiledPlan
     notes: tuple[str, ...]
     """What did not go as promised, for the report."""
@@ -81,13 +81,16 @@ class Compiled:
 
 @dataclass(eq=False)
 class Compiler:
-    """Compiles analyses for one session's devices under one policy."""
+    """Compiles what was partitioned in one setting."""
 
-    targets: tuple[Target, ...]
-    options: Options
+    setting: Setting
 
-    def compile(self, judged: Judged) -> Compiled:
+    def compile(self, planner: Planner, judgment: Judgment) -> Compiled:
         """Settle, compile, and settle again without what failed, until everything is compiled.
+
+        Args:
+            planner: settles.
+            judgment: of a model of the planner's.
 
         Raises:
             NotDelegatedError: fallback is forbidden and something would have to fall back.
@@ -95,73 +98,83 @@ class Compiler:
         """
         programs = Programs()
         try:
-            return self._compile(judged, programs)
+            return self._compile(planner, judgment, programs)
         except BaseException:
             programs.close()
             raise
 
-    def _compile(self, judged: Judged, programs: Programs) -> Compiled:
+    def _compile(self, planner: Planner, judgment: Judgment, programs: Programs) -> Compiled:
         notes: list[str] = []
         known: dict[Atoms, Piece] = {}
-        analysis = judged.settle(known)
-        warn_of_idle(analysis, self.targets, self.options)
+        host = self.setting.host.name
+        partitioning = planner.settle(judgment, known)
+        warn_of_idle(partitioning)
         while True:
-            refuse_fallback(analysis, self.targets, self.options)
-            failed = self._compile_all(analysis, programs)
+            refuse_fallback(partitioning)
+            failed = self._compile_all(partitioning, programs)
             if not failed:
-                programs.keep_only(analysis.plan)
-                warn_of_last_resort(analysis, self.targets, self.options)
-                taken = {step.segment: programs[atoms_of(analysis.plan, step)].seconds for step in analysis.plan.steps}
-                plan = self._bind(analysis, programs)
-                return Compiled(analysis, plan, tuple(notes), taken, programs.twins(analysis.plan))
+                programs.keep_only(partitioning.plan)
+                warn_of_last_resort(partitioning)
+                taken = {
+                    step.segment: programs[atoms_of(partitioning.plan, step)].seconds
+                    for step in partitioning.plan.steps
+                }
+                plan = self._bind(partitioning, programs)
+                return Compiled(partitioning, plan, tuple(notes), taken, programs.twins(partitioning.plan))
             for step, error in failed:
-                blamed = _blamed(analysis, step, error)
-                if not (blamed and step.device == CPU):
-                    notes.append(self._compile_failed(analysis, step, error))
+                blamed = _blamed(partitioning, step, error)
+                if not (blamed and step.device == host):
+                    notes.append(self._compile_failed(partitioning, step, error))
                 if blamed:
-                    judged = judged.blaming(step, blamed)
+                    judgment = planner.blame(judgment, step, blamed)
                     continue
-                if step.device == CPU:
-                    judged = judged.banning(_delegated(analysis.plan, step))
+                if step.device == host:
+                    judgment = banning(judgment, self.setting, self._delegated(partitioning.plan, step))
                     break
                 why = Unsupported(Reason.COMPILE_FAILED, describe(error))
-                judged = judged.banning({atoms_of(analysis.plan, step): why})
-            analysis = judged.settle(known)
+                judgment = banning(judgment, self.setting, {atoms_of(partitioning.plan, step): why})
+            partitioning = planner.settle(judgment, known)
 
-    def _compile_all(self, analysis: Analysis, programs: Programs) -> list[tuple[Step, BaseException]]:
+    def _compile_all(self, partitioning: Partitioning, programs: Programs) -> list[tuple[Step, BaseException]]:
         failed: list[tuple[Step, BaseException]] = []
-        for step, piece in zip(analysis.plan.steps, analysis.pieces, strict=True):
-            key = atoms_of(analysis.plan, step)
+        host = self.setting.host.name
+        for step, piece in zip(partitioning.plan.steps, partitioning.pieces, strict=True):
+            key = atoms_of(partitioning.plan, step)
             if key in programs:
                 continue
-            if failed and step.device == CPU:
+            if failed and step.device == host:
                 continue  # the cut will change: what is left for the CPU is compiled when it is final
             try:
-                programs.add(key, self._program(analysis, step, piece, programs))
+                programs.add(key, self._program(partitioning, step, piece, programs))
             except FAILURES as error:  # a driver may raise anything; this is its border
-                if step.device == CPU and not _blamed(analysis, step, error) and not _delegated(analysis.plan, step):
+                if (
+                    step.device == host
+                    and not _blamed(partitioning, step, error)
+                    and not self._delegated(partitioning.plan, step)
+                ):
                     raise
                 failed.append((step, error))
         return failed
 
-    def _program(self, analysis: Analysis, step: Step, piece: Piece | None, programs: Programs) -> Built:
-        alone = len(analysis.plan.steps) == 1
+    def _program(self, partitioning: Partitioning, step: Step, piece: Piece | None, programs: Programs) -> Built:
+        alone = len(partitioning.plan.steps) == 1
         if piece is not None and alone:
             return self._built(step.device, piece.part, alone=True)
         if piece is not None:
             likeness = likeness_of(step.device, piece.part)
             bound = self._bound(step.device, piece.part, likeness, programs)
             return bound or replace(self._built(step.device, piece.part), likeness=likeness)
-        whole = analysis.parts.cpu_part(step)
+        parts = partitioning.model.parts
+        whole = parts.cpu_part(step)
         try:
             return self._built(step.device, whole, alone=alone)
         except CompilationError:
             # The model as it was may hold a node that ONNX Runtime does not take and that is known before the run.
-            return self._built(step.device, analysis.parts.part(step))
+            return self._built(step.device, parts.part(step))
 
     def _built(self, device: str, part: Part, *, alone: bool = False) -> Built:
         started = time.perf_counter()
-        context = self._target(device).context
+        context = self.setting.by_name[device].context
         program = checked_program((context.compile_whole if alone else context.compile)(part.model))
         return Built(program, part.inputs, time.perf_counter() - started)
 
@@ -169,31 +182,27 @@ class Compiler:
         """The part by a program of one that is like it; None where it has to be compiled."""
         started = time.perf_counter()
         for twin in programs.alike(likeness):
-            bound = bind(self._target(device).context, programs[twin].program, part.model)
+            bound = bind(self.setting.by_name[device].context, programs[twin].program, part.model)
             if bound is not None:
                 return Built(bound, part.inputs, time.perf_counter() - started, likeness, twin)
         return None
 
-    def _compile_failed(self, analysis: Analysis, step: Step, error: BaseException) -> str:
-        nodes = [analysis.plan.graph.nodes[node].name for node in step.nodes]
+    def _compile_failed(self, partitioning: Partitioning, step: Step, error: BaseException) -> str:
+        nodes = [partitioning.plan.graph.nodes[node].name for node in step.nodes]
         message = (
             f"device {step.device!r} took segment {step.segment} ({named(nodes)}) and failed to compile it: "
             f"{describe(error)}"
         )
         instead = "these nodes go to the next device"
-        if step.device == CPU:
+        if self.setting.by_name[step.device].is_host:
             instead = "so nothing is cut out of the model, and it runs there as a whole"
         self._fall_back(CompilationError, step, nodes, message, instead, error)
         return message
 
-    def _bind(self, analysis: Analysis, programs: Programs) -> CompiledPlan:
-        graph = analysis.plan.graph
-        slots = slots_of(analysis.plan)
-        constants = {
-            slots[name]: analysis.specialized.constants[name]
-            for name in graph.outputs
-            if name in analysis.specialized.constants
-        }
+    def _bind(self, partitioning: Partitioning, programs: Programs) -> CompiledPlan:
+        graph, known = partitioning.plan.graph, partitioning.model.specialized.constants
+        slots, accelerators = slots_of(partitioning.plan), self.setting.accelerators
+        constants = {slots[name]: known[name] for name in graph.outputs if name in known}
         steps = [
             BoundStep(
                 step=step,
@@ -201,57 +210,71 @@ class Compiler:
                 inputs=tuple(slots[name] for name in built.inputs),
                 outputs=tuple(slots[name] for name in step.outputs),
                 released=tuple(slots[name] for name in step.released),
-                expected=() if step.device in HOSTS else _expected(graph, step.outputs),
-                guarded=step.device not in HOSTS,
-                on_failure=partial(self._run_failed, analysis, slots),
+                expected=_expected(graph, step.outputs) if step.device in accelerators else (),
+                guarded=step.device in accelerators,
+                on_failure=partial(self._run_failed, partitioning, slots),
             )
-            for step, built in ((step, programs[atoms_of(analysis.plan, step)]) for step in analysis.plan.steps)
+            for step, built in ((step, programs[atoms_of(partitioning.plan, step)]) for step in partitioning.plan.steps)
         ]
         return CompiledPlan(steps, slots, {name: slots[name] for name in graph.outputs}, constants)
 
-    def _run_failed(self, analysis: Analysis, slots: Mapping[str, int], step: Step, error: BaseException) -> Substitute:
-        """What runs a failed step instead: the CPU, or the last resort. Raises where the policy says so."""
-        nodes = [analysis.plan.graph.nodes[node].name for node in step.nodes]
+    def _run_failed(
+        self, partitioning: Partitioning, slots: Mapping[str, int], step: Step, error: BaseException
+    ) -> Substitute:
+        """What runs a failed step instead: the host, or the last resort. Raises where the policy says so."""
+        nodes = [partitioning.plan.graph.nodes[node].name for node in step.nodes]
         message = (
             f"device {step.device!r} failed while it ran segment {step.segment} ({named(nodes)}): {describe(error)}"
         )
-        device = self._host_of(analysis.plan, step)
+        device = self._host_of(partitioning.plan, step)
         fall_back = partial(self._fall_back, ExecutionError, step, nodes, message, error=error)
-        if self.options.fallback == "forbid":
+        if self.setting.constraints.fallback == "forbid":
             fall_back(instead="")
-        device, built = self._built_instead(device, analysis, message, step, error)
-        fall_back(instead=f"it runs on {called(device)} instead")
-        return Substitute(device, self._pool(device, built.program), tuple(slots[name] for name in built.inputs))
+        device, built = self._built_instead(device, partitioning, message, step, error)
+        fall_back(instead=f"it runs on {device.called} instead")
+        return Substitute(
+            device.name,
+            device.called,
+            self._pool(device.name, built.program),
+            tuple(slots[name] for name in built.inputs),
+        )
 
     def _built_instead(
-        self, device: str, analysis: Analysis, message: str, step: Step, error: BaseException
-    ) -> tuple[str, Built]:
+        self, device: SessionDevice, partitioning: Partitioning, message: str, step: Step, error: BaseException
+    ) -> tuple[SessionDevice, Built]:
         """A failed step compiled for `device`, or for the last resort."""
-        part = analysis.parts.part(step)
+        part, last_resort = partitioning.model.parts.part(step), self.setting.last_resort
         try:
-            return device, self._built(device, part)
+            return device, self._built(device.name, part)
         except CompilationError as failure:
-            if device != REFERENCE and not _blamed(analysis, step, failure):
+            if device is not last_resort and not _blamed(partitioning, step, failure):
                 raise
             last = failure
-        if device != REFERENCE:
+        if device is not last_resort:
             with suppress(CompilationError):
-                return REFERENCE, self._built(REFERENCE, part)
+                return last_resort, self._built(last_resort.name, part)
         raise ExecutionError(
             f"{message}; nothing else runs it: {last}", device=step.device, segment=step.segment
         ) from error
 
-    def _host_of(self, plan: Plan, step: Step) -> str:
-        """The CPU, if it takes every node of a step as far as is known, else the last resort."""
-        refused = any(not plan.verdicts[CPU][plan.graph.atom_of[node]] for node in step.nodes)
-        return REFERENCE if refused else CPU
+    def _host_of(self, plan: Plan, step: Step) -> SessionDevice:
+        """The host, if it takes every node of a step as far as is known, else the last resort."""
+        taken = plan.verdicts[self.setting.host.name]
+        takes = all(taken[plan.graph.atom_of[node]] for node in step.nodes)
+        return self.setting.host if takes else self.setting.last_resort
+
+    def _delegated(self, plan: Plan, left: Step) -> dict[Atoms, Unsupported]:
+        """Every segment on a device that accelerates, refused for what cutting it out left behind.
+
+        ONNX Runtime loads whole models that contradict themselves, and not always the parts, of which more is known.
+        """
+        detail = f"ONNX Runtime does not load segment {left.segment}, which is left then"
+        why = Unsupported(Reason.COMPILE_FAILED, detail)
+        return {atoms_of(plan, step): why for step in plan.steps if step.device in self.setting.accelerators}
 
     def _pool(self, device: str, program: Program) -> ExecutionPool:
-        how: Threading = self._target(device).capability.threading
+        how: Threading = self.setting.by_name[device].capability.threading
         return ExecutionPool(program, how, device_lock(device))
-
-    def _target(self, name: str) -> Target:
-        return next(target for target in self.targets if target.name == name)
 
     def _fall_back(
         self,
@@ -263,35 +286,26 @@ class Compiler:
         error: BaseException,
     ) -> None:
         """Say what a device failed to do as the policy wants it said: an error, a warning, or nothing."""
-        if self.options.fallback == "forbid":
+        if self.setting.constraints.fallback == "forbid":
             raise kind(
                 f"{message}; fallback is forbidden, so allow it or report this to the vendor",
                 device=step.device,
                 segment=step.segment,
                 nodes=nodes,
             ) from error
-        if self.options.fallback == "warn":
+        if self.setting.constraints.fallback == "warn":
             warnings.warn(f"{message}; {instead}", FallbackWarning, stacklevel=2)
 
 
-def _blamed(analysis: Analysis, step: Step, error: BaseException) -> Mapping[int, Unsupported]:
+def _blamed(partitioning: Partitioning, step: Step, error: BaseException) -> Mapping[int, Unsupported]:
     """The nodes (positions in `step`) that a device is to blame for not loading; what is no valid ONNX is not."""
     refused = error.refused if isinstance(error, CompilationError) else {}
-    return {position: why for position, why in refused.items() if not _is_invalid(analysis, step.nodes[position])}
+    return {position: why for position, why in refused.items() if not _is_invalid(partitioning, step.nodes[position])}
 
 
-def _is_invalid(analysis: Analysis, node: int) -> bool:
-    verdict = analysis.conversion.verdicts[node]
+def _is_invalid(partitioning: Partitioning, node: int) -> bool:
+    verdict = partitioning.model.conversion.verdicts[node]
     return isinstance(verdict, Unsupported) and verdict.reason is Reason.INVALID_NODE
-
-
-def _delegated(plan: Plan, left: Step) -> dict[Atoms, Unsupported]:
-    """Every segment on another device than the host's, refused for what cutting it out left behind.
-
-    ONNX Runtime loads whole models that contradict themselves, and not always the parts, of which more is known.
-    """
-    why = Unsupported(Reason.COMPILE_FAILED, f"ONNX Runtime does not load segment {left.segment}, which is left then")
-    return {atoms_of(plan, step): why for step in plan.steps if step.device not in HOSTS}
 
 
 def slots_of(plan: Plan) -> dict[str, int]:

@@ -1,77 +1,55 @@
-"""Which engine runs a model: ONNX Runtime on the untouched model where the CPU comes first, plans otherwise.
-
-A model that ONNX Runtime does not load, because single nodes of it are too new or have no kernel, is planned over the
-CPU and the last resort. That costs only those models time.
-"""
+"""What runs the model of a session: the seam between a session and the ways to run a model."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from nnadapter.drivers.onnxruntime.driver import refused_nodes
-from nnadapter.drivers.providers import options_of_cpu
-from nnadapter.errors import InvalidModelError, ModelFileError
-from nnadapter.onnx.equations import check_equations
-from nnadapter.onnx.files import load_model
-from nnadapter.onnx.gradients import expand_gradients
-from nnadapter.options import Options
-from nnadapter.planning.targets import Target, closed_on_failure
-from nnadapter.running.host import HostEngine
-from nnadapter.running.planned import PlannedEngine
-from partition.verdict import Unsupported
+from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes
+from nnadapter.running.executor import Provenance
+from nnadapter.running.observed import Observed
 
 if TYPE_CHECKING:
-    import onnx
     import onnxruntime
 
-Engine = PlannedEngine | HostEngine
 
+class Engine(Protocol):
+    """One model, ready to run. Usable from many threads at once.
 
-def make_engine(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
-    targets: tuple[Target, ...],
-    options: Options,
-    session_options: onnxruntime.SessionOptions | None,
-    providers: tuple[Sequence[Any] | None, Sequence[Mapping[str, Any]] | None],
-    arguments: Mapping[str, Any],
-) -> Engine:
-    """Return what runs the model on `targets`.
-
-    Args:
-        source: path, contents, or model.
-        targets: opened devices, in order of preference; closed if this fails.
-        options: the session's.
-        session_options: ONNX Runtime's own.
-        providers: what a client gave as `providers` and `provider_options`.
-        arguments: what ONNX Runtime's session takes beside.
-
-    Raises:
-        InvalidModelError, ModelFileError: the model cannot be read, or no device takes a node of it.
-        NotDelegatedError, CompilationError: fallback is forbidden and would be needed.
+    ONNX Runtime alone is one (`host`), plans over several devices another (`planned`).
     """
-    with closed_on_failure(targets):
-        if not targets[0].is_cpu:
-            return PlannedEngine(load_model(source), targets, options)
-        try:
-            return HostEngine(source, session_options, options_of_cpu(*providers), arguments)
-        except ModelFileError:
-            raise
-        except InvalidModelError:
-            given = load_model(source)
-            check_equations(given)
-            model = expand_gradients(given)
-            refused = _refused(model, targets, session_options)
-            if model is given and not refused:
-                raise
-        return PlannedEngine(model, targets, options, refused)
 
+    def run(
+        self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any = None
+    ) -> tuple[list[Any], Provenance]:
+        """Run the model. See `InferenceSession.run`."""
 
-def _refused(
-    model: onnx.ModelProto, targets: tuple[Target, ...], session_options: onnxruntime.SessionOptions | None
-) -> dict[int, Unsupported]:
-    """What the last resort would have to take, if it takes all of it; empty where it cannot help."""
-    refused = refused_nodes(model, session_options)
-    verdicts = targets[-1].context.supported(model) if refused else ()
-    return refused if all(verdicts[position] for position in refused) else {}
+    def prepare(self, shapes: Shapes) -> None:
+        """Do now what a first run of these input shapes would have to do."""
+
+    def observed(self) -> Observed:
+        """What runs where, and what was seen of it: for the shapes of the last run, or usual ones."""
+
+    def inputs(self) -> list[NodeArg]:
+        """The inputs that must be fed."""
+
+    def outputs(self) -> list[NodeArg]:
+        """The outputs."""
+
+    def overridable(self) -> list[NodeArg]:
+        """The inputs that may be fed and have contents of their own."""
+
+    def metadata(self) -> ModelMetadata:
+        """What the model says of itself."""
+
+    def session_options(self) -> onnxruntime.SessionOptions:
+        """ONNX Runtime's own options."""
+
+    def end_profiling(self) -> str:
+        """Stop profiling; the file's name, or an empty string where nothing was profiled."""
+
+    def profiling_started(self) -> int:
+        """When profiling began, in nanoseconds; 0 where nothing is profiled."""
+
+    def close(self) -> None:
+        """Free everything; what is in use is freed when it is not any more. May be called again."""

@@ -18,7 +18,6 @@ import numpy as np
 from nnadapter.drivers.border import FAILURES, OutputCheck, check_results, create_execution, describe, read_only
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.interface import Execution, Program
-from nnadapter.drivers.selection import CPU
 from nnadapter.errors import CancelledError, ExecutionError, InvalidInputError, NNAdapterError
 from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all
@@ -111,6 +110,8 @@ class Substitute:
     """What runs a step in place of its own device."""
 
     device: str
+    called: str
+    """How messages call the device."""
     pool: ExecutionPool
     inputs: tuple[int, ...]
     """Slots."""
@@ -246,16 +247,11 @@ def _instead(bound: BoundStep, error: BaseException, failure: str, values: Seque
         raise
     except NNAdapterError as second:
         segment = bound.step.segment
-        also = called(substitute.device)
+        also = substitute.called
         message = f"segment {segment} failed on {bound.step.device!r} ({failure}) and on {also} as well: {second}"
         if isinstance(second, InvalidInputError):
             raise InvalidInputError(message) from second
         raise ExecutionError(message, device=substitute.device, segment=segment) from second
-
-
-def called(device: str) -> str:
-    """How messages call a device of the host."""
-    return "the CPU" if device == CPU else repr(device)
 
 
 def _guarded(bound: BoundStep, inputs: Sequence[Array]) -> Sequence[Array]:

@@ -5,25 +5,22 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence, Set
 
-from nnadapter.drivers.selection import CPU, HOSTS
 from nnadapter.errors import FallbackWarning, NotDelegatedError
-from nnadapter.options import Options
-from nnadapter.planning.judged import Analysis
-from nnadapter.planning.targets import Target
+from nnadapter.planning.settling import Partitioning
 from partition.plan import Plan
 from partition.verdict import Unsupported
 
 
-def refuse_fallback(analysis: Analysis, targets: Sequence[Target], options: Options) -> None:
+def refuse_fallback(partitioning: Partitioning) -> None:
     """Raise NotDelegatedError where fallback is forbidden and nodes are left for a device that nobody named."""
-    plan = analysis.plan
-    unnamed = {target.name for target in targets if not target.named}
+    plan, setting = partitioning.plan, partitioning.setting
+    unnamed = {device.name for device in setting.devices if not device.named}
     spare = [step for step in plan.steps if step.device in unnamed]
     left = [node for step in spare for node in step.nodes]
-    if not left or options.fallback != "forbid":
+    if not left or setting.constraints.fallback != "forbid":
         return
     names = [plan.graph.nodes[node].name for node in left]
-    first = targets[0].name
+    first = setting.devices[0].name
     raise NotDelegatedError(
         f"fallback is forbidden and {len(left)} of {len(plan.graph.nodes)} nodes are taken by no named device "
         f"({named(names)}); {_why_left(plan, first, left[0])}; "
@@ -40,40 +37,40 @@ def _why_left(plan: Plan, device: str, node: int) -> str:
     return f"{device!r} takes the first, which its segment or a plan put elsewhere"
 
 
-def warn_of_idle(analysis: Analysis, targets: Sequence[Target], options: Options) -> None:
+def warn_of_idle(partitioning: Partitioning) -> None:
     """Warn where the policy says so of a named device that took nothing, with the reason.
 
     Nothing fell back where devices before it took the nodes, or it would have taken those that went elsewhere.
     """
-    plan = analysis.plan
+    plan, setting = partitioning.plan, partitioning.setting
     used = {step.device for step in plan.steps}
-    if options.fallback != "warn":
+    if setting.constraints.fallback != "warn":
         return
-    for position, target in enumerate(targets):
-        if target.name in HOSTS or target.name in used:
+    for position, device in enumerate(setting.devices):
+        if not device.accelerates or device.name in used:
             continue
-        if options.policy != "priority" and any(plan.verdicts[target.name]):
+        if setting.constraints.weighs and any(plan.verdicts[device.name]):
             continue  # it was weighed, and something else is cheaper
-        left = _left_by(plan, target.name, {later.name for later in targets[position + 1 :]})
+        left = _left_by(plan, device.name, {later.name for later in setting.devices[position + 1 :]})
         if left:
             warnings.warn(
-                f"device {target.name!r} took none of the {len(plan.graph.nodes)} nodes; the first was refused because "
-                f"of {_refusal(plan, target.name, left[0])}; see the report for the others",
+                f"device {device.name!r} took none of the {len(plan.graph.nodes)} nodes; the first was refused because "
+                f"of {_refusal(plan, device.name, left[0])}; see the report for the others",
                 FallbackWarning,
                 stacklevel=2,
             )
 
 
-def warn_of_last_resort(analysis: Analysis, targets: Sequence[Target], options: Options) -> None:
+def warn_of_last_resort(partitioning: Partitioning) -> None:
     """Warn where the policy says so of nodes that are left for the last resort: it is slow, and nobody named it."""
-    spare = [target.name for target in targets if target.is_spare]
-    plan = analysis.plan
+    plan, setting = partitioning.plan, partitioning.setting
+    spare = [device.name for device in setting.devices if device.is_spare]
     left = [node for step in plan.steps if step.device in spare for node in step.nodes]
-    if left and options.fallback == "warn":
+    if left and setting.constraints.fallback == "warn":
         names = named([plan.graph.nodes[node].name for node in left])
         warnings.warn(
             f"{len(left)} of {len(plan.graph.nodes)} nodes run on onnx's reference evaluator, which is slow ({names}); "
-            f"the CPU refused the first because of {_refusal(plan, CPU, left[0])}",
+            f"{setting.host.called} refused the first because of {_refusal(plan, setting.host.name, left[0])}",
             FallbackWarning,
             stacklevel=2,
         )

@@ -14,8 +14,12 @@ from nnadapter.drivers.onnxruntime.values import inner_run, is_foreign, run_by_m
 from nnadapter.errors import ClosedError, InvalidModelError
 from nnadapter.onnx.files import check_not_empty, describe, load_model
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, loadable
-from nnadapter.onnx.signature import Signature, read_signature
+from nnadapter.onnx.preparation.sizes import default_shapes
+from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature, read_signature
+from nnadapter.planning.planner import Planner, prepare_for
+from nnadapter.planning.setting import Setting
 from nnadapter.running.executor import Provenance, StepRun
+from nnadapter.running.observed import Observed
 
 if TYPE_CHECKING:
     import onnx
@@ -29,11 +33,12 @@ class HostEngine:
     def __init__(
         self,
         source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+        setting: Setting,
         session_options: onnxruntime.SessionOptions | None,
         provider_options: Mapping[str, Any],
         arguments: Mapping[str, Any],
     ) -> None:
-        self._source = source
+        self._source, self._setting = source, setting
         provider = (CPU_PROVIDER, dict(provider_options)) if provider_options else CPU_PROVIDER
         self.session = _load(source, session_options, provider, arguments)
         _check_nodes(self.session, source)
@@ -51,11 +56,47 @@ class HostEngine:
             raise
         except Exception as error:  # noqa: BLE001  it is raised again where it is not mended
             results = self._by_memory(names, feed, options, error)
-        return results, Provenance((StepRun(0, "cpu", time.perf_counter() - started),))
+        return results, Provenance((StepRun(0, self._setting.host.name, time.perf_counter() - started),))
 
-    def load(self) -> onnx.ModelProto:
-        """The model, read again."""
-        return load_model(self._source)
+    def prepare(self, shapes: Shapes) -> None:
+        """Nothing to do: ONNX Runtime takes every shape."""
+
+    def observed(self) -> Observed:
+        """See `Engine.observed`; the model is read again for it."""
+        model = load_model(self._source)
+        prepared = prepare_for(model, self._setting)
+        planner = Planner(prepared, self._setting)
+        settled = planner.settle(planner.judge(default_shapes(prepared)))
+        return Observed(partitioning=settled, model=model.graph.name)
+
+    def inputs(self) -> list[NodeArg]:
+        """See `Engine.inputs`."""
+        return list(self.session.get_inputs())
+
+    def outputs(self) -> list[NodeArg]:
+        """See `Engine.outputs`."""
+        return list(self.session.get_outputs())
+
+    def overridable(self) -> list[NodeArg]:
+        """See `Engine.overridable`."""
+        return list(self.session.get_overridable_initializers())
+
+    def metadata(self) -> ModelMetadata:
+        """See `Engine.metadata`."""
+        found: ModelMetadata = self.session.get_modelmeta()
+        return found
+
+    def session_options(self) -> onnxruntime.SessionOptions:
+        """See `Engine.session_options`."""
+        return self.session.get_session_options()
+
+    def end_profiling(self) -> str:
+        """See `Engine.end_profiling`."""
+        return str(self.session.end_profiling())
+
+    def profiling_started(self) -> int:
+        """See `Engine.profiling_started`."""
+        return int(self.session.get_profiling_start_time_ns)
 
     def close(self) -> None:
         """Let the session go. May be called again."""
@@ -81,7 +122,7 @@ class HostEngine:
             raise error
 
     def _signature(self) -> Signature:
-        model = self.load()
+        model = load_model(self._source)
         inputs = [value.name for value in self.session.get_inputs()]
         overridable = [value.name for value in self.session.get_overridable_initializers()]
         return read_signature(model, [*inputs, *overridable], frozenset(overridable))

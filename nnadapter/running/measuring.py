@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, Any
 from nnadapter.costs.calibration_files import driver_version
 from nnadapter.costs.remembered import MeasuredChoice, MeasuredDevice, choice_key, recall, remember
 from nnadapter.errors import DriverError, NotDelegatedError, StoredFileError
-from nnadapter.planning.judged import Judged
+from nnadapter.planning.judgment import Judgment, placed_as
+from nnadapter.planning.placing import place
+from nnadapter.planning.planner import Planner
+from nnadapter.planning.setting import Setting
 from nnadapter.process.closing import close_all
 from nnadapter.process.own_version import own_version
 from nnadapter.running.compilation import Compiled, Compiler, Timed
@@ -44,45 +47,46 @@ _TURN_SECONDS = 0.02
 class Memory:
     """What was measured of one model, here and in earlier sessions."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self._model = model
+    def __init__(self, model: onnx.ModelProto, setting: Setting) -> None:
+        self._model, self._setting = model, setting
 
-    def recall(self, judged: Judged) -> tuple[Recalled | None, str]:
+    def recall(self, judgment: Judgment) -> tuple[Recalled | None, str]:
         """Return what was chosen for these verdicts and shapes, and a note: why a file that is there is not used."""
-        known, note = recall(self._key(judged))
+        known, note = recall(self._key(judgment))
         if known is None:
             return None, note
-        graph = judged.graph
+        graph, verdicts = judgment.model.graph, judgment.support.verdicts
         labels = [known.placement.get(graph.nodes[nodes[0]].name, "") for nodes in graph.atoms]
-        fits = all(judged.verdicts.get(label, {atom: None})[atom] for atom, label in enumerate(labels))
+        fits = all(verdicts.get(label, {atom: None})[atom] for atom, label in enumerate(labels))
         if not fits or known.candidate not in known.seconds:
             return None, "what is remembered of this model does not fit it any more, and counts as not measured"
         seconds = sorted(known.seconds.items(), key=lambda each: each[1])
         return Recalled(
-            judged=judged.placed_as(labels),
+            judgment=placed_as(judgment, labels),
             timed=tuple(Timed(name=name, predicted=None, measured=each) for name, each in seconds),
         ), note
 
-    def keep(self, judged: Judged, plan: Plan, timed: Sequence[Timed]) -> str:
+    def keep(self, judgment: Judgment, plan: Plan, timed: Sequence[Timed]) -> str:
         """Keep the plan that was fastest for the next time; return why that failed, empty where it did not."""
         graph = plan.graph
         placement = {node.name: plan.placement[atom] for node, atom in zip(graph.nodes, graph.atom_of, strict=True)}
         seconds = {each.name: each.measured for each in timed}
         choice = MeasuredChoice(candidate=timed[0].name, placement=placement, seconds=seconds)
         try:
-            remember(self._key(judged), choice)
+            remember(self._key(judgment), choice)
         except StoredFileError as error:
             return str(error)
         return ""
 
-    def _key(self, judged: Judged) -> str:
+    def _key(self, judgment: Judgment) -> str:
         devices = [
-            MeasuredDevice(name=target.name, version=driver_version(target.name), options=target.options)
-            for target in judged.targets
+            MeasuredDevice(name=device.name, version=driver_version(device.name), options=device.options)
+            for device in self._setting.devices
         ]
-        placer, named = judged.placer, [target.name for target in judged.targets if target.named]
-        said = f"{placer.rules!r} {placer.plan!r} {placer.options.fallback} {named}"
-        return choice_key(self._digest, devices, judged.shapes, own_version(), said)
+        constraints = self._setting.constraints
+        named = [device.name for device in self._setting.devices if device.named]
+        said = f"{constraints.rules!r} {constraints.plan_file!r} {constraints.fallback} {named}"
+        return choice_key(self._digest, devices, judgment.model.shapes, own_version(), said)
 
     @cached_property
     def _digest(self) -> str:
@@ -101,7 +105,7 @@ class Memory:
 class Recalled:
     """What was chosen earlier."""
 
-    judged: Judged
+    judgment: Judgment
     """Placed as it was then."""
     timed: tuple[Timed, ...]
     """Fastest first."""
@@ -111,13 +115,14 @@ class Measurer:
     """Chooses by measurement for one model and session."""
 
     def __init__(self, model: onnx.ModelProto, compiler: Compiler) -> None:
-        self._memory, self._compiler = Memory(model), compiler
+        self._memory, self._compiler = Memory(model, compiler.setting), compiler
 
-    def choose(self, judged: Judged, feed: Mapping[str, Any], *, made_up: bool) -> Compiled:
+    def choose(self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any], *, made_up: bool) -> Compiled:
         """Return the fastest candidate for these shapes, remembered or measured now.
 
         Args:
-            judged: the verdicts.
+            planner: settles.
+            judgment: the verdicts.
             feed: input name -> array, to run the candidates with.
             made_up: the feed is random, not the person's own.
 
@@ -125,20 +130,22 @@ class Measurer:
             NotDelegatedError: fallback is forbidden and would be needed.
             CompilationError: no candidate compiles.
         """
-        known, note = self._memory.recall(judged)
+        known, note = self._memory.recall(judgment)
         if known is not None:
-            return replace(self._compiler.compile(known.judged), timed=known.timed, chosen=EARLIER)
-        if not judged.graph.atoms:
-            return self._compiler.compile(judged)
-        compiled, timed = self._measured(judged, feed)
+            return replace(self._compiler.compile(planner, known.judgment), timed=known.timed, chosen=EARLIER)
+        if not judgment.model.graph.atoms:
+            return self._compiler.compile(planner, judgment)
+        compiled, timed = self._measured(planner, judgment, feed)
         how = "measured here with random input" if made_up else "measured here with the input of the first run"
-        notes = (how, note, self._memory.keep(judged, compiled.analysis.plan, timed))
+        notes = (how, note, self._memory.keep(judgment, compiled.partitioning.plan, timed))
         return replace(compiled, timed=timed, chosen="; ".join(filter(None, notes)))
 
-    def _measured(self, judged: Judged, feed: Mapping[str, Any]) -> tuple[Compiled, tuple[Timed, ...]]:
+    def _measured(
+        self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any]
+    ) -> tuple[Compiled, tuple[Timed, ...]]:
         trials: list[tuple[Candidate, Compiled]] = []
         try:
-            self._try(judged, feed, trials)
+            self._try(planner, judgment, feed, trials)
             seconds = _timings([_runner(compiled, feed) for _, compiled in trials])
         except BaseException:
             close_all(compiled for _, compiled in trials)
@@ -151,19 +158,21 @@ class Measurer:
         close_all(trials[number][1] for number in order[1:])
         return trials[order[0]][1], timed
 
-    def _try(self, judged: Judged, feed: Mapping[str, Any], trials: list[tuple[Candidate, Compiled]]) -> None:
+    def _try(
+        self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any], trials: list[tuple[Candidate, Compiled]]
+    ) -> None:
         """Add to `trials` every candidate that compiles and runs as it should; one that does not only if all fail."""
         failure: DriverError | NotDelegatedError | None = None
         fallen: list[tuple[Candidate, Compiled]] = []
         known: set[tuple[str, ...]] = set()
-        for candidate in self._candidates(judged):
+        for candidate in self._candidates(judgment):
             try:
-                compiled = self._compiler.compile(judged.placed_as(candidate.placement))
+                compiled = self._compiler.compile(planner, placed_as(judgment, candidate.placement))
             except (DriverError, NotDelegatedError) as error:
                 failure = error
                 continue
             trials.append((candidate, compiled))
-            if compiled.analysis.plan.placement in known:
+            if compiled.partitioning.plan.placement in known:
                 trials.pop()[1].close()
                 continue
             try:
@@ -175,22 +184,23 @@ class Measurer:
             if _fell_back(compiled):
                 fallen.append(trials.pop())
             else:
-                known.add(compiled.analysis.plan.placement)
+                known.add(compiled.partitioning.plan.placement)
         if not trials and fallen:
             trials.append(fallen.pop(0))
         close_all(compiled for _, compiled in fallen)
         if not trials and failure is not None:
             raise failure
 
-    def _candidates(self, judged: Judged) -> list[Candidate]:
+    def _candidates(self, judgment: Judgment) -> list[Candidate]:
         """Baselines and the cheapest, those that need a device that nobody named only if there is no other way.
 
         What runs on the host alone comes first: it is one session, and thread pools are few (`sessions.pools`). Behind
         a plan of many segments it would get none, be timed with one thread, and stay so for as long as it is kept.
         """
-        found = judged.placement.candidates()
-        if self._compiler.options.fallback == "forbid":
-            named = {target.name for target in self._compiler.targets if target.named}
+        setting = self._compiler.setting
+        found = place(judgment, setting).candidates()
+        if setting.constraints.fallback == "forbid":
+            named = {device.name for device in setting.devices if device.named}
             found = tuple(each for each in found if named.issuperset(each.placement)) or found
         return sorted(found, key=_rank)[:_MOST]
 
@@ -203,7 +213,7 @@ def _rank(candidate: Candidate) -> int:
 
 
 def _runner(compiled: Compiled, feed: Mapping[str, Any]) -> Callable[[], object]:
-    names = tuple(compiled.analysis.plan.graph.outputs)
+    names = tuple(compiled.partitioning.plan.graph.outputs)
     return lambda: compiled.plan.run(feed, names, _never)
 
 

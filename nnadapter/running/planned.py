@@ -6,27 +6,26 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nnadapter.drivers.onnxruntime.sessions import run_options
+from nnadapter.drivers.onnxruntime.sessions import new_session_options, run_options
 from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError
-from nnadapter.kernels.deciding import type_rules
 from nnadapter.offering.feeds import feed_for
-from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.preparation.sizes import check_shape, default_shapes
-from nnadapter.onnx.signature import Shapes, Signature, read_signature
+from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature, node_arg, read_signature
 from nnadapter.options import Options
-from nnadapter.planning.analysis import Analyzer
-from nnadapter.planning.judged import Judged
-from nnadapter.planning.placing import Placer
-from nnadapter.planning.targets import Target
+from nnadapter.planning.judgment import Judgment
+from nnadapter.planning.planner import Planner, prepare_for
+from nnadapter.planning.setting import Setting
 from nnadapter.running.compilation import Compiled, Compiler
 from nnadapter.running.executor import Provenance
 from nnadapter.running.measuring import Measurer
+from nnadapter.running.observed import Observed, observed_of
 from nnadapter.running.plans import PlanCache, PlanCounts
 from nnadapter.running.repeating import Repeat
 from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
     import onnx
+    import onnxruntime
 
 
 _Made = TypeVar("_Made")
@@ -38,38 +37,33 @@ class PlannedEngine:
     def __init__(
         self,
         model: onnx.ModelProto,
-        targets: tuple[Target, ...],
+        setting: Setting,
         options: Options,
-        refused_by_cpu: Mapping[int, Unsupported] | None = None,
+        session_options: onnxruntime.SessionOptions | None = None,
+        refused_by_host: Mapping[int, Unsupported] | None = None,
     ) -> None:
-        prepared = prepare(model, type_rules([target.kernels for target in targets]))
+        prepared = prepare_for(model, setting)
         # Positions are those of the model that was given; where preparation changed it, they are found again.
-        known = (refused_by_cpu or {}) if prepared.model is model else {}
+        known = (refused_by_host or {}) if prepared.model is model else {}
         refused = {prepared.graph.nodes[position].name: why for position, why in known.items()}
-        self._placer = Placer(options, targets)
-        self._analyzer = Analyzer(prepared, self._placer, refused_by_cpu=refused)
+        self._setting, self._session_options = setting, session_options
+        self._planner = Planner(prepared, setting, refused)
         self._switching = Lock()
-        self._compiler = Compiler(targets, options)
+        self._compiler = Compiler(setting)
         self._plans: PlanCache[Compiled] = PlanCache(options.max_plans, options.max_plan_bytes)
         self._defaults = prepared.defaults
         self._inputs = prepared.graph.inputs
         self.signature: Signature = read_signature(model, self._inputs, frozenset(self._defaults))
-        self.targets = targets
         self._all_outputs = list(self.signature.output_names)
         self._latest: Repeat | None = None
-        self._measurer = Measurer(model, self._compiler) if options.policy == "measured" else None
+        self._measurer = Measurer(model, self._compiler) if setting.constraints.policy == "measured" else None
         shapes = self._declared_shapes()
         if shapes is None:
             return
         if self._measurer is None:
             self.prepare(shapes)
         else:  # the first run has the person's own input; what contradicts itself is known now
-            self._analyzed(lambda analyzer: analyzer.judge(shapes)).settle()
-
-    @property
-    def counts(self) -> PlanCounts:
-        """How often plans were made and used again."""
-        return self._plans.counts
+            self._planned(lambda planner: planner.settle(planner.judge(shapes)))
 
     def run(
         self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any = None
@@ -103,8 +97,52 @@ class PlannedEngine:
         finally:
             self._plans.give(lease)
 
-    def prepare(self, shapes: Shapes) -> Compiled:
-        """Make the plan for these input shapes now, and return it.
+    @property
+    def counts(self) -> PlanCounts:
+        """How often plans were made and used again."""
+        return self._plans.counts
+
+    def prepare(self, shapes: Shapes) -> None:
+        """See `Engine.prepare`."""
+        self._compiled_for(shapes)
+
+    def observed(self) -> Observed:
+        """See `Engine.observed`: of the plan used last, made for usual sizes if there is none yet."""
+        compiled = self._plans.newest or self._compiled_for(default_shapes(self._planner.prepared))
+        return observed_of(compiled, self.counts)
+
+    def inputs(self) -> list[NodeArg]:
+        """See `Engine.inputs`."""
+        return list(map(node_arg, self.signature.inputs))
+
+    def outputs(self) -> list[NodeArg]:
+        """See `Engine.outputs`."""
+        return list(map(node_arg, self.signature.outputs))
+
+    def overridable(self) -> list[NodeArg]:
+        """See `Engine.overridable`."""
+        return list(map(node_arg, self.signature.overridable))
+
+    def metadata(self) -> ModelMetadata:
+        """See `Engine.metadata`."""
+        return self.signature.metadata
+
+    def session_options(self) -> onnxruntime.SessionOptions:
+        """See `Engine.session_options`: those that were given, or new ones."""
+        if self._session_options is None:
+            self._session_options = new_session_options()
+        return self._session_options
+
+    def end_profiling(self) -> str:
+        """See `Engine.end_profiling`."""
+        return ""
+
+    def profiling_started(self) -> int:
+        """See `Engine.profiling_started`."""
+        return 0
+
+    def _compiled_for(self, shapes: Shapes) -> Compiled:
+        """The plan for these input shapes, made now if it is not kept.
 
         Raises:
             InvalidInputError: a shape is missing, does not fit, or is of no input.
@@ -119,49 +157,45 @@ class PlannedEngine:
         self._plans.give(lease)
         return compiled
 
-    def current(self) -> Compiled:
-        """The plan used last; made for usual sizes if there is none yet."""
-        return self._plans.newest or self.prepare(default_shapes(self._analyzer.prepared))
-
     def close(self) -> None:
         """Free every plan, and then every context; what is in use is freed when it is not any more."""
         self._latest = None
-        self._plans.close([target.context for target in self.targets])
-        self._analyzer.clear()
+        self._plans.close([device.context for device in self._setting.devices])
+        self._planner.clear()
 
     def _make(self, shapes: Sequence[tuple[int, ...] | None], feed: Mapping[str, Any] | None = None) -> Compiled:
         """The plan for these shapes of the inputs; with a feed of that shape, if there is one."""
         known = {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
-        return self._analyzed(lambda analyzer: self._compiled(analyzer.judge(known), feed))
+        return self._planned(lambda planner: self._compiled(planner, planner.judge(known), feed))
 
-    def _analyzed(self, work: Callable[[Analyzer], _Made]) -> _Made:
-        """Do what takes an analyzer; once more over the model with its branches, where that may help.
+    def _planned(self, work: Callable[[Planner], _Made]) -> _Made:
+        """Do what takes a planner; once more over the model with its branches, where that may help.
 
         ONNX Runtime loads what contradicts itself inside of an `If`, as long as it stays there.
         """
-        analyzer = self._analyzer
+        planner = self._planner
         try:
-            return work(analyzer)
+            return work(planner)
         except (CompilationError, InvalidModelError):
-            if analyzer.prepared.given is None:
+            if planner.prepared.given is None:
                 raise
-            return work(self._with_branches(analyzer))
+            return work(self._with_branches(planner))
 
-    def _with_branches(self, failed: Analyzer) -> Analyzer:
-        """The analyzer of the model with its branches; threads that fail with one analyzer get the same next one."""
+    def _with_branches(self, failed: Planner) -> Planner:
+        """The planner of the model with its branches; threads that fail with one planner get the same next one."""
         with self._switching:
-            if self._analyzer is failed:
+            if self._planner is failed:
                 assert failed.prepared.given is not None, "there is a model with its branches"
-                self._analyzer = Analyzer(failed.prepared.given, self._placer)
-            return self._analyzer
+                self._planner = Planner(failed.prepared.given, self._setting)
+            return self._planner
 
-    def _compiled(self, judged: Judged, feed: Mapping[str, Any] | None) -> Compiled:
+    def _compiled(self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any] | None) -> Compiled:
         if self._measurer is None:
-            return self._compiler.compile(judged)
+            return self._compiler.compile(planner, judgment)
         if feed is not None:
-            return self._measurer.choose(judged, feed, made_up=False)
-        made_up = {**self._defaults, **feed_for(self._analyzer.prepared, judged.shapes)}
-        return self._measurer.choose(judged, made_up, made_up=True)
+            return self._measurer.choose(planner, judgment, feed, made_up=False)
+        made_up = {**self._defaults, **feed_for(planner.prepared, judgment.model.shapes)}
+        return self._measurer.choose(planner, judgment, made_up, made_up=True)
 
     def _declared_shapes(self) -> Shapes | None:
         """The shapes of all inputs if the model fixes them."""

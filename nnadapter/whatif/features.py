@@ -8,9 +8,9 @@ from enum import StrEnum
 
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.onnx.preparation.prepare import Specialized
-from nnadapter.planning.judged import Judged
+from nnadapter.planning.judgment import Judgment
+from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.support import refusals
-from nnadapter.planning.targets import Target
 from partition.graph import Graph, Value
 from partition.verdict import SUPPORTED, Reason, Unsupported
 
@@ -64,16 +64,17 @@ class Missing:
     """The first node of each."""
 
 
-def missing_features(judged: Judged, target: Target) -> Missing:
+def missing_features(judgment: Judgment, target: SessionDevice) -> Missing:
     """Return what `target` lacks for the atoms that it refuses.
 
     1. An atom of several nodes, and a node that became several operations, needs all that was refused of it.
     2. Of one operation a device names one reason; what hides behind it is not seen.
     3. What a person's rules forbid, and a node that contradicts itself, needs nothing that a device could learn.
     """
-    graph, verdicts = judged.graph, judged.verdicts[target.name]
-    asked = refusals(target, judged.conversion, judged.parts)
-    forbidden = _forbidden(judged, target.name)
+    model = judgment.model
+    graph, verdicts = model.graph, judgment.support.verdicts[target.name]
+    asked = refusals(target, model)
+    forbidden = _forbidden(judgment, target.name)
     by_converter = target.capability.form is ModelForm.IR
     needs: list[frozenset[Feature] | None] = []
     examples: dict[Feature, Example] = {}
@@ -86,8 +87,8 @@ def missing_features(judged: Judged, target: Target) -> Missing:
             continue
         found = {}
         for node, refusal in given:
-            where = by_converter and refusal == judged.conversion.verdicts[node]
-            feature = _feature(judged.specialized, node, refusal, Where.CONVERTER if where else Where.DEVICE)
+            where = by_converter and refusal == model.conversion.verdicts[node]
+            feature = _feature(model.specialized, node, refusal, Where.CONVERTER if where else Where.DEVICE)
             found[feature] = Example(node=graph.nodes[node].name, detail=refusal.detail)
         for feature, example in found.items():
             examples.setdefault(feature, example)
@@ -95,12 +96,12 @@ def missing_features(judged: Judged, target: Target) -> Missing:
     return Missing(needs=tuple(needs), examples=examples)
 
 
-def _forbidden(judged: Judged, device: str) -> Sequence[bool]:
+def _forbidden(judgment: Judgment, device: str) -> Sequence[bool]:
     """Per atom, whether rules keep it from the device whatever that says."""
-    atoms = len(judged.graph.atoms)
-    if judged.applied is None:
+    atoms, applied = len(judgment.model.graph.atoms), judgment.demands.applied
+    if applied is None:
         return (False,) * atoms
-    return tuple(not verdict for verdict in judged.applied.restricted(device, (SUPPORTED,) * atoms))
+    return tuple(not verdict for verdict in applied.restricted(device, (SUPPORTED,) * atoms))
 
 
 def _feature(specialized: Specialized, index: int, refusal: Unsupported, where: Where) -> Feature:

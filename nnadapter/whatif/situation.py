@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from nnadapter.converters.convert import Conversion
 from nnadapter.costs.cost_model import cost_table
 from nnadapter.costs.device_costs import DeviceCosts, Source
-from nnadapter.costs.fusion import Fusion, Groups, Merged, fused_groups, merged
+from nnadapter.costs.fusion import Fusion, Groups, Merged, merged
 from nnadapter.drivers.capability import ModelForm
-from nnadapter.drivers.selection import CPU, HOSTS
 from nnadapter.offering.atoms import joined
-from nnadapter.planning.judged import Analysis
-from nnadapter.planning.targets import Target
+from nnadapter.planning.placing import fusions_of
+from nnadapter.planning.setting import SessionDevice
+from nnadapter.planning.settling import Partitioning
 from nnadapter.whatif.features import Example, Feature, Missing, missing_features
 from nnadapter.whatif.wholes import one_to_be
 from partition.by_cost.latency import place_by_latency
@@ -83,6 +83,9 @@ class Situation:
     graph: Graph
     device: str
     """The one that would take more."""
+    host: str
+    accelerators: frozenset[str]
+    """Devices on which nodes count as delegated."""
     verdicts: Mapping[str, tuple[Verdict, ...]]
     """As they are."""
     missing: Missing
@@ -137,11 +140,11 @@ class Situation:
         taken = tuple(needs is not None and needs <= features for needs in self.missing.needs)
         pricing = self._pricing(taken)
         labels = self._placed_by_costs(pricing, taken) if self.by_costs else self._placed_by_priority(taken)
-        segments = cut(self.graph, labels, host=CPU).segments
+        segments = cut(self.graph, labels, host=self.host).segments
         home = np.empty(len(labels), np.int64)
         for position, segment in enumerate(segments):
             home[list(segment.atoms)] = position
-        away = np.array([label not in HOSTS for label in labels], dtype=bool)
+        away = np.array([label in self.accelerators for label in labels], dtype=bool)
         sizes = np.array([len(nodes) for nodes in self.graph.atoms], dtype=np.int64)
         return Outcome(
             seconds=price(self.graph, self.alone, labels, segments) - self._saved_by_fusion(pricing, labels, home),
@@ -187,38 +190,36 @@ class Situation:
         return saved
 
 
-def situation_of(name: str, analysis: Analysis, target: Target) -> Situation:
-    """Return an analyzed model as a situation in which `target` may learn more."""
-    judged = analysis.judged
-    graph, conversion, costs = judged.graph, judged.conversion, judged.placer.costs
-    fusions = {
-        each.name: fused_groups(graph, conversion, each.context, judged.verdicts[each.name])
-        for each in judged.asked
-        if each.name not in HOSTS and each.capability.form is ModelForm.IR
-    }
-    everything = {**judged.verdicts, target.name: (SUPPORTED,) * len(graph.atoms)}
+def situation_of(name: str, partitioning: Partitioning, target: SessionDevice) -> Situation:
+    """Return a partitioned model as a situation in which `target` may learn more."""
+    judgment, setting, model = partitioning.judgment, partitioning.setting, partitioning.model
+    graph, conversion, costs, verdicts = model.graph, model.conversion, setting.costs, judgment.support.verdicts
+    fusions = fusions_of(judgment, setting)
+    everything = {**verdicts, target.name: (SUPPORTED,) * len(graph.atoms)}
     single = Merged(graph, graph, tuple((atom,) for atom in range(len(graph.atoms))))
     alone = cost_table(single, conversion, everything, costs)
-    missing = missing_features(judged, target)
+    missing = missing_features(judgment, target)
     is_ir = target.capability.form is ModelForm.IR
     fusion = fusions.get(target.name, Fusion())
-    recognized = one_to_be(judged.specialized, missing, judged.verdicts[target.name], fusion) if is_ir else ()
+    recognized = one_to_be(model.specialized, missing, verdicts[target.name], fusion) if is_ir else ()
     flops = np.array([sum(conversion.flops[node] or 0 for node in nodes) for nodes in graph.atoms], dtype=np.int64)
     return Situation(
         name=name,
         graph=graph,
         device=target.name,
-        verdicts=judged.verdicts,
+        host=setting.host.name,
+        accelerators=setting.accelerators,
+        verdicts=verdicts,
         missing=missing,
-        by_costs=judged.placer.weighs,
+        by_costs=setting.constraints.weighs,
         alone=aligned(graph, alone.prices),
         recognized=recognized,
         pricing=partial(_priced, graph, conversion, everything, costs, fusions, target.name),
         flops=flops,
         sources=alone.sources,
-        shapes=dict(judged.shapes),
-        on_cpu=inf if analysis.price.on_cpu is None else analysis.price.on_cpu,
-        planned=len(analysis.plan.steps),
+        shapes=dict(model.shapes),
+        on_cpu=inf if partitioning.price.on_cpu is None else partitioning.price.on_cpu,
+        planned=len(partitioning.plan.steps),
     )
 
 

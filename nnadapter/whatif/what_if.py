@@ -6,17 +6,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.drivers.selection import HOSTS, DeviceRequest
+from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import DeviceNotFoundError, InvalidModelError, InvalidOptionError, NNAdapterError
-from nnadapter.kernels.deciding import type_rules
-from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.sizes import default_shapes
 from nnadapter.options import Options, default_devices, options_from
-from nnadapter.planning.analysis import Analyzer
-from nnadapter.planning.placing import Placer
-from nnadapter.planning.targets import Target, open_targets
-from nnadapter.process.closing import close_all
+from nnadapter.planning.planner import Planner, prepare_for
+from nnadapter.planning.setting import SessionDevice, Setting, open_setting
 from nnadapter.whatif.building import facts_of
 from nnadapter.whatif.facts import FailedModel, WhatIf
 from nnadapter.whatif.situation import Situation, situation_of
@@ -64,15 +60,17 @@ def what_if(
             f"plan {os.fspath(chosen.plan)!r} says where nodes go, whatever a device learns; ask what if without a plan"
         )
     sources = model_sources(models)
-    targets = open_targets(default_devices() if devices is None else devices)
+    setting = open_setting(default_devices() if devices is None else devices, chosen)
     try:
-        placer, target = Placer(chosen, targets), _learner(targets, of)
+        target = _learner(setting, of)
         situations: list[Situation] = []
         failed: list[FailedModel] = []
         for name, source in sources:
             error: NNAdapterError | None = None
             try:
-                situations.append(_situation(name, source, input_shapes or {}, placer, target, alone=len(sources) == 1))
+                situations.append(
+                    _situation(name, source, input_shapes or {}, setting, target, alone=len(sources) == 1)
+                )
             except NNAdapterError as caught:
                 error = caught
                 failed.append(FailedModel(name=name, error=str(error)))
@@ -81,33 +79,33 @@ def what_if(
             if error is not None and len(sources) == 1:
                 raise error
     finally:
-        close_all(target.context for target in targets)
+        setting.close()
     if not situations:
         raise InvalidModelError(f"none of the {len(sources)} models could be read, the first being: {failed[0].error}")
     return facts_of(situations, target.name, chosen.policy, failed)
 
 
-def _learner(targets: Sequence[Target], name: str | None) -> Target:
+def _learner(setting: Setting, name: str | None) -> SessionDevice:
     """The device that would learn."""
-    able = [target for target in targets if target.name not in HOSTS]
+    able = [device for device in setting.devices if device.accelerates]
     if not able:
         raise InvalidOptionError("what-if asks what a device lacks, and none but the CPU is named; add -d DEVICE")
-    for target in able:
-        if name in (None, target.name):
-            return target
+    for device in able:
+        if name in (None, device.name):
+            return device
     raise DeviceNotFoundError(
-        f"device {name!r} is not among those named, {', '.join(target.name for target in able)}; name one of them"
+        f"device {name!r} is not among those named, {', '.join(device.name for device in able)}; name one of them"
     )
 
 
 def _situation(
-    name: str, source: Any, shapes: Mapping[str, Sequence[int]], placer: Placer, target: Target, *, alone: bool
+    name: str, source: Any, shapes: Mapping[str, Sequence[int]], setting: Setting, target: SessionDevice, *, alone: bool
 ) -> Situation:
-    prepared = prepare(load_model(source), type_rules([each.kernels for each in placer.targets]))
+    prepared = prepare_for(load_model(source), setting)
     given = {
         input_name: tuple(int(size) for size in shape)
         for input_name, shape in shapes.items()
         if alone or input_name in prepared.graph.inputs
     }
-    analysis = Analyzer(prepared, placer).judge(default_shapes(prepared, given)).settle()
-    return situation_of(name, analysis, target)
+    planner = Planner(prepared, setting)
+    return situation_of(name, planner.settle(planner.judge(default_shapes(prepared, given))), target)

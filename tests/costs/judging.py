@@ -9,25 +9,25 @@ from nnadapter.costs import CostTable, Fusion, Merged, cost_table, device_costs,
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.offering.preparing import prepare
 from nnadapter.options import Options
-from nnadapter.planning.analysis import Analyzer
-from nnadapter.planning.judged import Judged
-from nnadapter.planning.placing import Placer
-from nnadapter.planning.targets import open_targets
+from nnadapter.planning.judgment import Judgment
+from nnadapter.planning.planner import Planner
+from nnadapter.planning.setting import Setting, open_setting
 
 
 @dataclass
 class Priced:
     """A model, priced."""
 
-    judged: Judged
+    setting: Setting
+    judgment: Judgment
     fusions: dict[str, Fusion]
     merged: Merged
     costs: dict[str, Any]
     table: CostTable = field(init=False)
 
     def __post_init__(self):
-        self.verdicts = self.merged.verdicts(self.judged.verdicts)
-        conversion = self.judged.conversion
+        self.verdicts = self.merged.verdicts(self.judgment.support.verdicts)
+        conversion = self.judgment.model.conversion
         self.table = cost_table(self.merged, conversion, self.verdicts, self.costs, self.fusions)
 
     def run(self, device, *op_types):
@@ -48,15 +48,16 @@ class Priced:
 
 def priced(model, devices, shapes=None, costs=None):
     """Judge a model and price it; `costs` are instead of what the devices say."""
-    targets = open_targets(devices)
-    judged = Analyzer(prepare(model), Placer(Options(), targets)).judge(shapes or {})
+    setting = open_setting(devices, Options())
+    judgment = Planner(prepare(model), setting).judge(shapes or {})
+    graph, conversion, verdicts = judgment.model.graph, judgment.model.conversion, judgment.support.verdicts
+    asked = [device for device in setting.devices if device.name in verdicts]
     fusions = {
-        target.name: fused_groups(judged.graph, judged.conversion, target.context, judged.verdicts[target.name])
-        for target in judged.asked
-        if target.capability.form is ModelForm.IR
+        device.name: fused_groups(graph, conversion, device.context, verdicts[device.name])
+        for device in asked
+        if device.capability.form is ModelForm.IR
     }
     said = {
-        target.name: device_costs(target.name, target.capability, target.context, target.options)
-        for target in judged.asked
+        device.name: device_costs(device.name, device.capability, device.context, device.options) for device in asked
     }
-    return Priced(judged, fusions, merged(judged.graph, fusions.values()), {**said, **(costs or {})})
+    return Priced(setting, judgment, fusions, merged(graph, fusions.values()), {**said, **(costs or {})})

@@ -9,6 +9,7 @@ from nnadapter.costs import DeviceCosts, Source, weight_bytes
 from nnadapter.costs.boundary import CONVERSION_BANDWIDTH
 from nnadapter.costs.work import UNKNOWN_DIMENSION
 from nnadapter.drivers import Profile
+from nnadapter.planning.settling import settle
 from tests.costs.judging import priced
 from tests.models import HEAD, parse
 from tests.offering.test_atoms import GELU
@@ -39,11 +40,11 @@ def test_what_is_fused_is_priced_by_its_own_border():
     assert [len(atom) for atom in found.merged.graph.atoms] == [3, 1]
     # x, the filter, one bias, four vectors of statistics (one of them that bias again), and y
     nbytes = 4 * (3 * 8 * 8 + 108 + 4 + 3 * 4 + IMAGE)
-    flops = sum(found.judged.conversion.flops[node] for node in range(3))
+    flops = sum(found.judgment.model.conversion.flops[node] for node in range(3))
     assert found.run("fake_npu", "Conv", "Relu") == pytest.approx(rooted(flops, nbytes))
     convolution = 4 * (3 * 8 * 8 + 108 + 4 + IMAGE)
     normalization = 4 * (IMAGE + 4 * 4 + IMAGE)
-    apart = [rooted(found.judged.conversion.flops[0], convolution), rooted(4 * IMAGE, normalization)]
+    apart = [rooted(found.judgment.model.conversion.flops[0], convolution), rooted(4 * IMAGE, normalization)]
     apart.append(rooted(IMAGE, 8 * IMAGE))
     assert found.run("cpu", "Conv", "Relu") == pytest.approx(sum(apart), rel=1e-3)
     assert found.run("cpu", "Softmax") == found.run("fake_npu", "Softmax")
@@ -209,7 +210,7 @@ def test_weights_that_two_segments_share_count_once():
         y = MatMul(d, w)
     }}""")
     found = priced(model, ("fake_npu", {"switched_off": "Sin"}))
-    weights = weight_bytes(found.judged.settle().plan)
+    weights = weight_bytes(settle(found.judgment, found.setting).plan)
     assert weights.per_segment == (64, 0, 80)
     assert weights.per_device == {"fake_npu": 80, "cpu": 0}
     assert weights.total == 80
@@ -217,7 +218,7 @@ def test_weights_that_two_segments_share_count_once():
 
 def test_the_simulated_clock_is_about_what_is_predicted():
     found = priced(parse(BLOCK), SIMULATED)
-    analysis = found.judged.settle()
+    analysis = settle(found.judgment, found.setting)
     (step,), (piece,) = analysis.plan.steps, analysis.pieces
     table, row = found.table, found.table.devices.index("fake_npu")
     border = sum(found.crossing("fake_npu", name) for name in (*step.inputs, *step.outputs))

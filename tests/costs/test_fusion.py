@@ -90,10 +90,10 @@ def test_verdicts_and_placements_are_carried_over():
 
 
 def test_texts_say_what_runs_as_one():
-    judged = priced(parse(CHAIN), "null").judged
+    model = priced(parse(CHAIN), "null").judgment.model
     texts = ["one", NO_OPERATION, "two", "one"]
-    assert fusion_of(judged.graph, judged.conversion, range(4), texts) == Fusion(((0, 3),), frozenset({1}))
-    assert fusion_of(judged.graph, judged.conversion, range(4), texts[:3]) == Fusion()
+    assert fusion_of(model.graph, model.conversion, range(4), texts) == Fusion(((0, 3),), frozenset({1}))
+    assert fusion_of(model.graph, model.conversion, range(4), texts[:3]) == Fusion()
 
 
 def test_a_device_is_not_asked_about_very_large_graphs(monkeypatch):
@@ -106,7 +106,7 @@ def test_a_device_is_not_asked_about_very_large_graphs(monkeypatch):
 def test_a_group_that_could_not_be_an_atom_is_priced_apart():
     found = priced(parse(CHAIN), "null")
     circle = {"null": Fusion(((0, 2),))}  # node 1 stands between
-    graph = merged(found.judged.graph, circle.values())
+    graph = merged(found.judgment.model.graph, circle.values())
     assert len(graph.graph.atoms) == 4
-    table = cost_table(graph, found.judged.conversion, found.judged.verdicts, found.costs, circle)
+    table = cost_table(graph, found.judgment.model.conversion, found.judgment.support.verdicts, found.costs, circle)
     np.testing.assert_array_equal(table.prices.run, found.table.prices.run)

@@ -11,9 +11,8 @@ import pytest
 import nnadapter as nna
 from nnadapter.offering.preparing import prepare
 from nnadapter.options import Options
-from nnadapter.planning.analysis import Analyzer
-from nnadapter.planning.placing import Placer
-from nnadapter.planning.targets import open_targets
+from nnadapter.planning.planner import Planner
+from nnadapter.planning.setting import open_setting
 from tests.models import numbers, run_whole
 
 QUIET = nna.Options(fallback="allow")
@@ -127,13 +126,12 @@ def test_each_body_is_looked_at_for_every_shape(order):
 
 def test_many_shapes_share_what_was_prepared_and_converted():
     made = prepare(onnx.parser.parse_model(OPEN))
-    targets = open_targets(("trial", {"only": ["EXP", "ADD", "LOG"]}))
-    analyzer = Analyzer(made, Placer(Options(), targets))
-    first, *others = [analyzer.judge({"x": (rows, 4)}) for rows in (3, 9, 5, 7, 2)]
+    planner = Planner(made, open_setting(("trial", {"only": ["EXP", "ADD", "LOG"]}), Options()))
+    first, *others = [planner.judge({"x": (rows, 4)}).model for rows in (3, 9, 5, 7, 2)]
     assert len(first.graph.nodes) > 1
-    for judged in others:
-        assert judged.specialized.own is first.specialized.own
-        assert judged.conversion.source is not None and judged.conversion.source[0] is first.conversion.source[0]
+    for other in others:
+        assert other.specialized.own is first.specialized.own
+        assert other.conversion.source is not None and other.conversion.source[0] is first.conversion.source[0]
 
 
 @pytest.mark.parametrize("name", ["post", "/act/post", "/act/Exp@0", "/act/Exp"])

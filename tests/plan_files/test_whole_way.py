@@ -9,16 +9,13 @@ import pytest
 import nnadapter as nna
 from nnadapter.errors import RulesError
 from nnadapter.offering.preparing import prepare
-from nnadapter.onnx.preparation.structure import structure_of
 from nnadapter.options import Options
 from nnadapter.plan_files.binding import bind_plan, plan_entries
 from nnadapter.plan_files.reading import read_plan
 from nnadapter.plan_files.values import PlanFile
 from nnadapter.plan_files.writing import write_plan
-from nnadapter.planning.analysis import Analyzer
-from nnadapter.planning.placing import Placer
-from nnadapter.planning.targets import open_targets
-from nnadapter.process.closing import close_all
+from nnadapter.planning.planner import Planner
+from nnadapter.planning.setting import open_setting
 from nnadapter.rules import apply_rules, read_rules
 from tests.models import SANDWICH, parse
 
@@ -27,43 +24,43 @@ DEVICES = ("fake_npu", "cpu")
 
 
 @pytest.fixture
-def analyzer():
-    targets = open_targets([("fake_npu", {"switched_off": ["SIN"]}), "cpu"])
-    yield Analyzer(prepare(parse(SANDWICH)), Placer(Options(), targets))
-    close_all(target.context for target in targets)
+def planner():
+    setting = open_setting([("fake_npu", {"switched_off": ["SIN"]}), "cpu"], Options())
+    yield Planner(prepare(parse(SANDWICH)), setting)
+    setting.close()
 
 
-def under(judged, rules):
-    specialized = judged.specialized
+def under(judgment, rules):
+    specialized, support = judgment.model.specialized, judgment.support
     graph, positions = specialized.graph, specialized.positions
-    applied = apply_rules(rules, specialized.own, graph, positions, DEVICES, judged.verdicts)
-    return replace(judged, verdicts=applied.verdicts), applied
+    applied = apply_rules(rules, specialized.own, graph, positions, DEVICES, support.verdicts)
+    return replace(judgment, support=replace(support, verdicts=applied.verdicts)), applied
 
 
-def test_rules_move_nodes(analyzer):
+def test_rules_move_nodes(planner):
     rules = read_rules('[[pin]]\ndevice = "cpu"\nop_type = "Neg"\n[[ban]]\ndevice = "fake_npu"\nop_type = "Add"\n')
-    judged, applied = under(analyzer.judge(SHAPES), rules)
-    placed = dict(zip((node.op_type for node in judged.graph.nodes), judged.settle().plan.placement, strict=True))
+    judgment, applied = under(planner.judge(SHAPES), rules)
+    placement = planner.settle(judgment).plan.placement
+    placed = dict(zip((node.op_type for node in judgment.model.graph.nodes), placement, strict=True))
     assert placed["Neg"] == placed["Add"] == "cpu" and placed["Relu"] == "fake_npu"
     assert [effect.nodes for effect in applied.effects] == [1, 1]
 
 
-def test_a_pin_to_a_device_that_refuses_it(analyzer):
+def test_a_pin_to_a_device_that_refuses_it(planner):
     rules = read_rules('[[pin]]\ndevice = "fake_npu"\nop_type = "Sin"\n')
     with pytest.raises(RulesError, match=r"line 1 pins node 'Sin_1' to 'fake_npu', which refuses it: switched_off: "):
-        under(analyzer.judge(SHAPES), rules)
+        under(planner.judge(SHAPES), rules)
 
 
-def test_a_plan_saved_and_read_for_other_shapes(analyzer, tmp_path):
-    prepared = analyzer.prepared
-    structure = structure_of(prepared.graph, prepared.nodes, prepared.constants)
-    analysis = analyzer.judge(SHAPES).settle()
-    entries = plan_entries(analysis.specialized, structure, analysis.plan.placement)
+def test_a_plan_saved_and_read_for_other_shapes(planner, tmp_path):
+    structure = planner.prepared.structure
+    found = planner.settle(planner.judge(SHAPES))
+    entries = plan_entries(found.model.specialized, structure, found.plan.placement)
     devices = {device.name: device.version for device in nna.devices() if device.name in DEVICES}
     plan = PlanFile(model="sandwich", devices=devices, policy="priority", input_shapes=SHAPES, entries=entries)
     write_plan(tmp_path / "plan.json", plan)
-    other = analyzer.judge({"x": (7, 4)})
-    found = read_plan(tmp_path / "plan.json")
-    bound = bind_plan(found, other.specialized, structure, DEVICES, other.verdicts)
-    assert tuple(bound.placement[atom] for atom in range(len(other.graph.atoms))) == analysis.plan.placement
+    other = planner.judge({"x": (7, 4)})
+    read = read_plan(tmp_path / "plan.json")
+    bound = bind_plan(read, other.model.specialized, structure, DEVICES, other.support.verdicts)
+    assert tuple(bound.placement[atom] for atom in range(len(other.model.graph.atoms))) == found.plan.placement
     assert bound.lost == ()

@@ -7,9 +7,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import nnadapter as nna
 from nnadapter.offering.preparing import prepare
-from nnadapter.planning.analysis import Analyzer
-from nnadapter.planning.placing import Placer
-from nnadapter.planning.targets import open_targets
+from nnadapter.planning.placing import place
+from nnadapter.planning.planner import Planner
+from nnadapter.planning.setting import open_setting
 from tests.models import CHAIN, numbers, parse
 
 DEVICES = [("fake_npu", {"clock": "simulated"})]
@@ -57,20 +57,16 @@ def test_equal_layers_are_placed_alike(width):
     assert len({tuple(layers[at]) for at in range(1, 11)}) == 1  # the first and the last one read and make other things
 
 
-@pytest.mark.parametrize(("model", "asked"), [(transformer(8, 8), 1), (parse(CHAIN), 0)], ids=["repeats", "does not"])
+@pytest.mark.parametrize(
+    ("model", "asked"), [(transformer(8, 8), True), (parse(CHAIN), False)], ids=["repeats", "does not"]
+)
 def test_hashes_are_worked_out_where_something_may_repeat(model, asked):
-    targets = open_targets(DEVICES)
-    judged = Analyzer(prepare(model), Placer(LATENCY, targets)).judge({})
-    calls = []
-
-    def hashes():
-        calls.append(1)
-        return [judged.structure().alone[at] for at in judged.specialized.positions]
-
-    placed = judged.placer.place(judged.graph, judged.conversion, judged.verdicts, hashes=hashes)
-    assert len(calls) == asked
-    assert placed.placed.cost <= judged.placer.place(judged.graph, judged.conversion, judged.verdicts).placed.cost
-    assert placed.labels == judged.placement.labels
+    setting = open_setting(DEVICES, LATENCY)
+    judgment = Planner(prepare(model), setting).judge({})
+    assert "structure" not in vars(judgment.model.prepared)
+    placement = place(judgment, setting)
+    assert ("structure" in vars(judgment.model.prepared)) == asked
+    assert placement.placed.cost <= placement.placed.candidates[-1].cost
 
 
 def test_a_report_says_that_repeats_were_solved_once():

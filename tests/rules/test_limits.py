@@ -18,6 +18,7 @@ def candidates(*parts, benefits=None, flops=None):
     return [
         Candidate(
             segment=Segment(device, tuple(atoms)),
+            accelerated=device != "cpu",
             nodes=len(atoms),
             benefit=None if benefits is None else benefits[index],
             flops=None if flops is None else flops[index],

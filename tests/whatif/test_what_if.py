@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 import nnadapter as nna
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.preparation.sizes import default_shapes
-from nnadapter.planning.analysis import Analyzer
-from nnadapter.planning.placing import Placer
-from nnadapter.planning.targets import open_targets
+from nnadapter.planning.planner import Planner
+from nnadapter.planning.setting import open_setting
 from nnadapter.whatif import ranking
 from nnadapter.whatif.situation import situation_of
 from tests.models import HEAD, SANDWICH, ocr_model, parse
@@ -131,10 +130,10 @@ def test_the_road_map_ends_where_no_set_it_tried_is_better(kinds):
 
 def situation(model, *off):
     """What ranking gets, seen on its way."""
-    targets = open_targets(without(*off))
+    setting = open_setting(without(*off), nna.Options())
     prepared = prepare(parse(model))
-    judged = Analyzer(prepared, Placer(nna.Options(), targets)).judge(default_shapes(prepared))
-    return situation_of("model", judged.settle(), targets[0])
+    planner = Planner(prepared, setting)
+    return situation_of("model", planner.settle(planner.judge(default_shapes(prepared))), setting.devices[0])
 
 
 def test_the_road_map_takes_two_where_one_alone_is_worth_nothing():

@@ -16,6 +16,7 @@ from nnadapter.drivers.capability import (
     DeviceType,
     ModelForm,
     OptionValues,
+    Role,
     Threading,
 )
 from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
@@ -45,7 +46,7 @@ _PROFILE = Profile(
     host_memory=True,
 )
 """An assumption that two cores of the last ten years keep; `nnadapter calibrate cpu` measures this machine."""
-_CAPABILITY = Capability(form=ModelForm.ONNX, threading=Threading.REENTRANT, profile=_PROFILE)
+_CAPABILITY = Capability(form=ModelForm.ONNX, threading=Threading.REENTRANT, role=Role.HOST, profile=_PROFILE)
 
 
 class CpuProgram(Program):
@@ -77,6 +78,10 @@ class CpuContext(Context):
 
     def __init__(self, session_options: onnxruntime.SessionOptions | None = None) -> None:
         self._session_options = session_options
+
+    def with_session_options(self, options: onnxruntime.SessionOptions | None) -> CpuContext:
+        """See `Context.with_session_options`."""
+        return CpuContext(options)
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """See `Context.supported`: everything but operators that nobody has; constants need not be in the model.

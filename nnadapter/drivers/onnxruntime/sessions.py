@@ -31,6 +31,11 @@ _options_lock = threading.Lock()
 _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 
 
+def new_session_options() -> onnxruntime.SessionOptions:
+    """ONNX Runtime's options as they come."""
+    return onnxruntime.SessionOptions()
+
+
 class SessionExecution(Execution):
     """Runs a session; it holds nothing of its own."""
 

@@ -37,6 +37,7 @@ from nnadapter.onnx.ordering import in_order
 from nnadapter.onnx.preparation.data_dependence import marked
 from nnadapter.onnx.preparation.foldable import evaluate_nodes, is_known, may_fold, measure, result_bytes
 from nnadapter.onnx.preparation.forward import Forward
+from nnadapter.onnx.preparation.structure import Structure, structure_of
 from nnadapter.onnx.schemas import since_version
 from nnadapter.onnx.versions import check_versions
 from nnadapter.process.collecting import paused_collection
@@ -79,6 +80,11 @@ class Prepared:
     def types(self) -> Mapping[str, onnx.ValueInfoProto]:
         """What is known of the types of values whatever the shapes of inputs, as onnx says it; constants left out."""
         return self.inference.types({}, self.constants, range(len(self.nodes)))
+
+    @cached_property
+    def structure(self) -> Structure:
+        """Hashes of the model's own nodes by what they are and where they stand."""
+        return structure_of(self.graph, self.nodes, self.constants)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,24 +1,34 @@
-"""The first half of the way: prepared model -> verdicts, which `judged` places and cuts.
+"""Plans one prepared model for one session: judges it at a set of shapes, and settles the judgment.
 
 A model has forms: function ops that every device refuses are written down in their bodies, where the devices take all
 of these. Which form it is follows from the verdicts at the shapes that are asked for, not from shapes before; what is
-remembered of those only saves work: forms, and refusals that no shape changes.
+remembered of those only saves work: forms, drafts, and refusals that no shape changes. What is remembered stands here,
+and in no value that is returned.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import TYPE_CHECKING
 
+from nnadapter.kernels.deciding import type_rules
 from nnadapter.offering.expansions import Trial, bodies_to_try, expanded, refused_for_good, trial_of
+from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.functions import Bodies
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
-from nnadapter.planning.forms import Form
-from nnadapter.planning.judged import Judged
-from nnadapter.planning.placing import Placer
+from nnadapter.planning.forms import Form, Refused
+from nnadapter.planning.judgment import Atoms, Judgment, answers, banning, constrained
+from nnadapter.planning.setting import Setting
+from nnadapter.planning.settling import Drafts, Partitioning, Piece, settle
 from nnadapter.process.collecting import paused_collection
+from partition.plan import Step
 from partition.verdict import Unsupported
+
+if TYPE_CHECKING:
+    import onnx
 
 _DEEPEST = 4
 """Functions whose bodies hold functions that no device takes whole, at most."""
@@ -38,39 +48,66 @@ class _Expanded:
     """Per node of its model, the node of the form before that it is, or in whose place it stands."""
 
 
+def prepare_for(model: onnx.ModelProto, setting: Setting) -> Prepared:
+    """Return `model` with what does not depend on input shapes done; kernels of the devices say types of their ops.
+
+    Raises:
+        InvalidModelError: the graph contradicts itself.
+    """
+    return prepare(model, type_rules([device.kernels for device in setting.devices]))
+
+
 @dataclass(eq=False)
-class Analyzer:
-    """Analyzes one prepared model for one session's devices."""
+class Planner:
+    """Plans one prepared model in one setting."""
 
     prepared: Prepared
-    placer: Placer
-    refused_by_cpu: dict[str, Unsupported] = field(default_factory=dict)
-    """See `Judged`."""
+    setting: Setting
+    refused_by_host: Refused = field(default_factory=dict)
     _own: Form = field(init=False)
     _forms: OrderedDict[_Key, _Expanded] = field(default_factory=OrderedDict)
     _hopeless: set[str] = field(default_factory=set)
     """Nodes whose bodies are not taken at any shapes."""
+    _drafts: Drafts = field(default_factory=Drafts)
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
         """Take the model as it is for the first form."""
-        self._own = Form(self.prepared, self.placer, self.refused_by_cpu)
+        self._own = Form(self.prepared, self.setting, self.refused_by_host)
 
     def clear(self) -> None:
         """Forget what other shapes would share."""
         self._own.clear()
         self._forms.clear()
+        self._drafts.clear()
 
     @paused_collection()
-    def judge(self, shapes: Shapes) -> Judged:
-        """Specialize, convert, and ask every device.
+    def judge(self, shapes: Shapes) -> Judgment:
+        """Specialize, convert, and ask every device; then what rules forbid is taken back.
 
         Atoms that a device refuses are offered to it node by node, function ops that all refuse by their bodies.
         """
         with self._lock:  # what one set of shapes teaches saves work for the next
-            return self._judged(shapes).ruled()
+            return constrained(self._judged(shapes), self.setting)
 
-    def _judged(self, shapes: Shapes) -> Judged:
+    def settle(self, judgment: Judgment, known: dict[Atoms, Piece] | None = None) -> Partitioning:
+        """Place and cut until every segment is admitted by its device; see `settling.settle`."""
+        return settle(judgment, self.setting, self._drafts, known)
+
+    def blame(self, judgment: Judgment, step: Step, refused: Mapping[int, Unsupported]) -> Judgment:
+        """Return the judgment without the nodes of `step` (positions in it) that its device did not load.
+
+        Those of the host are remembered for other shapes; other devices are asked again.
+        """
+        nodes = {step.nodes[position]: why for position, why in refused.items()}
+        specialized, graph = judgment.model.specialized, judgment.model.graph
+        if step.device == self.setting.host.name:
+            own, positions = specialized.own, specialized.positions
+            self.refused_by_host.update((own.nodes[positions[node]].name, why) for node, why in nodes.items())
+        bans: dict[Atoms, Unsupported] = {(step.device, (graph.atom_of[node],)): why for node, why in nodes.items()}
+        return banning(judgment, self.setting, bans)
+
+    def _judged(self, shapes: Shapes) -> Judgment:
         form, judged = self._own, None
         tried: set[str] = set()
         for _ in range(_DEEPEST):
@@ -78,7 +115,7 @@ class Analyzer:
             if step is None:
                 judged = judged or form.judge(shapes)
                 known = tried | self._hopeless
-                bodies = bodies_to_try(form.prepared, judged.specialized, judged.answers, known)
+                bodies = bodies_to_try(form.prepared, judged.model.specialized, answers(judged, self.setting), known)
                 tried.update(bodies)
                 step = self._step(form, judged, bodies) if bodies else None
             if step is None:
@@ -86,17 +123,17 @@ class Analyzer:
             form, judged = step
         return judged or form.judge(shapes)
 
-    def _step_as_before(self, form: Form, shapes: Shapes) -> tuple[Form, Judged] | None:
+    def _step_as_before(self, form: Form, shapes: Shapes) -> tuple[Form, Judgment] | None:
         """The next form, `form` itself not looked at, where that would be refused and the next is taken as before."""
         tried = self._tried(form, form.sure, shapes) if form.sure else None
         if tried is None or len(tried[2].worth) < len(form.sure):
             return None
         return tried[:2]
 
-    def _step(self, form: Form, before: Judged, bodies: Bodies) -> tuple[Form, Judged] | None:
+    def _step(self, form: Form, before: Judgment, bodies: Bodies) -> tuple[Form, Judgment] | None:
         """The next form and what is said of it, with those of `bodies` expanded for which that is worth it."""
         form.sure = {}
-        tried = self._tried(form, bodies, before.shapes)
+        tried = self._tried(form, bodies, before.model.shapes)
         if tried is None:
             self._hopeless.update(bodies)
             return None
@@ -108,19 +145,20 @@ class Analyzer:
             smaller = self._expanded(form, trial.worth) if trial.worth else None
             if smaller is None:
                 return None
-            found, judged = smaller.form, smaller.form.judge(before.shapes)
-        sure = refused_for_good(before.graph, before.answers)
+            found, judged = smaller.form, smaller.form.judge(before.model.shapes)
+        sure = refused_for_good(before.model.graph, answers(before, self.setting))
         form.sure = {name: body for name, body in trial.worth.items() if name in sure}
         return found, judged
 
-    def _tried(self, form: Form, bodies: Bodies, shapes: Shapes) -> tuple[Form, Judged, Trial] | None:
+    def _tried(self, form: Form, bodies: Bodies, shapes: Shapes) -> tuple[Form, Judgment, Trial] | None:
         """A form with all of `bodies` expanded, what is said of it, and for which of them that is worth it."""
         made = self._expanded(form, bodies)
         if made is None:
             return None
         judged = made.form.judge(shapes)
-        wholes = [made.wholes[position] for position in judged.specialized.positions]
-        return made.form, judged, trial_of(bodies, wholes, judged.graph, judged.answers)
+        model = judged.model
+        wholes = [made.wholes[position] for position in model.specialized.positions]
+        return made.form, judged, trial_of(bodies, wholes, model.graph, answers(judged, self.setting))
 
     def _expanded(self, form: Form, bodies: Bodies) -> _Expanded | None:
         """The form with these nodes expanded, made once; None where none of them can be."""
@@ -131,7 +169,7 @@ class Analyzer:
             if made is None:
                 return None
             prepared, wholes = made
-            found = self._forms[key] = _Expanded(Form(prepared, self.placer, self.refused_by_cpu), wholes)
+            found = self._forms[key] = _Expanded(Form(prepared, self.setting, self.refused_by_host), wholes)
             while len(self._forms) > _MOST_FORMS:
                 self._forms.popitem(last=False)
         self._forms.move_to_end(key)

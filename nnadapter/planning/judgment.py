@@ -1,0 +1,121 @@
+"""A model with what devices say of it and what a person demands: all that a placement needs to know.
+
+A judgment is a value. What takes something back, a rule or a device that broke its promise, gives another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nnadapter.offering.model import ShapedModel
+from nnadapter.offering.offers import Answers
+from nnadapter.plan_files.binding import bind_plan
+from nnadapter.planning.constraints import Demands
+from nnadapter.planning.setting import Setting
+from nnadapter.planning.support import Support, ask
+from nnadapter.rules.applying import apply_rules
+from partition.verdict import Reason, Unsupported
+
+Atoms = tuple[str, tuple[int, ...]]
+"""A device and the atoms of one segment on it: what identifies a segment while the graph is cut again and again."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Judgment:
+    """What is placed."""
+
+    model: ShapedModel
+    support: Support
+    demands: Demands
+
+
+def answers(judgment: Judgment, setting: Setting) -> Answers:
+    """The verdicts of each device that accelerates."""
+    verdicts = judgment.support.verdicts
+    return [given for name, given in verdicts.items() if name in setting.accelerators]
+
+
+def completed(judgment: Judgment, setting: Setting) -> Judgment:
+    """The same with the last resort asked as well, if an atom has no device without it."""
+    support, spare = judgment.support, setting.last_resort
+    if spare.name in support.verdicts or support.is_complete:
+        return judgment
+    given, applied = ask(spare, judgment.model), judgment.demands.applied
+    allowed = given if applied is None else applied.restricted(spare.name, given)
+    return replace(judgment, support=replace(support, verdicts={**support.verdicts, spare.name: allowed}))
+
+
+def constrained(judgment: Judgment, setting: Setting) -> Judgment:
+    """The same with what rules forbid taken back, and with what a plan file says.
+
+    Raises:
+        RulesError: a rule cannot be kept.
+    """
+    constraints, model, support = setting.constraints, judgment.model, judgment.support
+    rules, specialized = constraints.rules, model.specialized
+    applied = bound = None
+    if rules.pins or rules.bans:
+        applied = apply_rules(
+            rules, specialized.own, model.graph, specialized.positions, support.devices, support.verdicts
+        )
+        support = replace(support, verdicts=applied.verdicts)
+    if constraints.plan_file is not None:
+        bound = bind_plan(constraints.plan_file, specialized, model.structure, support.devices, support.verdicts)
+    return Judgment(model, support, Demands(applied, bound))
+
+
+def placed_as(judgment: Judgment, labels: Sequence[str] | None) -> Judgment:
+    """The same with every atom on its device, as long as that takes it; with None, as the policy has it."""
+    whole = None if labels is None else dict(enumerate(labels))
+    return replace(judgment, demands=replace(judgment.demands, whole=whole))
+
+
+def banning(judgment: Judgment, setting: Setting, bans: Mapping[Atoms, Unsupported]) -> Judgment:
+    """The same with verdicts taken back: the atoms of each key are refused by its device, for that reason.
+
+    Raises:
+        RulesError: an atom is pinned to a device that does not have it any more.
+    """
+    support = judgment.support
+    verdicts = {name: list(given) for name, given in support.verdicts.items()}
+    on_host = list(support.on_host)
+    for (device, atoms), refusal in bans.items():
+        for atom in atoms:
+            verdicts[device][atom] = refusal
+            on_host[atom] = refusal if device == setting.host.name else on_host[atom]
+            _refuse_broken_pin(judgment, device, atom, refusal)
+    left = Support({name: tuple(given) for name, given in verdicts.items()}, tuple(on_host))
+    return completed(replace(judgment, support=left), setting)
+
+
+def _refuse_broken_pin(judgment: Judgment, device: str, atom: int, refusal: Unsupported) -> None:
+    applied = judgment.demands.applied
+    if applied is None or applied.pinned.get(atom, ("", ""))[0] != device:
+        return
+    error = applied.broken_pin(judgment.model.graph, atom, refusal)
+    if error is not None:
+        raise error
+
+
+def homeless(judgment: Judgment, setting: Setting) -> str:
+    """Why the first node that no device takes is taken by none."""
+    graph, verdicts = judgment.model.graph, judgment.support.verdicts
+    refusals = zip(*verdicts.values(), strict=True)
+    atom, given = next((atom, given) for atom, given in enumerate(refusals) if not any(given))
+    node = graph.nodes[graph.atoms[atom][0]]
+    called = f"node {node.name!r} ({node.op_type})"
+    refused = [why for why in given if isinstance(why, Unsupported)]
+    invalid = next((why for why in refused if why.reason is Reason.INVALID_NODE), None)
+    if invalid is not None:
+        return f"{called} is no valid ONNX, so no device takes it: {invalid.detail}; export the model again"
+    kernels = "".join(
+        f"; {name!r}: {verdicts[name][atom]}"
+        for name in verdicts
+        if (node.domain, node.op_type) in setting.by_name[name].kernels.by_op
+    )
+    host = setting.host
+    return (
+        f"{called} is taken by no device, not even by {host.called}: {verdicts[host.name][atom]}{kernels}; "
+        "give session options with the library that has the operator, or export without it"
+    )

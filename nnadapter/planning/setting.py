@@ -1,0 +1,160 @@
+"""What a session works with: its devices, opened, with a context each, and what a person demands of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from nnadapter.costs.device_costs import DeviceCosts, Source, device_costs
+from nnadapter.drivers.border import open_context
+from nnadapter.drivers.capability import Capability, OptionValues, Role
+from nnadapter.drivers.interface import Context
+from nnadapter.drivers.selection import REFERENCE, DeviceRequest, Selected, check_options, select
+from nnadapter.errors import InvalidOptionError
+from nnadapter.kernels.choosing import KernelTable
+from nnadapter.kernels.context import with_kernels
+from nnadapter.options import Options
+from nnadapter.planning.constraints import Constraints, read_constraints
+from nnadapter.process.closing import close_all
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+_TRUSTED = frozenset((Source.CALIBRATED, Source.SIMULATED))
+"""Where the costs of a named device have to come from for policy `latency`."""
+
+
+@dataclass(frozen=True, eq=False)
+class SessionDevice:
+    """One device of a session."""
+
+    name: str
+    capability: Capability
+    context: Context
+    named: bool
+    """The person named it."""
+    options: OptionValues = field(default_factory=dict)
+    """Of the context: every option, defaults filled in."""
+    kernels: KernelTable = field(default_factory=KernelTable)
+    """Custom kernels of the device, as they were when it was opened; the context calls them."""
+
+    @property
+    def accelerates(self) -> bool:
+        """Whether nodes on it count as delegated."""
+        return self.capability.role.accelerates
+
+    @property
+    def is_host(self) -> bool:
+        """It is the device that takes what nobody else takes."""
+        return self.capability.role is Role.HOST
+
+    @property
+    def is_spare(self) -> bool:
+        """It is the last resort that nobody named: asked only for what everyone else refused."""
+        return self.capability.role is Role.LAST_RESORT and not self.named
+
+    @property
+    def called(self) -> str:
+        """How messages call it."""
+        return "the CPU" if self.is_host else repr(self.name)
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """The devices of a session, in order of preference, the last resort included, and what a person demands."""
+
+    devices: tuple[SessionDevice, ...]
+    constraints: Constraints = field(default_factory=Constraints)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, SessionDevice]:
+        """The devices."""
+        return {device.name: device for device in self.devices}
+
+    @cached_property
+    def host(self) -> SessionDevice:
+        """The device that takes what nobody else takes."""
+        return next(device for device in self.devices if device.is_host)
+
+    @cached_property
+    def last_resort(self) -> SessionDevice:
+        """The device for what even the host refuses."""
+        return next(device for device in self.devices if device.capability.role is Role.LAST_RESORT)
+
+    @cached_property
+    def accelerators(self) -> frozenset[str]:
+        """Names of the devices on which nodes count as delegated."""
+        return frozenset(device.name for device in self.devices if device.accelerates)
+
+    @cached_property
+    def costs(self) -> Mapping[str, DeviceCosts]:
+        """What every device costs, worked out when somebody asks: calibrations are read for it."""
+        return {
+            device.name: device_costs(device.name, device.capability, device.context, device.options)
+            for device in self.devices
+        }
+
+    def close(self) -> None:
+        """Close every context."""
+        close_all(device.context for device in self.devices)
+
+
+@contextmanager
+def closed_on_failure(devices: Sequence[SessionDevice]) -> Iterator[None]:
+    """Close the contexts of `devices` if the block raises."""
+    try:
+        yield
+    except BaseException:
+        close_all(device.context for device in devices)
+        raise
+
+
+def open_setting(
+    requests: DeviceRequest | Sequence[DeviceRequest],
+    options: Options,
+    session_options: onnxruntime.SessionOptions | None = None,
+) -> Setting:
+    """Open every requested device and create a context on it, and read what a person demands.
+
+    Raises:
+        DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
+        InvalidOptionError: an option does not exist or does not fit; policy `latency`, and nothing is known of what a
+            named device costs.
+        RulesError: the rules contradict themselves, or their file cannot be read.
+        PlanFileError: the plan file cannot be read.
+        StoredFileError: a calibration cannot be used.
+    """
+    opened: list[SessionDevice] = []
+    with closed_on_failure(opened):
+        for selected in select(requests):
+            opened.append(_open(selected, session_options))
+        if all(device.name != REFERENCE for device in opened):
+            opened.append(_open(Selected(REFERENCE, check_options(REFERENCE, {}), named=False), session_options))
+        setting = Setting(tuple(opened), read_constraints(options))
+        if options.policy == "latency":
+            _check_costs(setting)
+    return setting
+
+
+def _open(selected: Selected, session_options: onnxruntime.SessionOptions | None) -> SessionDevice:
+    device, context = open_context(selected)
+    if session_options is not None:
+        context = context.with_session_options(session_options)
+    context, kernels = with_kernels(selected.name, device.capability, context)
+    return SessionDevice(selected.name, device.capability, context, selected.named, selected.options, kernels)
+
+
+def _check_costs(setting: Setting) -> None:
+    """Raise InvalidOptionError for devices whose costs nobody measured, with why no calibration of theirs is used."""
+    costs = {device.name: setting.costs[device.name] for device in setting.devices if device.accelerates}
+    unknown = {name: each for name, each in costs.items() if each.source not in _TRUSTED}
+    if not unknown:
+        return
+    what = ", ".join(f"{name!r} ({each.source.value})" for name, each in unknown.items())
+    why = "".join(f"; {note}" for each in unknown.values() for note in each.why)
+    commands = " and ".join(f"`nnadapter calibrate {name}`" for name in unknown)
+    needs = f"policy 'latency' needs calibrated costs, and has none of {what}"
+    raise InvalidOptionError(f"{needs}; run {commands}, or choose policy 'measured'{why}")

@@ -1,0 +1,243 @@
+"""Judgment -> placement -> segments that their devices admit.
+
+Nothing is compiled here. The third stage of a verdict, the driver's on every final segment, is asked here. A segment
+that does not fit a device's memory is cut in two by bytes; one that is refused for another reason, that is a single
+atom, or that a person's limits give up, goes to the next device, and the graph is cut again. Every round bans at least
+one atom from one device, so this ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from nnadapter.drivers.border import ask_admission
+from nnadapter.drivers.interface import Admission
+from nnadapter.ir.model import Model
+from nnadapter.offering.model import ShapedModel
+from nnadapter.offering.segments import Part, part_of
+from nnadapter.planning.judgment import Atoms, Judgment, banning, placed_as
+from nnadapter.planning.placing import Placement, place
+from nnadapter.planning.pricing import PlanPrice, costs_of, cpu_table, holds_together, price_plan
+from nnadapter.planning.setting import Setting
+from nnadapter.process.collecting import paused_collection
+from nnadapter.rules.applying import RuleEffect
+from nnadapter.rules.limits import Candidate, GivenUp, segments_to_drop
+from nnadapter.rules.values import Limits
+from partition.plan import Plan, Step, make_plan
+from partition.segments import Segment, cut, halve
+from partition.verdict import Reason, Unsupported
+
+_ROUNDING = 1 + 1e-9
+"""What the price of a plan may be above that of its placement, being summed in another order."""
+Draft = tuple[Sequence[Segment], Plan]
+"""The segments and the plan, if no device refuses a segment."""
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A segment that its device admitted, in the form that it takes. The host's are made when they are compiled."""
+
+    part: Part
+    admission: Admission
+
+    @property
+    def is_ir(self) -> bool:
+        """The model is adapter IR."""
+        return isinstance(self.part.model, Model)
+
+
+@dataclass(frozen=True, eq=False)
+class Partitioning:
+    """One model at one set of shapes, placed and cut."""
+
+    setting: Setting
+    judgment: Judgment
+    """The last verdicts."""
+    placement: Placement
+    """By these verdicts."""
+    plan: Plan
+    pieces: tuple[Piece | None, ...]
+    """Per step of the plan; None for the host."""
+    limits: tuple[RuleEffect, ...] = ()
+    """What limits on segments did."""
+    weighed: Placement | None = None
+    """What was weighed first, where devices or limits did not admit the cheapest as it was."""
+
+    @property
+    def model(self) -> ShapedModel:
+        """What was placed."""
+        return self.judgment.model
+
+    @cached_property
+    def price(self) -> PlanPrice:
+        """What the plan costs: by the prices that it was placed by, where costs decided and still tell of it."""
+        placement, model, costs = self.placement, self.model, self.setting.costs
+        if placement.table is not None and placement.graph is not None and holds_together(self.plan, placement.graph):
+            table, graph = placement.table, placement.graph
+        else:
+            texts = [() if piece is None or not piece.is_ir else piece.admission.runs_as for piece in self.pieces]
+            table, graph = costs_of(self.plan, model.conversion, texts, costs)
+        cpu = cpu_table(table, graph, model.conversion, self.judgment.support.on_host, costs)
+        return price_plan(self.plan, table, graph, cpu)
+
+
+class Drafts:
+    """The draft that was asked for last, which other shapes share as long as no verdict changes."""
+
+    def __init__(self) -> None:
+        self._last: Draft | None = None
+
+    def clear(self) -> None:
+        """Forget it."""
+        self._last = None
+
+    def of(self, judgment: Judgment, placement: Placement, setting: Setting) -> Draft:
+        """See `draft`. Where costs decide, other sizes may be placed otherwise, and nothing is shared."""
+        if setting.constraints.weighs or judgment.demands.kept:
+            return draft(judgment, placement, setting)
+        last = self._last
+        if last is not None and _is_alike(last[1], judgment):
+            return last[0], replace(last[1], graph=judgment.model.graph)
+        self._last = made = draft(judgment, placement, setting)
+        return made
+
+
+def _is_alike(plan: Plan, judgment: Judgment) -> bool:
+    graph = judgment.model.graph
+    same = plan.graph.nodes is graph.nodes and plan.graph.atoms == graph.atoms
+    return same and plan.verdicts == judgment.support.verdicts
+
+
+@paused_collection()
+def settle(
+    judgment: Judgment, setting: Setting, drafts: Drafts | None = None, known: dict[Atoms, Piece] | None = None
+) -> Partitioning:
+    """Place and cut until every segment is admitted by its device.
+
+    Where costs decide, and devices or limits did not admit what was cheapest, the other candidates are settled as well,
+    as long as they promise to be cheaper, and the cheapest is returned.
+
+    Args:
+        judgment: what devices say.
+        setting: the devices.
+        drafts: what other shapes share.
+        known: answers from before, by segment; new ones are added.
+
+    Raises:
+        InvalidModelError: no device takes some atom.
+        RulesError: a limit or a pin cannot be kept.
+    """
+    drafts, known = drafts or Drafts(), {} if known is None else known
+    placement = place(judgment, setting)
+    best = _settled(judgment, placement, setting, drafts, known)
+    placed = placement.placed
+    if judgment.demands.whole is not None or placed is None or best.price.seconds <= placed.cost * _ROUNDING:
+        return best
+    for candidate in placement.candidates():
+        if candidate.cost >= best.price.seconds:
+            break
+        other = placed_as(judgment, candidate.placement)
+        settled = _settled(other, place(other, setting), setting, drafts, known)
+        best = min(best, settled, key=lambda each: each.price.seconds)
+    return replace(best, weighed=placement)
+
+
+def _settled(
+    judgment: Judgment, placement: Placement, setting: Setting, drafts: Drafts, known: dict[Atoms, Piece]
+) -> Partitioning:
+    """The one placement, cut until every segment is admitted by its device."""
+    host = setting.host.name
+    effects: list[RuleEffect] = []
+    segments, plan = drafts.of(judgment, placement, setting)
+    while True:
+        for step, segment in zip(plan.steps, segments, strict=True):
+            if step.device != host and _key(segment) not in known:
+                known[_key(segment)] = _ask(step, judgment.model, setting)
+        answers = {segment: known[_key(segment)].admission.verdict for segment in segments if segment.device != host}
+        refused = {segment: answer for segment, answer in answers.items() if isinstance(answer, Unsupported)}
+        if not refused:
+            pieces = tuple(known.get(_key(segment)) for segment in segments)
+            found = Partitioning(setting, judgment, placement, plan, pieces, tuple(effects))
+            dropped = given_up(found, segments)
+            effects.extend(dropped.effects)
+            if not dropped.segments:
+                return replace(found, limits=tuple(effects))
+            refused = {segments[at]: why for at, why in dropped.segments.items()}
+        halved = {segment: _halves(segment, refusal, judgment.model) for segment, refusal in refused.items()}
+        bans = {_key(segment): refused[segment] for segment, halves in halved.items() if halves is None}
+        if bans:
+            judgment = banning(judgment, setting, bans)
+            placement = place(judgment, setting)
+            segments, plan = draft(judgment, placement, setting)
+        else:
+            segments = [part for segment in segments for part in halved.get(segment) or (segment,)]
+            plan = _plan(judgment, placement, segments, exact=False)
+
+
+def draft(judgment: Judgment, placement: Placement, setting: Setting) -> Draft:
+    """The segments and the plan, if no device refuses a segment."""
+    graph, labels, host = placement.graph, placement.labels, setting.host.name
+    if graph is None:
+        found = cut(judgment.model.graph, labels, host=host)
+        return found.segments, _plan(judgment, placement, found.segments, exact=found.exact)
+    # What was priced as one stays in one segment.
+    found = cut(graph.graph, [labels[part[0]] for part in graph.parts], host=host)
+    segments = [graph.spread_segment(segment) for segment in found.segments]
+    return segments, _plan(judgment, placement, segments, exact=found.exact)
+
+
+def _plan(judgment: Judgment, placement: Placement, segments: Sequence[Segment], *, exact: bool) -> Plan:
+    support = judgment.support
+    return make_plan(judgment.model.graph, support.devices, support.verdicts, placement.labels, segments, exact=exact)
+
+
+def _ask(step: Step, model: ShapedModel, setting: Setting) -> Piece:
+    device = setting.by_name[step.device]
+    part = part_of(device.capability.form, step, model.conversion, model.parts)
+    return Piece(part, ask_admission(device.context, part.model))
+
+
+def _halves(segment: Segment, refusal: Unsupported, model: ShapedModel) -> tuple[Segment, Segment] | None:
+    if refusal.reason is not Reason.MEMORY_LIMIT:
+        return None
+    return halve(segment, {atom: _bytes(atom, model) for atom in segment.atoms})
+
+
+def _bytes(atom: int, model: ShapedModel) -> int:
+    """Bytes that an atom keeps on a device: its weights and what it makes."""
+    graph, constants = model.graph, model.specialized.constants
+    nodes = [graph.nodes[node] for node in graph.atoms[atom]]
+    weights = {name: constants[name].nbytes for node in nodes for name in node.reads if name in constants}
+    return sum(weights.values()) + sum(graph.value(name).nbytes or 0 for node in nodes for name in node.outputs)
+
+
+def given_up(found: Partitioning, segments: Sequence[Segment]) -> GivenUp:
+    """Return the segments that the person's limits give up; none if there are no limits.
+
+    Raises:
+        RulesError: a limit cannot be kept, or needs costs that nobody knows.
+    """
+    setting, plan, flops = found.setting, found.plan, found.model.conversion.flops
+    rules = setting.constraints.rules
+    limits = rules.limits
+    if limits == Limits():
+        return GivenUp(segments={}, effects=())
+    priced = limits.min_benefit_ms is not None or limits.max_segments is not None
+    saved = found.price.benefits if priced else [None] * len(segments)
+    candidates = [
+        Candidate(
+            segment=segment,
+            accelerated=segment.device in setting.accelerators,
+            nodes=len(step.nodes),
+            flops=sum(flops[node] or 0 for node in step.nodes),
+            benefit=benefit,
+        )
+        for segment, step, benefit in zip(segments, plan.steps, saved, strict=True)
+    ]
+    return segments_to_drop(rules, candidates, plan.verdicts)
+
+
+def _key(segment: Segment) -> Atoms:
+    return segment.device, segment.atoms

@@ -1,0 +1,79 @@
+"""Which engine runs a model: ONNX Runtime on the untouched model where the CPU comes first, plans otherwise.
+
+A model that ONNX Runtime does not load, because single nodes of it are too new or have no kernel, is planned over the
+CPU and the last resort. That costs only those models time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.drivers.onnxruntime.driver import refused_nodes
+from nnadapter.drivers.providers import options_of_cpu
+from nnadapter.errors import InvalidModelError, ModelFileError
+from nnadapter.onnx.equations import check_equations
+from nnadapter.onnx.files import load_model
+from nnadapter.onnx.gradients import expand_gradients
+from nnadapter.options import Options
+from nnadapter.planning.setting import Setting
+from nnadapter.running.engine import Engine
+from nnadapter.running.host import HostEngine
+from nnadapter.running.planned import PlannedEngine
+from partition.verdict import Unsupported
+
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
+
+
+def make_engine(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    setting: Setting,
+    options: Options,
+    session_options: onnxruntime.SessionOptions | None,
+    providers: tuple[Sequence[Any] | None, Sequence[Mapping[str, Any]] | None],
+    arguments: Mapping[str, Any],
+) -> Engine:
+    """Return what runs the model in `setting`.
+
+    Args:
+        source: path, contents, or model.
+        setting: opened devices, and what the person demands; closed if this fails.
+        options: the session's.
+        session_options: ONNX Runtime's own.
+        providers: what a client gave as `providers` and `provider_options`.
+        arguments: what ONNX Runtime's session takes beside.
+
+    Raises:
+        InvalidModelError, ModelFileError: the model cannot be read, or no device takes a node of it.
+        NotDelegatedError, CompilationError: fallback is forbidden and would be needed.
+    """
+    try:
+        if not setting.devices[0].is_host:
+            return PlannedEngine(load_model(source), setting, options, session_options)
+        try:
+            return HostEngine(source, setting, session_options, options_of_cpu(*providers), arguments)
+        except ModelFileError:
+            raise
+        except InvalidModelError:
+            given = load_model(source)
+            check_equations(given)
+            model = expand_gradients(given)
+            refused = _refused(model, setting, session_options)
+            if model is given and not refused:
+                raise
+        return PlannedEngine(model, setting, options, session_options, refused)
+    except BaseException:
+        setting.close()
+        raise
+
+
+def _refused(
+    model: onnx.ModelProto, setting: Setting, session_options: onnxruntime.SessionOptions | None
+) -> dict[int, Unsupported]:
+    """What the last resort would have to take, if it takes all of it; empty where it cannot help."""
+    refused = refused_nodes(model, session_options)
+    verdicts = setting.last_resort.context.supported(model) if refused else ()
+    return refused if all(verdicts[position] for position in refused) else {}

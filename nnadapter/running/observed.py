@@ -1,0 +1,58 @@
+"""What is known of a plan beside what was planned: what its runs took, what failed, how it was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nnadapter.planning.settling import Partitioning
+from nnadapter.running.compilation import Compiled, Timed
+from nnadapter.running.executor import BoundStep
+from nnadapter.running.plans import PlanCounts
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Observed:
+    """A partitioning, and what was seen of it."""
+
+    partitioning: Partitioning
+    seconds: Mapping[int, float] = field(default_factory=dict)
+    """Per segment, what its last run took."""
+    compile_seconds: Mapping[int, float] = field(default_factory=dict)
+    bound_to: Mapping[int, int] = field(default_factory=dict)
+    failures: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    plans: PlanCounts | None = None
+    timed: tuple[Timed, ...] = ()
+    """Placements that were timed, the fastest being the plan."""
+    model: str = ""
+    """The model's name."""
+    chosen: str = ""
+    """Where and with what they were timed."""
+
+
+def observed_of(compiled: Compiled, plans: PlanCounts) -> Observed:
+    """Return what was seen of a compiled plan."""
+    steps = compiled.plan.steps
+    return Observed(
+        partitioning=compiled.partitioning,
+        seconds={bound.step.segment: bound.seconds for bound in steps if bound.seconds},
+        compile_seconds=compiled.compile_seconds,
+        bound_to=compiled.bound_to,
+        failures={bound.step.segment: tuple(bound.failures) for bound in steps if bound.failures},
+        notes=(*compiled.notes, *(_fell_back(compiled.partitioning, bound) for bound in steps if bound.failures)),
+        plans=plans,
+        timed=compiled.timed,
+        chosen=compiled.chosen,
+    )
+
+
+def _fell_back(partitioning: Partitioning, bound: BoundStep) -> str:
+    step, graph = bound.step, partitioning.plan.graph
+    names = ", ".join(repr(graph.nodes[node].name) for node in step.nodes[:3])
+    more = f" and {len(step.nodes) - 3} more" if len(step.nodes) > 3 else ""
+    instead = bound.substitute.called if bound.substitute is not None else partitioning.setting.host.called
+    return (
+        f"device {step.device!r} failed while it ran segment {step.segment} ({names}{more}): "
+        f"{'; '.join(bound.failures)}; it ran on {instead}, whose time is shown"
+    )
