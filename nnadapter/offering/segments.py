@@ -49,8 +49,10 @@ class OnnxParts:
         ONNX Runtime loads models whose known shapes contradict each other, as long as it does not see it. What was
         prepared says more than the model did, so it is handed over only where the model has to be cut.
         """
-        if len(step.nodes) < len(self.graph.nodes):
-            return self.part(step)
+        return self.part(step) if len(step.nodes) < len(self.graph.nodes) else self.as_it_was(step.outputs)
+
+    def as_it_was(self, outputs: Sequence[str]) -> Part:
+        """The model before preparation."""
         own = self.specialized.own
         read = dict.fromkeys(name for node in own.nodes for name in node.reads if name in own.constants)
         whole = extract(
@@ -59,7 +61,7 @@ class OnnxParts:
             nodes=range(len(own.nodes)),
             inputs=own.inputs,
             constants=list(read),
-            outputs=step.outputs,
+            outputs=outputs,
         )
         return Part(whole, own.inputs)
 

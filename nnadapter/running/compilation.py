@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,6 +25,7 @@ from nnadapter.errors import (
     DriverError,
     ExecutionError,
     FallbackWarning,
+    NNAdapterError,
 )
 from nnadapter.offering.segments import Part
 from nnadapter.planning.judgment import Atoms, Judgment, banning
@@ -32,7 +33,15 @@ from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.planning.settling import Partitioning, Piece
 from nnadapter.running.built import Built, Likeness, Programs, atoms_of, likeness_of
-from nnadapter.running.executor import BoundStep, CompiledPlan, ExecutionPool, Substitute
+from nnadapter.running.executor import (
+    BoundStep,
+    CompiledPlan,
+    ExecutionPool,
+    OtherShapeError,
+    Planned,
+    Substitute,
+    Whole,
+)
 from nnadapter.running.fallback import named, refuse_fallback, warn_of_idle, warn_of_last_resort
 from partition.graph import Graph
 from partition.plan import Plan, Step
@@ -212,11 +221,36 @@ class Compiler:
                 released=tuple(slots[name] for name in step.released),
                 expected=_expected(graph, step.outputs) if step.device in accelerators else (),
                 guarded=step.device in accelerators,
+                planned=tuple(_planned(partitioning, slots, built.inputs)),
                 on_failure=partial(self._run_failed, partitioning, slots),
             )
             for step, built in ((step, programs[atoms_of(partitioning.plan, step)]) for step in partitioning.plan.steps)
         ]
-        return CompiledPlan(steps, slots, {name: slots[name] for name in graph.outputs}, constants)
+        outputs = {name: slots[name] for name in graph.outputs}
+        alone = len(steps) == 1 and not steps[0].guarded
+        return CompiledPlan(steps, slots, outputs, constants, None if alone else partial(self._whole, partitioning))
+
+    def _whole(self, partitioning: Partitioning, error: NNAdapterError) -> Whole:
+        """The model as it was, on the host. Raises where the policy forbids that, and `error` where the host cannot."""
+        forbidden = self.setting.constraints.fallback == "forbid"
+        if forbidden and isinstance(error, OtherShapeError):
+            self._given_up(partitioning, error)
+        host, outputs = self.setting.host, partitioning.plan.graph.outputs
+        try:
+            built = None if forbidden else self._built(host.name, partitioning.model.parts.as_it_was(outputs))
+        except NNAdapterError:
+            built = None
+        if built is None:
+            raise error
+        pool = self._pool(host.name, built.program)
+        return Whole(host.name, pool, built.inputs, outputs, partial(self._given_up, partitioning))
+
+    def _given_up(self, partitioning: Partitioning, error: NNAdapterError) -> None:
+        plan = partitioning.plan
+        nodes = [node.name for node in plan.graph.nodes]
+        message = f"a run cannot go on as it was planned: {describe(error)}"
+        instead = f"{self.setting.host.called} runs the model as it was"
+        self._fall_back(ExecutionError, plan.steps[0], nodes, message, instead, error)
 
     def _run_failed(
         self, partitioning: Partitioning, slots: Mapping[str, int], step: Step, error: BaseException
@@ -314,6 +348,15 @@ def slots_of(plan: Plan) -> dict[str, int]:
     for step in plan.steps:
         names.update(dict.fromkeys((*step.inputs, *step.outputs)))
     return {name: slot for slot, name in enumerate(names)}
+
+
+def _planned(partitioning: Partitioning, slots: Mapping[str, int], inputs: Sequence[str]) -> Iterator[Planned]:
+    """What comes from other steps, as far as its shape is known."""
+    graph = partitioning.plan.graph
+    for name in inputs:
+        shape = graph.value(name).static_shape
+        if shape is not None and name in graph.producer and _array_type(graph.value(name).dtype) is not None:
+            yield Planned(name, slots[name], shape)
 
 
 def _expected(graph: Graph, outputs: Sequence[str]) -> OutputCheck:

@@ -117,6 +117,27 @@ class Substitute:
     """Slots."""
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A value between two steps, as it was planned."""
+
+    name: str
+    slot: int
+    shape: tuple[int, ...]
+
+    def check(self, values: Sequence[Any]) -> None:
+        """Raise OtherShapeError for another shape: what was inferred of the model is not what its nodes make."""
+        value = values[self.slot]
+        if value.shape != self.shape:
+            raise OtherShapeError(
+                f"{self.name!r} is {value.dtype}{list(value.shape)}, planned {value.dtype}{list(self.shape)}"
+            )
+
+
+class OtherShapeError(ExecutionError):
+    """A value came in another shape than was planned. Nobody outside of this room sees it."""
+
+
 @dataclass(eq=False, slots=True, kw_only=True)
 class BoundStep:
     """One step with everything that a run needs, resolved beforehand."""
@@ -130,6 +151,8 @@ class BoundStep:
     expected: OutputCheck
     guarded: bool
     """Inputs are handed over read-only and contiguous, and outputs are checked: everything but the CPU."""
+    planned: tuple[Planned, ...]
+    """What inputs that other steps make have to be, if they were planned to be something."""
     on_failure: Callable[[Step, BaseException], Substitute]
     """Makes what runs the step instead, or raises."""
     seconds: float = 0.0
@@ -142,6 +165,25 @@ class BoundStep:
     """Held while `substitute` is made and `failures` grows."""
 
 
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The model as it was, before anything was planned, on the host."""
+
+    device: str
+    pool: ExecutionPool
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    say: Callable[[NNAdapterError], None]
+    """Says that it took the place of a plan that failed, as the policy wants it said."""
+
+    def run(self, feeds: Mapping[str, Any], wanted: Sequence[str], failure: str) -> tuple[list[Any], Provenance]:
+        """Run the model; see `CompiledPlan.run`."""
+        started = time.perf_counter()
+        results = dict(zip(self.outputs, self.pool.compute([feeds[name] for name in self.inputs]), strict=True))
+        run = StepRun(0, self.device, time.perf_counter() - started, failure)
+        return [_own(results[name], name in feeds) for name in wanted], Provenance((run,))
+
+
 class CompiledPlan:
     """A plan whose segments are compiled."""
 
@@ -151,8 +193,24 @@ class CompiledPlan:
         slots: Mapping[str, int],
         outputs: Mapping[str, int],
         constants: Mapping[int, Array],
+        whole: Callable[[NNAdapterError], Whole] | None = None,
     ) -> None:
+        """Take what was compiled.
+
+        Args:
+            steps: in their order.
+            slots: of every value, by name.
+            outputs: slots of the model's outputs.
+            constants: contents of slots that no step fills.
+            whole: makes what runs the model as it was, where steps failed and nothing took their place, or raises; None
+                where the plan is that already.
+        """
         self.steps = tuple(steps)
+        self.note = ""
+        """Why all of the plan has been given up; empty where it was not."""
+        self._make_whole = whole
+        self._whole: Whole | None = None
+        self._lock = threading.Lock()
         self._slots = slots
         self._outputs = outputs
         self._blank: list[Any] = [None] * len(slots)
@@ -188,6 +246,38 @@ class CompiledPlan:
             CancelledError: `stopped` said so.
             ExecutionError, NotDelegatedError: a step failed and nothing may take its place.
         """
+        if self.note and self._whole is not None:
+            return self._whole.run(feeds, wanted, self.note)
+        try:
+            return self._run_steps(feeds, wanted, stopped)
+        except NNAdapterError as error:
+            if isinstance(error, CancelledError) or self._make_whole is None:
+                raise
+            return self._run_whole(error, feeds, wanted)
+
+    def _run_whole(
+        self, error: NNAdapterError, feeds: Mapping[str, Any], wanted: Sequence[str]
+    ) -> tuple[list[Any], Provenance]:
+        """The model as it was, where steps of the plan failed and nothing took their place; `error` if that fails too.
+
+        Where the plan itself is wrong, the next run does not try it again.
+        """
+        with self._lock:
+            if self._whole is None:
+                self._whole = self._make_whole(error) if self._make_whole else None
+        assert self._whole is not None, "somebody made it, or raised"
+        try:
+            found = self._whole.run(feeds, wanted, describe(error))
+        except NNAdapterError:
+            raise error from None
+        self._whole.say(error)
+        if isinstance(error, OtherShapeError):
+            self.note = describe(error)
+        return found
+
+    def _run_steps(
+        self, feeds: Mapping[str, Any], wanted: Sequence[str], stopped: Callable[[], bool]
+    ) -> tuple[list[Any], Provenance]:
         values = self._blank.copy()
         for name, array in feeds.items():
             slot = self._slots.get(name)
@@ -211,7 +301,8 @@ class CompiledPlan:
 
     def _pools(self) -> list[ExecutionPool]:
         substitutes = [bound.substitute.pool for bound in self.steps if bound.substitute is not None]
-        return [*(bound.pool for bound in self.steps), *substitutes]
+        whole = [self._whole.pool] if self._whole is not None else []
+        return [*(bound.pool for bound in self.steps), *substitutes, *whole]
 
 
 def _run_step(bound: BoundStep, values: list[Any]) -> StepRun:
@@ -219,9 +310,11 @@ def _run_step(bound: BoundStep, values: list[Any]) -> StepRun:
     started = time.perf_counter()
     device, failure = bound.step.device, ""
     try:
+        for each in bound.planned:
+            each.check(values)
         results = _guarded(bound, inputs) if bound.guarded else bound.pool.compute(inputs)
     except FAILURES as error:
-        if not bound.guarded:
+        if not bound.guarded or isinstance(error, OtherShapeError):
             raise  # the host's own errors are typed, and nobody comes after it
         failure = describe(error)
         device, results = _instead(bound, error, failure, values)

@@ -40,7 +40,11 @@ def observed_of(compiled: Compiled, plans: PlanCounts) -> Observed:
         compile_seconds=compiled.compile_seconds,
         bound_to=compiled.bound_to,
         failures={bound.step.segment: tuple(bound.failures) for bound in steps if bound.failures},
-        notes=(*compiled.notes, *(_fell_back(compiled.partitioning, bound) for bound in steps if bound.failures)),
+        notes=(
+            *compiled.notes,
+            *(_fell_back(compiled.partitioning, bound) for bound in steps if bound.failures),
+            *((f"the model runs as it was, not as planned: {compiled.plan.note}",) if compiled.plan.note else ()),
+        ),
         plans=plans,
         timed=compiled.timed,
         chosen=compiled.chosen,
