@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import Model
 from nnadapter.ir.pattern import Match, OperationPattern, match_at, required_types
+from nnadapter.process.cache import remembered
 
 Replacement = Callable[[ModelEditor, Match], Sequence[int] | None]
 """Adds what comes in the place of a match; returns the operands that stand for the anchor's outputs, or None to refuse.
@@ -16,8 +17,8 @@ Refuse before adding anything. Give the new operations `origins=match.operations
 """
 
 
-_MOST_KNOWN = 256
-"""Answers that a rule remembers."""
+_MOST_KNOWN = 1 << 14
+"""Answers that are remembered, of all rules."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,8 +29,6 @@ class Rule:
     replacement: Replacement
     required: frozenset[frozenset[str]] = field(init=False)
     """Sets of operation types, one of each of which a model must have; see `required_types`."""
-    _known: dict[frozenset[str], bool] = field(init=False, repr=False, default_factory=dict)
-    """What was answered, by the types of a model: many models, such as the segments of one, have the same."""
 
     def __post_init__(self) -> None:
         """Work out what a model must have."""
@@ -37,12 +36,13 @@ class Rule:
 
     def may_apply(self, types: frozenset[str]) -> bool:
         """Whether a model with operations of these types can have a match."""
-        found = self._known.get(types)
-        if found is None:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            found = self._known[types] = not any(map(types.isdisjoint, self.required))
-        return found
+        return _have_one_of_each(types, self.required)
+
+
+@remembered(_MOST_KNOWN)
+def _have_one_of_each(types: frozenset[str], required: frozenset[frozenset[str]]) -> bool:
+    # Many models, such as the segments of one, have the same types.
+    return not any(map(types.isdisjoint, required))
 
 
 def rewrite(model: Model, rules: Sequence[Rule]) -> Model:

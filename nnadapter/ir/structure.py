@@ -15,6 +15,7 @@ from nnadapter.ir.extract import submodel
 from nnadapter.ir.model import Model, Operation, is_number
 from nnadapter.ir.operand import Array, Operand, OperandType
 from nnadapter.ir.tracing import Interned, Traced, is_traced
+from nnadapter.process.cache import Cache
 
 
 def numbers(model: Model) -> list[Any]:
@@ -75,19 +76,16 @@ class TracedModel:
             if any(map(is_traced, operation.attributes.values()))
         ]
         self._varying = _varying(numbers(model))
-        self._parts: dict[Hashable, TracedModel] = {}
+        self._parts: Cache[Hashable, TracedModel] = Cache("parts of traced models", _MOST_PARTS)
 
     def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> TracedModel:
         """What `ir.extract.submodel` makes of it, remembered; itself if it is all of it."""
         key = (tuple(operations), tuple(inputs), tuple(outputs))
         found = self._parts.get(key)
-        if found is None:
-            part = submodel(self._model, *key)
-            found = self if part.structure == self._model.structure else TracedModel(part)
-            if len(self._parts) >= _MOST_PARTS:
-                self._parts.clear()
-            self._parts[key] = found
-        return found
+        if found is not None:
+            return found
+        part = submodel(self._model, *key)
+        return self._parts.keep(key, self if part.structure == self._model.structure else TracedModel(part))
 
     def filled(self, known: Sequence[Any]) -> Model:
         """The model with the numbers of a replay."""

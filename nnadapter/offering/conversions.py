@@ -28,6 +28,7 @@ from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.folding import evaluate as evaluate_protos
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized, specialize
 from nnadapter.onnx.refusal import Refusal
+from nnadapter.process.cache import counts_of
 from partition.graph import Value
 
 _TEMPLATES = 8
@@ -51,6 +52,7 @@ class Conversions:
         self._calls = calls
         self._templates: tuple[ConversionTemplate, ...] = ()
         self._in_vain = 0
+        self._counts = counts_of("converted models")
         self._lock = Lock()
         self._apart: frozenset[str] = frozenset()
 
@@ -95,8 +97,10 @@ class Conversions:
             filled = template.filled(shapes)
             if filled is not None:
                 self._in_vain = 0
+                self._counts.hits += 1
                 self._keep(template)
                 return filled
+        self._counts.misses += 1
         specialized = with_own_sources(specialize(self._prepared, shapes), self._apart)
         made = self._template(shapes, specialized)
         filled = None if made is None else made.filled(shapes)
@@ -113,6 +117,7 @@ class Conversions:
             template = tracing.template(self._apart)
         except Exception:  # noqa: BLE001  what saves work must not be what fails; nothing traced gives the same
             template = None
+            self._counts.failures += 1
         self._in_vain += 1
         if template is not None:
             self._keep(template)

@@ -8,7 +8,6 @@ and in no value that is returned.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Lock
@@ -23,6 +22,7 @@ from nnadapter.planning.forms import Form, Refused
 from nnadapter.planning.judgment import Atoms, Judgment, answers, banning, constrained
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Drafts, Partitioning, Piece, settle
+from nnadapter.process.cache import Cache
 from nnadapter.process.collecting import paused_collection
 from partition.plan import Step
 from partition.verdict import Unsupported
@@ -65,7 +65,7 @@ class Planner:
     setting: Setting
     refused_by_host: Refused = field(default_factory=dict)
     _own: Form = field(init=False)
-    _forms: OrderedDict[_Key, _Expanded] = field(default_factory=OrderedDict)
+    _forms: Cache[_Key, _Expanded] = field(default_factory=lambda: Cache("forms of a model", _MOST_FORMS))
     _hopeless: set[str] = field(default_factory=set)
     """Nodes whose bodies are not taken at any shapes."""
     _drafts: Drafts = field(default_factory=Drafts)
@@ -141,7 +141,7 @@ class Planner:
         self._hopeless.update(trial.hopeless)
         if len(trial.worth) < len(bodies):
             if trial.hopeless:
-                self._forms.pop((form, frozenset(bodies)), None)
+                self._forms.drop((form, frozenset(bodies)))
             smaller = self._expanded(form, trial.worth) if trial.worth else None
             if smaller is None:
                 return None
@@ -164,13 +164,8 @@ class Planner:
         """The form with these nodes expanded, made once; None where none of them can be."""
         key = form, frozenset(bodies)
         found = self._forms.get(key)
-        if found is None:
-            made = expanded(form.prepared, bodies)
-            if made is None:
-                return None
-            prepared, wholes = made
-            found = self._forms[key] = _Expanded(Form(prepared, self.setting, self.refused_by_host), wholes)
-            while len(self._forms) > _MOST_FORMS:
-                self._forms.popitem(last=False)
-        self._forms.move_to_end(key)
-        return found
+        made = expanded(form.prepared, bodies) if found is None else None
+        if made is None:
+            return found
+        prepared, wholes = made
+        return self._forms.keep(key, _Expanded(Form(prepared, self.setting, self.refused_by_host), wholes))

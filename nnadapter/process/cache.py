@@ -1,0 +1,119 @@
+"""What is remembered to save work: bounded in number, the one used longest ago dropped first, and counted."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(slots=True)
+class CacheCounts:
+    """How the caches of one name were used in this process. Many threads at once may count too few."""
+
+    name: str
+    hits: int = 0
+    misses: int = 0
+    failures: int = 0
+    """Attempts to make what would have been kept that failed, so that the work is done without it."""
+    dropped: int = 0
+
+
+_counts: dict[str, CacheCounts] = {}
+_functions: dict[str, Any] = {}
+"""What `remembered` made, by name."""
+
+
+def cache_counts() -> tuple[CacheCounts, ...]:
+    """The counts of every cache that was used, by name."""
+    of_functions = {name: _of_function(name, kept.cache_info()) for name, kept in _functions.items()}
+    found = {**_counts, **of_functions}
+    return tuple(each for _, each in sorted(found.items()) if each.hits or each.misses or each.failures)
+
+
+def _of_function(name: str, info: Any) -> CacheCounts:
+    return CacheCounts(name, info.hits, info.misses, dropped=info.misses - info.currsize)
+
+
+def remembered(limit: int) -> Callable[[Function], Function]:
+    """Return a decorator that remembers so many results of a pure function by its arguments."""
+
+    def decorate(function: Function) -> Function:
+        kept = lru_cache(maxsize=limit)(function)
+        _functions[f"{function.__module__.removeprefix('nnadapter.')}.{function.__qualname__}"] = kept
+        return kept  # type: ignore[return-value]  # it is called as the function is
+
+    return decorate
+
+
+def counts_of(name: str) -> CacheCounts:
+    """The counts of the caches of one name."""
+    return _counts.setdefault(name, CacheCounts(name))
+
+
+class Cache(Generic[Key, Value]):
+    """Values by key; safe to use from many threads. None is no value.
+
+    Args:
+        name: what it remembers; caches of one name are counted together.
+        limit: how many values are kept.
+    """
+
+    def __init__(self, name: str, limit: int) -> None:
+        self.counts = counts_of(name)
+        self._limit = limit
+        self._kept: OrderedDict[Key, Value] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """How many values are kept."""
+        return len(self._kept)
+
+    def get(self, key: Key) -> Value | None:
+        """The value of a key, None if there is none."""
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+        if found is None:
+            self.counts.misses += 1
+        else:
+            self.counts.hits += 1
+        return found
+
+    def keep(self, key: Key, value: Value) -> Value:
+        """Keep a value, and return what is kept: the one that is there, if another thread was first."""
+        with self._lock:
+            kept = self._kept.setdefault(key, value)
+            self._kept.move_to_end(key)
+            while len(self._kept) > self._limit:
+                self._kept.popitem(last=False)
+                self.counts.dropped += 1
+        return kept
+
+    def made(self, key: Key, make: Callable[[], Value]) -> Value:
+        """The value of a key, made now if it is not kept; two threads may both make it."""
+        found = self.get(key)
+        return self.keep(key, make()) if found is None else found
+
+    def drop(self, key: Key) -> Value | None:
+        """Forget the value of a key, and return it if there was one."""
+        with self._lock:
+            return self._kept.pop(key, None)
+
+    def values(self) -> tuple[Value, ...]:
+        """What is kept, the value used longest ago first."""
+        with self._lock:
+            return tuple(self._kept.values())
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._kept.clear()

@@ -1,0 +1,47 @@
+"""What is remembered is bounded, and counted."""
+
+from __future__ import annotations
+
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nnadapter.process.cache import Cache, cache_counts, counts_of
+
+
+@given(limit=st.integers(1, 5), keys=st.lists(st.integers(0, 8)))
+def test_the_values_used_last_are_kept(limit, keys):
+    cache = Cache("test of order", limit)
+    used = []
+    for key in keys:
+        assert cache.made(key, lambda key=key: -key - 1) == -key - 1
+        used = [*(other for other in used if other != key), key][-limit:]
+        assert cache.values() == tuple(-each - 1 for each in used) and len(cache) == len(used)
+
+
+def test_uses_are_counted_by_name():
+    first, second = Cache("test of counts", 1), Cache("test of counts", 1)
+    assert first.made("a", lambda: 1) == first.made("a", lambda: 2) == 1
+    second.made("b", lambda: 3)
+    second.made("c", lambda: 4)
+    counts = counts_of("test of counts")
+    assert (counts.hits, counts.misses, counts.failures, counts.dropped) == (1, 3, 0, 1)
+    assert counts in cache_counts()
+    second.clear()
+    assert second.get("c") is None and not len(second)
+
+
+def test_threads_get_one_value():
+    cache, found, barrier = Cache("test of threads", 4), [], threading.Barrier(8)
+
+    def use():
+        barrier.wait()
+        found.append(cache.made("key", object))
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(map(id, found))) == 1
