@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from nnadapter.converters.known import Dequantized, Known, passed_on
+from nnadapter.converters.known import passed_on
 from nnadapter.converters.sizes import SizeArray
+from nnadapter.converters.values import GraphValues
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.model import ABSENT, Model
-from nnadapter.ir.operand import Array, DataType, OperandType, QuantisedType, Quantization
+from nnadapter.ir.model import ABSENT
+from nnadapter.ir.operand import Array, OperandType, QuantisedType, Quantization
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.graph import Value
 from partition.verdict import Reason
-
-_DATA_TYPES: Mapping[str, DataType] = {data_type.value: data_type for data_type in DataType}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class QuantisedNode:
 _NOTHING = QuantisedNode()
 
 
-class ConversionContext:
+class ConversionContext(GraphValues):
     """Adds the operations of one node after the other to one model; a refused node leaves nothing behind.
 
     Args:
@@ -63,21 +62,16 @@ class ConversionContext:
         sizes: Mapping[str, SizeArray] = MappingProxyType({}),
         given: Collection[str] = (),
     ) -> None:
-        self._sizes = sizes
+        super().__init__(values, constants, sizes)
         self._given = given
         self.guessed = False
         """A converter asked for the type of what no operation has made, which is not traced."""
-        self._values = values
-        self._constants = constants
-        self._builder = ModelBuilder()
+        self.builder = ModelBuilder()
+        """Of the model that grows."""
         self._operands: dict[str, int] = {}
-        self._types: dict[str, OperandType] = {}
-        self._types_by_kind: dict[tuple[str | None, tuple[object, ...]], OperandType] = {}
-        self._computed: dict[str, Known] = {}
         self._computed_operands: dict[str, int] = {}
         self._computed_names: dict[int, str] = {}
         self._quantized = _NOTHING
-        self._node = OnnxNode("", "", "", 0, (), ())
         self._made = 0
 
     @property
@@ -85,20 +79,15 @@ class ConversionContext:
         """The operand of every ONNX value that has one."""
         return self._operands
 
-    @property
-    def operations(self) -> int:
-        """Number of operations so far."""
-        return self._builder.mark()[1]
-
     def begin(self, node: OnnxNode) -> Mark:
         """Take `node` as the origin of the operations to come; returns what `undo` needs."""
         self._node = node
         self._made = 0
-        return Mark(self._builder.mark(), len(self._operands))
+        return Mark(self.builder.mark(), len(self._operands))
 
     def undo(self, mark: Mark) -> None:
         """Forget everything that was added since `mark`."""
-        self._builder.undo(mark.builder)
+        self.builder.undo(mark.builder)
         for name in self._node.outputs:
             self._computed.pop(name, None)
         first, _ = mark.builder
@@ -106,10 +95,6 @@ class ConversionContext:
             del self._computed_names[self._computed_operands.pop(name)]
         while len(self._operands) > mark.operands:
             self._operands.popitem()
-
-    def finish(self, outputs: Sequence[int]) -> Model:
-        """Return the model."""
-        return self._builder.finish(outputs)
 
     def operand(self, name: str) -> int:
         """The operand of an ONNX value: a constant or a model input if no operation has made it.
@@ -129,7 +114,7 @@ class ConversionContext:
     def _computed_operand(self, name: str) -> int:
         found = self._computed_operands.get(name)
         if found is None:
-            found = self._builder.add_constant(f"{name}%constant", self.constant(name))
+            found = self.builder.add_constant(f"{name}%constant", self.constant(name))
             self._computed_operands[name], self._computed_names[found] = found, name
         return found
 
@@ -141,24 +126,6 @@ class ConversionContext:
             yield
         finally:
             self._quantized = _NOTHING
-
-    def know(self, name: str, contents: Callable[[], Array], source: Dequantized | None = None) -> None:
-        """Say what an output of the current node, which operations make of constants, contains.
-
-        Nodes that are converted later read a constant in its place, so that they may be of the kind that needs one.
-        Operations that only move its elements pass it on.
-
-        Args:
-            name: of the output.
-            contents: called when they are needed.
-            source: what they were dequantized from.
-        """
-        self._computed[name] = Known(contents, source)
-
-    def dequantized(self, name: str) -> Dequantized | None:
-        """The constant of integers that an ONNX value was dequantized from; None for any other."""
-        found = self._computed.get(name)
-        return None if found is None else found.source
 
     def optional_operand(self, name: str) -> int:
         """The operand of an ONNX value, `ABSENT` if the name is empty."""
@@ -176,57 +143,11 @@ class ConversionContext:
                 self.guessed = self.guessed or not (value in self._given or self.is_constant(value))
                 return self.declared(value)
             value = operand
-        return self._builder.type_of(value)
+        return self.builder.type_of(value)
 
     def dimensions(self, name: str) -> tuple[int, ...]:
         """The dimensions of an ONNX value."""
         return self.type_of(name).dimensions
-
-    def constant(self, name: str) -> Array:
-        """The contents of an ONNX value.
-
-        Raises:
-            Refusal: they are not known before the run.
-        """
-        found = self._constants.get(name)
-        if found is not None:
-            return found
-        if name in self._sizes:
-            return self._sizes[name].plain()
-        if name in self._computed:
-            return self._computed[name].contents()
-        if not name:
-            raise Refusal(Reason.INVALID_NODE, f"{self._node.op_type} lacks a required input")
-        raise Refusal(
-            Reason.NOT_CONSTANT,
-            f"input {self._node.inputs.index(name)} of {self._node.op_type}, {name!r}, is known only when the model "
-            "runs; expected an initializer or what follows from initializers",
-        )
-
-    def is_constant(self, name: str) -> bool:
-        """Whether the contents of an ONNX value are known."""
-        return name in self._constants or name in self._sizes or name in self._computed
-
-    def integers(self, name: str) -> tuple[int, ...] | None:
-        """The contents of an ONNX value of integers, traced where they follow from shapes; None if it has others.
-
-        Raises:
-            Refusal: they are not known before the run.
-        """
-        found = self._sizes.get(name)
-        if found is not None:
-            return tuple(found.items.flat) if found.dtype.kind in "iu" else None
-        array = self.constant(name)
-        return tuple(array.reshape(-1).tolist()) if array.dtype.kind in "iu" else None
-
-    def optional_constant(self, node: OnnxNode, position: int) -> Array | None:
-        """The contents of an input, None if it is absent.
-
-        Raises:
-            Refusal: it is there, and not known before the run.
-        """
-        name = node.input(position)
-        return self.constant(name) if name else None
 
     def add(
         self,
@@ -255,7 +176,7 @@ class ConversionContext:
             quantized, attributes = (self._quantized.result,), {**(attributes or {}), **self._quantized.attributes}
             self._quantized = replace(self._quantized, attributes={})  # an activation is applied once
         try:
-            made = self._builder.add_operation(
+            made = self.builder.add_operation(
                 type_, inputs, attributes, outputs=outputs, origins=(self._node.name,), quantized=quantized
             )
         except InvalidModelError as error:
@@ -276,79 +197,23 @@ class ConversionContext:
     def add_constant(self, array: Array, quantization: Quantization | None = None) -> int:
         """Add a constant that belongs to the current node."""
         self._made += 1
-        return self._builder.add_constant(f"{self._node.outputs[0]}%{self._made}", array, quantization)
+        return self.builder.add_constant(f"{self._node.outputs[0]}%{self._made}", array, quantization)
 
     def value_of(self, operand: int) -> Array | None:
         """The contents of a constant operand, None for any other."""
-        return self._builder.value_of(operand)
+        return self.builder.value_of(operand)
 
     def _refusal(self, type_: str, inputs: Sequence[int], error: InvalidModelError) -> Refusal:
         """A data type that the operation is not defined for is no fault of the model."""
         roles = schema_of(type_).inputs
         for position, index in enumerate(inputs):
             role = roles[min(position, len(roles) - 1)]
-            if index != ABSENT and self._builder.type_of(index).dtype not in role.dtypes:
+            if index != ABSENT and self.builder.type_of(index).dtype not in role.dtypes:
                 return Refusal(Reason.UNSUPPORTED_DTYPE, str(error))
         return Refusal(Reason.INVALID_NODE, str(error))
 
     def _add_outer(self, name: str) -> int:
         type_ = self.declared(name)
         if self.is_constant(name):
-            return self._builder.add_constant(name, self.constant(name))
-        return self._builder.add_input(name, type_)
-
-    def declared(self, name: str) -> OperandType:
-        """The type that the graph gives for an ONNX value, for the sizes that are traced.
-
-        Raises:
-            Refusal: the value is no dense tensor of a known shape.
-        """
-        found = self._types.get(name)
-        if found is None:
-            if not name:
-                raise Refusal(Reason.INVALID_NODE, f"{self._node.op_type} lacks a required input")
-            found = self._types[name] = self._read_type(name)
-        return found
-
-    def _read_type(self, name: str) -> OperandType:
-        value, size = self._constants.get(name), self._sizes.get(name)
-        if value is not None:
-            return OperandType(_data_type(name, value.dtype.name), value.shape)
-        if size is not None:
-            return OperandType(_data_type(name, size.dtype.name), size.items.shape)
-        found = self._values.get(name) or Value(name)
-        if found.shape is None or not all(type(size) is int for size in found.shape):  # traced ones are never the same
-            return _operand_type(found)
-        kind = found.dtype, found.shape
-        type_ = self._types_by_kind.get(kind)
-        if type_ is None:
-            type_ = self._types_by_kind[kind] = _operand_type(found)
-        return type_
-
-
-def _operand_type(value: Value) -> OperandType:
-    data_type = _data_type(value.name, value.dtype)
-    dimensions = value.static_shape
-    if dimensions is not None:
-        return OperandType(data_type, dimensions)
-    shape = "an unknown rank" if value.shape is None else f"shape {list(value.shape)}"
-    if value.data_dependent:
-        raise Refusal(
-            Reason.DATA_DEPENDENT_SHAPE, f"value {value.name!r} has {shape}, which the contents of a tensor decide"
-        )
-    raise Refusal(Reason.DYNAMIC_SHAPE, f"value {value.name!r} has {shape}; every dimension must be a known number")
-
-
-def _data_type(name: str, found: str | None) -> DataType:
-    data_type = _DATA_TYPES.get(found or "")
-    if data_type is None:
-        raise Refusal(
-            Reason.UNSUPPORTED_TYPE, f"value {name!r} is {_kind(found)}, not a dense tensor of numbers or booleans"
-        )
-    return data_type
-
-
-def _kind(found: str | None) -> str:
-    if found is None:
-        return "of an unknown type"
-    return "of strings" if found in ("object", "string") else f"of type {found}"
+            return self.builder.add_constant(name, self.constant(name))
+        return self.builder.add_input(name, type_)

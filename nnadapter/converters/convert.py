@@ -166,14 +166,14 @@ class GrowingConversion:
                 self._add_node(member)
 
     def _add_node(self, position: int) -> None:
-        node, before = self._nodes[position], self.context.operations
+        node, before = self._nodes[position], self.context.builder.mark()[1]
         verdict = self._verdicts[position] = _convert(self.context, node, self._calls)
-        self._operations[position] = tuple(range(before, self.context.operations))
+        self._operations[position] = tuple(range(before, self.context.builder.mark()[1]))
         if not verdict:
             self._left.update(dict.fromkeys(node.inputs))
 
     def _add_group(self, group: Group) -> bool:
-        nodes, before = self._nodes, self.context.operations
+        nodes, before = self._nodes, self.context.builder.mark()[1]
         target = nodes[group.target]
         if any(nodes[member].contradiction for member in group.members):
             return False
@@ -190,7 +190,7 @@ class GrowingConversion:
         except Refusal:
             self.context.undo(mark)
             return False
-        self._operations[group.node] = tuple(range(before, self.context.operations))
+        self._operations[group.node] = tuple(range(before, self.context.builder.mark()[1]))
         self._groups.append(group.members)
         return True
 
@@ -199,7 +199,7 @@ class GrowingConversion:
         operand_of = dict(self.context.operand_of)
         outputs = [operand_of[name] for name in {**self._wanted, **self._left} if name in operand_of]
         return Conversion(
-            model=self.context.finish(outputs),
+            model=self.context.builder.finish(outputs),
             verdicts=tuple(self._verdicts),
             operations=tuple(self._operations),
             operand_of=operand_of,

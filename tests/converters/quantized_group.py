@@ -97,7 +97,7 @@ class Group:
         context.begin(node)
         relu = next((each for each in nodes if each.op_type == "Relu" and each is not node), None)
         convert_quantized_group(context, node, sources, nodes[-1], relu)
-        model = context.finish([context.operand_of["y"]])
+        model = context.builder.finish([context.operand_of["y"]])
         verify(model)
         return model
 

@@ -1,0 +1,158 @@
+"""What is known of the values of the graph that is converted: types, and contents where those are constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from nnadapter.converters.known import Dequantized, Known
+from nnadapter.converters.sizes import SizeArray
+from nnadapter.ir.operand import Array, DataType, OperandType
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
+from partition.graph import Value
+from partition.verdict import Reason
+
+_DATA_TYPES: Mapping[str, DataType] = {data_type.value: data_type for data_type in DataType}
+
+
+class GraphValues:
+    """The values of one graph, as converters ask for them while its nodes are converted in order.
+
+    Args:
+        values: what is known of each value of the graph, by name.
+        constants: contents of the initializers, by name.
+        sizes: contents of what follows from shapes, by name, where those are traced; it may grow.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Value],
+        constants: Mapping[str, Array],
+        sizes: Mapping[str, SizeArray] = MappingProxyType({}),
+    ) -> None:
+        self._values, self._constants, self._sizes = values, constants, sizes
+        self._types: dict[str, OperandType] = {}
+        self._types_by_kind: dict[tuple[str | None, tuple[object, ...]], OperandType] = {}
+        self._computed: dict[str, Known] = {}
+        self._node = OnnxNode("", "", "", 0, (), ())
+
+    def constant(self, name: str) -> Array:
+        """The contents of an ONNX value.
+
+        Raises:
+            Refusal: they are not known before the run.
+        """
+        found = self._constants.get(name)
+        if found is not None:
+            return found
+        if name in self._sizes:
+            return self._sizes[name].plain()
+        if name in self._computed:
+            return self._computed[name].contents()
+        if not name:
+            raise Refusal(Reason.INVALID_NODE, f"{self._node.op_type} lacks a required input")
+        raise Refusal(
+            Reason.NOT_CONSTANT,
+            f"input {self._node.inputs.index(name)} of {self._node.op_type}, {name!r}, is known only when the model "
+            "runs; expected an initializer or what follows from initializers",
+        )
+
+    def is_constant(self, name: str) -> bool:
+        """Whether the contents of an ONNX value are known."""
+        return name in self._constants or name in self._sizes or name in self._computed
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        """The contents of an ONNX value of integers, traced where they follow from shapes; None if it has others.
+
+        Raises:
+            Refusal: they are not known before the run.
+        """
+        found = self._sizes.get(name)
+        if found is not None:
+            return tuple(found.items.flat) if found.dtype.kind in "iu" else None
+        array = self.constant(name)
+        return tuple(array.reshape(-1).tolist()) if array.dtype.kind in "iu" else None
+
+    def optional_constant(self, node: OnnxNode, position: int) -> Array | None:
+        """The contents of an input, None if it is absent.
+
+        Raises:
+            Refusal: it is there, and not known before the run.
+        """
+        name = node.input(position)
+        return self.constant(name) if name else None
+
+    def dequantized(self, name: str) -> Dequantized | None:
+        """The constant of integers that an ONNX value was dequantized from; None for any other."""
+        found = self._computed.get(name)
+        return None if found is None else found.source
+
+    def know(self, name: str, contents: Callable[[], Array], source: Dequantized | None = None) -> None:
+        """Say what an output of the current node, which operations make of constants, contains.
+
+        Nodes that are converted later read a constant in its place, so that they may be of the kind that needs one.
+        Operations that only move its elements pass it on.
+
+        Args:
+            name: of the output.
+            contents: called when they are needed.
+            source: what they were dequantized from.
+        """
+        self._computed[name] = Known(contents, source)
+
+    def declared(self, name: str) -> OperandType:
+        """The type that the graph gives for an ONNX value, for the sizes that are traced.
+
+        Raises:
+            Refusal: the value is no dense tensor of a known shape.
+        """
+        found = self._types.get(name)
+        if found is None:
+            if not name:
+                raise Refusal(Reason.INVALID_NODE, f"{self._node.op_type} lacks a required input")
+            found = self._types[name] = self._read_type(name)
+        return found
+
+    def _read_type(self, name: str) -> OperandType:
+        value, size = self._constants.get(name), self._sizes.get(name)
+        if value is not None:
+            return OperandType(_data_type(name, value.dtype.name), value.shape)
+        if size is not None:
+            return OperandType(_data_type(name, size.dtype.name), size.items.shape)
+        found = self._values.get(name) or Value(name)
+        if found.shape is None or not all(type(size) is int for size in found.shape):  # traced ones are never the same
+            return _operand_type(found)
+        kind = found.dtype, found.shape
+        type_ = self._types_by_kind.get(kind)
+        if type_ is None:
+            type_ = self._types_by_kind[kind] = _operand_type(found)
+        return type_
+
+
+def _operand_type(value: Value) -> OperandType:
+    data_type = _data_type(value.name, value.dtype)
+    dimensions = value.static_shape
+    if dimensions is not None:
+        return OperandType(data_type, dimensions)
+    shape = "an unknown rank" if value.shape is None else f"shape {list(value.shape)}"
+    if value.data_dependent:
+        raise Refusal(
+            Reason.DATA_DEPENDENT_SHAPE, f"value {value.name!r} has {shape}, which the contents of a tensor decide"
+        )
+    raise Refusal(Reason.DYNAMIC_SHAPE, f"value {value.name!r} has {shape}; every dimension must be a known number")
+
+
+def _data_type(name: str, found: str | None) -> DataType:
+    data_type = _DATA_TYPES.get(found or "")
+    if data_type is None:
+        raise Refusal(
+            Reason.UNSUPPORTED_TYPE, f"value {name!r} is {_kind(found)}, not a dense tensor of numbers or booleans"
+        )
+    return data_type
+
+
+def _kind(found: str | None) -> str:
+    if found is None:
+        return "of an unknown type"
+    return "of strings" if found in ("object", "string") else f"of type {found}"
