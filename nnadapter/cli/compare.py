@@ -39,7 +39,10 @@ def compare(
     atol: float,
     as_json: bool,
 ) -> None:
-    """Run MODEL on the devices and on the CPU alone with the same inputs; exit code 1 if outputs differ."""
+    """Run MODEL on the devices and on the CPU alone with the same inputs.
+
+    The exit code is 1 if outputs differ, if no node ran on the devices, or if a step fell back from one.
+    """
     chosen = requests(devices, options)
     with progress("comparing"):
         result = nnadapter.compare(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from nnadapter.inference.session import InferenceSession
 from nnadapter.ir.operand import Array
 from nnadapter.offering.feeds import random_feed
 from nnadapter.options import Options
+from nnadapter.reports.facts import PartitionReport
+from nnadapter.running.executor import Provenance
 
 if TYPE_CHECKING:
     import onnx
@@ -37,21 +40,38 @@ class OutputDifference:
     beyond: int
     """Number of elements beyond the tolerance."""
     agrees: bool
+    constant: str = ""
+    """Why agreement says little, in words: the value was known before the run, or its elements are all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareReport:
-    """Every output of every feed."""
+    """Every output of every feed, and where the nodes ran that made it."""
 
     devices: tuple[str, ...]
     relative_tolerance: float
     absolute_tolerance: float
     differences: tuple[OutputDifference, ...]
+    nodes: tuple[Mapping[str, int], ...]
+    """Per feed, device -> how many nodes ran there."""
+    failures: tuple[str, ...] = ()
+    """What fell back from a device that had taken it."""
+
+    @property
+    def compared(self) -> int:
+        """How many nodes ran on the devices in question, in the feed with the fewest."""
+        return min((sum(map(counts.__getitem__, self._compared_devices)) for counts in self.nodes), default=0)
 
     @property
     def agrees(self) -> bool:
-        """Every output is within the tolerance."""
-        return all(difference.agrees for difference in self.differences)
+        """Nodes ran on the devices for every feed, nothing fell back, and every output is within the tolerance."""
+        within = all(difference.agrees for difference in self.differences)
+        return within and self.compared > 0 and not self.failures
+
+    @property
+    def _compared_devices(self) -> tuple[str, ...]:
+        """Those before the CPU; where there is none, the CPU is compared with itself."""
+        return self.devices[: self.devices.index(CPU)] or self.devices
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data."""
@@ -60,6 +80,8 @@ class CompareReport:
             "relative_tolerance": self.relative_tolerance,
             "absolute_tolerance": self.absolute_tolerance,
             "agrees": self.agrees,
+            "nodes": [dict(counts) for counts in self.nodes],
+            "failures": list(self.failures),
             "outputs": [
                 {name: getattr(difference, name) for name in OutputDifference.__slots__}
                 for difference in self.differences
@@ -67,10 +89,24 @@ class CompareReport:
         }
 
     def __str__(self) -> str:
-        """One line per output."""
+        """Where the nodes ran, what fell back, and one line per output."""
         tolerance = f"{self.relative_tolerance:g} relative + {self.absolute_tolerance:g}"
         head = f"{', '.join(self.devices)} against cpu, tolerance {tolerance}"
-        return "\n".join([head, *map(_line, self.differences)])
+        failures = (f"  fell back: {failure}" for failure in self.failures)
+        return "\n".join([self._where(), head, *failures, *map(_line, self.differences)])
+
+    def _where(self) -> str:
+        """Of the feed with the fewest nodes on the devices."""
+        wanted = self._compared_devices
+        counts = min(self.nodes, key=lambda counts: sum(map(counts.__getitem__, wanted)), default=Counter[str]())
+        total = sum(counts.values())
+        if not self.compared:
+            names = ", ".join(wanted)
+            return f"none of {total} nodes ran on {names}: nothing was compared; `nnadapter report` says why"
+        first, *others = wanted
+        spare = (device for device, number in counts.items() if number and device not in wanted)
+        ran = f"{counts[first]} of {total} nodes ran on {first}"
+        return ", ".join((ran, *(f"{counts[device]} on {device}" for device in (*others, *spare))))
 
 
 def compare(
@@ -106,17 +142,45 @@ def compare(
         InferenceSession(model, devices=CPU) as reference,
     ):
         names = [output.name for output in tested.get_outputs()]
-        found = [
-            difference_of(position, name, got, expected, relative_tolerance, absolute_tolerance)
-            for position, feed in enumerate(feeds)
-            for name, got, expected in zip(names, tested.run(None, feed), reference.run(None, feed), strict=True)
-        ]
+        differences: list[OutputDifference] = []
+        nodes, failures = [], dict[str, None]()
+        for position, feed in enumerate(feeds):
+            results, expected = tested.run(None, feed), reference.run(None, feed)
+            report = tested.report()
+            nodes.append(_nodes_run(report, tested.provenance))
+            failures.update(dict.fromkeys(report.notes))
+            computed = {*feed, *(value.name for segment in report.segments for value in segment.outputs)}
+            for name, got, correct in zip(names, results, expected, strict=True):
+                difference = difference_of(position, name, got, correct, relative_tolerance, absolute_tolerance)
+                differences.append(replace(difference, constant=_constant(name, correct, computed)))
         return CompareReport(
             devices=tested.devices,
             relative_tolerance=relative_tolerance,
             absolute_tolerance=absolute_tolerance,
-            differences=tuple(found),
+            differences=tuple(differences),
+            nodes=tuple(nodes),
+            failures=tuple(failures),
         )
+
+
+def _nodes_run(report: PartitionReport, provenance: Provenance | None) -> Mapping[str, int]:
+    """Device -> how many nodes ran there in the last run, wherever the plan had put them."""
+    assert provenance is not None, "a run leaves its provenance"
+    nodes = {segment.index: len(segment.nodes) for segment in report.segments}
+    counts = Counter[str](dict.fromkeys(report.devices, 0))
+    for step in provenance.steps:
+        counts[step.device] += nodes.get(step.segment, 0)
+    return counts
+
+
+def _constant(name: str, expected: Any, computed: Collection[str]) -> str:
+    """Why an output says little, if it does."""
+    if name not in computed:
+        return "known before the run"
+    values = np.asarray(expected).reshape(-1)
+    first = values[:1]
+    same = (values == first) | ((values != values) & (first != first))  # what is not equal to itself is no number
+    return f"every element is {first[0]}" if values.size > 1 and same.all() else ""
 
 
 def difference_of(
@@ -163,7 +227,7 @@ def _numeric(a: Array, b: Array, relative_tolerance: float, absolute_tolerance: 
 
 def _line(difference: OutputDifference) -> str:
     verdict = "agrees" if difference.agrees else f"DIFFERS in {difference.beyond} elements"
-    return (
-        f"  feed {difference.feed} {difference.name} {difference.dtype}{list(difference.shape)}: {verdict}, "
-        f"largest difference {difference.largest_absolute:.3g} absolute, {difference.largest_relative:.3g} relative"
-    )
+    constant = f", constant: {difference.constant}" if difference.constant else ""
+    largest = f"{difference.largest_absolute:.3g} absolute, {difference.largest_relative:.3g} relative"
+    head = f"  feed {difference.feed} {difference.name} {difference.dtype}{list(difference.shape)}"
+    return f"{head}: {verdict}, largest difference {largest}{constant}"
