@@ -21,6 +21,7 @@ def trial_drivers(tmp_path_factory):
             "trial": "tests.trial_driver:TrialDriver",
             "metered": "tests.metered_driver:MeteredDriver",
             "lying": "tests.lying_driver:LyingDriver",
+            "planted": "tests.planted_driver:PlantedDriver",
             "old": "tests.trial_driver:OldDriver",
             "abstract": "tests.trial_driver:AbstractDriver",
             "notadriver": "tests.trial_driver:NotADriver",

@@ -6,15 +6,21 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnadapter.drivers.selection import CPU, DeviceRequest
+from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
+from nnadapter.errors import InvalidOptionError
+from nnadapter.inference.layers.compared import Compared
+from nnadapter.inference.layers.findings import LayerReport
+from nnadapter.inference.layers.looking import look
 from nnadapter.inference.session import InferenceSession
 from nnadapter.ir.operand import Array
 from nnadapter.offering.feeds import random_feed
-from nnadapter.options import Options
+from nnadapter.onnx.files import load_model
+from nnadapter.options import Options, options_from
 from nnadapter.reports.facts import PartitionReport
 from nnadapter.running.executor import Provenance
 
@@ -56,6 +62,8 @@ class CompareReport:
     """Per feed, device -> how many nodes ran there."""
     failures: tuple[str, ...] = ()
     """What fell back from a device that had taken it."""
+    layers: LayerReport | None = None
+    """Which nodes are wrong, where that was asked for; of the first feed whose outputs differ, else of the first."""
 
     @property
     def compared(self) -> int:
@@ -82,6 +90,7 @@ class CompareReport:
             "agrees": self.agrees,
             "nodes": [dict(counts) for counts in self.nodes],
             "failures": list(self.failures),
+            **({} if self.layers is None else {"layers": self.layers.to_dict()}),
             "outputs": [
                 {name: getattr(difference, name) for name in OutputDifference.__slots__}
                 for difference in self.differences
@@ -93,7 +102,8 @@ class CompareReport:
         tolerance = f"{self.relative_tolerance:g} relative + {self.absolute_tolerance:g}"
         head = f"{', '.join(self.devices)} against cpu, tolerance {tolerance}"
         failures = (f"  fell back: {failure}" for failure in self.failures)
-        return "\n".join([self._where(), head, *failures, *map(_line, self.differences)])
+        layers = [] if self.layers is None else [str(self.layers)]
+        return "\n".join([self._where(), head, *failures, *map(_line, self.differences), *layers])
 
     def _where(self) -> str:
         """Of the feed with the fewest nodes on the devices."""
@@ -118,6 +128,9 @@ def compare(
     options: Options | Mapping[str, Any] | None = None,
     relative_tolerance: float = RELATIVE_TOLERANCE,
     absolute_tolerance: float = ABSOLUTE_TOLERANCE,
+    layers: bool = False,
+    save: str | os.PathLike[str] | None = None,
+    rules_out: str | os.PathLike[str] | None = None,
 ) -> CompareReport:
     """Run `model` on the devices and on the CPU alone, and compare every output.
 
@@ -129,10 +142,17 @@ def compare(
         options: how the session on the devices decides.
         relative_tolerance: allowed difference over the CPU's value.
         absolute_tolerance: allowed difference beside it.
+        layers: find the nodes that are wrong, by running parts of the model; see `nnadapter.inference.layers`.
+        save: with `layers`, a folder for a small model of what is found, with its tensors.
+        rules_out: with `layers`, a file to write the smallest set of pins found that makes the outputs agree.
 
     Raises:
         NNAdapterError: the model cannot be loaded, a device not be used, or a feed does not fit.
+        OSError: a file cannot be written.
     """
+    if not layers and (save is not None or rules_out is not None):
+        raise InvalidOptionError("save and rules_out are written of what layers find; pass layers=True")
+    looked_into: Compared | None = None
     if feeds is None:
         feeds = [random_feed(model, input_shapes)]
     elif isinstance(feeds, Mapping):
@@ -153,14 +173,28 @@ def compare(
             for name, got, correct in zip(names, results, expected, strict=True):
                 difference = difference_of(position, name, got, correct, relative_tolerance, absolute_tolerance)
                 differences.append(replace(difference, constant=_constant(name, correct, computed)))
-        return CompareReport(
-            devices=tested.devices,
-            relative_tolerance=relative_tolerance,
-            absolute_tolerance=absolute_tolerance,
-            differences=tuple(differences),
-            nodes=tuple(nodes),
-            failures=tuple(failures),
-        )
+            agrees = all(difference.agrees for difference in differences)
+            if layers and (looked_into is None or (looked_into.agrees and not agrees)):
+                looked_into = Compared(
+                    model=load_model(model),
+                    requests=requests_of(devices),
+                    options=options_from(options),
+                    feed=feed,
+                    expected=dict(zip(names, expected, strict=True)),
+                    agrees=agrees,
+                    report=report,
+                    relative_tolerance=relative_tolerance,
+                    absolute_tolerance=absolute_tolerance,
+                )
+    return CompareReport(
+        devices=tested.devices,
+        relative_tolerance=relative_tolerance,
+        absolute_tolerance=absolute_tolerance,
+        differences=tuple(differences),
+        nodes=tuple(nodes),
+        failures=tuple(failures),
+        layers=None if looked_into is None else look(looked_into, save, rules_out),
+    )
 
 
 def _nodes_run(report: PartitionReport, provenance: Provenance | None) -> Mapping[str, int]:
