@@ -52,3 +52,13 @@ def empty_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked `fuzz`, unless `-m` names it."""
+    if "fuzz" in config.option.markexpr:
+        return
+    long = [item for item in items if item.get_closest_marker("fuzz")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("fuzz")]

@@ -13,6 +13,7 @@ from nnadapter.ir.operand import Lifetime, Operand, OperandType, freeze
 
 COMPILED = []
 """The nodes of every model that was compiled."""
+FUSE_NOTHING = {"fuse_code": "none", "fuse_parameters": ()}
 
 
 class PlantedContext(Context):
@@ -63,6 +64,9 @@ def spoil(model, name, factor, more):
     operands.append(Operand(f"right {len(operands)}", type_, Lifetime.TEMPORARY))
     if type_.dtype == "bool":
         made.append(Operation("LOGICAL_NOT", (len(operands) - 1,), (result,), {}, operation.origins))
+    elif type_.quantization is not None:
+        squared = (len(operands) - 1,) * 2
+        made.append(Operation("MUL", squared, (result,), FUSE_NOTHING, operation.origins))
     else:
         for type_name, number, out in (("MUL", factor, len(operands) + 1), ("ADD", more, result)):
             value = freeze(np.full((1,) * len(type_.dimensions), number).astype(type_.dtype))
@@ -71,8 +75,7 @@ def spoil(model, name, factor, more):
             operands.append(Operand(f"number {len(operands)}", number_type, Lifetime.CONSTANT, value))
             if out != result:
                 operands.append(Operand(f"multiplied {len(operands)}", type_, Lifetime.TEMPORARY))
-            attributes = {"fuse_code": "none", "fuse_parameters": ()}
-            made.append(Operation(type_name, (given, given + 1), (out,), attributes, operation.origins))
+            made.append(Operation(type_name, (given, given + 1), (out,), FUSE_NOTHING, operation.origins))
     operations = (*model.operations[: behind[-1]], *made, *model.operations[behind[-1] + 1 :])
     return Model(tuple(operands), operations, model.inputs, model.outputs)
 

@@ -138,11 +138,11 @@ class Cutting:
         graph = self.graph.revalued({**self.graph.values, **typed})
         specialized = replace(self.parts.specialized, graph=graph)
         model = OnnxParts(specialized, self.parts.index).part(step).model
-        for proto, node in zip(model.graph.node, nodes, strict=True):  # type: ignore[union-attr]
+        for proto, node in zip(model.graph.node, nodes, strict=True):
             proto.name = node.name
         homes = {self.graph.nodes[n].name: self.devices[atom] for atom in atoms for n in self.graph.atoms[atom]}
         return Excerpt(
-            model=model,  # type: ignore[arg-type]
+            model=model,
             inputs=tuple(inputs),
             outputs={name: name for name in outputs},
             devices={name: device for name, device in homes.items() if device},
@@ -157,7 +157,7 @@ def cut(
     Args:
         model: the model.
         shapes: of what is fed.
-        homes: the model's own nodes -> their devices, hosts left out. Where a function's body ran, it names those nodes.
+        homes: node of the model, or of a function's body that ran in its place -> its device, hosts left out.
     """
     prepared = prepare(model)
     specialized = with_own_sources(specialize(prepared, default_shapes(prepared, shapes)))

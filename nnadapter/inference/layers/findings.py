@@ -115,7 +115,9 @@ class LayerReport:
             how = "wrong only where the device runs them together" if self.fused else "error grows over"
             yield f"{how}: {self.together}"
         if not self.alone:
-            yield "no node is beyond the tolerance by itself" + (f"; the largest: {self.largest}" if self.largest else "")
+            yield "no node is beyond the tolerance by itself" + (
+                f"; the largest: {self.largest}" if self.largest else ""
+            )
 
 
 def _ruled_out(found: RuledOut) -> str:

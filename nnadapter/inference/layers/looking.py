@@ -12,7 +12,7 @@ import numpy as np
 from nnadapter.drivers.selection import HOSTS
 from nnadapter.inference.layers.compared import Compared
 from nnadapter.inference.layers.cutting import Cutting, cut
-from nnadapter.inference.layers.deviation import Deviation, Tolerance, deviation
+from nnadapter.inference.layers.deviation import Deviation, Tolerance
 from nnadapter.inference.layers.findings import Finding, LayerReport
 from nnadapter.inference.layers.ruling_out import rule_out
 from nnadapter.inference.layers.saving import save_stretch
