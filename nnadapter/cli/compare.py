@@ -30,9 +30,7 @@ from nnadapter.cli.writing import to_json
     "--atol", type=click.FloatRange(min=0), default=1e-5, show_default=True, help="Allowed difference beside it."
 )
 @click.option(
-    "--layers",
-    is_flag=True,
-    help="Find the nodes that are wrong, and save the first as a small model with its tensors.",
+    "--layers", is_flag=True, help="Find nodes that are wrong, and save the first as a small model with its tensors."
 )
 @click.option(
     "--save", metavar="DIR", help="With --layers, where to save it.  [default: the model's name with -layers behind it]"

@@ -115,9 +115,8 @@ class LayerReport:
             how = "wrong only where the device runs them together" if self.fused else "error grows over"
             yield f"{how}: {self.together}"
         if not self.alone:
-            yield "no node is beyond the tolerance by itself" + (
-                f"; the largest: {self.largest}" if self.largest else ""
-            )
+            nearest = f"; the largest: {self.largest}" if self.largest else ""
+            yield f"no node is beyond the tolerance by itself{nearest}"
 
 
 def _ruled_out(found: RuledOut) -> str:

@@ -101,6 +101,5 @@ class _Trying:
 
 def _text(names: Sequence[str]) -> str:
     head = "# With these nodes on the CPU the outputs agree; found by `nnadapter compare --layers --rules-out`.\n"
-    return head + "".join(
-        f'\n[[pin]]\ndevice = "{CPU}"\nname = {json.dumps(name, ensure_ascii=False)}\n' for name in names
-    )
+    quoted = (json.dumps(name, ensure_ascii=False) for name in names)
+    return head + "".join(f'\n[[pin]]\ndevice = "{CPU}"\nname = {name}\n' for name in quoted)
