@@ -146,8 +146,7 @@ def compare(
         rules_out: with `layers`, a file to write the smallest set of pins found that makes the outputs agree.
 
     Raises:
-        NNAdapterError: the model cannot be loaded, a device not be used, or a feed does not fit.
-        OSError: a file cannot be written.
+        NNAdapterError: the model cannot be loaded, a device not be used, a feed does not fit, or a file not be written.
     """
     if not layers and (save is not None or rules_out is not None):
         raise InvalidOptionError("save and rules_out are written of what layers find; pass layers=True")

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from nnadapter.drivers.selection import HOSTS
+from nnadapter.errors import InvalidOptionError
 from nnadapter.inference.layers.compared import Compared
 from nnadapter.inference.layers.cutting import Cutting, cut
 from nnadapter.inference.layers.deviation import Deviation, Tolerance
@@ -36,7 +37,7 @@ def look(
         rules_out: a file for the smallest set of pins found that makes the outputs agree.
 
     Raises:
-        OSError: a file cannot be written.
+        InvalidOptionError: a file cannot be written.
     """
     search = _search(compared)
     cutting = search.cutting
@@ -61,11 +62,14 @@ def look(
     )
     shown = shown or joint
     suspects = dict.fromkeys([*wrong, *members, *ranked, *cutting.accelerated])
-    return replace(
-        found,
-        saved=None if save is None or shown is None else save_stretch(Path(save), shown, compared),
-        ruled_out=None if rules_out is None else rule_out(Path(rules_out), compared, _pins(cutting, [*suspects])),
-    )
+    try:
+        return replace(
+            found,
+            saved=None if save is None or shown is None else save_stretch(Path(save), shown, compared),
+            ruled_out=None if rules_out is None else rule_out(Path(rules_out), compared, _pins(cutting, [*suspects])),
+        )
+    except OSError as error:
+        raise InvalidOptionError(f"what was found cannot be written: {error}; give another path") from error
 
 
 def _search(compared: Compared) -> Search:

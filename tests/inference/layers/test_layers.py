@@ -135,6 +135,14 @@ def test_what_is_saved_shows_it_again(tmp_path, planted):
     assert np.abs(expected - got).max() == pytest.approx(report.layers.first.deviation.largest_absolute)
 
 
+def test_a_place_where_nothing_can_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidOptionError, match="cannot be written"):
+        nna.compare(
+            parse(TEXT), ("planted", {"wrong": ["third"]}), FEED, layers=True, save=tmp_path / "file" / "folder"
+        )
+
+
 @pytest.mark.parametrize(
     ("planted", "pinned"),
     [
