@@ -21,6 +21,7 @@ def trial_drivers(tmp_path_factory):
             "trial": "tests.trial_driver:TrialDriver",
             "metered": "tests.metered_driver:MeteredDriver",
             "lying": "tests.lying_driver:LyingDriver",
+            "planted": "tests.planted_driver:PlantedDriver",
             "old": "tests.trial_driver:OldDriver",
             "abstract": "tests.trial_driver:AbstractDriver",
             "notadriver": "tests.trial_driver:NotADriver",
@@ -51,3 +52,13 @@ def empty_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked `fuzz`, unless `-m` names it."""
+    if "fuzz" in config.option.markexpr:
+        return
+    long = [item for item in items if item.get_closest_marker("fuzz")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("fuzz")]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import click
 
 import nnadapter
 from nnadapter.cli.command import NO, ModelCommand
 from nnadapter.cli.inputs import feed_of
-from nnadapter.cli.parameters import Shapes, inputs, requests, takes_model
+from nnadapter.cli.parameters import Shapes, inputs, placing, requests, takes_model, takes_placing
 from nnadapter.cli.progress import progress
 from nnadapter.cli.writing import to_json
 
 
 @click.command(cls=ModelCommand)
 @takes_model
+@takes_placing
 @click.option(
     "--input", "sources", multiple=True, metavar="NAME=FILE|random", callback=inputs,
     help="Contents of an input: FILE.npy, a picture (see `nnadapter run --help`), or random, which is the default.",
@@ -27,6 +29,16 @@ from nnadapter.cli.writing import to_json
 @click.option(
     "--atol", type=click.FloatRange(min=0), default=1e-5, show_default=True, help="Allowed difference beside it."
 )
+@click.option(
+    "--layers", is_flag=True, help="Find nodes that are wrong, and save the first as a small model with its tensors."
+)
+@click.option(
+    "--save", metavar="DIR", help="With --layers, where to save it.  [default: the model's name with -layers behind it]"
+)
+@click.option(
+    "--rules-out", metavar="FILE",
+    help="With --layers, write the smallest set of pins found that makes the outputs agree, as --rules takes it.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; differences that are not finite are null.")
 def compare(
     model: str,
@@ -34,21 +46,33 @@ def compare(
     options: Mapping[str, Mapping[str, str]],
     shapes: Shapes,
     fallback: str,
+    policy: str,
+    rules: str | None,
+    plan: str | None,
     sources: Mapping[str, str],
     rtol: float,
     atol: float,
+    layers: bool,
+    save: str | None,
+    rules_out: str | None,
     as_json: bool,
 ) -> None:
-    """Run MODEL on the devices and on the CPU alone with the same inputs; exit code 1 if outputs differ."""
+    """Run MODEL on the devices and on the CPU alone with the same inputs.
+
+    The exit code is 1 if outputs differ, if no node ran on the devices, or if a step fell back from one.
+    """
     chosen = requests(devices, options)
     with progress("comparing"):
         result = nnadapter.compare(
             model,
             chosen,
             feed_of(model, shapes, sources).arrays,
-            options=nnadapter.Options(fallback=fallback),
+            options=placing(policy, rules, plan, fallback),
             relative_tolerance=rtol,
             absolute_tolerance=atol,
+            layers=layers,
+            save=save if save or not layers else f"{Path(model).stem}-layers",
+            rules_out=rules_out,
         )
     click.echo(to_json(result.to_dict()) if as_json else str(result))
     if not result.agrees:

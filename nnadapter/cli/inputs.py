@@ -53,7 +53,8 @@ def feed_of(model: str, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
     for name in prepared.graph.inputs:
         if name not in prepared.defaults or name in sources:
             array = loaded.get(name)
-            arrays[name] = _make(prepared, name, sources, complete, generator) if array is None else array
+            made = _make(prepared, name, sources, complete, generator) if array is None else array
+            arrays[name] = _named_type(made, prepared.graph.value(name).dtype)
     return Feed(arrays, {name: sources.get(name, RANDOM) for name in arrays})
 
 
@@ -71,6 +72,13 @@ def _make(
         f"({', '.join(PICTURE_SUFFIXES)}) nor the word random",
         name=name,
     )
+
+
+def _named_type(array: Array, dtype: str | None) -> Array:
+    """The array with the input's own type, if it is one that .npy files know the size of alone, such as bfloat16."""
+    if array.dtype.kind != "V" or dtype is None or np.dtype(dtype).itemsize != array.dtype.itemsize:
+        return array
+    return array.view(np.dtype(dtype))
 
 
 def _load(name: str, path: str) -> Array:

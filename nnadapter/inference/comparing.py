@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnadapter.drivers.selection import CPU, DeviceRequest
+from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
+from nnadapter.errors import InvalidOptionError
+from nnadapter.inference.layers.compared import Compared
+from nnadapter.inference.layers.findings import LayerReport
+from nnadapter.inference.layers.looking import look
 from nnadapter.inference.session import InferenceSession
 from nnadapter.ir.operand import Array
 from nnadapter.offering.feeds import random_feed
-from nnadapter.options import Options
+from nnadapter.onnx.files import load_model
+from nnadapter.options import Options, options_from
+from nnadapter.reports.facts import PartitionReport
+from nnadapter.running.executor import Provenance
 
 if TYPE_CHECKING:
     import onnx
@@ -37,21 +45,40 @@ class OutputDifference:
     beyond: int
     """Number of elements beyond the tolerance."""
     agrees: bool
+    constant: str = ""
+    """Why agreement says little, in words: the value was known before the run, or its elements are all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareReport:
-    """Every output of every feed."""
+    """Every output of every feed, and where the nodes ran that made it."""
 
     devices: tuple[str, ...]
     relative_tolerance: float
     absolute_tolerance: float
     differences: tuple[OutputDifference, ...]
+    nodes: tuple[Mapping[str, int], ...]
+    """Per feed, device -> how many nodes ran there."""
+    failures: tuple[str, ...] = ()
+    """What fell back from a device that had taken it."""
+    layers: LayerReport | None = None
+    """Which nodes are wrong, where that was asked for; of the first feed whose outputs differ, else of the first."""
+
+    @property
+    def compared(self) -> int:
+        """How many nodes ran on the devices in question, in the feed with the fewest."""
+        return min((sum(map(counts.__getitem__, self._compared_devices)) for counts in self.nodes), default=0)
 
     @property
     def agrees(self) -> bool:
-        """Every output is within the tolerance."""
-        return all(difference.agrees for difference in self.differences)
+        """Nodes ran on the devices for every feed, nothing fell back, and every output is within the tolerance."""
+        within = all(difference.agrees for difference in self.differences)
+        return within and self.compared > 0 and not self.failures
+
+    @property
+    def _compared_devices(self) -> tuple[str, ...]:
+        """Those before the CPU; where there is none, the CPU is compared with itself."""
+        return self.devices[: self.devices.index(CPU)] or self.devices
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data."""
@@ -60,6 +87,9 @@ class CompareReport:
             "relative_tolerance": self.relative_tolerance,
             "absolute_tolerance": self.absolute_tolerance,
             "agrees": self.agrees,
+            "nodes": [dict(counts) for counts in self.nodes],
+            "failures": list(self.failures),
+            **({} if self.layers is None else {"layers": self.layers.to_dict()}),
             "outputs": [
                 {name: getattr(difference, name) for name in OutputDifference.__slots__}
                 for difference in self.differences
@@ -67,10 +97,25 @@ class CompareReport:
         }
 
     def __str__(self) -> str:
-        """One line per output."""
+        """Where the nodes ran, what fell back, and one line per output."""
         tolerance = f"{self.relative_tolerance:g} relative + {self.absolute_tolerance:g}"
         head = f"{', '.join(self.devices)} against cpu, tolerance {tolerance}"
-        return "\n".join([head, *map(_line, self.differences)])
+        failures = (f"  fell back: {failure}" for failure in self.failures)
+        layers = [] if self.layers is None else [str(self.layers)]
+        return "\n".join([self._where(), head, *failures, *map(_line, self.differences), *layers])
+
+    def _where(self) -> str:
+        """Of the feed with the fewest nodes on the devices."""
+        wanted = self._compared_devices
+        counts = min(self.nodes, key=lambda counts: sum(map(counts.__getitem__, wanted)), default=Counter[str]())
+        total = sum(counts.values())
+        if not self.compared:
+            names = ", ".join(wanted)
+            return f"none of {total} nodes ran on {names}: nothing was compared; `nnadapter report` says why"
+        first, *others = wanted
+        spare = (device for device, number in counts.items() if number and device not in wanted)
+        ran = f"{counts[first]} of {total} nodes ran on {first}"
+        return ", ".join((ran, *(f"{counts[device]} on {device}" for device in (*others, *spare))))
 
 
 def compare(
@@ -82,6 +127,9 @@ def compare(
     options: Options | Mapping[str, Any] | None = None,
     relative_tolerance: float = RELATIVE_TOLERANCE,
     absolute_tolerance: float = ABSOLUTE_TOLERANCE,
+    layers: bool = False,
+    save: str | os.PathLike[str] | None = None,
+    rules_out: str | os.PathLike[str] | None = None,
 ) -> CompareReport:
     """Run `model` on the devices and on the CPU alone, and compare every output.
 
@@ -93,10 +141,16 @@ def compare(
         options: how the session on the devices decides.
         relative_tolerance: allowed difference over the CPU's value.
         absolute_tolerance: allowed difference beside it.
+        layers: find the nodes that are wrong, by running parts of the model; see `nnadapter.inference.layers`.
+        save: with `layers`, a folder for a small model of what is found, with its tensors.
+        rules_out: with `layers`, a file to write the smallest set of pins found that makes the outputs agree.
 
     Raises:
-        NNAdapterError: the model cannot be loaded, a device not be used, or a feed does not fit.
+        NNAdapterError: the model cannot be loaded, a device not be used, a feed does not fit, or a file not be written.
     """
+    if not layers and (save is not None or rules_out is not None):
+        raise InvalidOptionError("save and rules_out are written of what layers find; pass layers=True")
+    looked_into: Compared | None = None
     if feeds is None:
         feeds = [random_feed(model, input_shapes)]
     elif isinstance(feeds, Mapping):
@@ -106,17 +160,59 @@ def compare(
         InferenceSession(model, devices=CPU) as reference,
     ):
         names = [output.name for output in tested.get_outputs()]
-        found = [
-            difference_of(position, name, got, expected, relative_tolerance, absolute_tolerance)
-            for position, feed in enumerate(feeds)
-            for name, got, expected in zip(names, tested.run(None, feed), reference.run(None, feed), strict=True)
-        ]
-        return CompareReport(
-            devices=tested.devices,
-            relative_tolerance=relative_tolerance,
-            absolute_tolerance=absolute_tolerance,
-            differences=tuple(found),
-        )
+        differences: list[OutputDifference] = []
+        nodes, failures = [], dict[str, None]()
+        for position, feed in enumerate(feeds):
+            results, expected = tested.run(None, feed), reference.run(None, feed)
+            report = tested.report()
+            nodes.append(_nodes_run(report, tested.provenance))
+            failures.update(dict.fromkeys(report.notes))
+            computed = {*feed, *(value.name for segment in report.segments for value in segment.outputs)}
+            for name, got, correct in zip(names, results, expected, strict=True):
+                difference = difference_of(position, name, got, correct, relative_tolerance, absolute_tolerance)
+                differences.append(replace(difference, constant=_constant(name, correct, computed)))
+            agrees = all(difference.agrees for difference in differences)
+            if layers and (looked_into is None or (looked_into.agrees and not agrees)):
+                looked_into = Compared(
+                    model=load_model(model),
+                    requests=requests_of(devices),
+                    options=options_from(options),
+                    feed=feed,
+                    expected=dict(zip(names, expected, strict=True)),
+                    agrees=agrees,
+                    report=report,
+                    relative_tolerance=relative_tolerance,
+                    absolute_tolerance=absolute_tolerance,
+                )
+    return CompareReport(
+        devices=tested.devices,
+        relative_tolerance=relative_tolerance,
+        absolute_tolerance=absolute_tolerance,
+        differences=tuple(differences),
+        nodes=tuple(nodes),
+        failures=tuple(failures),
+        layers=None if looked_into is None else look(looked_into, save, rules_out),
+    )
+
+
+def _nodes_run(report: PartitionReport, provenance: Provenance | None) -> Mapping[str, int]:
+    """Device -> how many nodes ran there in the last run, wherever the plan had put them."""
+    assert provenance is not None, "a run leaves its provenance"
+    nodes = {segment.index: len(segment.nodes) for segment in report.segments}
+    counts = Counter[str](dict.fromkeys(report.devices, 0))
+    for step in provenance.steps:
+        counts[step.device] += nodes.get(step.segment, 0)
+    return counts
+
+
+def _constant(name: str, expected: Any, computed: Collection[str]) -> str:
+    """Why an output says little, if it does."""
+    if name not in computed:
+        return "known before the run"
+    values = np.asarray(expected).reshape(-1)
+    first = values[:1]
+    same = (values == first) | ((values != values) & (first != first))  # what is not equal to itself is no number
+    return f"every element is {first[0]}" if values.size > 1 and same.all() else ""
 
 
 def difference_of(
@@ -163,7 +259,7 @@ def _numeric(a: Array, b: Array, relative_tolerance: float, absolute_tolerance: 
 
 def _line(difference: OutputDifference) -> str:
     verdict = "agrees" if difference.agrees else f"DIFFERS in {difference.beyond} elements"
-    return (
-        f"  feed {difference.feed} {difference.name} {difference.dtype}{list(difference.shape)}: {verdict}, "
-        f"largest difference {difference.largest_absolute:.3g} absolute, {difference.largest_relative:.3g} relative"
-    )
+    constant = f", constant: {difference.constant}" if difference.constant else ""
+    largest = f"{difference.largest_absolute:.3g} absolute, {difference.largest_relative:.3g} relative"
+    head = f"  feed {difference.feed} {difference.name} {difference.dtype}{list(difference.shape)}"
+    return f"{head}: {verdict}, largest difference {largest}{constant}"

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import onnx
+import pytest
 
 import nnadapter as nna
-from tests.models import numbers
+from tests.models import HEAD, numbers, parse
 
 
 def test_yes(call):
     out = call("compare sandwich.onnx -d fake_npu --shape x=3,4").stdout
-    assert out.splitlines()[0] == "fake_npu, cpu against cpu, tolerance 0.001 relative + 1e-05"
+    assert out.splitlines()[:2] == [
+        "5 of 5 nodes ran on fake_npu",
+        "fake_npu, cpu against cpu, tolerance 0.001 relative + 1e-05",
+    ]
     assert "y float32[3, 4]: agrees" in out
 
 
@@ -44,3 +49,48 @@ def test_differences_that_are_not_finite_are_null(call):
 def test_wrong_use(call):
     assert "-1.0 is not in the range" in call("compare scores.onnx -d null --rtol -1", 2).stderr
     assert "did you mean 'null'" in call("compare scores.onnx -d nul", 2).stderr
+
+
+@pytest.mark.parametrize("fault", ["supported", "compile", "compute"])
+def test_a_device_that_computes_nothing_agrees_with_nothing(call, fault):
+    result = call(f"compare chain.onnx -d trial --option trial.fault={fault}", 1)
+    assert result.stdout.startswith("none of 4 nodes ran on trial: nothing was compared"), result.stdout
+    assert ": agrees" in result.stdout
+    assert (
+        json.loads(call(f"compare chain.onnx -d trial --option trial.fault={fault} --json", 1).stdout)["agrees"]
+        is False
+    )
+
+
+def test_where_nodes_ran(call):
+    out = call("compare sandwich.onnx -d trial --option trial.only=RELU,NEG --shape x=3,4").stdout
+    assert out.splitlines()[0] == "2 of 5 nodes ran on trial, 3 on cpu"
+    out = call("compare sandwich.onnx -d trial,fake_npu --option trial.only=RELU,NEG --shape x=3,4").stdout
+    assert out.splitlines()[0] == "2 of 5 nodes ran on trial, 3 on fake_npu"
+    assert call("compare chain.onnx -d cpu").stdout.startswith("4 of 4 nodes ran on cpu")
+
+
+def test_a_step_that_falls_back_is_a_no(call):
+    words = "compare sandwich.onnx -d trial,fake_npu --option trial.only=RELU --option trial.fault=compute"
+    lines = call(f"{words} --shape x=3,4", 1).stdout.splitlines()
+    assert lines[0] == "0 of 5 nodes ran on trial, 4 on fake_npu, 1 on cpu"
+    assert "  fell back: device 'trial' failed while it ran segment 0" in lines[2]
+
+
+def test_an_output_that_is_constant_is_said_to_be(call):
+    write(
+        "level.onnx",
+        "(float[2, 2] x) => (float[2, 2] y, float[2] z) { y = Sub(x, x)  z = Constant<value_floats = [1.0, 2.0]>() }",
+    )
+    out = call("compare level.onnx -d fake_npu").stdout
+    assert "y float32[2, 2]: agrees" in out and "constant: every element is 0.0" in out
+    assert "constant: known before the run" in out
+
+
+def test_a_model_without_nodes_that_run_compares_nothing(call):
+    write("known.onnx", "(float[2] x) => (float[2] z) { z = Constant<value_floats = [1.0, 2.0]>() }")
+    assert call("compare known.onnx -d fake_npu", 1).stdout.startswith("none of 0 nodes ran on fake_npu")
+
+
+def write(name, body):
+    onnx.save(parse(f"{HEAD} written {body}"), name)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import builtins
 import json
 
+import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from PIL import Image
 
@@ -196,3 +198,10 @@ def test_inputs_that_neither_the_device_nor_the_cpu_takes(call):
     result = call("run shared.onnx -d fake_npu --input i=i.npy --fallback allow", 2)
     assert "failed on 'fake_npu'" in result.stderr and "and on the CPU as well" in result.stderr
     assert "indices element out of data bounds" in call("run shared.onnx --input i=i.npy", 2).stderr
+
+
+def test_a_type_that_numpy_files_do_not_name(call):
+    text = '<ir_version: 10, opset_import: ["" : 17]> g (bfloat16[3] x) => (float[3] y) { y = Cast<to = 1>(x) }'
+    onnx.save(onnx.parser.parse_model(text), "brief.onnx")
+    np.save("x.npy", np.array([1, 2, 3], ml_dtypes.bfloat16))
+    assert "float32[3]" in call("run brief.onnx -d cpu --input x=x.npy").stdout

@@ -1,0 +1,203 @@
+"""A model cut between its atoms: parts of it as models of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nnadapter.offering.atoms import joined, with_atoms, with_own_sources
+from nnadapter.offering.conversions import converted
+from nnadapter.offering.preparing import prepare
+from nnadapter.offering.segments import OnnxParts
+from nnadapter.onnx.extracting import OnnxIndex
+from nnadapter.onnx.preparation.prepare import specialize
+from nnadapter.onnx.preparation.sizes import default_shapes
+from partition.graph import Graph, GraphError, Node, Value
+from partition.plan import Step
+
+if TYPE_CHECKING:
+    import onnx
+
+Values = Mapping[str, Any]
+"""Arrays by name; lists for sequences."""
+_ALONE = " alone"
+"""Behind the name of a value that an atom makes while others read the CPU's."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Excerpt:
+    """Some atoms of a model as a model of its own."""
+
+    model: onnx.ModelProto
+    inputs: tuple[str, ...]
+    outputs: Mapping[str, str]
+    """Value of the whole model -> what it is called here."""
+    devices: Mapping[str, str]
+    """Node -> the device that has it in the whole model; hosts left out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cutting:
+    """A model for the shapes in hand, and where the nodes of its atoms run."""
+
+    parts: OnnxParts
+    graph: Graph
+    devices: tuple[str, ...]
+    """Per atom, its device; empty where nodes of it run on a host."""
+
+    def own_names(self, atoms: Sequence[int], *, unshared: bool = False) -> tuple[str, ...]:
+        """The model's own nodes that these atoms are; `unshared`: without those that other atoms repeat."""
+        specialized = self.parts.specialized
+        positions = [specialized.positions[node] for node in self._positions(atoms)]
+        if unshared:
+            positions = [each for each in positions if specialized.positions.count(each) == 1]
+        return tuple(dict.fromkeys(specialized.own.nodes[position].name for position in positions))
+
+    @cached_property
+    def accelerated(self) -> tuple[int, ...]:
+        """The atoms that run on devices other than hosts, ascending."""
+        return tuple(atom for atom, device in enumerate(self.devices) if device)
+
+    def nodes(self, atoms: Sequence[int]) -> tuple[Node, ...]:
+        """The nodes of these atoms."""
+        return tuple(self.graph.nodes[index] for index in self._positions(atoms))
+
+    def visible(self, atom: int) -> tuple[str, ...]:
+        """The values that others than the atom itself read, or nobody but the caller of the model."""
+        return self._left_over([atom])
+
+    def size(self, atom: int) -> int:
+        """Bytes of what is visible of the atom, as far as that is known before the run."""
+        return sum(self.graph.value(name).nbytes or 0 for name in self.visible(atom))
+
+    def live(self, border: int) -> frozenset[str]:
+        """The values that are made before the atom at `border` and needed from there on."""
+        behind = self._positions(range(border, len(self.devices)))
+        needed = {name for node in behind for name in self.graph.nodes[node].reads} | set(self.graph.outputs)
+        made = {name for node in self._positions(range(border)) for name in self.graph.nodes[node].outputs if name}
+        return frozenset(needed & (made | set(self.graph.inputs)))
+
+    def between(self, atoms: Sequence[int], known: Values, *, all_visible: bool = False) -> Excerpt:
+        """Atoms that follow each other.
+
+        Args:
+            atoms: which.
+            known: contents of the values that they read from others, whose types are taken.
+            all_visible: give what any atom makes for another, not only what leaves them all.
+        """
+        outputs = self._left_over(atoms)
+        if all_visible:
+            outputs = tuple(dict.fromkeys(name for atom in atoms for name in self.visible(atom)))
+        return self._excerpt(atoms, self._read(atoms), outputs, known)
+
+    def side_by_side(self, atoms: Sequence[int], known: Values) -> Excerpt:
+        """The same atoms, none of which reads what another makes: they read inputs of these names in its place."""
+        inputs = tuple(dict.fromkeys(name for atom in atoms for name in self._read([atom])))
+        outputs = tuple(name for atom in atoms for name in self.visible(atom))
+        excerpt = self._excerpt(atoms, inputs, outputs, known)
+        home = {name: atom for atom in atoms for node in self.nodes([atom]) for name in node.outputs if name}
+        atom_of = [self.graph.atom_of[node] for node in self._positions(atoms)]
+        for proto, atom in zip(excerpt.model.graph.node, atom_of, strict=True):
+            proto.input[:] = [name + _ALONE if home.get(name) == atom else name for name in proto.input]
+            proto.output[:] = [name and name + _ALONE for name in proto.output]
+        for output in excerpt.model.graph.output:
+            output.name += _ALONE
+        return replace(excerpt, outputs={name: name + _ALONE for name in outputs})
+
+    def _positions(self, atoms: Sequence[int]) -> list[int]:
+        return sorted(node for atom in atoms for node in self.graph.atoms[atom])
+
+    def _made(self, atoms: Sequence[int]) -> list[str]:
+        return [name for node in self.nodes(atoms) for name in node.outputs if name]
+
+    def _read(self, atoms: Sequence[int]) -> tuple[str, ...]:
+        inside = {*self._made(atoms), *self.graph.constants}
+        return tuple(dict.fromkeys(name for node in self.nodes(atoms) for name in node.reads if name not in inside))
+
+    def _left_over(self, atoms: Sequence[int]) -> tuple[str, ...]:
+        members = set(self._positions(atoms))
+        outputs, consumers = set(self.graph.outputs), self.graph.consumers
+        return tuple(n for n in self._made(atoms) if n in outputs or not members.issuperset(consumers.get(n, ())))
+
+    def _excerpt(self, atoms: Sequence[int], inputs: Sequence[str], outputs: Sequence[str], known: Values) -> Excerpt:
+        nodes = self.nodes(atoms)
+        step = Step(
+            segment=0,
+            device="",
+            nodes=tuple(self._positions(atoms)),
+            inputs=tuple(inputs),
+            constants=tuple(dict.fromkeys(n for node in nodes for n in node.reads if n in self.graph.constants)),
+            outputs=tuple(outputs),
+            released=(),
+        )
+        typed = {name: _value(name, known[name]) for name in inputs if isinstance(known.get(name), np.ndarray)}
+        graph = self.graph.revalued({**self.graph.values, **typed})
+        specialized = replace(self.parts.specialized, graph=graph)
+        model = OnnxParts(specialized, self.parts.index).part(step).model
+        for proto, node in zip(model.graph.node, nodes, strict=True):
+            proto.name = node.name
+        homes = {self.graph.nodes[n].name: self.devices[atom] for atom in atoms for n in self.graph.atoms[atom]}
+        return Excerpt(
+            model=model,
+            inputs=tuple(inputs),
+            outputs={name: name for name in outputs},
+            devices={name: device for name, device in homes.items() if device},
+        )
+
+
+def cut(
+    model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], homes: Mapping[str, str]
+) -> tuple[Cutting, Values]:
+    """Return `model` ready to be cut, and what its inputs hold that need not be fed.
+
+    Args:
+        model: the model.
+        shapes: of what is fed.
+        homes: node of the model, or of a function's body that ran in its place -> its device, hosts left out.
+    """
+    prepared = prepare(model)
+    specialized = with_own_sources(specialize(prepared, default_shapes(prepared, shapes)))
+    specialized, _ = with_atoms(specialized, converted(specialized))
+    device_of = [_home(specialized.own.nodes[position].name, homes) for position in specialized.positions]
+    graph = _parted(specialized.graph, device_of)
+    parts = OnnxParts(replace(specialized, graph=graph), OnnxIndex.of(prepared.model))
+    devices = tuple(device_of[atom[-1]] for atom in graph.atoms)
+    return Cutting(parts, graph, devices), prepared.defaults
+
+
+def _home(name: str, homes: Mapping[str, str]) -> str:
+    """The device of a node, or of all the nodes of its body."""
+    if name in homes:
+        return homes[name]
+    body = {device for node, device in homes.items() if node.startswith(f"{name}/")}
+    return body.pop() if len(body) == 1 else ""
+
+
+def _parted(graph: Graph, device_of: Sequence[str]) -> Graph:
+    """The graph without those atoms that run on several devices."""
+    whole = [atom for atom in graph.atoms if len({device_of[node] for node in atom}) == 1]
+    try:
+        return replace(graph, atoms=joined(len(graph.nodes), whole))
+    except GraphError:
+        return replace(graph, atoms=())
+
+
+def _value(name: str, array: np.ndarray[Any, Any]) -> Value:
+    dtype = "string" if array.dtype.kind in "OUS" else array.dtype.name
+    return Value(name, dtype, array.shape, array.dtype.itemsize)
+
+
+def pieces(cutting: Cutting, most_bytes: int) -> Iterator[tuple[int, int]]:
+    """First atom and the one behind the last of parts whose visible values fit in so many bytes, or of one atom."""
+    first, held = 0, 0
+    for atom in range(len(cutting.devices)):
+        size = cutting.size(atom)
+        if atom > first and held + size > most_bytes:
+            yield first, atom
+            first, held = atom, 0
+        held += size
+    yield first, len(cutting.devices)

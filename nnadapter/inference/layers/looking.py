@@ -1,0 +1,111 @@
+"""Looks into one model with one feed: what `compare --layers` does, in its order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from nnadapter.drivers.selection import HOSTS
+from nnadapter.errors import InvalidOptionError
+from nnadapter.inference.layers.compared import Compared
+from nnadapter.inference.layers.cutting import Cutting, cut
+from nnadapter.inference.layers.deviation import Deviation, Tolerance
+from nnadapter.inference.layers.findings import Finding, LayerReport
+from nnadapter.inference.layers.ruling_out import rule_out
+from nnadapter.inference.layers.saving import save_stretch
+from nnadapter.inference.layers.searching import Search, Stretch
+from nnadapter.inference.layers.trials import HostValues, Trials
+
+_ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinear")
+"""What the names of ops begin with that round to quantized values."""
+_MOST_VERIFIED = 4
+"""Atoms that are tried in a model of their own until one is wrong there too."""
+
+
+def look(
+    compared: Compared, save: str | os.PathLike[str] | None = None, rules_out: str | os.PathLike[str] | None = None
+) -> LayerReport:
+    """Return which nodes are wrong.
+
+    Args:
+        compared: what was run.
+        save: a folder for the tensors and a small model of what is found first.
+        rules_out: a file for the smallest set of pins found that makes the outputs agree.
+
+    Raises:
+        InvalidOptionError: a file cannot be written.
+    """
+    search = _search(compared)
+    cutting = search.cutting
+    errors, unchecked = search.alone()
+    wrong, shown = _verified(search, [atom for atom, error in sorted(errors.items()) if error.beyond])
+    own = search.accumulated() if errors and not compared.agrees else None
+    explained = own is None or any(atom < own.end for atom in wrong)
+    joint = None if own is None or explained else search.together(own)
+    fused = joint is not None and not search.stretch(joint.start, joint.end, all_visible=True).deviation.beyond
+    members = [] if joint is None else [atom for atom in cutting.accelerated if joint.start <= atom < joint.end]
+    ranked = sorted(errors, key=lambda atom: errors[atom].tolerances, reverse=True)
+    found = LayerReport(
+        atoms=len(cutting.accelerated),
+        outputs_agree=compared.agrees,
+        alone=tuple(_finding(cutting, [atom], errors[atom]) for atom in wrong),
+        accumulated=None if own is None else _finding(cutting, [own.end - 1], own.deviation),
+        together=None if joint is None else _finding(cutting, members, joint.deviation),
+        fused=fused,
+        largest=_finding(cutting, ranked[:1], errors[ranked[0]]) if errors else None,
+        unchecked=cutting.own_names(unchecked),
+        compilations=search.trials.compilations,
+    )
+    shown = shown or joint
+    suspects = dict.fromkeys([*wrong, *members, *ranked, *cutting.accelerated])
+    try:
+        return replace(
+            found,
+            saved=None if save is None or shown is None else save_stretch(Path(save), shown, compared),
+            ruled_out=None if rules_out is None else rule_out(Path(rules_out), compared, _pins(cutting, [*suspects])),
+        )
+    except OSError as error:
+        raise InvalidOptionError(f"what was found cannot be written: {error}; give another path") from error
+
+
+def _search(compared: Compared) -> Search:
+    homes = {node.name: node.device for node in compared.report.nodes if node.device not in ("", *HOSTS)}
+    shapes = {name: np.shape(array) for name, array in compared.feed.items() if not isinstance(array, list)}
+    cutting, defaults = cut(compared.model, shapes, homes)
+    rounded = [node for node in cutting.graph.nodes if node.op_type.startswith(_ROUNDING)]
+    tolerance = Tolerance(
+        relative=compared.relative_tolerance,
+        absolute=compared.absolute_tolerance,
+        outputs=frozenset(cutting.graph.outputs),
+        rounded=frozenset(name for node in rounded for name in node.outputs[:1]),
+    )
+    names = [name for name in compared.report.devices if name not in HOSTS]
+    trials = Trials(compared.requests, names, compared.options)
+    return Search(cutting, tolerance, trials, HostValues(cutting, {**defaults, **compared.feed}))
+
+
+def _verified(search: Search, atoms: Sequence[int]) -> tuple[Sequence[int], Stretch | None]:
+    """The atoms without those at the beginning that are not wrong in a model of their own, and the first one's run."""
+    for number, atom in enumerate(atoms[:_MOST_VERIFIED]):
+        stretch = search.stretch(atom, atom + 1)
+        if stretch.deviation.beyond:
+            return atoms[number:], stretch
+    return atoms[_MOST_VERIFIED:], None
+
+
+def _finding(cutting: Cutting, atoms: Sequence[int], error: Deviation) -> Finding:
+    return Finding(
+        nodes=cutting.own_names(atoms),
+        op_types=tuple(node.op_type for node in cutting.nodes(atoms)),
+        devices=tuple(dict.fromkeys(cutting.devices[atom] for atom in atoms)),
+        deviation=error,
+    )
+
+
+def _pins(cutting: Cutting, atoms: Sequence[int]) -> Sequence[Sequence[str]]:
+    """Per atom, the names to pin; where it shares all of its nodes, those."""
+    return [cutting.own_names([atom], unshared=True) or cutting.own_names([atom]) for atom in atoms]

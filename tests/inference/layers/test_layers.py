@@ -1,0 +1,182 @@
+"""`compare` with layers: what is named, saved and ruled out."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+
+import nnadapter as nna
+from nnadapter.cli import main
+from nnadapter.errors import InvalidOptionError
+from tests.models import HEAD, numbers, parse
+
+TEXT = f"""{HEAD} g (float[N, 8] x) => (float[N, 8] y) {{
+    [first] a = Relu(x)
+    [second] b = Neg(a)
+    [third] c = Exp(b)
+    [fourth] d = Add(a, c)
+    [fifth] e = Softmax(d)
+    [sixth] y = Mul(e, x)
+}}"""
+FEED = {"x": numbers(4, 8)}
+
+
+def look(text=TEXT, feed=FEED, **planted):
+    model = text if isinstance(text, onnx.ModelProto) else parse(text)
+    return nna.compare(model, ("planted", planted), feed, layers=True)
+
+
+def names(findings):
+    return [finding.nodes for finding in findings]
+
+
+def test_nothing_is_wrong():
+    report = look()
+    assert report.agrees and report.layers.first is None and report.layers.compilations == 1
+    assert "no node is beyond the tolerance by itself; the largest" in str(report)
+
+
+def test_the_first_of_several():
+    layers = look(wrong=["fourth", "second"]).layers
+    assert names(layers.alone) == [("second",), ("fourth",)] and layers.first is layers.alone[0]
+    assert layers.accumulated.nodes == ("second",)
+
+
+def test_an_error_that_vanishes():
+    """Neg made wrong is negative all the same, so Relu and the outputs know nothing of it."""
+    text = f"""{HEAD} g (float[4, 8] x) => (float[4, 8] y) {{
+        [first] a = Abs(x)
+        [second] b = Add(a, a)
+        [third] c = Neg(b)
+        [fourth] d = Sub(c, b)
+        [fifth] y = Relu(d)
+    }}"""
+    report = look(text, {"x": np.full((4, 8), 2, np.float32)}, wrong=["fourth"])
+    assert names(report.layers.alone) == [("fourth",)] and not report.agrees
+    tall = {"x": np.full((4, 8), -2, np.float32)}
+    text = text.replace("Relu(d)", "ArgMax<axis = 1>(d)").replace("float[4, 8] y", "int64[4, 1] y")
+    hidden = look(text, tall, wrong=["second"])
+    assert hidden.agrees and names(hidden.layers.alone) == [("second",)] and hidden.layers.accumulated is None
+    assert "the outputs agree although a node inside differs" in str(hidden)
+
+
+def test_wrong_only_where_nodes_run_together():
+    report = look(fused=["fourth", "fifth"])
+    assert not report.layers.alone and report.layers.fused
+    assert report.layers.first.nodes == ("fourth", "fifth")
+    assert "wrong only where the device runs them together: 'fourth', 'fifth'" in str(report)
+
+
+def test_error_that_grows():
+    chain = "\n".join(f"[n{number}] v{number + 1} = Neg(v{number})" for number in range(12))
+    text = f"{HEAD} g (float[4, 8] v0) => (float[4, 8] v12) {{ {chain} }}"
+    report = look(text, {"v0": numbers(4, 8)}, slightly=[f"n{number}" for number in range(12)])
+    layers = report.layers
+    assert not report.agrees and not layers.alone and not layers.fused
+    assert len(layers.together.nodes) > 1 and layers.together.nodes[-1] == layers.accumulated.nodes[0]
+    assert "error grows over" in str(report)
+
+
+def test_nodes_on_the_cpu_stay_there():
+    rules = nna.Rules(bans=(nna.Ban(device="planted", name="third"),))
+    report = nna.compare(
+        parse(TEXT), ("planted", {"wrong": ["third"]}), FEED, layers=True, options=nna.Options(rules=rules)
+    )
+    assert report.agrees and report.layers.atoms == 5 and not report.layers.alone
+
+
+def test_groups_are_named_whole():
+    text = f"""{HEAD} g (int8[2, 8] x) => (float[2, 8] y) <float s = {{0.1}}, int8 z = {{1}}> {{
+        [back] a = DequantizeLinear(x, s, z)
+        [inner] b = Sigmoid(a)
+        [made] c = QuantizeLinear(b, s, z)
+        [out] y = DequantizeLinear(c, s, z)
+    }}"""
+    layers = look(text, {"x": np.arange(16, dtype=np.int8).reshape(2, 8)}, wrong=["inner"]).layers
+    assert layers.first.nodes == ("back", "inner", "made") and layers.first.op_types[1] == "Sigmoid"
+
+
+def test_nan_and_infinity():
+    x = numbers(4, 8)
+    x[0, :2] = np.inf, np.nan
+    assert names(look(feed={"x": x}, wrong=["third"]).layers.alone) == [("third",)]
+
+
+def test_several_outputs_and_integers():
+    text = f"""{HEAD} g (float[4, 8] x) => (float[4, 4] y, int64[4, 1] i) {{
+        [split] a, b = Split<axis = 1>(x)
+        [product] y = Mul(a, b)
+        [index] i = ArgMax<axis = 1>(y)
+    }}"""
+    layers = look(text, wrong=["split"]).layers
+    assert names(layers.alone) == [("split",)] and layers.alone[0].deviation.value == "a"
+
+
+def test_the_cpu_alone():
+    report = nna.compare(parse(TEXT), "cpu", FEED, layers=True)
+    assert report.layers.atoms == 0 and report.layers.first is None
+
+
+@pytest.mark.parametrize("planted", [{"wrong": ["third"]}, {"fused": ["fourth", "fifth"]}])
+def test_what_is_saved_shows_it_again(tmp_path, planted):
+    model = parse(TEXT)
+    report = nna.compare(model, ("planted", planted), FEED, layers=True, save=tmp_path / "a folder")
+    folder, command = tmp_path / "a folder", report.layers.saved.command
+    assert (folder / "command.txt").read_text() == f"{command}\n"
+    assert len(onnx.load(folder / "model.onnx").graph.node) == len(report.layers.first.nodes)
+    result = CliRunner().invoke(main, shlex.split(command)[1:], catch_exceptions=False)
+    assert result.exit_code == 1 and "DIFFERS" in result.stdout
+    expected, got = np.load(folder / "expected_0.npy"), np.load(folder / "got_0.npy")
+    assert np.abs(expected - got).max() == pytest.approx(report.layers.first.deviation.largest_absolute)
+
+
+def test_a_place_where_nothing_can_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidOptionError, match="cannot be written"):
+        nna.compare(
+            parse(TEXT), ("planted", {"wrong": ["third"]}), FEED, layers=True, save=tmp_path / "file" / "folder"
+        )
+
+
+@pytest.mark.parametrize(
+    ("planted", "pinned"),
+    [
+        ({"wrong": ["third"]}, ("third",)),
+        ({"wrong": ["second", "sixth"]}, ("second", "sixth")),
+        ({"fused": ["fourth", "fifth"]}, ("fourth",)),
+        ({}, ()),
+    ],
+)
+def test_pins_that_rule_it_out(tmp_path, planted, pinned):
+    path, device = tmp_path / "rules.toml", ("planted", planted)
+    found = nna.compare(parse(TEXT), device, FEED, layers=True, rules_out=path).layers.ruled_out
+    assert found.pins == pinned and found.agrees
+    assert nna.compare(parse(TEXT), device, FEED, options=nna.Options(rules=path)).agrees
+
+
+def test_as_plain_data():
+    data = json.loads(json.dumps(look(wrong=["third"]).to_dict()))
+    assert data["layers"]["first"]["nodes"] == ["third"] and data["layers"]["alone"][0]["deviation"]["value"] == "c"
+    assert "layers" not in nna.compare(parse(TEXT), "planted", FEED).to_dict()
+
+
+def test_files_go_with_layers():
+    with pytest.raises(InvalidOptionError, match="pass layers=True"):
+        nna.compare(parse(TEXT), "planted", FEED, save="folder")
+
+
+def test_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(parse(TEXT), "net.onnx")
+    np.save("x.npy", FEED["x"])
+    words = "compare net.onnx -d planted --option planted.wrong=third --input x=x.npy --layers --rules-out rules.toml"
+    result = CliRunner().invoke(main, words.split(), catch_exceptions=False)
+    assert result.exit_code == 1 and "wrong by itself: 'third' (Exp) on planted" in result.stdout
+    assert "saved in net-layers; to see it again: nnadapter compare net-layers/model.onnx" in result.stdout
+    again = CliRunner().invoke(main, [*words.split()[:8], "--rules", "rules.toml"], catch_exceptions=False)
+    assert again.exit_code == 0 and "5 of 6 nodes ran on planted" in again.stdout

@@ -1,0 +1,48 @@
+"""A wrong op planted in random graphs and in real networks is named, with few compilations."""
+
+from __future__ import annotations
+
+from math import log2
+from random import Random
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from tests.inference.layers.random_graphs import COLUMNS, ROWS, GraphMaker
+from tests.models import OCR_SHAPES, numbers, ocr_model
+
+LONG = [pytest.param(seed, marks=pytest.mark.fuzz) for seed in range(10, 100)]
+BESIDE = 4
+"""Compilations beside those of two searches: all atoms side by side, what is named once more, both ends."""
+
+
+def assert_named(model, name, feed, options=None):
+    report = nna.compare(model, ("planted", {"wrong": [name]}), feed, layers=True, options=options)
+    assert name in report.layers.alone[0].nodes
+    assert report.layers.compilations <= 2 * log2(report.layers.atoms) + BESIDE
+    return report.layers
+
+
+@pytest.mark.parametrize("seed", [*range(10), *LONG])
+@pytest.mark.filterwarnings("ignore::nnadapter.errors.FallbackWarning")
+def test_random_graphs(seed):
+    model, random = GraphMaker(seed).model(), Random(seed)
+    bans = [nna.Ban(device="planted", op_type=each) for each in random.sample(("Tanh", "Concat", "Softmax", "Neg"), 2)]
+    options = nna.Options(rules=nna.Rules(bans=tuple(bans)))
+    feed = {"x": np.random.default_rng(seed).standard_normal((ROWS, COLUMNS)).astype(np.float32)}
+    clean = nna.compare(model, "planted", feed, layers=True, options=options)
+    assert not clean.layers.alone
+    nodes = nna.partition_report(model, "planted", options=options).nodes
+    name = random.choice([node.name for node in nodes if node.device == "planted" and node.op_type != "ArgMax"])
+    assert [finding.nodes for finding in assert_named(model, name, feed, options).alone[1:]] == []
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("kind", ["det", "rec", "cls"])
+def test_networks(kind):
+    model, shape = ocr_model(kind), OCR_SHAPES[kind][-1 if kind == "det" else 0]
+    nodes = nna.partition_report(model, "planted", {"x": shape}).nodes
+    names = [node.name for node in nodes if node.device == "planted"]
+    for name in Random(kind).sample(names, 2):
+        assert_named(model, name, {"x": numbers(*shape) / 2})
