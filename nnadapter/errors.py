@@ -8,7 +8,8 @@
     │   └── MissingInputError    a feed that is not there
     ├── InvalidOptionError       the caller: an option, a rule or a device's option that does not exist or does not fit
     │   ├── RulesError           rules that cannot be read, contradict each other, or cannot be kept
-    │   └── PlanFileError        a plan file that cannot be read or written
+    │   ├── PlanFileError        a plan file that cannot be read or written
+    │   └── ReportFileError      an old report that cannot be read
     ├── DeviceNotFoundError      the caller: a device nobody offers
     ├── DeviceUnavailableError   the machine: the device is known and cannot be used here
     ├── NotDelegatedError        the policy: fallback is forbidden and something would have to fall back
@@ -35,7 +36,8 @@ to know is in fields, not in the text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -75,28 +77,29 @@ class InvalidOptionError(NNAdapterError):
     """The caller is at fault: an option does not exist or its value does not fit."""
 
 
-class RulesError(InvalidOptionError):
+class _FileError(NNAdapterError):
+    """What concerns a file of ours, and a place in it."""
+
+    def __init__(self, message: str, *, file: str = "", entry: str = "", key: str = "") -> None:
+        super().__init__(message)
+        self.file = file
+        """The file, or what stands for it."""
+        self.entry = entry
+        """Which of its entries, counted from 1 (`pin 2`); empty for the file as a whole."""
+        self.key = key
+        """The key there; empty for the entry as a whole."""
+
+
+class RulesError(_FileError, InvalidOptionError, ValueError):
     """The rules are at fault: they cannot be read, contradict each other, or ask for what cannot be."""
 
-    def __init__(self, message: str, *, source: str = "", line: int | None = None) -> None:
-        super().__init__(message)
-        self.source = source
-        """The file that they come from, or what stands for it."""
-        self.line = line
-        """Where in it, counted from 1."""
 
-
-class PlanFileError(InvalidOptionError):
+class PlanFileError(_FileError, InvalidOptionError):
     """The plan file is at fault: it cannot be read, is of another version, or contradicts itself."""
 
-    def __init__(self, message: str, *, path: str = "", line: int | None = None, entry: int | None = None) -> None:
-        super().__init__(message)
-        self.path = path
-        """The file."""
-        self.line = line
-        """Where in it, counted from 1."""
-        self.entry = entry
-        """Which of its entries, counted from 1."""
+
+class ReportFileError(_FileError, InvalidOptionError):
+    """The report is at fault: it cannot be read, is of another version, or is no report."""
 
 
 class DeviceNotFoundError(NNAdapterError):
@@ -174,13 +177,8 @@ class IncompatibleProgramError(NNAdapterError):
     """A serialized program is damaged, or from another version, for another device, or for options that do not fit."""
 
 
-class StoredFileError(NNAdapterError):
+class StoredFileError(_FileError):
     """A file that is kept between sessions (a calibration) is damaged, of another version, or cannot be written."""
-
-    def __init__(self, message: str, *, file: object = None) -> None:
-        super().__init__(message)
-        self.file = None if file is None else str(file)
-        """The file in question."""
 
 
 class OutOfMemoryError(NNAdapterError):
@@ -201,3 +199,13 @@ class FallbackWarning(UserWarning):
 
 class DriverWarning(UserWarning):
     """A driver did something wrong that cost no result."""
+
+
+def close_names(name: object, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name: the known ones that are close to it, or all of them."""
+    known = sorted(known)
+    close = get_close_matches(str(name).upper(), [each.upper() for each in known], n=3, cutoff=0.6)
+    by_upper = {each.upper(): each for each in known}
+    if close:
+        return f"did you mean {' or '.join(repr(by_upper[each]) for each in close)}?"
+    return f"known: {', '.join(known) or 'none'}"

@@ -97,8 +97,9 @@ def calibrate(
             pairs, left_out, mixed, small, light = _timed(bench, selected.name, budget_seconds, advance)
     finally:
         close_all([context])
-    lines, errors = _lines(pairs)
+    lines = _lines(pairs)
     launch, per_tensor, per_byte = _transfers(light or [pair.short for pair in pairs], small, lines)
+    worst = max(line.error for line in lines.values())
     return Calibration(
         device=selected.name,
         driver_version=driver_version(selected.name),
@@ -108,8 +109,7 @@ def calibrate(
         transfer_seconds=per_tensor,
         transfer_seconds_per_byte=per_byte,
         lines=lines,
-        errors=errors,
-        off_by=_off_by(mixed, lines, (launch, per_tensor, per_byte)) if mixed else max(errors.values()),
+        off_by=_off_by(mixed, lines, (launch, per_tensor, per_byte)) if mixed else worst,
         left_out=left_out,
     )
 
@@ -179,20 +179,22 @@ class _Told:
             self.advance()
 
 
-def _lines(pairs: Sequence[_Pair]) -> tuple[dict[OperationClass, Line], dict[OperationClass, float]]:
+def _lines(pairs: Sequence[_Pair]) -> dict[OperationClass, Line]:
     """A line per class, from what the further links of chains take, and how far off it is."""
     lines: dict[OperationClass, Line] = {}
-    errors: dict[OperationClass, float] = {}
     for each in dict.fromkeys(pair.operation_class for pair in pairs):
         own = [pair for pair in pairs if pair.operation_class is each]
         rows = [_row(each, _further(pair)[each]) for pair in own]
         seconds = [max(0.0, pair.further_seconds - _others(pair, each, lines)) for pair in own]
         found = fit(rows, seconds, [_NOISE * pair.long.seconds for pair in own])
+        launch, per_flop, per_byte = map(float, found)
         lines[each] = Line(
-            **dict(zip(("seconds", "seconds_per_flop", "seconds_per_byte"), map(float, found), strict=True))
+            seconds=launch,
+            seconds_per_flop=per_flop,
+            seconds_per_byte=per_byte,
+            error=float(error(rows, seconds, found)),
         )
-        errors[each] = error(rows, seconds, found)
-    return lines, errors
+    return lines
 
 
 def _row(each: OperationClass, work: Work) -> tuple[float, float, float]:

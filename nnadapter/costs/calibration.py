@@ -3,59 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from nnadapter.costs.classes import OperationClass
-from nnadapter.costs.roofline import Line
+from nnadapter.costs.roofline import Line, Seconds
 from nnadapter.drivers.capability import OptionValue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
-    """What was measured of one device, driver version and set of options."""
+class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was measured of one device, driver version and set of options; its file has the same entries."""
 
     device: str
     driver_version: str
-    interface_version: tuple[int, int]
+    interface_version: tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]
     options: Mapping[str, OptionValue]
     """Those that change how long something takes."""
-    launch_seconds: float
+    launch_seconds: Seconds
     """Of a segment with next to nothing in it."""
-    transfer_seconds: float
+    transfer_seconds: Seconds
     """Of one tensor, in either direction: the host cannot tell them apart."""
-    transfer_seconds_per_byte: float
+    transfer_seconds_per_byte: Seconds
+    off_by: Annotated[float, Meta(ge=0, le=1e6)]
+    """The root mean square of (predicted - measured) / measured, over small networks of mixed operations."""
     lines: Mapping[OperationClass, Line]
     """By class, float32."""
-    errors: Mapping[OperationClass, float] = field(default_factory=dict)
-    """By class, the median of |line - measured| / measured."""
-    off_by: float = 0.0
-    """The root mean square of (predicted - measured) / measured, over small networks of mixed operations."""
-    left_out: Mapping[OperationClass, str] = field(default_factory=dict)
+    left_out: Mapping[OperationClass, str]
     """Classes that were not measured, and why."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data: the contents of a calibration's file."""
-        return {
-            "device": self.device,
-            "driver_version": self.driver_version,
-            "interface_version": list(self.interface_version),
-            "options": {name: list(each) if isinstance(each, tuple) else each for name, each in self.options.items()},
-            "launch_seconds": self.launch_seconds,
-            "transfer_seconds": self.transfer_seconds,
-            "transfer_seconds_per_byte": self.transfer_seconds_per_byte,
-            "off_by": self.off_by,
-            "lines": {
-                each.value: {
-                    "seconds": line.seconds,
-                    "seconds_per_flop": line.seconds_per_flop,
-                    "seconds_per_byte": line.seconds_per_byte,
-                    "error": self.errors.get(each, 0.0),
-                }
-                for each, line in self.lines.items()
-            },
-            "left_out": {each.value: why for each, why in self.left_out.items()},
-        }
 
     def __str__(self) -> str:
         """A table."""
@@ -79,7 +54,7 @@ class Calibration:
         if line is None:
             return f"{each.value:<14} not measured: {self.left_out[each]}"
         rates = _rate(" + ", line.seconds_per_flop, "GFLOP/s") + _rate(" + ", line.seconds_per_byte, "GB/s")
-        return f"{each.value:<14} {1e6 * line.seconds:.1f} us{rates}, off by {100 * self.errors.get(each, 0.0):.0f} %"
+        return f"{each.value:<14} {1e6 * line.seconds:.1f} us{rates}, off by {100 * line.error:.0f} %"
 
 
 _EVERYDAY, _NOTHING = 1e6, 1e-6

@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from msgspec import to_builtins
+
 from nnadapter.costs.calibration import Calibration
 from nnadapter.costs.classes import OperationClass
-from nnadapter.costs.roofline import Line
-from nnadapter.costs.stored import Entry, read_entry, write_entry
+from nnadapter.costs.stored import read_kept, write_kept
 from nnadapter.drivers.capability import Option, OptionValue, OptionValues
 from nnadapter.drivers.interface import INTERFACE_VERSION
 from nnadapter.drivers.registry import device_info
 from nnadapter.errors import StoredFileError
 from nnadapter.files.cache_folder import cache_folder
+from nnadapter.files.strict import FileKind
 
 FORMAT_VERSION = 2
 """Raised whenever a calibration's file changes its meaning; other versions are refused."""
@@ -66,18 +68,18 @@ def keep_calibration(calibration: Calibration) -> Path:
         StoredFileError: it cannot be written.
     """
     file = calibration_file(calibration.device, calibration.options)
-    write_entry(file, contents_of(calibration))
+    write_kept(file, contents_of(calibration))
     return file
 
 
 def contents_of(calibration: Calibration) -> dict[str, object]:
     """What stands in a calibration's file."""
-    return {"format_version": FORMAT_VERSION, **calibration.to_dict()}
+    return {**_FILE.header, **to_builtins(calibration)}
 
 
 def calibration_file(device: str, options: Mapping[str, OptionValue]) -> Path:
     """Where the calibration of a device under those options that affect its speed is kept."""
-    digest = sha256(json.dumps({name: _plain(options[name]) for name in sorted(options)}).encode()).hexdigest()[:16]
+    digest = sha256(json.dumps(dict(sorted(options.items()))).encode()).hexdigest()[:16]
     return cache_folder() / "calibrations" / f"{_prefix(device)}{digest}.json"
 
 
@@ -133,91 +135,40 @@ def read_calibration(
         FileNotFoundError: there is none.
         StoredFileError: it is truncated, of another format, or has an entry of the wrong kind, negative or not finite.
     """
-    whole = read_entry(file, "the calibration", "delete it, or run `nnadapter calibrate` for its device again")
-    version = whole.mapping().get("format_version")
-    if version is None:
-        whole.refuse("it says no format_version, so it is no calibration")
-    version.equal(FORMAT_VERSION)
-    entries = whole.members({"format_version", *_FIELDS})
-    lines = entries["lines"].mapping()
-    measured = {_class_of(lines[name], name): lines[name].members(_LINE) for name in lines}
-    left_out = entries["left_out"].mapping()
-    if device is not None:
-        entries["device"].equal(device)
-    kept = {name: _option(entry) for name, entry in entries["options"].mapping().items()}
+    kept = read_kept(_FILE, file)
+    if device is not None and device != kept.device:
+        _FILE.refuse(f"expected {device!r}, got {kept.device!r}; {_FILE.advice}", str(file), ("device",))
     if options is not None:
-        _check_options(entries["options"], kept, options)
-    unknown = sorted(_CLASSES - {*measured, *(_class_of(entry, name) for name, entry in left_out.items())})
-    if unknown or not measured:
-        entries["lines"].refuse(f"it has no {', '.join(unknown) or 'class'}, and 'left_out' does not say why")
-    return Calibration(
-        device=entries["device"].text(),
-        driver_version=entries["driver_version"].text(),
-        interface_version=_version(entries["interface_version"]),
-        options=kept,
-        launch_seconds=entries["launch_seconds"].seconds(),
-        transfer_seconds=entries["transfer_seconds"].seconds(),
-        transfer_seconds_per_byte=entries["transfer_seconds_per_byte"].seconds(),
-        lines={each: Line(**{name: row[name].seconds() for name in _LINE[:3]}) for each, row in measured.items()},
-        errors={each: row["error"].seconds() for each, row in measured.items()},
-        off_by=entries["off_by"].seconds(),
-        left_out={_class_of(entry, name): entry.text() for name, entry in left_out.items()},
-    )
+        _check_options(file, kept.options, options)
+    unknown = sorted(_CLASSES - {*kept.lines, *kept.left_out})
+    if unknown or not kept.lines:
+        lacking = ", ".join(unknown) or "class"
+        _FILE.refuse(f"it has no {lacking}, and 'left_out' does not say why; {_FILE.advice}", str(file), ("lines",))
+    return kept
 
 
+_FILE = FileKind(
+    name="calibration",
+    contents=Calibration,
+    error=StoredFileError,
+    advice="delete it, or run `nnadapter calibrate` for its device again",
+    header={"format_version": FORMAT_VERSION},
+)
 _CLASSES = frozenset(OperationClass) - {OperationClass.OTHER, OperationClass.VIEW}
 """Those that a calibration measures, or says why not."""
-_LINE = ("seconds", "seconds_per_flop", "seconds_per_byte", "error")
-_FIELDS = (
-    "device",
-    "driver_version",
-    "interface_version",
-    "options",
-    "launch_seconds",
-    "transfer_seconds",
-    "transfer_seconds_per_byte",
-    "off_by",
-    "lines",
-    "left_out",
-)
 
 
-def _check_options(entry: Entry, kept: Mapping[str, OptionValue], asked: Mapping[str, OptionValue]) -> None:
+def _check_options(file: Path, kept: Mapping[str, OptionValue], asked: Mapping[str, OptionValue]) -> None:
     """Refuse a file whose options are others than those that its name stands for."""
     for name in sorted({*kept, *asked}):
         if (type(kept.get(name)), kept.get(name)) != (type(asked.get(name)), asked.get(name)):
             said, expected = (_shown(each[name]) if name in each else "nothing" for each in (kept, asked))
-            entry.refuse(f"{name} is {said}, and the file's name is that of {expected}")
-
-
-def _class_of(entry: Entry, name: str) -> OperationClass:
-    try:
-        return OperationClass(name)
-    except ValueError:
-        entry.refuse(f"there is no class of operations called {name!r}; known: {', '.join(OperationClass)}")
-
-
-def _version(entry: Entry) -> tuple[int, int]:
-    numbers = [each.whole() for each in entry.items()]
-    if len(numbers) != 2:
-        entry.refuse(f"it has {len(numbers)} numbers, expected major and minor")
-    return numbers[0], numbers[1]
-
-
-def _option(entry: Entry) -> OptionValue:
-    if isinstance(entry.value, list):
-        return tuple(each.text() for each in entry.items())
-    if not isinstance(entry.value, (bool, int, float, str)):
-        entry.refuse("it is no value of an option, expected a truth value, a number, a string or a list of strings")
-    return entry.value
+            problem = f"it is {said}, and the file's name is that of {expected}; {_FILE.advice}"
+            _FILE.refuse(problem, str(file), ("options", name))
 
 
 def _shown(value: OptionValue) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
-
-
-def _plain(value: OptionValue) -> object:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _dotted(version: tuple[int, int]) -> str:

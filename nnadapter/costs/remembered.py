@@ -7,12 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from nnadapter.costs.stored import Entry, read_entry, write_entry
+from msgspec import Meta, Struct, to_builtins
+
+from nnadapter.costs.roofline import Seconds
+from nnadapter.costs.stored import read_kept, write_kept
 from nnadapter.drivers.capability import OptionValue
 from nnadapter.errors import StoredFileError
 from nnadapter.files.cache_folder import cache_folder
+from nnadapter.files.strict import FileKind
 
 FORMAT_VERSION = 1
 
@@ -57,7 +61,7 @@ def choice_key(
     """
     told = {
         "model": model_digest,
-        "devices": [[each.name, each.version, _plain(each.options)] for each in devices],
+        "devices": [[each.name, each.version, dict(each.options)] for each in devices],
         "shapes": {name: list(map(int, shapes[name])) for name in sorted(shapes)},
         "version": version,
         "constraints": constraints,
@@ -74,17 +78,14 @@ def remember(key: str, choice: MeasuredChoice) -> Path:
     devices = list(dict.fromkeys(choice.placement.values()))
     place = {device: position for position, device in enumerate(devices)}
     file = _file(key)
-    write_entry(
-        file,
-        {
-            "format_version": FORMAT_VERSION,
-            "key": key,
-            "candidate": choice.candidate,
-            "seconds": dict(choice.seconds),
-            "devices": devices,
-            "placement": {node: place[device] for node, device in choice.placement.items()},
-        },
+    document = _Document(
+        key=key,
+        candidate=choice.candidate,
+        seconds=choice.seconds,
+        devices=tuple(devices),
+        placement={node: place[device] for node, device in choice.placement.items()},
     )
+    write_kept(file, {**_FILE.header, **to_builtins(document)})
     return file
 
 
@@ -101,32 +102,40 @@ def recall(key: str) -> tuple[MeasuredChoice | None, str]:
         return None, f"{error}; it counts as not measured"
 
 
+class _Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What stands in the file beside its format."""
+
+    key: str
+    candidate: str
+    seconds: Mapping[str, Seconds]
+    devices: tuple[str, ...]
+    placement: Mapping[str, Annotated[int, Meta(ge=0)]]
+    """Node -> position of its device."""
+
+
+_FILE = FileKind(
+    name="measured choice",
+    contents=_Document,
+    error=StoredFileError,
+    advice="measure again",
+    header={"format_version": FORMAT_VERSION},
+)
+
+
 def _read(file: Path, key: str) -> MeasuredChoice:
-    whole = read_entry(file, "the measured choice", "measure again")
-    version = whole.mapping().get("format_version")
-    if version is None:
-        whole.refuse("it says no format_version, so it is none")
-    version.equal(FORMAT_VERSION)
-    entries = whole.members({"format_version", "key", "candidate", "seconds", "devices", "placement"})
-    entries["key"].equal(key)
-    devices = [each.text() for each in entries["devices"].items()]
+    found = read_kept(_FILE, file)
+    if found.key != key:
+        _FILE.refuse(f"expected {key!r}, got {found.key!r}; {_FILE.advice}", str(file), ("key",))
+    for node, position in found.placement.items():
+        if position >= len(found.devices):
+            problem = f"expected a position in the list of {len(found.devices)} devices, got {position}"
+            _FILE.refuse(f"{problem}; {_FILE.advice}", str(file), ("placement", node))
     return MeasuredChoice(
-        candidate=entries["candidate"].text(),
-        placement={node: _device(entry, devices) for node, entry in entries["placement"].mapping().items()},
-        seconds={name: entry.seconds() for name, entry in entries["seconds"].mapping().items()},
+        candidate=found.candidate,
+        placement={node: found.devices[position] for node, position in found.placement.items()},
+        seconds=found.seconds,
     )
-
-
-def _device(entry: Entry, devices: Sequence[str]) -> str:
-    position = entry.whole()
-    if position >= len(devices):
-        entry.refuse(f"it is {position}, expected a position in the list of {len(devices)} devices")
-    return devices[position]
 
 
 def _file(key: str) -> Path:
     return cache_folder() / "measured" / f"{key}.json"
-
-
-def _plain(options: Mapping[str, OptionValue]) -> dict[str, Any]:
-    return {name: list(each) if isinstance(each, tuple) else each for name, each in options.items()}

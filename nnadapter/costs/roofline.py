@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from nnadapter.drivers.profile import Profile
@@ -12,16 +13,21 @@ from nnadapter.drivers.profile import Profile
 Numbers = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+Seconds = Annotated[float, Meta(ge=0, le=1e6)]
+"""Not so many that sums of them lose their meaning."""
+
+
+class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds of the operations of one class, as measured: a + flops x b + bytes x c."""
 
-    seconds: float
+    seconds: Seconds
     """a: of an operation with next to no work."""
-    seconds_per_flop: float = 0.0
+    seconds_per_flop: Seconds
     """b."""
-    seconds_per_byte: float = 0.0
+    seconds_per_byte: Seconds
     """c: of bytes read and written, weights included."""
+    error: Seconds
+    """The median of |line - measured| / measured."""
 
     def per_operation(self, work: float) -> float:
         """Seconds of an operation of so many FLOPs and as many bytes."""

@@ -20,8 +20,7 @@ from nnadapter.drivers.capability import DeviceInfo, Role
 from nnadapter.drivers.declared import check_capability, check_info
 from nnadapter.drivers.interface import INTERFACE_VERSION, Device, Driver
 from nnadapter.drivers.native.discovery import PATH_VARIABLE, libraries, library_of
-from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, NNAdapterError
-from nnadapter.ir.names import close_names
+from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, NNAdapterError, close_names
 
 GROUP = "nnadapter.drivers"
 """The entry point group; an entry point's name is the device's name."""

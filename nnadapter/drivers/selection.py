@@ -8,8 +8,7 @@ from typing import Any
 
 from nnadapter.drivers.capability import Option, OptionValue, OptionValues
 from nnadapter.drivers.registry import open_device
-from nnadapter.errors import InvalidOptionError
-from nnadapter.ir.names import close_names
+from nnadapter.errors import InvalidOptionError, close_names
 
 CPU = "cpu"
 """The device that takes everything that nobody else takes."""

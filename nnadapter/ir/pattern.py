@@ -23,10 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnadapter.errors import InvalidModelError
+from nnadapter.errors import InvalidModelError, close_names
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.names import close_names
 from nnadapter.ir.operand import Array, DataType, Operand
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import AttributeValue, OperationSchema

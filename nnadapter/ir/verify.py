@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nnadapter.errors import InvalidModelError
+from nnadapter.errors import InvalidModelError, close_names
 from nnadapter.ir.attribute_values import normalized
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.names import close_names
 from nnadapter.ir.operand import Layout, Lifetime, Operand, OperandType, QuantisedType
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.quantized import check_quantization, result_types

@@ -14,8 +14,7 @@ from nnadapter.drivers.interface import Context
 from nnadapter.drivers.kernel import InferRule, Kernel, KernelFunction, KernelOrigin, KernelType
 from nnadapter.drivers.registry import sources
 from nnadapter.drivers.selection import HOSTS, canonical
-from nnadapter.errors import DriverWarning, InvalidOptionError
-from nnadapter.ir.names import close_names
+from nnadapter.errors import DriverWarning, InvalidOptionError, close_names
 from nnadapter.kernels.choosing import KernelTable
 
 _lock = threading.Lock()

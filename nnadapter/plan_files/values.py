@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 FORMAT = "nnadapter plan"
 """What the file says of itself."""
@@ -11,21 +14,24 @@ FORMAT_VERSION = 1
 """It grows with every change of what a key means, and with every key that comes or goes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanEntry:
+Named = Annotated[str, Meta(min_length=1)]
+"""A text that is not empty."""
+
+
+class PlanEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The device of one node."""
 
-    name: str
+    name: Named
     """The node's name in the report."""
-    op_type: str
+    op_type: Named
     """With the domain before it, and `::`, where it is not ONNX's own."""
     output: str
     """The first of its outputs that somebody asked for; empty if there is none."""
-    alone: str
+    alone: Named
     """See `Structure.alone`."""
-    wired: str
+    wired: Named
     """See `Structure.wired`."""
-    device: str
+    device: Named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
+
+from msgspec.structs import asdict
 
 from nnadapter.errors import PlanFileError
 from nnadapter.files.replacing import replace_file
-from nnadapter.plan_files.values import FORMAT, FORMAT_VERSION, PlanEntry, PlanFile
+from nnadapter.plan_files.values import FORMAT, FORMAT_VERSION, PlanFile
 
 
 def write_plan(path: str | os.PathLike[str], plan: PlanFile) -> None:
@@ -25,7 +26,7 @@ def write_plan(path: str | os.PathLike[str], plan: PlanFile) -> None:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise PlanFileError(
-            f"plan file {str(target)!r} cannot be written: {why}; give another path", path=str(target)
+            f"plan file {str(target)!r} cannot be written: {why}; give another path", file=str(target)
         ) from error
 
 
@@ -40,10 +41,5 @@ def plan_text(plan: PlanFile) -> str:
         "input_shapes": {name: list(shape) for name, shape in plan.input_shapes.items()},
     }
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
-    nodes = ",\n".join(f"    {text}" for text in _entries(plan.entries))
+    nodes = ",\n".join(f"    {json.dumps(asdict(entry))}" for entry in plan.entries)
     return "\n".join(["{", *lines, '  "nodes": [', *([nodes] if nodes else []), "  ]", "}", ""])
-
-
-def _entries(entries: tuple[PlanEntry, ...]) -> Iterator[str]:
-    for entry in entries:
-        yield json.dumps({name: getattr(entry, name) for name in PlanEntry.__dataclass_fields__})

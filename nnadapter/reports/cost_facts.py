@@ -86,18 +86,10 @@ class RuleFacts:
     text: str
     """The rule in one line."""
     source: str = ""
-    """The file that holds it, or how else it was given."""
-    line: int | None = None
-    """Of the file; `source` may name it as well."""
+    """Where it stands: `pin 2 in rules.toml`."""
     nodes: int = 0
     """How many nodes it binds; 0 where it binds nothing, which is said."""
     note: str = ""
-
-    @property
-    def place(self) -> str:
-        """Source and line, once."""
-        line = "" if self.line is None else f" line {self.line}"
-        return self.source.removesuffix(line) + line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

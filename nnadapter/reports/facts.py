@@ -196,7 +196,7 @@ class PartitionReport:
           `candidates` (each `name`, `seconds` as predicted, `measured_seconds`, `weighed`: could be chosen),
           `all_cpu_seconds` (measured where `seconds` is), `all_cpu_predicted_seconds`, `note`; `cost_note`: why none is
           known, else empty.
-        - `rules`: each `text`, `source`, `line`, `nodes` (how many it binds), `note`.
+        - `rules`: each `text`, `source` (where it stands), `nodes` (how many it binds), `note`.
         - `plan_file`, null without one: `path`, `bound` (nodes), `lost` (entries: each `name`, `device`, `why`).
         - `model`: the file's name or the graph's, empty where not known; `fallback`; `device_options`: device ->
           option -> value as text; `search`: how the segments were found, in words.

@@ -47,7 +47,7 @@ def page_data(report: PartitionReport, title: str, difference: Difference | None
         "notes": list(report.notes),
         "weights": plain(report.weights),
         "cost": None if report.cost is None else _cost(report, report.cost),
-        "rules": [{**plain(rule), "place": rule.place} for rule in report.rules],
+        "rules": plain(report.rules),
         "plan_file": None if report.plan_file is None else _plan_file(report.plan_file),
         **_nodes(report),
         "difference": None if difference is None else difference.to_dict(),

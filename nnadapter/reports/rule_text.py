@@ -28,7 +28,7 @@ def rule_lines(report: PartitionReport) -> Iterator[str]:
 def rule_words(rule: RuleFacts) -> str:
     """What a rule binds, where it stands, and what is to be said of it."""
     binds = f"binds {count(rule.nodes, 'node')}" if rule.nodes else "binds nothing"
-    where = f" ({rule.place})" if rule.source else ""
+    where = f" ({rule.source})" if rule.source else ""
     return f"{binds}{where}" + (f"; {rule.note}" if rule.note else "")
 
 

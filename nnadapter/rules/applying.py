@@ -28,8 +28,6 @@ class RuleEffect:
     """Where it stands."""
     nodes: int
     """How many of the model's own nodes that run it binds; 0 for a rule that does nothing."""
-    line: int | None = None
-    """Its line, counted from 1; None where there is no file."""
     note: str = ""
     """Why it binds none, or what else is to be known."""
 
@@ -131,14 +129,13 @@ class _Binder:
             atoms = self._atoms(pin)
             if atoms and pin.device not in self._devices:
                 raise self._error(
-                    pin,
                     f"{self._rules.place(pin)} pins {self._called(atoms[0], pin)} to {pin.device!r}, which is none of "
                     f"the devices {', '.join(self._devices)}; name it as a device, or leave the rule out",
                 )
             for atom in atoms:
                 other = found.setdefault(atom, pin)
                 if other.device != pin.device:
-                    raise self._error(pin, self._two_pins(atom, other, pin))
+                    raise self._error(self._two_pins(atom, other, pin))
         return found
 
     def bans(self) -> dict[str, dict[int, Ban]]:
@@ -161,14 +158,13 @@ class _Binder:
             ban = banned.get(pin.device, {}).get(atom)
             if ban is not None:
                 raise self._error(
-                    ban,
                     f"{self._rules.place(pin)} and {self._rules.place(ban)} contradict each other: "
                     f"{self._called(atom, pin)} is pinned to {pin.device!r} and banned from it; change one of them",
                 )
             verdict = verdicts[pin.device][atom]
             if isinstance(verdict, Unsupported):
                 place = self._rules.place(pin)
-                raise _refused_pin(place, self._name(atom, pin), pin.device, verdict, self._rules.source, pin.line)
+                raise _refused_pin(place, self._name(atom, pin), pin.device, verdict, self._rules.source)
 
     def check_homes(
         self,
@@ -183,7 +179,6 @@ class _Binder:
                 if device in had and not any(after[each][atom] for each in self._devices):
                     others = "; ".join(f"{each!r}: {after[each][atom]}" for each in self._devices if each != device)
                     raise self._error(
-                        ban,
                         f"{self._rules.place(ban)} leaves no device to {self._called(atom, ban)}: it is banned from "
                         f"{device!r}, and no other takes it{f' ({others})' if others else ''}; narrow the ban",
                     )
@@ -196,7 +191,6 @@ class _Binder:
         return RuleEffect(
             rule=str(rule),
             source=self._rules.place(rule),
-            line=rule.line,
             nodes=0 if away else running,
             note="; ".join(self._notes(rule, len(selected), running)),
         )
@@ -244,15 +238,12 @@ class _Binder:
             f"{second.device!r} by {self._rules.place(second)}; change one of them"
         )
 
-    def _error(self, rule: Pin | Ban, message: str) -> RulesError:
-        return RulesError(message, source=self._rules.source, line=rule.line)
+    def _error(self, message: str) -> RulesError:
+        return RulesError(message, file=self._rules.source)
 
 
-def _refused_pin(
-    place: str, node: str, device: str, refusal: Unsupported, source: str = "", line: int | None = None
-) -> RulesError:
+def _refused_pin(place: str, node: str, device: str, refusal: Unsupported, file: str = "") -> RulesError:
     return RulesError(
         f"{place} pins node {node!r} to {device!r}, which refuses it: {refusal}; change the rule or what is refused",
-        source=source,
-        line=line,
+        file=file,
     )

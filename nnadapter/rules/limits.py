@@ -120,8 +120,7 @@ class _Limiter:
         for name, rule, below in self._below():
             if below:
                 note = f"{_counted(len(below))} below it, no other device taking all of it"
-                place, line = self.rules.limit_place(name), self.rules.limit_line(name)
-                yield RuleEffect(rule=rule, source=place, line=line, nodes=0, note=note)
+                yield RuleEffect(rule=rule, source=self.rules.limit_place(name), nodes=0, note=note)
 
     def at_most(self) -> GivenUp:
         """See `segments_to_drop`, 3."""
@@ -154,8 +153,7 @@ class _Limiter:
             raise RulesError(
                 f"{self.rules.limit_place(name)} needs costs, and those of {', '.join(map(repr, devices))} are not "
                 f"known; run `nnadapter calibrate {next(iter(devices))}`, or leave the limit out",
-                source=self.rules.source,
-                line=self.rules.limit_line(name),
+                file=self.rules.source,
             )
         return worth is not None and worth < least
 
@@ -177,8 +175,7 @@ class _Limiter:
                 raise RulesError(
                     f"{self.rules.limit_place(name)} cannot be kept: a segment on {device!r} has to stay there, as "
                     f"other devices refuse a part of it ({stuck[1]}); change the limit or what keeps it there",
-                    source=self.rules.source,
-                    line=self.rules.limit_line(name),
+                    file=self.rules.source,
                 )
 
     def _given_up(self, name: str, rule: str, drop: Sequence[int], why: str) -> GivenUp:
@@ -186,7 +183,6 @@ class _Limiter:
         effect = RuleEffect(
             rule=rule,
             source=place,
-            line=self.rules.limit_line(name),
             nodes=sum(self.candidates[at].nodes for at in drop),
             note=f"{_counted(len(drop))} given up: the limit {why}",
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import translate
 from functools import cached_property
 
-from nnadapter.ir.names import close_names
+from nnadapter.errors import close_names
 from nnadapter.rules.values import Rule
 from partition.graph import Graph
 

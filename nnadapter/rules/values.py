@@ -2,48 +2,56 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
 
 from nnadapter.drivers.selection import canonical
 from nnadapter.errors import RulesError
+from nnadapter.files.strict import check_fields
 
-Names = str | Sequence[str] | None
+Text = Annotated[str, Meta(min_length=1)]
+Names = Text | Annotated[Sequence[Text], Meta(min_length=1)] | None
 """One name, several, or none."""
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Amount = Annotated[float, Meta(ge=0, le=1e300)]
+"""A number that is finite."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"from_": "from"}):
     """What a pin and a ban have in common: a device, and which nodes are meant. Everything that is given must match.
 
     Raises:
         RulesError: a value is of the wrong type or empty, nothing is selected, or only one end of a region is given.
     """
 
-    device: str
+    device: Text
     """A device's name; `fake_npu:0` is `fake_npu`."""
-    op_type: str | None = None
+    op_type: Text | None = None
     """An op type of any domain, or `domain::OpType`; `ai.onnx` is ONNX's own domain."""
-    name: str | None = None
+    name: Text | None = None
     """A node's name, or a pattern: `*` stands for any characters, `/` included, `?` for one, `[ab]` for one of them."""
     from_: Names = None
     """Tensors: with `to`, the nodes on a path from one of these to one of those. What makes these is not meant."""
     to: Names = None
     """Tensors: the other end of the region. The nodes that make these are meant."""
-    line: int | None = field(default=None, compare=False)
-    """The line of the rules file, counted from 1."""
 
     def __post_init__(self) -> None:
         """Check every value; a single tensor becomes a tuple of one."""
-        for name in ("device", "op_type", "name"):
-            _check_text(name, getattr(self, name), required=name == "device")
-        object.__setattr__(self, "device", canonical(self.device))
-        object.__setattr__(self, "from_", _tensors("from", self.from_))
-        object.__setattr__(self, "to", _tensors("to", self.to))
+        check_fields(self, RulesError)
+        for key in ("device", "op_type", "name"):
+            if getattr(self, key) is not None and not getattr(self, key).strip():
+                raise RulesError(f"key {key!r} is empty; name something or leave it out", key=key)
+        force_setattr(self, "device", canonical(self.device))
+        for key in ("from_", "to"):
+            names = getattr(self, key)
+            force_setattr(self, key, (names,) if isinstance(names, str) else names and tuple(names))
         if self.op_type is not None and not all(self.op_type.rsplit("::", 1)):
-            raise RulesError(f"op_type {self.op_type!r} lacks a part; write OpType or domain::OpType")
+            raise RulesError(f"op_type {self.op_type!r} lacks a part; write OpType or domain::OpType", key="op_type")
         if (self.from_ is None) != (self.to is None):
             given, lacking = ("to", "from") if self.from_ is None else ("from", "to")
             raise RulesError(f"{given!r} is given without {lacking!r}; a region needs both, each a tensor or a list")
@@ -73,8 +81,7 @@ class Rule:
         return ", ".join(f"{key} {_shown(value)}" for key, value in given if value is not None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pin(Rule):
+class Pin(Rule, frozen=True):
     """Nodes that run on one device and on no other."""
 
     def __str__(self) -> str:
@@ -82,8 +89,7 @@ class Pin(Rule):
         return f"pin to {self.device!r} of {self.selectors}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ban(Rule):
+class Ban(Rule, frozen=True):
     """Nodes that do not run on a device."""
 
     def __str__(self) -> str:
@@ -91,37 +97,27 @@ class Ban(Rule):
         return f"ban from {self.device!r} of {self.selectors}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What segments off the CPU must be worth; those that are not are given up.
 
     Raises:
         RulesError: a value does not fit.
     """
 
-    max_segments: int | None = None
+    max_segments: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
     """At most so many segments off the CPU; those of the largest benefit stay."""
-    min_benefit_ms: float | None = None
+    min_benefit_ms: Amount | None = None
     """A segment must save at least so many milliseconds, launch and transfers counted."""
-    min_nodes: int | None = None
+    min_nodes: Count | None = None
     """A segment must hold at least so many nodes."""
-    min_flops: float | None = None
+    min_flops: Amount | None = None
     """A segment must hold at least so many floating-point operations."""
     whole_graph: bool = False
     """One segment of one device, or everything on the CPU."""
-    line: int | None = field(default=None, compare=False)
-    """The line of the rules file where they begin, counted from 1."""
-    lines: Mapping[str, int] = field(default_factory=dict, compare=False)
-    """Limit -> its own line, likewise."""
 
     def __post_init__(self) -> None:
         """Check every value."""
-        _check_whole("max_segments", self.max_segments, 1)
-        _check_whole("min_nodes", self.min_nodes, 0)
-        _check_number("min_benefit_ms", self.min_benefit_ms)
-        _check_number("min_flops", self.min_flops)
-        if not isinstance(self.whole_graph, bool):
-            raise RulesError(f"'whole_graph' is true or false, got {self.whole_graph!r}")
+        check_fields(self, RulesError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,20 +150,13 @@ class Rules:
         return chain(self.pins, self.bans)
 
     def place(self, rule: Pin | Ban) -> str:
-        """Where a rule stands: `pin in rules.toml line 3`, or `pin 2 in Rules`."""
+        """Where a rule stands: `pin 2 in rules.toml`."""
         word, group = ("pin", self.pins) if isinstance(rule, Pin) else ("ban", self.bans)
-        if rule.line is not None:
-            return f"{word} in {self.source} line {rule.line}"
         return f"{word} {next((number for number, each in enumerate(group, 1) if each is rule), 0)} in {self.source}"
 
     def limit_place(self, name: str) -> str:
-        """Where a limit stands: `max_segments in rules.toml line 9`."""
-        line = self.limit_line(name)
-        return f"{name} in {self.source}" + ("" if line is None else f" line {line}")
-
-    def limit_line(self, name: str) -> int | None:
-        """The line of a limit, counted from 1; None where there is no file."""
-        return self.limits.lines.get(name, self.limits.line)
+        """Where a limit stands: `max_segments in rules.toml`."""
+        return f"{name} in {self.source}"
 
     def _refuse_contradictions(self) -> None:
         pins: dict[object, Pin] = {}
@@ -177,8 +166,7 @@ class Rules:
                 raise RulesError(
                     f"{self.place(other)} and {self.place(pin)} pin the same nodes ({pin.selectors}) to two devices, "
                     f"{other.device!r} and {pin.device!r}; keep one of them",
-                    source=self.source,
-                    line=pin.line,
+                    file=self.source,
                 )
         for ban in self.bans:
             pinned = pins.get(ban.selection)
@@ -186,41 +174,8 @@ class Rules:
                 raise RulesError(
                     f"{self.place(pinned)} and {self.place(ban)} contradict each other: the same nodes "
                     f"({ban.selectors}) are pinned to {ban.device!r} and banned from it; keep one of them",
-                    source=self.source,
-                    line=ban.line,
+                    file=self.source,
                 )
-
-
-def _check_text(name: str, value: object, *, required: bool) -> None:
-    if value is None and not required:
-        return
-    if not isinstance(value, str):
-        raise RulesError(f"{name!r} is a text, got {value!r}")
-    if not value.strip():
-        raise RulesError(f"{name!r} is empty; name something or leave it out")
-
-
-def _tensors(name: str, value: object) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    names = (value,) if isinstance(value, str) else value
-    if not isinstance(names, Sequence) or not all(isinstance(each, str) for each in names):
-        raise RulesError(f"{name!r} is the name of a tensor or a list of names, got {value!r}")
-    if not names or not all(names):
-        raise RulesError(f"{name!r} holds no name or an empty one; name at least one tensor")
-    return tuple(names)
-
-
-def _check_whole(name: str, value: object, least: int) -> None:
-    if value is not None and (type(value) is not int or value < least):
-        raise RulesError(f"{name!r} is a whole number of at least {least}, got {value!r}")
-
-
-def _check_number(name: str, value: object) -> None:
-    if value is None:
-        return
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value) or value < 0:
-        raise RulesError(f"{name!r} is a number of at least 0, got {value!r}")
 
 
 def _shown(value: object) -> str:

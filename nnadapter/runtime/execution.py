@@ -22,8 +22,8 @@ from nnadapter.errors import (
     MissingInputError,
     NNAdapterError,
     OutOfMemoryError,
+    close_names,
 )
-from nnadapter.ir.names import close_names
 from nnadapter.ir.operand import Array, Operand
 from nnadapter.runtime.compilation import Compilation
 from nnadapter.runtime.handle import Handle

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from nnadapter.errors import InvalidModelError
-from nnadapter.ir.names import close_names
+from nnadapter.errors import InvalidModelError, close_names
 from nnadapter.ir.operations import (
     accumulation,
     attention,

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
-from nnadapter.errors import InvalidModelError, InvalidOptionError, PassError
+from nnadapter.errors import InvalidModelError, InvalidOptionError, PassError, close_names
 from nnadapter.ir.editing import edit_of
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import Model
-from nnadapter.ir.names import close_names
 from nnadapter.ir.passes.cancel_transposes import cancel_transposes
 from nnadapter.ir.passes.channels_last import channels_last
 from nnadapter.ir.passes.common_subexpressions import common_subexpressions

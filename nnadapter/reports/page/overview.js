@@ -80,7 +80,7 @@ function priced(cost) {
 function ruled(rules) {
   const binds = (rule) => (rule.nodes ? countText(rule.nodes, "node") : make("span", { class: "worse" }, "binds nothing"));
   return make("div", null, make("h3", null, "Rules"), plainTable(
-    ["rule", "binds", "from", "note"], ["", "", "", ""], rules.map((rule) => [make("code", null, rule.text), binds(rule), rule.place, rule.note]),
+    ["rule", "binds", "from", "note"], ["", "", "", ""], rules.map((rule) => [make("code", null, rule.text), binds(rule), rule.source, rule.note]),
   ));
 }
 
