@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,10 +17,9 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
 
-from nnadapter.errors import PlanFileError, ReportFileError, RulesError, StoredFileError, close_names
+from nnadapter.errors import PlanFileError, ReportFileError, RulesError, StoredFileError
+from nnadapter.files.explaining import Place, Twice, brief, explained
 
-Place = tuple[str | int, ...]
-"""Keys and positions from the outside in: `("pin", 0, "device")`."""
 FileError = PlanFileError | ReportFileError | RulesError | StoredFileError
 Contents = TypeVar("Contents")
 
@@ -81,7 +78,7 @@ class FileKind(Generic[Contents]):
             document = self.parse(text)
         except (ValueError, RecursionError) as error:
             why = "values are nested too deeply" if isinstance(error, RecursionError) else error
-            self.refuse(f"it is damaged, cut off or no such file: {why}; {self.advice}", file, cause=error)
+            self.refuse(f"it does not parse, or is cut off: {why}; {self.advice}", file, cause=error)
         return self.converted(document, file)
 
     def converted(self, document: object, file: str = "") -> Contents:
@@ -90,23 +87,25 @@ class FileKind(Generic[Contents]):
         Raises:
             NNAdapterError: of the kind's own type.
         """
-        if isinstance(document, _Twice):
+        if isinstance(document, Twice):
             self.refuse(f"{document}; {self.advice}", file, (document.key,))
         for key, expected in self.header.items():
             if not isinstance(document, Mapping) or key not in document:
                 self.refuse(f"it is no {self.name}: it has no key {key!r}; {self.advice}", file)
             if (type(document[key]), document[key]) != (type(expected), expected):
-                self.refuse(f"expected {expected!r}, got {_brief(document[key])}; {self.advice}", file, (key,))
+                self.refuse(f"expected {expected!r}, got {brief(document[key])}; {self.advice}", file, (key,))
         if self.header and isinstance(document, Mapping):
             document = {key: value for key, value in document.items() if key not in self.header}
         try:
             return msgspec.convert(document, self.contents)
         except msgspec.ValidationError as error:
-            place, problem = _explained(document, self.contents, error)
-            if error.__cause__ is None:
+            place, problem = explained(document, self.contents, error)
+            if error.__cause__ is None and not problem.endswith("?"):
                 inner = any(isinstance(step, str) for step in place[1:])
                 problem += f"; {self.advice if inner or not place else self.hints.get(str(place[0]), self.advice)}"
             self.refuse(problem, file, place, error)
+        except UnicodeEncodeError as error:
+            self.refuse(f"a key holds half of a character: {error.reason}; {self.advice}", file, cause=error)
 
     def refuse(self, problem: str, file: str, place: Place = (), cause: BaseException | None = None) -> NoReturn:
         """Raise the kind's error."""
@@ -126,25 +125,16 @@ def check_fields(value: msgspec.Struct, error: type[FileError]) -> None:
         try:
             msgspec.convert(float(given) if isinstance(given, float) else given, each.type)
         except msgspec.ValidationError as wrong:
-            _, problem = _explained(given, each.type, wrong)
-            raise error(f"key {each.encode_name!r}: {problem}", key=each.encode_name) from wrong
+            place, problem = explained(given, each.type, wrong)
+            item = "".join(f", item {step + 1}" for step in place if isinstance(step, int))
+            raise error(f"{each.encode_name!r}{item}: {problem}", key=each.encode_name) from wrong
 
 
-class _Twice:
-    """An object that names a key twice."""
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-
-    def __str__(self) -> str:
-        return f"key {self.key!r} stands twice"
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Twice:
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Twice:
     found = dict(pairs)
     if len(found) == len(pairs):
         return found
-    return _Twice(next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1))
+    return Twice(next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1))
 
 
 def _finite(text: str) -> float:
@@ -154,82 +144,6 @@ def _finite(text: str) -> float:
     raise ValueError(f"{text} is no finite number")
 
 
-def _explained(document: object, kind: Any, error: msgspec.ValidationError) -> tuple[Place, str]:
-    """What msgspec found wrong: where, and in words."""
-    text = str(error)
-    found = _AT.search(text)
-    place = _place(document, kind, found[2], text) if found else ()
-    said = text[: found.start()] if found else text
-    given = place[-1] if found and found[1] else _value(document, place)
-    if error.__cause__ is not None:
-        return place, str(error.__cause__)
-    if isinstance(given, _Twice):
-        return (*place, given.key), str(given)
-    if missing := _MISSING.fullmatch(said):
-        return (*place, missing[1]), "it is missing"
-    if unknown := _UNKNOWN.fullmatch(said):
-        return (*place, unknown[1]), f"there is no such key; {close_names(unknown[1], _names(kind, place))}"
-    if said.startswith("Invalid enum"):
-        return place, f"it is not known; {close_names(given, _names(kind, place[:-1]))}"
-    if expected := _EXPECTED.fullmatch(said):
-        kinds = " or ".join(_WORDS.get(each, each) for each in expected[1].split(" | "))
-        return place, f"expected {kinds}{expected[2]}, got {_brief(given)}"
-    return place, f"{said[:1].lower()}{said[1:]}, got {_brief(given)}"
-
-
-def _place(document: object, kind: Any, path: str, text: str) -> Place:
-    """The place of msgspec's path. It names no keys of mappings: the first one with which it says `text` is meant."""
-    place: Place = ()
-    for name, position in _STEP.findall(path):
-        step = name or (int(position) if position.isdecimal() else _key(document, kind, place, text))
-        place = (*place, step)
-    return place
-
-
-def _key(document: object, kind: Any, place: Place, text: str) -> str:
-    mapping = _value(document, place)
-    items = [*mapping.items()] if isinstance(mapping, Mapping) else []
-
-    def fails(last: int) -> bool:
-        try:
-            msgspec.convert(_with(document, place, dict(items[: last + 1])), kind)
-        except msgspec.ValidationError as error:
-            return str(error) == text
-        return False
-
-    at = bisect_left(range(len(items)), True, key=fails)
-    return str(items[at][0]) if at < len(items) else "?"
-
-
-def _with(document: Any, place: Place, value: object) -> Any:
-    """The document with another value at one place."""
-    if not place:
-        return value
-    inner = _with(document[place[0]], place[1:], value)
-    if isinstance(document, Mapping):
-        return {**document, place[0]: inner}
-    return [inner if at == place[0] else each for at, each in enumerate(document)]
-
-
-def _value(document: Any, place: Place) -> Any:
-    for step in place:
-        try:
-            document = document[step]
-        except (LookupError, TypeError):
-            return None
-    return document
-
-
-def _names(kind: Any, place: Place) -> list[str]:
-    """The keys that may stand at a place."""
-    known: Any = msgspec.inspect.type_info(kind)
-    for step in place:
-        fields = {each.encode_name: each.type for each in getattr(known, "fields", ())}
-        known = fields.get(str(step)) or getattr(known, "item_type", None) or getattr(known, "value_type", known)
-    keys = getattr(getattr(known, "key_type", None), "cls", ())
-    return [*(each.encode_name for each in getattr(known, "fields", ())), *map(str, keys)]
-
-
 def _entry_and_key(place: Place) -> tuple[str, str]:
     """`("pin", 1, "name")` -> `pin 2` and `name`."""
     *outer, last = place or ("",)
@@ -237,31 +151,3 @@ def _entry_and_key(place: Place) -> tuple[str, str]:
     names = (step if isinstance(step, int) or step.isprintable() else repr(step) for step in outer)
     steps = (f" {step + 1}" if isinstance(step, int) else f".{step}" for step in names)
     return f"{''.join(steps)}{entry}".removeprefix("."), key
-
-
-def _brief(value: object) -> str:
-    if isinstance(value, (list, tuple, dict)):  # they may hold more than a message can
-        return "an object" if isinstance(value, dict) else f"a list of {len(value)}"
-    if isinstance(value, int) and value.bit_length() > _MOST_BITS:  # Python writes no number of thousands of digits
-        return f"one of {value.bit_length()} bits"
-    text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
-
-
-_LONGEST, _MOST_BITS = 60, 128
-"""Characters of a value in a message, and bits of a number there."""
-_AT = re.compile(r" - at (`key` in )?`\$([^`]*)`\Z")
-_STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
-_MISSING = re.compile(r"Object missing required field `(.*)`")
-_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
-_EXPECTED = re.compile(r"Expected `([^`]*)`(.*?)(?:, got .*)?", re.DOTALL)
-_WORDS = {
-    "str": "a text",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "an object",
-    "null": "nothing",
-}
-"""msgspec's names of kinds of values, in a person's words."""

@@ -154,6 +154,8 @@ class _Limiter:
                 f"{self.rules.limit_place(name)} needs costs, and those of {', '.join(map(repr, devices))} are not "
                 f"known; run `nnadapter calibrate {next(iter(devices))}`, or leave the limit out",
                 file=self.rules.source,
+                entry="limits",
+                key=name,
             )
         return worth is not None and worth < least
 
@@ -176,6 +178,8 @@ class _Limiter:
                     f"{self.rules.limit_place(name)} cannot be kept: a segment on {device!r} has to stay there, as "
                     f"other devices refuse a part of it ({stuck[1]}); change the limit or what keeps it there",
                     file=self.rules.source,
+                    entry="limits",
+                    key=name,
                 )
 
     def _given_up(self, name: str, rule: str, drop: Sequence[int], why: str) -> GivenUp:

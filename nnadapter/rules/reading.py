@@ -35,6 +35,7 @@ def read_rules(given: str | os.PathLike[str] | Rules) -> Rules:
                 f"{rules.place(rule)}: no driver offers a device named {rule.device!r}; "
                 f"{close_names(rule.device, sources())}",
                 file=rules.source,
+                entry=rules.entry(rule),
                 key="device",
             )
     return rules

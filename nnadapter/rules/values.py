@@ -45,7 +45,7 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
         check_fields(self, RulesError)
         for key in ("device", "op_type", "name"):
             if getattr(self, key) is not None and not getattr(self, key).strip():
-                raise RulesError(f"key {key!r} is empty; name something or leave it out", key=key)
+                raise RulesError(f"{key!r} is empty; name something or leave it out", key=key)
         force_setattr(self, "device", canonical(self.device))
         for key in ("from_", "to"):
             names = getattr(self, key)
@@ -151,8 +151,12 @@ class Rules:
 
     def place(self, rule: Pin | Ban) -> str:
         """Where a rule stands: `pin 2 in rules.toml`."""
+        return f"{self.entry(rule)} in {self.source}"
+
+    def entry(self, rule: Pin | Ban) -> str:
+        """Which one a rule is, counted from 1: `pin 2`."""
         word, group = ("pin", self.pins) if isinstance(rule, Pin) else ("ban", self.bans)
-        return f"{word} {next((number for number, each in enumerate(group, 1) if each is rule), 0)} in {self.source}"
+        return f"{word} {next((number for number, each in enumerate(group, 1) if each is rule), 0)}"
 
     def limit_place(self, name: str) -> str:
         """Where a limit stands: `max_segments in rules.toml`."""
@@ -167,6 +171,7 @@ class Rules:
                     f"{self.place(other)} and {self.place(pin)} pin the same nodes ({pin.selectors}) to two devices, "
                     f"{other.device!r} and {pin.device!r}; keep one of them",
                     file=self.source,
+                    entry=self.entry(pin),
                 )
         for ban in self.bans:
             pinned = pins.get(ban.selection)
@@ -175,6 +180,7 @@ class Rules:
                     f"{self.place(pinned)} and {self.place(ban)} contradict each other: the same nodes "
                     f"({ban.selectors}) are pinned to {ban.device!r} and banned from it; keep one of them",
                     file=self.source,
+                    entry=self.entry(ban),
                 )
 
 

@@ -196,7 +196,7 @@ def test_costs_rules_and_plan_file(show):
     page = show(priced(made_report(12)))
     text = page.one("main").text
     for words in (
-        "The CPU alone is better", "gap 25.0%", "simulated", "binds nothing", "rules.toml line 7",
+        "The CPU alone is better", "gap 25.0%", "simulated", "binds nothing", "ban 1 in rules.toml",
         "no node has this name", "everything supported", "in predicted time",
     ):  # fmt: skip
         assert words in text, words

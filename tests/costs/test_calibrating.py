@@ -33,7 +33,7 @@ def test_the_lines_are_found_again(disturbed):
         assert line.seconds == pytest.approx(once, rel=0.05, abs=0), name
         assert line.seconds_per_flop == pytest.approx(per_flop, rel=0.05, abs=0), name
         assert line.seconds_per_byte == pytest.approx(per_byte, rel=0.05, abs=0), name
-        assert found.errors[OperationClass(name)] < 0.01
+        assert found.lines[OperationClass(name)].error < 0.01
     # of a depthwise convolution FLOPs and bytes go together, so that FLOPs stand for both
     depthwise = found.lines[OperationClass.DEPTHWISE]
     assert depthwise.seconds_per_flop > COSTS["CONV_2D"][1] and depthwise.seconds_per_byte == 0

@@ -50,11 +50,11 @@ def test_a_file_that_ends_early_is_as_if_absent_and_said():
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ('"a": 0', '"a": 7', "'placement.a': it is 7, expected a position in the list of 2 devices"),
-        ('"a": 0', '"a": -1', "it is -1, expected a whole number"),
-        ('"format_version": 1', '"format_version": 0', "expected 1"),
-        (KEY, KEY[::-1], "entry 'key'"),
-        ("0.5", "-0.5", "seconds.everything supported"),
+        ('"a": 0', '"a": 7', "placement, key 'a': expected a position in the list of 2 devices, got 7"),
+        ('"a": 0', '"a": -1', "placement, key 'a': expected a whole number >= 0, got -1"),
+        ('"format_version": 1', '"format_version": 0', "expected 1, got 0"),
+        (KEY, KEY[::-1], "key 'key': expected"),
+        ("0.5", "-0.5", "seconds, key 'everything supported': expected a number >= 0.0, got -0.5"),
     ],
 )
 def test_wrong_entries_are_said(old, new, why):

@@ -31,7 +31,7 @@ def test_the_longer_of_arithmetic_and_traffic_counts(flops, nbytes, seconds):
 
 
 def test_a_line_adds_up():
-    line = Line(seconds=1.0, seconds_per_flop=2.0, seconds_per_byte=3.0)
+    line = Line(seconds=1.0, seconds_per_flop=2.0, seconds_per_byte=3.0, error=0.0)
     np.testing.assert_allclose(line.of(np.array([0.0, 5.0]), np.array([0.0, 7.0])), [1.0, 1 + 10 + 21])
 
 
@@ -41,6 +41,6 @@ def test_data_types_have_peaks_and_measured_classes_have_lines():
     dtypes = ("float32", "int8")
     modeled = DeviceCosts(source=Source.MODELED, profile=PROFILE)
     np.testing.assert_allclose(modeled.seconds(work, dtypes), [8.5, 2.5, 2.5])
-    lines = {OperationClass.REDUCTION: Line(seconds=0.25)}
+    lines = {OperationClass.REDUCTION: Line(seconds=0.25, seconds_per_flop=0.0, seconds_per_byte=0.0, error=0.0)}
     measured = DeviceCosts(source=Source.CALIBRATED, profile=PROFILE, lines=lines)
     np.testing.assert_allclose(measured.seconds(work, dtypes), [8.5, 2.5, 0.25])

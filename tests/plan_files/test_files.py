@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from nnadapter.errors import InvalidOptionError, PlanFileError
 from nnadapter.plan_files.reading import read_plan
@@ -72,65 +72,74 @@ def test_files_that_are_cut_off_anywhere_are_said(tmp_path):
     contents = plan_text(PLAN).encode()
     for length in range(len(contents) - 1):
         path = written(tmp_path, contents[:length])
-        with pytest.raises(PlanFileError, match="cut off") as caught:
+        with pytest.raises(PlanFileError, match="cut off: .*line") as caught:
             read_plan(path)
-        assert caught.value.path == str(path) and caught.value.line is not None and "\n" not in str(caught.value)
+        assert caught.value.file == str(path) and "\n" not in str(caught.value)
 
 
 GOOD = plan_text(PLAN)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "entry", "said"),
+    ("old", "new", "entry", "key", "said"),
     [
-        ('"nnadapter plan"', '"something"', 1, None, "this is no plan: its \"format\" is not 'nnadapter plan'"),
-        ('"format_version": 1', '"format_version": 2', 3, None, "of format version 2, and this .* reads version 1"),
-        ('"format_version": 1', '"format_version": true', 3, None, "version True"),
-        ('  "format_version": 1,\n', "", 1, None, "version None"),
-        ('  "policy": "priority",\n', "", 1, None, "key 'policy' is missing"),
-        ('"policy"', '"polcy"', 1, None, "key 'policy' is missing"),
-        ('"policy": "priority"', '"policy": "priority", "extra": 1', 6, None, "there is no key 'extra'"),
-        ('"policy": "priority"', '"policy": "priority", "policy": "latency"', 6, None, "key 'policy' stands twice"),
-        ('"policy": "priority"', '"policy": 3', 6, None, "'policy' is a text, got 3"),
-        ('"fake_npu": "1.0"', '"fake_npu": 1', 5, None, "'fake_npu' is a text, got 1"),
-        ('"fake_npu": "1.0"', '"fake_npu": "1.0", "cpu": "2"', 5, None, "key 'cpu' stands twice"),
-        ('{"fake_npu": "1.0", "cpu": "1.31"}', "[]", 5, None, "'devices' is an object"),
-        ("[1, 3]", "[1, -3]", 7, None, r"'x' is a list of whole numbers, got \[1, -3\]"),
-        ("[1, 3]", "[1, NaN]", None, None, "NaN is no number that JSON knows"),
-        ("[1, 3]", "[" * 100_000 + "]" * 100_000, None, None, "nested too deeply"),
-        ('"name": "/c"', '"name": "/a"', 11, 3, "node '/a' stands twice, first in entry 1"),
+        ('"nnadapter plan"', '"something"', "", "format", "expected 'nnadapter plan', got 'something'; save"),
+        ('"format_version": 1', '"format_version": 2', "", "format_version", "expected 1, got 2; save"),
+        ('"format_version": 1', '"format_version": true', "", "format_version", "expected 1, got True"),
+        ('"format_version": 1', '"format_version": 1.0', "", "format_version", "expected 1, got 1.0"),
+        ('  "format_version": 1,\n', "", "", "", "no plan file: it has no key 'format_version'"),
+        ('  "policy": "priority",\n', "", "", "policy", "it is missing; save the plan again"),
+        ('"policy"', '"polcy"', "", "polcy", r"there is no such key; did you mean 'policy'\?"),
+        ('"policy": "priority"', '"policy": "priority", "extra": 1', "", "extra", "there is no such key"),
+        ('"policy": "priority"', '"policy": "priority", "extra` - at `$.x": 1', "", "extra` - at `$.x", "no such key"),
+        ('"policy": "priority"', '"policy": "priority", "policy": "latency"', "", "policy", "stands twice"),
+        ('"policy": "priority"', '"policy": 3', "", "policy", "expected a text, got 3"),
+        ('"fake_npu": "1.0"', '"fake_npu": 1', "devices", "fake_npu", "expected a text, got 1"),
+        ('"cpu": "1.31"', '"cpu": {}', "devices", "cpu", "expected a text, got an object"),
+        ('"fake_npu": "1.0"', '"fake_npu": "1.0", "cpu": "2"', "devices", "cpu", "stands twice"),
+        ('{"fake_npu": "1.0", "cpu": "1.31"}', "[]", "", "devices", "expected an object, got a list of 0"),
+        ("[1, 3]", "[1, -3]", "input_shapes.x 2", "", "expected a whole number >= 0, got -3"),
+        ("[1, 3]", "[true]", "input_shapes.x 1", "", "expected a whole number, got True"),
+        ("[1, 3]", "[1, NaN]", "", "", "NaN is no finite number"),
+        ("[1, 3]", "[1, 1e999]", "", "", "1e999 is no finite number"),
+        ("[1, 3]", f"[1, 1{'0' * 5000}]", "", "", "digits"),
+        ("[1, 3]", "[" * 100_000 + "]" * 100_000, "", "", "nested too deeply"),
+        ('"name": "/c"', '"name": "/a"', "nodes 3", "", "node '/a' stands twice, first in nodes 1"),
         ('"name": "/c", "op_type": "Relu", "output": "", "alone": "01", "wired": "02", "device": "fake_npu"',
          '"name": "/a", "op_type": "Relu", "output": "", "alone": "01", "wired": "02", "device": "cpu"',
-         11, 3, "node '/a' is on 'fake_npu' and on 'cpu', first in entry 1"),
-        ('"name": "/c"', '"name": ""', 11, 3, "'name' is a text that is not empty, got ''"),
-        ('"name": "/c"', '"name": null', 11, 3, "got None"),
-        ('"name": "/c"', '"nam": "/c"', 11, 3, "key 'name' is missing"),
-        ('"name": "/c"', '"name": "/c", "note": ""', 11, 3, "there is no key 'note'"),
-        ('"device": "cpu"', '"device": "gpu"', 10, 2, "device 'gpu', which is none of the plan's devices; did"),
-        ('  "nodes": [\n', '  "nodes": [3,\n', 8, 1, "it is an object, got 3"),
+         "nodes 3", "", "node '/a' is on 'fake_npu' and on 'cpu', first in nodes 1"),
+        ('"name": "/c"', '"name": ""', "nodes 3", "name", "expected a text of length >= 1, got ''"),
+        ('"name": "/c"', '"name": null', "nodes 3", "name", "got nothing"),
+        ('"name": "/c", ', "", "nodes 3", "name", "it is missing"),
+        ('"name": "/c"', '"nam": "/c"', "nodes 3", "nam", "no such key; did you mean 'name'"),
+        ('"name": "/c"', '"name": "/c", "note": ""', "nodes 3", "note", "there is no such key"),
+        ('"name": "/c"', '"name": "/c", "name": "/d"', "nodes 3", "name", "stands twice"),
+        ('"device": "cpu"', '"device": "gpu"', "nodes 2", "device", "'gpu', which is none of the plan's devices; did"),
+        ('  "nodes": [\n', '  "nodes": [3,\n', "nodes 1", "", "expected an object, got 3"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_what_is_wrong_is_said_with_line_and_entry(tmp_path, old, new, line, entry, said, end):
+def test_what_is_wrong_is_said_with_its_place(tmp_path, old, new, entry, key, said, end):
     assert old in GOOD
     path = written(tmp_path, GOOD.replace(old, new, 1).replace("\n", end))
     with pytest.raises(PlanFileError, match=said) as caught:
         read_plan(path)
-    assert (caught.value.line, caught.value.entry, caught.value.path) == (line, entry, str(path))
-    assert str(caught.value).startswith(f"{path} line {line}: " if line else str(path))
+    assert (caught.value.file, caught.value.entry, caught.value.key) == (str(path), entry, key)
+    place = [f"plan file '{path}'", entry, key and f"key '{key}'"]
+    assert str(caught.value).startswith(f"{', '.join(filter(None, place))}: ")
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("contents", ["", "[]", "3", "null", '"nnadapter plan"', "{}", "\x00"])
 def test_what_is_no_plan(tmp_path, contents):
-    with pytest.raises(InvalidOptionError, match="this is no"):
+    with pytest.raises(InvalidOptionError, match="no plan file|does not parse"):
         read_plan(written(tmp_path, contents))
 
 
 def test_files_that_cannot_be_read_or_written(tmp_path):
-    with pytest.raises(PlanFileError, match="nope' cannot be read: No such file"):
+    with pytest.raises(PlanFileError, match="nope': it cannot be read: No such file"):
         read_plan(tmp_path / "nope")
-    with pytest.raises(PlanFileError, match="not UTF-8"):
+    with pytest.raises(PlanFileError, match="no UTF-8 text at byte 0"):
         read_plan(written(tmp_path, b"\xff\xfe{"))
     with pytest.raises(PlanFileError, match="cannot be written"):
         write_plan(tmp_path / "nope" / "plan.json", PLAN)

@@ -107,8 +107,8 @@ def priced(report, seconds=0.004, all_cpu=0.003):
             for segment in report.segments
         ),
         rules=(
-            RuleFacts(text='pin device="cpu" op_type="Op2"', source="rules.toml", line=3, nodes=4),
-            RuleFacts(text='ban device="npu" name="gone/*"', source="rules.toml", line=7, note="no node is called so"),
+            RuleFacts(text='pin device="cpu" op_type="Op2"', source="pin 1 in rules.toml", nodes=4),
+            RuleFacts(text='ban device="npu" name="gone/*"', source="ban 1 in rules.toml", note="no node is called so"),
         ),
         plan_file=PlanFileFacts(
             path="plan.json", bound=11, lost=(LostEntry(name="gone", device="npu", why="no node has this name"),)

@@ -102,7 +102,7 @@ def test_text_says_what_costs_and_rules_say():
         "costs of npu: simulated, cpu: modeled",
         "the CPU alone is better: 3.00 ms predicted, 1.00 ms less",
         "everything supported                           4.00 ms     5.00 ms",
-        "binds nothing (rules.toml line 7); no node is called so",
+        "binds nothing (ban 1 in rules.toml); no node is called so",
         "plan file  plan.json: 11 nodes placed, 1 entry lost",
         "gone on npu: no node has this name",
         "333.3 µs where they run",

@@ -30,27 +30,27 @@ def letters(result):
     return {device: "".join("y" if verdict else "." for verdict in of) for device, of in result.verdicts.items()}
 
 
-def pin(device, name, line=None):
-    return nna.Pin(device=device, name=name, line=line)
+def pin(device, name):
+    return nna.Pin(device=device, name=name)
 
 
-def ban(device, name, line=None):
-    return nna.Ban(device=device, name=name, line=line)
+def ban(device, name):
+    return nna.Ban(device=device, name=name)
 
 
 ALL = {"a": "yyyy", "b": "yyny", "cpu": "yyyy"}
 
 
 def test_bans_and_pins():
-    rules = nna.Rules(pins=(pin("b", "n1", 3),), bans=(ban("a", "n[23]", 7),), source="r.toml")
+    rules = nna.Rules(pins=(pin("b", "n1"),), bans=(ban("a", "n[23]"),), source="r.toml")
     result = applied(rules, ALL)
     assert letters(result) == {"a": "y...", "b": "yy.y", "cpu": "y.yy"}
-    assert str(result.verdicts["a"][3]) == "rule: ban in r.toml line 7"
-    assert str(result.verdicts["cpu"][1]) == "rule: pinned to 'b' by pin in r.toml line 3"
+    assert str(result.verdicts["a"][3]) == "rule: ban 1 in r.toml"
+    assert str(result.verdicts["cpu"][1]) == "rule: pinned to 'b' by pin 1 in r.toml"
     assert result.verdicts["b"][2] is NO
     assert [(effect.rule, effect.source, effect.nodes, effect.note) for effect in result.effects] == [
-        ("pin to 'b' of name 'n1'", "pin in r.toml line 3", 1, ""),
-        ("ban from 'a' of name 'n[23]'", "ban in r.toml line 7", 2, ""),
+        ("pin to 'b' of name 'n1'", "pin 1 in r.toml", 1, ""),
+        ("ban from 'a' of name 'n[23]'", "ban 1 in r.toml", 2, ""),
     ]
 
 
@@ -62,10 +62,10 @@ def test_a_device_that_is_asked_later_is_restricted_as_well():
 
 
 def test_a_pin_that_breaks_later():
-    result = applied(nna.Rules(pins=(pin("a", "n0", 4),), source="r.toml"), ALL)
+    result = applied(nna.Rules(pins=(pin("a", "n0"),), source="r.toml"), ALL)
     graph = graph_of([[], [0], [1], [2]])
     assert result.broken_pin(graph, 1, NO) is None
-    assert "pin in r.toml line 4 pins node 'n0' to 'a', which refuses it: unsupported" in str(
+    assert "pin 1 in r.toml pins node 'n0' to 'a', which refuses it: unsupported" in str(
         result.broken_pin(graph, 0, NO)
     )
 
@@ -162,7 +162,7 @@ def test_every_rule_of_a_file_has_an_effect_in_its_order():
     text = '[[ban]]\ndevice = "null"\nname = "q"\n[[pin]]\ndevice = "cpu"\nname = "n0"\n'
     result = applied(read_rules(text), {"cpu": "yyyy"}, devices=("cpu",))
     assert [effect.source for effect in result.effects] == [
-        "pin in the rules' text line 4",
-        "ban in the rules' text line 1",
+        "pin 1 in the rules' text",
+        "ban 1 in the rules' text",
     ]
     assert [effect.nodes for effect in result.effects] == [1, 0]

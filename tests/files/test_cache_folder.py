@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from nnadapter.files.cache_folder import cache_folder
+
+
+def test_what_a_person_names_comes_first(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "platform"))
+    monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "own"))
+    assert cache_folder() == tmp_path / "own"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other platforms have other folders")
+def test_else_it_is_the_platforms(monkeypatch, tmp_path):
+    monkeypatch.setenv("NNADAPTER_CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "nnadapter"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == Path(tmp_path, ".cache", "nnadapter")
