@@ -126,7 +126,7 @@ def _case(seed: int, devices: int, most: int, launch: float) -> tuple[Graph, Pri
 
 def _placed(graph: Graph, prices: Prices) -> tuple[float, ...]:
     placed = place_by_latency(graph, prices, enumerate_few=False)
-    named = {candidate.name: candidate.cost for candidate in placed.candidates}
+    named = {str(candidate.origin): candidate.cost for candidate in placed.candidates}
     host = named.get("all on cpu", math.inf)
     return placed.cost, placed.bound, placed.gap, _best(graph, prices), host, named.get("everything supported", host)
 

@@ -17,8 +17,9 @@ from nnadapter.drivers.capability import OptionValue
 from nnadapter.errors import StoredFileError
 from nnadapter.files.cache_folder import cache_folder
 from nnadapter.files.strict import FileKind
+from partition.by_cost.origin import Origin
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +32,22 @@ class MeasuredDevice:
     options: Mapping[str, OptionValue]
 
 
+class MeasuredCandidate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A placement that was timed."""
+
+    origin: Origin
+    """What found it."""
+    seconds: Seconds
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredChoice:
     """The plan that was fastest."""
 
-    candidate: str
-    """Its name among the candidates."""
     placement: Mapping[str, str]
     """Name of every node -> device."""
-    seconds: Mapping[str, float]
-    """Of every candidate that was timed, by name."""
+    timed: tuple[MeasuredCandidate, ...]
+    """Every candidate that was timed, this one first."""
 
 
 def choice_key(
@@ -80,8 +87,7 @@ def remember(key: str, choice: MeasuredChoice) -> Path:
     file = _file(key)
     document = _Document(
         key=key,
-        candidate=choice.candidate,
-        seconds=choice.seconds,
+        timed=choice.timed,
         devices=tuple(devices),
         placement={node: place[device] for node, device in choice.placement.items()},
     )
@@ -106,8 +112,7 @@ class _Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What stands in the file beside its format."""
 
     key: str
-    candidate: str
-    seconds: Mapping[str, Seconds]
+    timed: Annotated[tuple[MeasuredCandidate, ...], Meta(min_length=1)]
     devices: tuple[str, ...]
     placement: Mapping[str, Annotated[int, Meta(ge=0)]]
     """Node -> position of its device."""
@@ -131,9 +136,8 @@ def _read(file: Path, key: str) -> MeasuredChoice:
             problem = f"expected a position in the list of {len(found.devices)} devices, got {position}"
             _FILE.refuse(f"{problem}; {_FILE.advice}", str(file), ("placement", node))
     return MeasuredChoice(
-        candidate=found.candidate,
         placement={node: found.devices[position] for node, position in found.placement.items()},
-        seconds=found.seconds,
+        timed=found.timed,
     )
 
 

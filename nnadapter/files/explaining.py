@@ -51,7 +51,10 @@ def explained(document: object, kind: Any, error: msgspec.ValidationError) -> tu
     if unknown := _UNKNOWN.fullmatch(said):
         return (*place, unknown[1]), f"there is no such key; {close_names(unknown[1], _names(kind, place))}"
     if said.startswith("Invalid enum"):
-        return place, f"it is not known; {close_names(given, _names(kind, place[:-1]))}"
+        return (
+            place,
+            f"it is not known; {close_names(given, _names(kind, place[:-1] if found and found[1] else place))}",
+        )
     if expected := _EXPECTED.fullmatch(said):
         kinds = " or ".join(_WORDS.get(each, each) for each in expected[1].split(" | "))
         return place, f"expected {kinds}{expected[2]}, got {brief(given)}"
@@ -107,8 +110,9 @@ def _names(kind: Any, place: Place) -> list[str]:
     for step in place:
         fields = {each.encode_name: each.type for each in getattr(known, "fields", ())}
         known = fields.get(str(step)) or getattr(known, "item_type", None) or getattr(known, "value_type", known)
-    keys = getattr(getattr(known, "key_type", None), "cls", ())
-    return [*(each.encode_name for each in getattr(known, "fields", ())), *map(str, keys)]
+    keys = getattr(known, "key_type", known)
+    members = keys.cls if isinstance(keys, msgspec.inspect.EnumType) else ()
+    return [*(each.encode_name for each in getattr(known, "fields", ())), *map(str, members)]
 
 
 def brief(value: object) -> str:

@@ -22,6 +22,7 @@ from nnadapter.files.explaining import Place, Twice, brief, explained
 
 FileError = PlanFileError | ReportFileError | RulesError | StoredFileError
 Contents = TypeVar("Contents")
+_DEEP = "values are nested too deeply"
 
 
 def parse_json(text: str) -> object:
@@ -77,7 +78,7 @@ class FileKind(Generic[Contents]):
         try:
             document = self.parse(text)
         except (ValueError, RecursionError) as error:
-            why = "values are nested too deeply" if isinstance(error, RecursionError) else error
+            why = _DEEP if isinstance(error, RecursionError) else error
             self.refuse(f"it does not parse, or is cut off: {why}; {self.advice}", file, cause=error)
         return self.converted(document, file)
 
@@ -104,6 +105,8 @@ class FileKind(Generic[Contents]):
                 inner = any(isinstance(step, str) for step in place[1:])
                 problem += f"; {self.advice if inner or not place else self.hints.get(str(place[0]), self.advice)}"
             self.refuse(problem, file, place, error)
+        except RecursionError as error:
+            self.refuse(f"{_DEEP}; {self.advice}", file, cause=error)
         except UnicodeEncodeError as error:
             self.refuse(f"a key holds half of a character: {error.reason}; {self.advice}", file, cause=error)
 

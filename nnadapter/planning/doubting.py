@@ -9,6 +9,7 @@ import numpy as np
 
 from nnadapter.costs.device_costs import DeviceCosts
 from partition.by_cost.latency import Placed
+from partition.by_cost.origin import all_on
 from partition.by_cost.pricing import Prices
 
 
@@ -28,7 +29,7 @@ def on_the_cpu_in_doubt(placed: Placed, prices: Prices, costs: Mapping[str, Devi
         The placement to take, and a sentence without its full stop; an empty one if it is the one given.
     """
     host = prices.host
-    alone = next((each for each in placed.candidates if each.name == f"all on {host}"), None)
+    alone = next((each for each in placed.candidates if each.origin == all_on(host)), None)
     if alone is None or alone.placement == placed.placement or alone.cost <= 0:
         return placed, ""
     away = np.array([device != host for device in placed.placement])

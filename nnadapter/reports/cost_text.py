@@ -69,8 +69,7 @@ def _all_cpu_words(cost: CostFacts) -> str:
 
 def cpu_words(report: PartitionReport, cost: CostFacts) -> str:
     """That the CPU alone is better, be it the plan or not; empty where it is not."""
-    others = [each for each in cost.candidates if not each.name.startswith(f"all on {CPU}")]
-    if others and all(each.device == CPU for each in report.segments):
+    if len(cost.candidates) > 1 and all(each.device == CPU for each in report.segments):
         return "the CPU alone is better than every plan that was weighed"
     return _cpu_sentence(cost)
 

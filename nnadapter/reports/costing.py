@@ -12,6 +12,7 @@ from nnadapter.planning.placing import place
 from nnadapter.planning.settling import Partitioning
 from nnadapter.reports.cost_facts import CandidateFacts, CostFacts
 from partition.by_cost.latency import BoundKind, Placed
+from partition.by_cost.origin import Origin, all_on
 
 if TYPE_CHECKING:
     from nnadapter.running.compilation import Timed
@@ -22,7 +23,7 @@ _BOUNDS = {
     BoundKind.DECOMPOSITION: "a minimum cut for each device",
     BoundKind.ONE_DEVICE: "there is one placement",
 }
-_ALL_CPU = f"all on {CPU}"
+_ALL_CPU = all_on(CPU)
 _RUNS = 3
 """Runs of repeats that a note counts."""
 
@@ -46,7 +47,7 @@ def cost_facts(partitioning: Partitioning) -> CostFacts:
     price, placement = partitioning.price, partitioning.weighed or partitioning.placement
     placed = placement.placed
     bound = None if placed is None else min(placed.bound, price.seconds)
-    predicted = [CandidateFacts(name=each.name, seconds=each.cost) for each in placed.candidates] if placed else []
+    predicted = [(each.origin, each.cost, None) for each in placed.candidates] if placed else []
     sources = {name: str(source) for name, source in price.table.sources.items()}
     return CostFacts(
         seconds=price.seconds,
@@ -57,7 +58,7 @@ def cost_facts(partitioning: Partitioning) -> CostFacts:
         gap=max(0.0, price.seconds / bound - 1) if bound else None,
         sources=sources,
         prediction_sources=sources,
-        candidates=_with_cpu(predicted, price.on_cpu),
+        candidates=_candidates(predicted, price.on_cpu),
         all_cpu_seconds=price.on_cpu,
         all_cpu_predicted_seconds=price.on_cpu,
         note=_sentences(
@@ -82,7 +83,7 @@ def timed_facts(partitioning: Partitioning, timed: Sequence[Timed], how: str) ->
     """
     price, known = partitioning.price, not unknown_costs(partitioning)
     candidates = [
-        CandidateFacts(name=each.name, seconds=seconds, measured_seconds=each.measured)
+        (each.origin, seconds, each.measured)
         for each, seconds in zip(timed, _predictions(partitioning, timed), strict=True)
     ]
     return CostFacts(
@@ -90,8 +91,8 @@ def timed_facts(partitioning: Partitioning, timed: Sequence[Timed], how: str) ->
         predicted_seconds=price.seconds if known else None,
         sources=dict.fromkeys(partitioning.plan.devices, str(Source.MEASURED)),
         prediction_sources={name: str(source) for name, source in price.table.sources.items()},
-        candidates=_with_cpu(candidates, price.on_cpu if known else None),
-        all_cpu_seconds=next((each.measured for each in timed if each.name == _ALL_CPU), None),
+        candidates=_candidates(candidates, price.on_cpu if known else None),
+        all_cpu_seconds=next((each.measured for each in timed if each.origin == _ALL_CPU), None),
         all_cpu_predicted_seconds=price.on_cpu if known else None,
         note=_sentences([how]),
     )
@@ -102,15 +103,21 @@ def _predictions(partitioning: Partitioning, timed: Sequence[Timed]) -> list[flo
     if all(each.predicted is not None for each in timed) or partitioning.judgment.demands.whole is None:
         return [each.predicted for each in timed]
     free = place(placed_as(partitioning.judgment, None), partitioning.setting)
-    priced = {each.name: each.cost for each in free.candidates()}
-    return [priced.get(each.name) if each.predicted is None else each.predicted for each in timed]
+    priced = {each.origin: each.cost for each in free.candidates()}
+    return [priced.get(each.origin) if each.predicted is None else each.predicted for each in timed]
 
 
-def _with_cpu(candidates: Sequence[CandidateFacts], seconds: float | None) -> tuple[CandidateFacts, ...]:
-    """Candidates with the CPU alone as the last one, where a person does not allow it: it is shown all the same."""
-    if not candidates or seconds is None or any(each.name == _ALL_CPU for each in candidates):
-        return tuple(candidates)
-    return (*candidates, CandidateFacts(name=f"{_ALL_CPU}, for comparison", seconds=seconds, weighed=False))
+def _candidates(
+    weighed: Sequence[tuple[Origin, float | None, float | None]], on_cpu: float | None
+) -> tuple[CandidateFacts, ...]:
+    """What was weighed, as predicted and measured; the CPU alone is shown last where a person does not allow it."""
+    candidates = tuple(
+        CandidateFacts(name=str(origin), seconds=predicted, measured_seconds=measured)
+        for origin, predicted, measured in weighed
+    )
+    if not candidates or on_cpu is None or any(origin == _ALL_CPU for origin, _, _ in weighed):
+        return candidates
+    return (*candidates, CandidateFacts(name=f"{_ALL_CPU}, for comparison", seconds=on_cpu, weighed=False))
 
 
 def _bound_of(partitioning: Partitioning) -> str:

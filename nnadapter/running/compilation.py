@@ -43,6 +43,7 @@ from nnadapter.running.executor import (
     Whole,
 )
 from nnadapter.running.fallback import named, refuse_fallback, warn_of_idle, warn_of_last_resort
+from partition.by_cost.origin import Origin
 from partition.graph import Graph
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
@@ -52,7 +53,7 @@ from partition.verdict import Reason, Unsupported
 class Timed:
     """A placement that was weighed by running it."""
 
-    name: str
+    origin: Origin
     """What found it."""
     predicted: float | None
     """Seconds; None for one that was remembered."""

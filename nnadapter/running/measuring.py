@@ -15,7 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.costs.calibration_files import driver_version
-from nnadapter.costs.remembered import MeasuredChoice, MeasuredDevice, choice_key, recall, remember
+from nnadapter.costs.remembered import MeasuredCandidate, MeasuredChoice, MeasuredDevice, choice_key, recall, remember
 from nnadapter.errors import DriverError, NotDelegatedError, StoredFileError
 from nnadapter.planning.judgment import Judgment, placed_as
 from nnadapter.planning.placing import place
@@ -25,6 +25,7 @@ from nnadapter.process.closing import close_all
 from nnadapter.process.own_version import own_version
 from nnadapter.running.compilation import Compiled, Compiler, Timed
 from partition.by_cost.latency import Candidate
+from partition.by_cost.origin import OriginKind
 from partition.plan import Plan
 
 if TYPE_CHECKING:
@@ -58,22 +59,20 @@ class Memory:
         graph, verdicts = judgment.model.graph, judgment.support.verdicts
         labels = [known.placement.get(graph.nodes[nodes[0]].name, "") for nodes in graph.atoms]
         fits = all(verdicts.get(label, {atom: None})[atom] for atom, label in enumerate(labels))
-        if not fits or known.candidate not in known.seconds:
+        if not fits:
             return None, "what is remembered of this model does not fit it any more, and counts as not measured"
-        seconds = sorted(known.seconds.items(), key=lambda each: each[1])
         return Recalled(
             judgment=placed_as(judgment, labels),
-            timed=tuple(Timed(name=name, predicted=None, measured=each) for name, each in seconds),
+            timed=tuple(Timed(origin=each.origin, predicted=None, measured=each.seconds) for each in known.timed),
         ), note
 
     def keep(self, judgment: Judgment, plan: Plan, timed: Sequence[Timed]) -> str:
         """Keep the plan that was fastest for the next time; return why that failed, empty where it did not."""
         graph = plan.graph
         placement = {node.name: plan.placement[atom] for node, atom in zip(graph.nodes, graph.atom_of, strict=True)}
-        seconds = {each.name: each.measured for each in timed}
-        choice = MeasuredChoice(candidate=timed[0].name, placement=placement, seconds=seconds)
+        measured = tuple(MeasuredCandidate(origin=each.origin, seconds=each.measured) for each in timed)
         try:
-            remember(self._key(judgment), choice)
+            remember(self._key(judgment), MeasuredChoice(placement=placement, timed=measured))
         except StoredFileError as error:
             return str(error)
         return ""
@@ -152,7 +151,7 @@ class Measurer:
             raise
         order = sorted(range(len(trials)), key=lambda number: seconds[number])
         timed = tuple(
-            Timed(name=trials[number][0].name, predicted=trials[number][0].cost, measured=seconds[number])
+            Timed(origin=trials[number][0].origin, predicted=trials[number][0].cost, measured=seconds[number])
             for number in order
         )
         close_all(trials[number][1] for number in order[1:])
@@ -205,11 +204,12 @@ class Measurer:
         return sorted(found, key=_rank)[:_MOST]
 
 
-_BASELINES = ("all on ", "everything supported")
+_BASELINES = (OriginKind.ALL_ON, OriginKind.EVERYTHING_SUPPORTED)
 
 
 def _rank(candidate: Candidate) -> int:
-    return next((rank for rank, name in enumerate(_BASELINES) if candidate.name.startswith(name)), len(_BASELINES))
+    kind = candidate.origin.kind
+    return _BASELINES.index(kind) if kind in _BASELINES else len(_BASELINES)
 
 
 def _runner(compiled: Compiled, feed: Mapping[str, Any]) -> Callable[[], object]:

@@ -1,7 +1,7 @@
 """Placement by cost: the cheapest device for every atom, with a lower bound.
 
 pricing, batches                         what a placement costs
-latency                                  the way: candidates, search, bound
+latency, origin                          the way: candidates and what found them, search, bound
 two_devices, several_devices             one minimum cut, or moves that are one each
 cuts, minimum_cut, windowed_cut          the cut of a graph, whole or window by window
 variable_elimination, pairwise           what eliminates variables before a cut

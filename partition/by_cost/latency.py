@@ -14,6 +14,7 @@ import numpy as np
 from partition.by_cost.batches import Rows
 from partition.by_cost.blocks import Blocks, uniform_placements
 from partition.by_cost.maximum_flow import flow_module
+from partition.by_cost.origin import Origin, OriginKind, all_on
 from partition.by_cost.penalties import placement_costs
 from partition.by_cost.pricing import Prices, aligned
 from partition.by_cost.repeats import place_repeats
@@ -27,6 +28,7 @@ _KEPT = 8
 """Candidates that are returned at most, beside the two baselines."""
 _ROUNDING = 1 - 1e-12
 """By how much bounds are lowered, unless they meet the cost: more than sums are rounded by."""
+_ALIKE = Origin(OriginKind.REPEATS_ALIKE)
 _NAMED = 5
 """How many values an error message names."""
 
@@ -51,7 +53,7 @@ class BoundKind(StrEnum):
 class Candidate:
     """A placement that was priced."""
 
-    name: str
+    origin: Origin
     """What found it."""
     placement: tuple[str, ...]
     """The label of every atom."""
@@ -72,8 +74,8 @@ class Placed:
     bound_kind: BoundKind
     """How the bound was found."""
     candidates: tuple[Candidate, ...]
-    """Distinct placements, cheapest first, this one being the first. "all on HOST" and "everything supported" are among
-    them where they can run; where one of them was found by another way too, it goes by these names."""
+    """Distinct placements, cheapest first, this one being the first. Everything on the host and everything supported
+    are among them where they can run; where one of them was found by another way too, this is its origin."""
     repeats: tuple[int, ...] = ()
     """Per run of repeats of which a few were solved for all (`partition.by_cost.repeats`), how many they are."""
 
@@ -143,9 +145,9 @@ def _baselines(prices: Prices) -> tuple[Named, ...]:
     host = prices.devices.index(prices.host) if prices.host in prices.devices else -1
     order = np.array([*(row for row in range(len(prices.devices)) if row != host), *([host] if host >= 0 else [])])
     supported = order[takes[order].argmax(axis=0)].astype(np.int8)
-    named = [("everything supported", supported)]
+    named = [(Origin(OriginKind.EVERYTHING_SUPPORTED), supported)]
     if host >= 0 and takes[host].all():
-        named.insert(0, (f"all on {prices.host}", np.full(takes.shape[1], host, np.int8)))
+        named.insert(0, (all_on(prices.host), np.full(takes.shape[1], host, np.int8)))
     return tuple(named)
 
 
@@ -161,16 +163,16 @@ def _solve(
     if not enumerate_few or not enumerable(graph, movable):
         return place_repeats(graph, prices, starts, blocks) or place_on_two(graph, prices, starts), BoundKind.CUT
     best = enumerate_placements(graph, prices, starts[-1][1], movable)
-    return Found((*starts, ("enumeration", best)), float("inf")), BoundKind.ENUMERATION
+    return Found((*starts, (Origin(OriginKind.ENUMERATION), best)), float("inf")), BoundKind.ENUMERATION
 
 
 def _candidates(
     graph: Graph, prices: Prices, named: tuple[Named, ...], baselines: int, blocks: Sequence[Blocks]
 ) -> tuple[Candidate, ...]:
     """The cheapest of the distinct placements that can run, and the first ones in any case; cheapest first."""
-    names: dict[bytes, str] = {}
-    for name, rows in named:
-        names.setdefault(rows.tobytes(), name)
+    origins: dict[bytes, Origin] = {}
+    for origin, rows in named:
+        origins.setdefault(rows.tobytes(), origin)
     priced = _priced(graph, prices, named)
     if priced and blocks:
         priced = _distinct([*_alike(graph, prices, priced[0], blocks), *priced])
@@ -178,7 +180,7 @@ def _candidates(
     kept = [(cost, rows) for at, (cost, rows) in enumerate(priced) if at < _KEPT or rows.tobytes() in always]
     return tuple(
         Candidate(
-            name=names.get(rows.tobytes(), "repeats alike"),
+            origin=origins.get(rows.tobytes(), _ALIKE),
             placement=tuple(prices.devices[row] for row in rows.tolist()),
             cost=cost,
         )
@@ -205,7 +207,7 @@ def _alike(graph: Graph, prices: Prices, best: Priced, blocks: Sequence[Blocks])
     cost, rows = best
     takes = np.isfinite(prices.run)
     atoms = np.arange(len(rows))
-    able = [("", each) for each in uniform_placements(graph, rows, blocks) if takes[each, atoms].all()]
+    able = [(_ALIKE, each) for each in uniform_placements(graph, rows, blocks) if takes[each, atoms].all()]
     found = _priced(graph, prices, able) if able else []
     return [(min(own, cost), each) for own, each in found if own * _ROUNDING <= cost]
 

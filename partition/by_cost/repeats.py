@@ -10,6 +10,7 @@ import numpy as np
 from partition.by_cost.batches import Rows
 from partition.by_cost.blocks import Blocks
 from partition.by_cost.folding import Folded, fold
+from partition.by_cost.origin import Origin, OriginKind
 from partition.by_cost.penalties import penalized, placement_costs
 from partition.by_cost.pricing import Prices
 from partition.by_cost.search import Costs, improve
@@ -24,8 +25,6 @@ _SEARCH_WORK = 6_000_000
 """Atoms of the long graph that the search may touch."""
 _PAIR_WORK = 75_000
 """Atoms that cuts between two of several devices may touch."""
-_TOGETHER = "all moved alike"
-"""What candidates are named that were priced on the whole graph while they were searched."""
 
 
 def place_repeats(graph: Graph, prices: Prices, starts: tuple[Named, ...], blocks: Sequence[Blocks]) -> Found | None:
@@ -76,9 +75,10 @@ def _on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded:
     def cost_of(rows: Rows) -> float:
         return searching_cost(graph, soft, folded.spread(rows))
 
-    name, rows = min(short, key=lambda each: cost_of(each[1]))
-    _, moved = moved_from(folded.graph, folded.prices, (name, rows), cost_of, len(graph.atoms))
-    named = (*known, *_spread(folded, _distinct((*short, (f"{name}, {_TOGETHER}", moved)))))
+    start = min(short, key=lambda each: cost_of(each[1]))
+    _, moved = moved_from(folded.graph, folded.prices, start, cost_of, len(graph.atoms))
+    together = (Origin(OriginKind.MOVED_ALIKE, base=start[0]), moved)
+    named = (*known, *_spread(folded, _distinct((*short, together))))
     costs = placement_costs(graph, prices, [rows for _, rows in named])
     best = int(costs.argmin())
     bound = bound_on_several(graph, prices, named[best][1], float(costs[best]))
@@ -96,29 +96,30 @@ def _pairs(graph: Graph, prices: Prices, folded: Folded) -> Iterator[Named]:
             if found is not None:
                 costs = placement_costs(graph, of_two, [placed for _, placed in found.placements])
                 best = np.array(rows, np.int8)[found.placements[int(costs.argmin())][1]]
-                yield f"{of_two.devices[0]} and {of_two.devices[1]}", best
+                yield Origin(OriginKind.PAIR, of_two.devices), best
 
 
 def _gathered(folded: Folded, named: Sequence[Named]) -> tuple[Named, ...]:
-    return _distinct([(name, folded.gathered(rows)) for name, rows in named])
+    return _distinct([(origin, folded.gathered(rows)) for origin, rows in named])
 
 
 def _distinct(named: Sequence[Named]) -> tuple[Named, ...]:
     found: dict[bytes, Named] = {}
-    for name, rows in named:
-        found.setdefault(rows.tobytes(), (name, rows))
+    for each in named:
+        found.setdefault(each[1].tobytes(), each)
     return tuple(found.values())
 
 
 def _spread(folded: Folded, named: Sequence[Named]) -> tuple[Named, ...]:
     runs = len(folded.repeats)
-    solved = f"one of {folded.repeats[0]} repeats" if runs == 1 else f"one repeat of each of {runs} runs"
-    return tuple((f"{solved}: {name}", folded.spread(rows)) for name, rows in named)
+    kind = OriginKind.ONE_REPEAT if runs == 1 else OriginKind.ONE_REPEAT_PER_RUN
+    solved = (folded.repeats[0] if runs == 1 else runs,)
+    return tuple((Origin(kind, solved, origin), folded.spread(rows)) for origin, rows in named)
 
 
 def _searched(graph: Graph, prices: Prices, folded: Folded, named: Sequence[Named], costs: Seconds) -> Iterator[Named]:
     movable = np.flatnonzero(np.isfinite(folded.prices.run).all(axis=0))
     whole, work = Costs(graph, prices, folded.home), _SEARCH_WORK
-    for name, rows in cheapest(named, costs):
+    for origin, rows in cheapest(named, costs):
         better, work = improve(folded.graph, whole, rows, movable, work)
-        yield f"{name}, {_TOGETHER}", better
+        yield Origin(OriginKind.MOVED_ALIKE, base=origin), better

@@ -16,6 +16,7 @@ import numpy as np
 from partition.by_cost.batches import Rows
 from partition.by_cost.cuts import TwoWay, two_way
 from partition.by_cost.minimum_cut import Plans
+from partition.by_cost.origin import Origin, OriginKind
 from partition.by_cost.paths import along_paths, costliest_path, everywhere
 from partition.by_cost.penalties import penalized, placement_costs
 from partition.by_cost.pricing import Prices, price
@@ -72,14 +73,14 @@ def moved_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) ->
         starts: placements to begin with.
     """
     cheapest = prices.run.argmin(axis=0).astype(np.int8)
-    named = [*starts, ("cheapest device per atom", cheapest), *_pairs(graph, prices)]
+    named = [*starts, (Origin(OriginKind.CHEAPEST_DEVICES), cheapest), *_pairs(graph, prices)]
     cost_of = partial(searching_cost, graph, penalized(graph, prices))
     costs = [cost_of(rows) for _, rows in named]
     atoms = topology_of(graph).atoms
     chosen = sorted(range(len(named)), key=costs.__getitem__)[: _STARTS[atoms > _EXACT]]
     improved = [_moved(graph, prices, named[at], cost_of, atoms) for at in chosen]
-    (name, rows), cost = min(improved, key=lambda found: found[1])
-    final = (f"{name}, atoms moved", _flipped(prices, rows, cost, cost_of, atoms))
+    (origin, rows), cost = min(improved, key=lambda found: found[1])
+    final = (Origin(OriginKind.ATOMS_MOVED, base=origin), _flipped(prices, rows, cost, cost_of, atoms))
     return (*named, *(found for found, _ in improved), final)
 
 
@@ -93,8 +94,8 @@ def moved_from(graph: Graph, prices: Prices, start: Named, cost_of: Callable[[Ro
         cost_of: seconds that a placement takes.
         touched: atoms that `cost_of` looks at.
     """
-    (name, rows), cost = _moved(graph, prices, start, cost_of, touched)
-    return f"{name}, atoms moved", _flipped(prices, rows, cost, cost_of, touched)
+    (origin, rows), cost = _moved(graph, prices, start, cost_of, touched)
+    return Origin(OriginKind.ATOMS_MOVED, base=origin), _flipped(prices, rows, cost, cost_of, touched)
 
 
 def bound_on_several(graph: Graph, prices: Prices, best: Rows, cost: float) -> float | None:
@@ -136,19 +137,19 @@ def _pairs(graph: Graph, prices: Prices) -> Iterator[Named]:
         if other == host or not np.isfinite(prices.run[rows]).any(axis=0).all():
             continue
         of_two = prices.of_rows(rows)
-        names = of_two.devices
         first = np.isinf(of_two.run[0]).astype(np.int8)
-        found = place_on_two(graph, of_two, ((names[0], first),), _PAIR_WORK)
+        pair = Origin(OriginKind.PAIR, of_two.devices)
+        found = place_on_two(graph, of_two, ((pair, first),), _PAIR_WORK)
         if found is not None:
             costs = placement_costs(graph, penalized(graph, of_two), [placed for _, placed in found.placements])
-            yield f"{names[0]} and {names[1]}", np.array(rows, np.int8)[found.placements[int(costs.argmin())][1]]
+            yield pair, np.array(rows, np.int8)[found.placements[int(costs.argmin())][1]]
 
 
 def _moved(
     graph: Graph, prices: Prices, start: Named, cost_of: Callable[[Rows], float], touched: int
 ) -> tuple[Named, float]:
     topology = topology_of(graph)
-    name, rows = start
+    origin, rows = start
     cost = cost_of(rows)
     pairs = list(combinations(range(len(prices.devices)), 2))
     tries, idle, turn = max(len(pairs), _MOVE_WORK // touched), 0, 0
@@ -161,7 +162,7 @@ def _moved(
         after = cost_of(swapped)
         if after < cost * _REAL:
             rows, cost, idle = swapped, after, 0
-    return (f"moves from {name}", rows), cost
+    return (Origin(OriginKind.PAIRS_MOVED, base=origin), rows), cost
 
 
 def _swapped(topology: Topology, prices: Prices, rows: Rows, pair: tuple[int, int], share: float) -> Rows | None:

@@ -10,6 +10,7 @@ import numpy as np
 from partition.by_cost.batches import Rows
 from partition.by_cost.cuts import TwoWay, two_way
 from partition.by_cost.minimum_cut import Plans
+from partition.by_cost.origin import Origin, OriginKind, all_on
 from partition.by_cost.paths import along_paths, costliest_path, everywhere
 from partition.by_cost.penalties import penalized, placement_costs
 from partition.by_cost.pricing import Prices
@@ -31,7 +32,7 @@ _STARTS = 3
 _TIGHT = 1 + 1e-9
 """How much a bound may rise and still count as the same one."""
 
-Named = tuple[str, Rows]
+Named = tuple[Origin, Rows]
 """What found a placement, and for every atom the row of its device."""
 
 
@@ -83,10 +84,10 @@ def bounding_cuts(graph: Graph, prices: Prices, work: int = CUT_WORK) -> Cuts | 
         return None
     rounds = _rounds(graph, work)
     paths = list(_along_paths(graph, prices, plain, plans, rounds)) if prices.launch.any() else []
-    cuts = [(f"cut along {at} paths", _rows(found)) for at, found in enumerate(paths, 1)]
-    alone = [(f"all on {name}", np.full(topology.atoms, row, np.int8)) for row, name in enumerate(prices.devices)]
+    cuts = [(Origin(OriginKind.CUT_ALONG_PATHS, (at,)), _rows(found)) for at, found in enumerate(paths, 1)]
+    alone = [(all_on(name), np.full(topology.atoms, row, np.int8)) for row, name in enumerate(prices.devices)]
     mixed = max(plain.bound + float(prices.launch.sum()), *(found.bound for found in paths), 0.0)
-    return Cuts((("cut without launches", _rows(plain)), *cuts, *alone), plain, plans, mixed)
+    return Cuts(((Origin(OriginKind.CUT), _rows(plain)), *cuts, *alone), plain, plans, mixed)
 
 
 def place_on_two(graph: Graph, prices: Prices, starts: tuple[Named, ...], work: int = CUT_WORK) -> Found | None:
@@ -126,7 +127,7 @@ def _with_shares(graph: Graph, prices: Prices, plans: Plans) -> Iterator[Named]:
         surcharge = everywhere(prices.launch * share, topology.atoms)
         found = two_way(topology, prices, (0, 1), surcharge=surcharge, plans=plans)
         if found is not None:
-            yield f"cut with {share:g} launches per crossing", _rows(found)
+            yield Origin(OriginKind.CUT_WITH_SHARES, (share,)), _rows(found)
 
 
 def _rows(found: TwoWay) -> Rows:
@@ -168,15 +169,15 @@ def _with_returns(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, rou
         if found is None:
             return
         rows = _rows(found)
-        yield f"cut {at} with returns", rows
+        yield Origin(OriginKind.CUT_WITH_RETURNS, (at,)), rows
 
 
 def _searched(graph: Graph, prices: Prices, named: tuple[Named, ...], costs: Seconds) -> Iterator[Named]:
     movable = np.flatnonzero(np.isfinite(prices.run).all(axis=0))
     work = _SEARCH_WORK
-    for name, rows in cheapest(named, costs):
+    for origin, rows in cheapest(named, costs):
         better, work = improve(graph, Costs(graph, prices), rows, movable, work)
-        yield f"search from {name}", better
+        yield Origin(OriginKind.SEARCH, base=origin), better
 
 
 def cheapest(named: Sequence[Named], costs: Seconds, most: int = _STARTS) -> list[Named]:

@@ -6,12 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nnadapter.costs.remembered import MeasuredChoice, MeasuredDevice, choice_key, recall, remember
+from nnadapter.costs.remembered import MeasuredCandidate, MeasuredChoice, MeasuredDevice, choice_key, recall, remember
+from partition.by_cost.origin import Origin, OriginKind, all_on
 
+SUPPORTED = Origin(OriginKind.EVERYTHING_SUPPORTED)
 CHOICE = MeasuredChoice(
-    candidate="everything supported",
     placement={"a": "fake_npu", "b": "cpu", "c": "fake_npu"},
-    seconds={"everything supported": 0.5, "all on the cpu": 0.75},
+    timed=(
+        MeasuredCandidate(origin=SUPPORTED, seconds=0.5),
+        MeasuredCandidate(origin=all_on("cpu"), seconds=0.75),
+        MeasuredCandidate(origin=Origin(OriginKind.ONE_REPEAT, (3,), SUPPORTED), seconds=1.0),
+    ),
 )
 NPU = MeasuredDevice(name="fake_npu", version="1.0", options={"threads": 0, "switched_off": ("Erf",)})
 CPU = MeasuredDevice(name="cpu", version="1.20", options={})
@@ -52,9 +57,12 @@ def test_a_file_that_ends_early_is_as_if_absent_and_said():
     [
         ('"a": 0', '"a": 7', "placement, key 'a': expected a position in the list of 2 devices, got 7"),
         ('"a": 0', '"a": -1', "placement, key 'a': expected a whole number >= 0, got -1"),
-        ('"format_version": 1', '"format_version": 0', "expected 1, got 0"),
+        ('"format_version": 2', '"format_version": 1', "expected 2, got 1"),
         (KEY, KEY[::-1], "key 'key': expected"),
-        ("0.5", "-0.5", "seconds, key 'everything supported': expected a number >= 0.0, got -0.5"),
+        ('"all_on"', '"all_off"', "timed 2.origin, key 'kind': it is not known; did you mean 'all_on'"),
+        ('"cpu"\n        ]', "3.5, null\n        ]", "timed 2.origin.parameters 2: expected a whole number"),
+        ('"parameters": [\n          "cpu"\n        ],', "", "timed 2, key 'origin': all_on has other parameters"),
+        ("0.5", "-0.5", "timed 1, key 'seconds': expected a number >= 0.0, got -0.5"),
     ],
 )
 def test_wrong_entries_are_said(old, new, why):
@@ -67,9 +75,16 @@ def test_wrong_entries_are_said(old, new, why):
 
 def test_sessions_at_once_leave_one_whole_file(cache):
     choices = [
-        MeasuredChoice(candidate=str(each), placement={"n": "cpu"}, seconds={str(each): float(each)})
+        MeasuredChoice(placement={"n": "cpu"}, timed=(MeasuredCandidate(origin=all_on("cpu"), seconds=float(each)),))
         for each in range(20)
     ]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda choice: remember(KEY, choice), choices))
     assert recall(KEY)[0] in choices and len([*(cache / "measured").iterdir()]) == 1
+
+
+def test_a_file_that_nests_too_deeply_is_said():
+    file = remember(KEY, CHOICE)
+    deep = '{"kind": "search", "base": ' * 400 + "null" + "}" * 400
+    file.write_text(file.read_text().replace('"base": null', f'"base": {deep}', 1))
+    assert recall(KEY)[0] is None and "nested too deeply" in recall(KEY)[1]

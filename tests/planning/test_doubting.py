@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 import nnadapter as nna
 from nnadapter.costs.calibrating import calibrate
@@ -24,7 +23,7 @@ def keep(device, speed, off_by):
     """A calibration by which `device` has so many times the speed of another, and is off by so much."""
     found = calibrate("metered", clock=metered_driver.now)
     lines = {
-        each: dataclasses.replace(
+        each: replace(
             line,
             seconds=line.seconds / speed,
             seconds_per_flop=line.seconds_per_flop / speed,
@@ -32,7 +31,7 @@ def keep(device, speed, off_by):
         )
         for each, line in found.lines.items()
     }
-    keep_calibration(dataclasses.replace(
+    keep_calibration(replace(
         found, device=device, driver_version=version(device), options=options(device), lines=lines, off_by=off_by,
         launch_seconds=0.0, transfer_seconds=0.0, transfer_seconds_per_byte=0.0,
     ))  # fmt: skip

@@ -254,7 +254,9 @@ def test_measured_is_remembered(tmp_path):
     known = nna.partition_report(model_of(SMALL), "fake_npu", options={"policy": "measured"})
     assert devices_of(known) == devices_of(report) and known.cost.seconds == report.cost.seconds
     (file,) = (tmp_path / "cache" / "measured").iterdir()
-    assert json.loads(file.read_text())["seconds"].keys() == {each.name for each in report.cost.candidates}
+    timed = json.loads(file.read_text())["timed"]
+    assert [each["seconds"] for each in timed] == measured
+    assert {each["origin"]["kind"] for each in timed} >= {"all_on", "everything_supported"}
 
 
 def test_what_was_not_measured_is_said():
@@ -346,7 +348,7 @@ def test_what_is_remembered_and_does_not_fit_is_measured_again(tmp_path):
         session.prepare({"x": (2, 4)})
     (file,) = (tmp_path / "cache" / "measured").iterdir()
     kept = json.loads(file.read_text())
-    file.write_text(json.dumps({**kept, "seconds": {}}))
+    file.write_text(json.dumps({**kept, "devices": ["away"] * len(kept["devices"])}))
     with nna.InferenceSession(model_of(SMALL), devices="fake_npu", options=options) as session:
         session.run(None, {"x": numbers(2, 4)})
         note = session.report().cost.note

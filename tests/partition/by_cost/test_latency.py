@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from partition import GraphError
 from partition.by_cost.latency import BoundKind, place_by_latency
+from partition.by_cost.origin import all_on
 from partition.by_cost.pricing import price
 from tests.partition.brute_force import cheapest_cost
 from tests.partition.generated_graphs import FAMILIES, chain, linked, random_prices, transformer, woven
@@ -117,7 +118,7 @@ def test_the_host_alone_may_be_better():
     prices = random_prices(graph, 3, launch=1000.0)
     placed = place_by_latency(graph, prices)
     assert set(placed.placement) == {"cpu"}
-    assert placed.candidates[0].name == "all on cpu"
+    assert placed.candidates[0].origin == all_on("cpu")
     assert placed.gap == 0
 
 

@@ -103,7 +103,7 @@ def test_odd_layers_come_out_feasible(devices):
     placed = place_by_latency(graph, prices, blocks=blocks_of(graph))
     assert_lawful(graph, prices, placed)
     assert len(placed.repeats) > 1
-    assert {ALL_FIRST, "all on cpu"} <= {each.name for each in placed.candidates}
+    assert {ALL_FIRST, "all on cpu"} <= {str(each.origin) for each in placed.candidates}
     assert placed.cost <= place_by_latency(graph, prices).cost * 1.005
 
 
@@ -119,7 +119,7 @@ def test_layers_whose_values_never_cross():
 def test_candidates_say_how_they_were_found():
     graph = stack(40)
     prices = equal_prices(graph, 3, launch=0.0)
-    names = [each.name for each in place_by_latency(graph, prices, blocks=blocks_of(graph)).candidates]
+    names = [str(each.origin) for each in place_by_latency(graph, prices, blocks=blocks_of(graph)).candidates]
     assert any(name.startswith("one of 39 repeats: ") for name in names), names
 
 
