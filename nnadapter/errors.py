@@ -10,7 +10,9 @@
     │   ├── RulesError           rules that cannot be read, contradict each other, or cannot be kept
     │   └── PlanFileError        a plan file that cannot be read or written
     ├── DeviceNotFoundError      the caller: a device nobody offers
+    ├── MissingExtraError        the installation: a package that an extra brings is not there
     ├── DeviceUnavailableError   the machine: the device is known and cannot be used here
+    │   └── MissingDeviceExtraError  the installation: the device's package is not there; a MissingExtraError as well
     ├── NotDelegatedError        the policy: fallback is forbidden and something would have to fall back
     ├── DriverError              the driver: it broke the interface or a promise
     │   ├── CompilationError     it said yes and could not compile
@@ -105,6 +107,21 @@ class DeviceNotFoundError(NNAdapterError):
 
 class DeviceUnavailableError(NNAdapterError):
     """The machine is at fault: the device is known and cannot be used here."""
+
+
+class MissingExtraError(NNAdapterError):
+    """The installation is at fault: a package that an extra brings is not there."""
+
+    def __init__(self, message: str, *, extra: str, package: str) -> None:
+        super().__init__(message)
+        self.extra = extra
+        """The extra: `pip install 'nnadapter[EXTRA]'` brings the package."""
+        self.package = package
+        """What is missing, as package indexes call it."""
+
+
+class MissingDeviceExtraError(DeviceUnavailableError, MissingExtraError):
+    """The installation is at fault: the package that a device needs, which an extra brings, is not there."""
 
 
 class _SegmentError(NNAdapterError):

@@ -25,7 +25,7 @@ SUPPLIERS: Mapping[str, str] = MappingProxyType(
         "NnapiExecutionProvider": "ONNX Runtime on Android",
         "NvTensorRTRTXExecutionProvider": "`pip install onnxruntime-ep-nv-tensorrt-rtx`",
         "OpenVINOExecutionProvider": "`pip install onnxruntime-ep-openvino`, or the device openvino",
-        "QNNExecutionProvider": "`pip install nnadapter[qnn]`",
+        "QNNExecutionProvider": "`pip install 'nnadapter[qnn]'`",
         "TensorrtExecutionProvider": "`pip install onnxruntime-gpu` instead of onnxruntime, beside NVIDIA's TensorRT",
         "VitisAIExecutionProvider": "AMD's Ryzen AI software",
         "WebGpuExecutionProvider": "`pip install onnxruntime-ep-webgpu`",

@@ -16,10 +16,11 @@ from nnadapter.drivers.capability import (
 )
 from nnadapter.drivers.interface import Context, Device, Driver
 from nnadapter.drivers.openvino.context import OpenvinoContext
-from nnadapter.drivers.openvino.engine import MISSING, core, is_installed, translated, version
+from nnadapter.drivers.openvino.engine import EXTRA, core, missing, translated, version
 from nnadapter.drivers.openvino.operators import OPERATORS
 from nnadapter.drivers.openvino.options import options_of
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
+from nnadapter.process.extras import has_extra
 
 KINDS = {"CPU": DeviceType.CPU, "GPU": DeviceType.GPU, "NPU": DeviceType.ACCELERATOR}
 """The engine's kinds of devices that are offered, first choice first."""
@@ -80,13 +81,15 @@ class OpenvinoDriver(Driver):
 
         Raises:
             DeviceNotFoundError: the engine has no such kind of device.
-            DeviceUnavailableError: the package or the device is not there.
+            MissingDeviceExtraError, DeviceUnavailableError: the package or the device is not there.
         """
         name = device_id or "CPU"
         kind = name.partition(".")[0]
         if kind not in KINDS:
             offered = ", ".join(f"openvino:{each}" for each in KINDS)
             raise DeviceNotFoundError(f"openvino has no device {device_id!r}; choose one of {offered}")
+        if not has_extra(EXTRA):
+            raise missing(f"openvino:{name}")
         why = _missing(name)
         if why:
             raise DeviceUnavailableError(f"device 'openvino:{name}' cannot be used: {why}")
@@ -117,8 +120,8 @@ def _row(name: str, type_: DeviceType) -> DeviceInfo:
 
 def _missing(name: str) -> str:
     """Why a device is not there and what to do about it; empty if it is."""
-    if not is_installed():
-        return MISSING
+    if not has_extra(EXTRA):
+        return str(missing(f"openvino:{name}"))
     try:
         present = _present()
     except DeviceUnavailableError as error:
@@ -131,4 +134,4 @@ def _missing(name: str) -> str:
 
 def _present() -> list[str]:
     """The engine's devices on this machine; none where it is not installed."""
-    return list(map(str, core().available_devices)) if is_installed() else []
+    return list(map(str, core().available_devices)) if has_extra(EXTRA) else []
