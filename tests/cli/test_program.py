@@ -77,6 +77,23 @@ def test_version_and_help():
     assert "Usage: partition-report" in runner.invoke(partition_report, ["-h"], prog_name="partition-report").stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("reprot chain.onnx", "there is no command 'reprot'; did you mean 'report'?"),
+        ("xyzzy", "there is no command 'xyzzy'; known: calibrate, compare, "),
+        ("report chain.onnx --format htlm", "'htlm' is not one of text, json, md, html, dot, model-explorer; did you"),
+        ("report chain.onnx --policy latencey", "measured; did you mean 'latency'?"),
+        ("report chain.onnx --fallback zzz", "'zzz' is not one of warn, allow, forbid"),
+        ("report chain.onnx -d fakenpu", "did you mean 'fake_npu'?"),
+        ("report chain.onnx -d fake_npu --option fake_npu.thread=1", "did you mean 'threads'"),
+        ("report chain.onnx -d fake_npu --option fake_npu.precision=float61", "got 'float61'; did you mean 'float16'"),
+    ],
+)  # fmt: skip
+def test_a_word_that_is_none_is_answered_with_the_near_ones(call, words, said):
+    assert said in " ".join(call(words, 2).stderr.split())
+
+
 @pytest.mark.parametrize("command", ["devices", "ops", "report", "run", "compare"])
 def test_every_command_has_help(command):
     result = CliRunner().invoke(main, [command, "--help"])

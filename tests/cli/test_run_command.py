@@ -198,3 +198,14 @@ def test_a_type_that_numpy_files_do_not_name(call):
     onnx.save(onnx.parser.parse_model(text), "brief.onnx")
     np.save("x.npy", np.array([1, 2, 3], ml_dtypes.bfloat16))
     assert "float32[3]" in call("run brief.onnx -d cpu --input x=x.npy").stdout
+
+
+@pytest.mark.parametrize(
+    ("row", "top"),
+    [
+        ([np.nan] * 4, ()),
+        ([np.nan, 2.0, -np.inf, np.inf], ((3, np.inf), (1, 2.0), (2, -np.inf))),
+    ],
+)
+def test_what_is_no_number_is_no_top_class(row, top):
+    assert describe_output("y", np.array([row], np.float32)).top == top
