@@ -249,7 +249,8 @@ def _complete(row: DeviceInfo, source: DriverSource) -> DeviceInfo:
 def _unknown(name: str) -> str:
     meant = [text for device in devices_called(name) for text in _state(device)]
     hint = f"it may be {' or '.join(meant)}" if meant else close_names(name, sources())
-    return f"no driver offers a device named {name!r}; {hint}{'' if hint.endswith('?') else '.'} Run `nnadapter devices` to see them all"
+    ended = hint if hint.endswith("?") else f"{hint}."
+    return f"no driver offers a device named {name!r}; {ended} Run `nnadapter devices` to see them all"
 
 
 def _state(device: str) -> Iterator[str]:

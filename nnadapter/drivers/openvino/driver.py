@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from nnadapter.drivers.capability import (
@@ -14,6 +15,7 @@ from nnadapter.drivers.capability import (
     OptionValues,
     Threading,
 )
+from nnadapter.drivers.hardware import Machine, Needs
 from nnadapter.drivers.interface import Context, Device, Driver
 from nnadapter.drivers.openvino.context import OpenvinoContext
 from nnadapter.drivers.openvino.engine import EXTRA, core, missing, translated, version
@@ -24,6 +26,14 @@ from nnadapter.process.extras import has_extra
 
 KINDS = {"CPU": DeviceType.CPU, "GPU": DeviceType.GPU, "NPU": DeviceType.ACCELERATOR}
 """The engine's kinds of devices that are offered, first choice first."""
+
+_SYSTEMS = ("Linux", "Windows")
+_NEEDS = {
+    "CPU": Needs((*_SYSTEMS, "Darwin")),
+    "GPU": Needs(_SYSTEMS, ("sys/class/drm/*/device/vendor",), "0x8086"),
+    "NPU": Needs(_SYSTEMS, ("sys/class/accel/*/device/vendor",), "0x8086"),
+}
+"""What a kind needs of the machine: 0x8086 is Intel's number as a vendor."""
 
 _LIMITS = (
     "Shapes are known and no tensor is empty. NaN in an input may come out as a number, since the engine's maximum, "
@@ -107,12 +117,11 @@ def _rows(kind: str) -> Sequence[DeviceInfo]:
 
 def _row(name: str, type_: DeviceType) -> DeviceInfo:
     why = _missing(name)
+    row = DeviceInfo(name=f"openvino:{name}", vendor="OpenVINO", type=type_)
     if why:
-        return DeviceInfo(name=f"openvino:{name}", vendor="OpenVINO", type=type_, available=False, reason=why)
-    return DeviceInfo(
-        name=f"openvino:{name}",
-        vendor="OpenVINO",
-        type=type_,
+        return replace(row, available=False, reason=why, possible=_NEEDS[name.partition(".")[0]].met_by(Machine()))
+    return replace(
+        row,
         sub_type=str(core().get_property(name, "FULL_DEVICE_NAME")),
         version=version(),
     )

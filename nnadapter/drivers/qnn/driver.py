@@ -12,7 +12,9 @@ from nnadapter.drivers.capability import Capability, DeviceInfo, ModelForm, Opti
 from nnadapter.drivers.execution_providers.backing import Backing, find_backing
 from nnadapter.drivers.execution_providers.context import EpContext
 from nnadapter.drivers.execution_providers.libraries import LibrarySource, installed
+from nnadapter.drivers.execution_providers.names import NEEDS
 from nnadapter.drivers.execution_providers.probing import takes_addition
+from nnadapter.drivers.hardware import Machine
 from nnadapter.drivers.interface import Context, Device, Driver
 from nnadapter.drivers.qnn.options import OPTIONS, own_options
 from nnadapter.errors import (
@@ -56,7 +58,8 @@ class QnnDriver(Driver):
         package = installed().get(PROVIDER)
         row = DeviceInfo(name="qnn", vendor="Qualcomm", sub_type="HTP, GPU")
         if package is None:
-            return (replace(row, available=False, reason=str(_missing())),)
+            possible = NEEDS[PROVIDER].met_by(Machine())
+            return (replace(row, available=False, reason=str(_missing()), possible=possible),)
         return (replace(row, version=package.distribution.rpartition(" ")[2], distribution=package.distribution),)
 
 
