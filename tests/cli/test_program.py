@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -119,10 +120,11 @@ def test_other_errors_are_not_hidden():
 
 class Display:
     def __init__(self):
-        self.calls = []
+        self.calls, self.started = [], threading.Event()
 
     def start(self):
         self.calls.append("start")
+        self.started.set()
 
     def stop(self):
         self.calls.append("stop")
@@ -133,7 +135,7 @@ def test_progress_appears_late(monkeypatch, patience, expected):
     monkeypatch.setattr(progress_module, "PATIENCE_S", patience)
     display = Display()
     with progress_module.late(display):
-        time.sleep(0.2 if expected else 0)
+        assert not expected or display.started.wait(60)
     assert display.calls == expected
 
 
@@ -143,10 +145,13 @@ def test_progress_goes_to_a_terminal_only(monkeypatch, capsys, terminal):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
     with progress_module.progress("running", 2) as advance:
-        time.sleep(0.3)
+        shown = [capsys.readouterr()]
+        while terminal and "running" not in "".join(each.err for each in shown):
+            time.sleep(0.01)
+            shown.append(capsys.readouterr())
         advance()
-    shown = capsys.readouterr()
-    assert ("running" in shown.err) == terminal and not shown.out
+    shown.append(capsys.readouterr())
+    assert any(each.err for each in shown) == terminal and not any(each.out for each in shown)
 
 
 @pytest.mark.parametrize("command", ["report", "run", "compare"])
