@@ -7,6 +7,9 @@ RapidOCR imports onnxruntime and asks it for sessions. Here `nna.ort` stands in 
 ours: what the device takes runs there, the rest on ONNX Runtime. For every model the same inputs then run through ONNX
 Runtime alone, to compare results and times. `--check` also reads all pictures with plain ONNX Runtime first; if any
 text differs, the exit status is 1.
+
+`fake_npu` is a reference: a device in numpy that shows what a driver does. It is slower than ONNX Runtime, whose code
+is compiled for the processor.
 """
 
 from __future__ import annotations
@@ -29,6 +32,11 @@ import nnadapter as nna
 
 HERE = Path(__file__).parent
 PICTURES = sorted((HERE / "pictures").glob("*.png"))
+REFERENCE = (
+    "fake_npu is a reference in numpy, no accelerator: it shows what a driver does.\n"
+    "It takes longer than ONNX Runtime, whose code is compiled for this processor.\n"
+)
+"""Said beforehand where the device is chosen."""
 Run = tuple[Mapping[str, np.ndarray], list[np.ndarray]]
 """What a session was fed, and its results."""
 
@@ -78,6 +86,8 @@ class RecordingSession(nna.ort.InferenceSession):
 def main() -> int:
     """Read, print, compare; 1 if a text differs from ONNX Runtime's."""
     chosen = parse_arguments()
+    if "fake_npu" in chosen.device.split(","):
+        print(REFERENCE, flush=True)
     expected = read_all(chosen.pictures) if chosen.check else {}
     RecordingSession.devices_for = staticmethod(partial(devices_of, chosen))
     nna.ort.InferenceSession = RecordingSession

@@ -11,7 +11,9 @@
     │   ├── PlanFileError        a plan file that cannot be read or written
     │   └── ReportFileError      an old report that cannot be read
     ├── DeviceNotFoundError      the caller: a device nobody offers
+    ├── MissingExtraError        the installation: a package that an extra brings is not there
     ├── DeviceUnavailableError   the machine: the device is known and cannot be used here
+    │   └── MissingDeviceExtraError  the installation: the device's package is not there; a MissingExtraError as well
     ├── NotDelegatedError        the policy: fallback is forbidden and something would have to fall back
     ├── DriverError              the driver: it broke the interface or a promise
     │   ├── CompilationError     it said yes and could not compile
@@ -110,6 +112,21 @@ class DeviceUnavailableError(NNAdapterError):
     """The machine is at fault: the device is known and cannot be used here."""
 
 
+class MissingExtraError(NNAdapterError):
+    """The installation is at fault: a package that an extra brings is not there."""
+
+    def __init__(self, message: str, *, extra: str, package: str) -> None:
+        super().__init__(message)
+        self.extra = extra
+        """The extra: `pip install 'nnadapter[EXTRA]'` brings the package."""
+        self.package = package
+        """What is missing, as package indexes call it."""
+
+
+class MissingDeviceExtraError(DeviceUnavailableError, MissingExtraError):
+    """The installation is at fault: the package that a device needs, which an extra brings, is not there."""
+
+
 class _SegmentError(NNAdapterError):
     """What concerns a device, and nodes on it."""
 
@@ -204,8 +221,11 @@ class DriverWarning(UserWarning):
 def close_names(name: object, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: the known ones that are close to it, or all of them."""
     known = sorted(known)
-    close = get_close_matches(str(name).upper(), [each.upper() for each in known], n=3, cutoff=0.6)
+    return near_names(name, known) or f"known: {', '.join(known) or 'none'}"
+
+
+def near_names(name: object, known: Iterable[str], before: str = "") -> str:
+    """Return a question for the known names that are close to an unknown one, behind `before`; empty if none is."""
     by_upper = {each.upper(): each for each in known}
-    if close:
-        return f"did you mean {' or '.join(repr(by_upper[each]) for each in close)}?"
-    return f"known: {', '.join(known) or 'none'}"
+    close = get_close_matches(str(name).upper(), by_upper, n=3, cutoff=0.6)
+    return f"{before}did you mean {' or '.join(repr(by_upper[each]) for each in close)}?" if close else ""

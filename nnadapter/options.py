@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
-from nnadapter.errors import InvalidOptionError
+from nnadapter.errors import InvalidOptionError, close_names, near_names
 from nnadapter.rules.values import Rules
 
 POLICIES = ("priority", "latency", "measured")
@@ -81,7 +81,7 @@ def options_from(given: Options | Mapping[str, Any] | None) -> Options:
         raise InvalidOptionError(f"options are an nnadapter.Options, got {type(given).__name__}")
     for name in given:
         if name not in known:
-            raise InvalidOptionError(f"there is no option {name!r}; known: {', '.join(known)}")
+            raise InvalidOptionError(f"there is no option {name!r}; {close_names(name, known)}")
     return Options(**given)
 
 
@@ -106,7 +106,9 @@ def default_devices() -> list[str]:
 
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise InvalidOptionError(f"option {name!r} is one of {', '.join(choices)}, got {value!r}")
+        raise InvalidOptionError(
+            f"option {name!r} is one of {', '.join(choices)}, got {value!r}{near_names(value, choices, '; ')}"
+        )
 
 
 def _positive(name: str, value: object) -> None:

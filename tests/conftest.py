@@ -1,17 +1,39 @@
-"""What many tests share: a driver installed through a real entry point, and small models."""
+"""What many tests share: drivers through real entry points, and none of those that a person installed."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from nnadapter.drivers import registry
+from tests.installed import hide, hide_from_children
+
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def trial_drivers(tmp_path_factory):
+def nothing_installed(tmp_path_factory):
+    """Neither what is installed beside the suite nor a person's environment variables are seen, by children neither."""
+    before = sorted({str(Path(entry or ".").resolve()) for entry in sys.path})
+    children = tmp_path_factory.mktemp("children")
+    hide_from_children(children, before)
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("NNADAPTER_DRIVER_PATH", "NNADAPTER_DEVICES"):
+            patch.delenv(variable, raising=False)
+        patch.setenv("PYTHONPATH", str(children), prepend=os.pathsep)
+        patch.syspath_prepend(children)
+        finders = hide(before)
+        yield
+        sys.meta_path[:] = finders
+
+
+@pytest.fixture(scope="session", autouse=True)
+def trial_drivers(nothing_installed, tmp_path_factory):
     """A distribution whose entry points name the drivers of trial_driver.py, two of one name among them."""
     site = tmp_path_factory.mktemp("site")
     _distribution(

@@ -54,6 +54,15 @@ def test_files_that_are_named_exist(path):
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+def test_the_glossary_says_each_word_once_and_is_linked():
+    rows = re.findall(r"^\| ([\w, -]+) \| .+ \|$", page("glossary.md"), re.MULTILINE)
+    words = [word for row in rows for word in row.split(", ") if row != "word"]
+    assert len(words) == len(set(words))
+    assert {"segment", "plan", "folded", "arena", "policy", "adapter IR", "atom", "verdict", "border"} <= set(words)
+    assert "](docs/glossary.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "](glossary.md)" in page("architecture.md")
+
+
 def test_the_layers_are_those_of_the_test():
     rows = re.findall(r"^\| \d+ \| (.+) \|$", page("architecture.md"), re.MULTILINE)
     assert [tuple(re.findall(r"`([\w.]+)`", row)) for row in rows] == test_layers.RANKS

@@ -10,7 +10,7 @@ from typing import BinaryIO
 import click
 
 from nnadapter.cli.command import NO, Failure, ModelCommand
-from nnadapter.cli.parameters import device_options, requests
+from nnadapter.cli.parameters import OneOf, device_options, requests
 from nnadapter.cli.progress import progress
 from nnadapter.cli.writing import to_json, write_file
 from nnadapter.drivers.isolated import TIME_LIMIT_S
@@ -43,7 +43,7 @@ _SUFFIXES = {"text": "txt"}
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many cases of each group.")
 @click.option("--short", is_flag=True, help="Fewer cases of each kind, for every change.")
 @click.option(
-    "--precision", type=click.Choice([each.value for each in Precision]), default=Precision.FLOAT32.value,
+    "--precision", type=OneOf([each.value for each in Precision]), default=Precision.FLOAT32.value,
     show_default=True,
     help="In what the device computes float32; results are compared accordingly.",
 )  # fmt: skip
@@ -52,7 +52,7 @@ _SUFFIXES = {"text": "txt"}
     "--time-limit", type=click.FloatRange(min=0, min_open=True), default=TIME_LIMIT_S, show_default=True,
     help="Seconds that one request to the driver may take.",
 )  # fmt: skip
-@click.option("--format", "form", type=click.Choice(list(_FORMATS)), default="text", show_default=True)
+@click.option("--format", "form", type=OneOf(list(_FORMATS)), default="text", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option(
     "-o", "folder", metavar="DIR",

@@ -25,7 +25,8 @@ _GOOD = frozenset({"works", "refuses", "limited", "needs options"})
 def doctor(context: click.Context, as_json: bool) -> None:
     """Try every device, and say what is missing and how to get it.
 
-    The exit code is 1 if a device is there and does not work.
+    What this machine cannot have, for its hardware or its system, is named in one line. The exit code is 1 if a device
+    is there and does not work.
     """
     with prints_to_stderr():
         found = [(device, check_health(device)) for device in nnadapter.devices()]
@@ -40,9 +41,13 @@ def doctor(context: click.Context, as_json: bool) -> None:
         click.echo(", ".join(f"{name} {version}" for name, version in versions.items()))
         for name, value in environment.items():
             click.echo(f"{name}={value}")
-        width = max(len(device.name) for device, _ in found)
-        for device, health in found:
+        shown = [(device, health) for device, health in found if device.available or device.possible]
+        width = max(len(device.name) for device, _ in shown)
+        for device, health in shown:
             click.echo(f"{_mark(health)} {device.name:<{width}}  {_line(health)}")
+        rest = [device.name for device, _ in found if not (device.available or device.possible)]
+        if rest:
+            click.echo(f"- not for this machine: {', '.join(rest)}; `nnadapter devices` says why")
     if any(device.available and health.state not in _GOOD for device, health in found):
         context.exit(NO)
 

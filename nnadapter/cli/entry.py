@@ -7,6 +7,7 @@ from importlib import import_module, metadata
 import click
 
 from nnadapter.cli.command import told
+from nnadapter.errors import close_names
 
 _COMMANDS = ("devices", "ops", "report", "run", "compare", "calibrate", "conformance", "new-driver", "doctor")
 """In the order of the help; each is a module beside this one with a command of its name, hyphens as underscores."""
@@ -26,6 +27,14 @@ class Group(click.Group):
         module = cmd_name.replace("-", "_")
         command: click.Command = getattr(import_module(f"nnadapter.cli.{module}"), module)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See `click.Group.resolve_command`: a name that is none is answered with the near ones."""
+        if args[0] not in _COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"there is no command {args[0]!r}; {close_names(args[0], _COMMANDS)}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         """See `click.Command.invoke`."""

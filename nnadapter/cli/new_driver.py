@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from nnadapter.cli.command import Command
+from nnadapter.cli.parameters import OneOf
 from nnadapter.new_driver import LANGUAGES, write_driver
 
 
 @click.command("new-driver", cls=Command)
 @click.argument("name")
-@click.option("--lang", "language", type=click.Choice(LANGUAGES), default="python", show_default=True)
+@click.option("--lang", "language", type=OneOf(LANGUAGES), default="python", show_default=True)
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="The folder to make; NAME if not given.")
 def new_driver(name: str, language: str, folder: Path | None) -> None:
     """Write a package with a driver for a new device NAME, ready to install, its own tests included."""

@@ -34,7 +34,7 @@ class OutputFacts:
     not_finite: int = 0
     """Elements that are infinite or not a number."""
     top: tuple[tuple[int, float], ...] = ()
-    """Of an output [1, N] of numbers: index and value of the largest elements, largest first."""
+    """Of an output [1, N] of numbers: index and value of the largest elements that are numbers, largest first."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
@@ -88,9 +88,9 @@ def save_outputs(folder: str, outputs: Mapping[str, object]) -> list[Path]:
 
 
 def _top(numbers: Array) -> tuple[tuple[int, float], ...]:
-    row = np.where(np.isnan(numbers), -np.inf, numbers)
-    largest = np.argsort(-row, kind="stable")[:TOP]
-    return tuple((int(index), float(row[index])) for index in largest)
+    known = np.flatnonzero(~np.isnan(numbers))
+    largest = known[np.argsort(-numbers[known], kind="stable")[:TOP]]
+    return tuple((int(index), float(numbers[index])) for index in largest)
 
 
 def _arrays(name: str, value: object) -> list[tuple[str, Array]]:

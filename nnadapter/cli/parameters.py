@@ -11,11 +11,24 @@ from typing import Any, TypeVar
 import click
 
 from nnadapter.drivers.selection import DeviceRequest
+from nnadapter.errors import near_names
 from nnadapter.options import FALLBACKS, POLICIES, Options, default_devices
 
 Shapes = Mapping[str, tuple[int, ...]]
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _MOST_ELEMENTS = 1 << 40
+
+
+class OneOf(click.Choice[str]):
+    """One of some words; a word that is none of them is answered with the near ones."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType.convert`."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            near = near_names(value, self.choices, "; ")
+            self.fail(f"{value!r} is not one of {', '.join(self.choices)}{near}", param, ctx)
 
 
 def takes_model(command: Decorated) -> Decorated:
@@ -131,14 +144,14 @@ _DECORATORS = (
         "the first that fits is taken and printed.",
     ),
     click.option(
-        "--fallback", type=click.Choice(FALLBACKS), default="warn", show_default=True,
+        "--fallback", type=OneOf(FALLBACKS), default="warn", show_default=True,
         help="When something that a device should do is left to the CPU: a note, nothing, or an error (exit code 1).",
     ),
 )  # fmt: skip
 
 _PLACING_DECORATORS = (
     click.option(
-        "--policy", type=click.Choice(POLICIES), default="priority", show_default=True,
+        "--policy", type=OneOf(POLICIES), default="priority", show_default=True,
         help="How nodes are placed: by the order of devices, by what calibrated or simulated costs predict, or by "
         "timing some placements here (once per model, devices and shapes).",
     ),

@@ -8,6 +8,7 @@ import numpy as np
 
 from nnadapter.errors import InvalidInputError
 from nnadapter.ir.operand import Array
+from nnadapter.process.extras import require_extra
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 _MODES = {1: "L", 3: "RGB"}
@@ -23,7 +24,8 @@ def picture_array(path: str, name: str, dtype: str | None, shape: Sequence[int])
     4. It is laid out as [N, C, H, W] or [N, H, W, C], whichever `shape` is, and repeated over N.
 
     Raises:
-        InvalidInputError: the input is no picture, the file cannot be read, or Pillow is not installed.
+        InvalidInputError: the input is no picture, or the file cannot be read.
+        MissingExtraError: Pillow is not installed.
     """
     if dtype not in ("float32", "float16", "float64", "uint8"):
         raise InvalidInputError(
@@ -50,12 +52,9 @@ def _layout(name: str, shape: Sequence[int]) -> tuple[int, int, int, bool]:
 
 
 def _pixels(path: str, name: str, mode: str, size: tuple[int, int]) -> Array:
-    try:
-        from PIL import Image, ImageOps
-    except ImportError as error:
-        raise InvalidInputError(
-            f"input {name!r} is a picture, which needs Pillow; install nnadapter[demo], or give a .npy file", name=name
-        ) from error
+    require_extra("demo", f"input {name!r}, a picture,")
+    from PIL import Image, ImageOps
+
     if not all(size):
         raise InvalidInputError(f"input {name!r} is {size[0]} by {size[1]} pixels: nothing to resize to", name=name)
     try:

@@ -10,7 +10,7 @@ import click
 import nnadapter
 from nnadapter.cli.command import NO, Failure, ModelCommand
 from nnadapter.cli.gate_options import takes_gates
-from nnadapter.cli.parameters import Shapes, placing, requests, takes_models, takes_placing
+from nnadapter.cli.parameters import OneOf, Shapes, placing, requests, takes_models, takes_placing
 from nnadapter.cli.progress import progress
 from nnadapter.cli.what_if_report import refuse_together, what_if_text
 from nnadapter.cli.writing import write_file
@@ -31,14 +31,11 @@ PLAIN = ("dot", "model-explorer")
 @click.option("--save-plan", metavar="FILE", help="Write the device of every node to FILE, for --plan.")
 @takes_gates
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(("text", "json", "md", "html", "dot", "model-explorer")),
-    default="text",
-    show_default=True,
+    "--format", "form", type=OneOf(("text", "json", "md", "html", "dot", "model-explorer")),
     help="Of the report: html is one page that needs nothing else, dot is for Graphviz, model-explorer is custom node "
-    "data for Google's Model Explorer.",
-)
+    "data for Google's Model Explorer. Default: what the name of --output says by .html, .json, .md, .txt or .dot, "
+    "else text.",
+)  # fmt: skip
 @click.option("--diff", "old", metavar="OLD.json", help="Say what changed since this report, written as json.")
 @click.option(
     "--what-if", "what_if", is_flag=True,
@@ -59,7 +56,7 @@ def report(
     min_coverage: float | None,
     max_segments: int | None,
     max_latency: float | None,
-    form: str,
+    form: str | None,
     old: str | None,
     what_if: bool,
     output: str | None,
@@ -68,6 +65,7 @@ def report(
 
     The exit code is 1 if a limit is broken, or if --fallback forbid finds something left for a CPU that is not named.
     """
+    form = _form(form, output)
     chosen, on = placing(policy, rules, plan, fallback), requests(devices, options)
     if what_if:
         refuse_together(click.get_current_context().params, form)
@@ -91,6 +89,15 @@ def report(
         click.echo(f"Error: {line}", err=True)
     if broken:
         raise click.exceptions.Exit(NO)
+
+
+def _form(form: str | None, output: str | None) -> str:
+    """The format: the one that is named, else the one of the file's name. Where these differ, a note says so."""
+    suffix = "" if output is None else PurePath(output).suffix.lower()
+    by_name = _SUFFIXES.get(suffix, ())
+    if form is not None and by_name and form not in by_name:
+        click.echo(f"note: {output!r} is written as {form}, as --format says, whatever {suffix} stands for", err=True)
+    return form or (by_name or ("text",))[0]
 
 
 def _only(models: Sequence[str]) -> str:
@@ -124,6 +131,16 @@ def _json(found: PartitionReport, difference: Difference | None, title: str) -> 
 def _markdown(found: PartitionReport, difference: Difference | None, title: str) -> str:
     return found.to_markdown() if difference is None else f"{difference.to_markdown()}\n{found.to_markdown()}"
 
+
+_SUFFIXES: Mapping[str, Sequence[str]] = {
+    ".html": ("html",),
+    ".htm": ("html",),
+    ".json": ("json", "model-explorer"),
+    ".md": ("md",),
+    ".txt": ("text",),
+    ".dot": ("dot",),
+}
+"""The formats that go into files of such names, the first being the one that a name stands for."""
 
 _FORMS: Mapping[str, Callable[[PartitionReport, Difference | None, str], str]] = {
     "text": _text,

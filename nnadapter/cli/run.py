@@ -13,7 +13,7 @@ import nnadapter
 from nnadapter.cli.command import ModelCommand
 from nnadapter.cli.inputs import Feed, feed_of
 from nnadapter.cli.outputs import describe_output, save_outputs
-from nnadapter.cli.parameters import Shapes, inputs, placing, requests, takes_model, takes_placing
+from nnadapter.cli.parameters import OneOf, Shapes, inputs, placing, requests, takes_model, takes_placing
 from nnadapter.cli.progress import progress
 from nnadapter.cli.run_costs import RunCosts, run_costs
 from nnadapter.cli.run_text import RunFacts, Times, to_text
@@ -45,7 +45,7 @@ class _Ran:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(("text", "json")),
+    type=OneOf(("text", "json")),
     default="text",
     show_default=True,
     help="Of what is printed.",

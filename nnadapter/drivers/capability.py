@@ -138,6 +138,8 @@ class DeviceInfo:
     available: bool = True
     reason: str = ""
     """Why it is not available, and what to do about it."""
+    possible: bool = True
+    """Something can be installed that makes it available; False on other hardware, or another system."""
     distribution: str = ""
     """The installed distribution that the driver came with."""
     capability: Capability | None = None
@@ -153,5 +155,6 @@ class DeviceInfo:
             "version": self.version,
             "available": self.available,
             "reason": self.reason,
+            "possible": self.possible,
             "distribution": self.distribution,
         }

@@ -36,6 +36,7 @@ _INFO: Mapping[str, type | UnionType] = {
     "version": str,
     "available": bool,
     "reason": str,
+    "possible": bool,
     "distribution": str,
 }
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from nnadapter.drivers.capability import DeviceInfo, Role
+from nnadapter.drivers.common_names import devices_called
 from nnadapter.drivers.declared import check_capability, check_info
 from nnadapter.drivers.interface import INTERFACE_VERSION, Device, Driver
 from nnadapter.drivers.native.discovery import PATH_VARIABLE, libraries, library_of
@@ -245,10 +246,17 @@ def _complete(row: DeviceInfo, source: DriverSource) -> DeviceInfo:
 
 
 def _unknown(name: str) -> str:
-    return (
-        f"no driver offers a device named {name!r}; {close_names(name, sources())} "
-        "Run `nnadapter devices` to see them all"
-    )
+    meant = [text for device in devices_called(name) for text in _state(device)]
+    hint = f"it may be {' or '.join(meant)}" if meant else close_names(name, sources())
+    ended = hint if hint.endswith("?") else f"{hint}."
+    return f"no driver offers a device named {name!r}; {ended} Run `nnadapter devices` to see them all"
+
+
+def _state(device: str) -> Iterator[str]:
+    """A device that may be meant: its name, whether it is here, and if not what to do."""
+    for row in _rows(device.partition(":")[0]):
+        if row.name == device or row.name.startswith(f"{device}."):
+            yield f"{row.name!r} ({'which is here' if row.available else row.reason})"
 
 
 def _clash(name: str, known: DriverSource, other: DriverSource) -> str:

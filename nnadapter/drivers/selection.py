@@ -8,7 +8,7 @@ from typing import Any
 
 from nnadapter.drivers.capability import Option, OptionValue, OptionValues
 from nnadapter.drivers.registry import open_device
-from nnadapter.errors import InvalidOptionError, close_names
+from nnadapter.errors import InvalidOptionError, close_names, near_names
 
 CPU = "cpu"
 """The device that takes everything that nobody else takes."""
@@ -125,6 +125,7 @@ def _converted(device: str, option: Option, given: Any) -> OptionValue:
     if option.choices and value not in option.choices:
         raise InvalidOptionError(
             f"option {option.name!r} of device {device!r} is one of {', '.join(option.choices)}, got {given!r}"
+            f"{near_names(given, option.choices, '; ')}"
         )
     if option.minimum is not None and isinstance(value, (int, float)) and value < option.minimum:
         raise InvalidOptionError(

@@ -10,6 +10,7 @@ from nnadapter.options import Options
 from nnadapter.plan_files.binding import Bound
 from nnadapter.plan_files.reading import read_plan
 from nnadapter.plan_files.values import PlanFile
+from nnadapter.process.extras import require_extra
 from nnadapter.rules.applying import Applied
 from nnadapter.rules.reading import read_rules
 from nnadapter.rules.values import Rules
@@ -41,9 +42,13 @@ def read_constraints(options: Options) -> Constraints:
     Raises:
         RulesError: the rules contradict themselves, or their file cannot be read.
         PlanFileError: the plan file cannot be read.
+        MissingExtraError: the policy weighs costs, and scipy is not installed.
     """
     plan_file = None if options.plan is None else read_plan(options.plan)
-    return Constraints(options.policy, options.fallback, read_rules(options.rules), plan_file)
+    constraints = Constraints(options.policy, options.fallback, read_rules(options.rules), plan_file)
+    if constraints.weighs:
+        require_extra("latency", f"policy {options.policy!r}")
+    return constraints
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -126,6 +126,7 @@ def open_setting(
         RulesError: the rules contradict themselves, or their file cannot be read.
         PlanFileError: the plan file cannot be read.
         StoredFileError: a calibration cannot be used.
+        MissingExtraError: the policy weighs costs, and scipy is not installed.
     """
     opened: list[SessionDevice] = []
     with closed_on_failure(opened):

@@ -24,10 +24,22 @@ def test_every_device_with_what_to_do(call):
     assert out.startswith("python 3.")
 
 
+def test_what_cannot_be_had_here_is_one_line_and_what_can_is_told_how(call):
+    rows = {device.name: device for device in nna.devices()}
+    said = lines(call("doctor", 1)).splitlines()
+    (rest,) = [line for line in said if line.startswith("- not for this machine: ")]
+    assert "ort:Js" in rest and rest.endswith("; `nnadapter devices` says why")
+    for name, row in rows.items():
+        own = [line for line in said if line[1:].startswith(f" {name} ")]
+        assert bool(own) == (row.available or row.possible) != (name in re.findall(r"[\w:]+", rest))
+    assert rows["missing"].possible
+
+
 def test_json(call):
     data = json.loads(call("doctor --json", 1).stdout)
     assert [row["name"] for row in data["devices"]] == [device.name for device in nna.devices()]
     assert data["versions"]["onnxruntime"] and data["environment"].keys() == {"NNADAPTER_CACHE_DIR"}
+    assert {row["name"]: row["possible"] for row in data["devices"]}["ort:Js"] is False
     assert {row["name"]: row["health"]["state"] for row in data["devices"]}["cpu"] == "works"
 
 

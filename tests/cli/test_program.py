@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -77,6 +78,23 @@ def test_version_and_help():
     assert "Usage: partition-report" in runner.invoke(partition_report, ["-h"], prog_name="partition-report").stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("reprot chain.onnx", "there is no command 'reprot'; did you mean 'report'?"),
+        ("xyzzy", "there is no command 'xyzzy'; known: calibrate, compare, "),
+        ("report chain.onnx --format htlm", "'htlm' is not one of text, json, md, html, dot, model-explorer; did you"),
+        ("report chain.onnx --policy latencey", "measured; did you mean 'latency'?"),
+        ("report chain.onnx --fallback zzz", "'zzz' is not one of warn, allow, forbid"),
+        ("report chain.onnx -d fakenpu", "did you mean 'fake_npu'?"),
+        ("report chain.onnx -d fake_npu --option fake_npu.thread=1", "did you mean 'threads'"),
+        ("report chain.onnx -d fake_npu --option fake_npu.precision=float61", "got 'float61'; did you mean 'float16'"),
+    ],
+)  # fmt: skip
+def test_a_word_that_is_none_is_answered_with_the_near_ones(call, words, said):
+    assert said in " ".join(call(words, 2).stderr.split())
+
+
 @pytest.mark.parametrize("command", ["devices", "ops", "report", "run", "compare"])
 def test_every_command_has_help(command):
     result = CliRunner().invoke(main, [command, "--help"])
@@ -102,10 +120,11 @@ def test_other_errors_are_not_hidden():
 
 class Display:
     def __init__(self):
-        self.calls = []
+        self.calls, self.started = [], threading.Event()
 
     def start(self):
         self.calls.append("start")
+        self.started.set()
 
     def stop(self):
         self.calls.append("stop")
@@ -116,7 +135,7 @@ def test_progress_appears_late(monkeypatch, patience, expected):
     monkeypatch.setattr(progress_module, "PATIENCE_S", patience)
     display = Display()
     with progress_module.late(display):
-        time.sleep(0.2 if expected else 0)
+        assert not expected or display.started.wait(60)
     assert display.calls == expected
 
 
@@ -126,10 +145,13 @@ def test_progress_goes_to_a_terminal_only(monkeypatch, capsys, terminal):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
     with progress_module.progress("running", 2) as advance:
-        time.sleep(0.3)
+        shown = [capsys.readouterr()]
+        while terminal and "running" not in "".join(each.err for each in shown):
+            time.sleep(0.01)
+            shown.append(capsys.readouterr())
         advance()
-    shown = capsys.readouterr()
-    assert ("running" in shown.err) == terminal and not shown.out
+    shown.append(capsys.readouterr())
+    assert any(each.err for each in shown) == terminal and not any(each.out for each in shown)
 
 
 @pytest.mark.parametrize("command", ["report", "run", "compare"])

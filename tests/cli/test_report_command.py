@@ -100,6 +100,35 @@ def test_formats(call, form, beginning):
 
 
 @pytest.mark.parametrize(
+    ("words", "beginning", "note"),
+    [
+        ("-o page.html", "<!doctype html>", ""),
+        ("-o PAGE.HTM", "<!doctype html>", ""),
+        ("-o page.json", "{", ""),
+        ("-o page.md", "###", ""),
+        ("-o page.txt", "devices", ""),
+        ("-o page.dot", "digraph", ""),
+        ("-o page.report", "devices", ""),
+        ("-o page", "devices", ""),
+        ("-o page.json --format model-explorer", '{\n  "name": "device"', ""),
+        ("-o page.report --format md", "###", ""),
+        ("-o page.html --format json", "{", "note: 'page.html' is written as json, as --format says"),
+        ("-o page.txt --format md", "###", "note: 'page.txt' is written as md, as --format says"),
+    ],
+)
+def test_the_name_of_the_file_decides_its_format(call, folder, words, beginning, note):
+    result = call(f"report sandwich.onnx -d fake_npu {words}")
+    assert (folder / words.split()[1]).read_text().startswith(beginning)
+    assert result.stderr.startswith(note) and bool(result.stderr) == bool(note)
+
+
+def test_the_name_decides_for_what_if_as_well(call, folder):
+    call("report sandwich.onnx -d fake_npu --option fake_npu.switched_off=Sin --what-if -o missing.json")
+    assert (folder / "missing.json").read_text().startswith("{")
+    assert "no format html" in call("report sandwich.onnx -d fake_npu --what-if -o missing.html", 2).stderr
+
+
+@pytest.mark.parametrize(
     ("gates", "exit_code", "said"),
     [
         ("--min-coverage 0.8 --max-segments 3", 0, ""),

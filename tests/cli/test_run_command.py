@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import json
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -162,15 +162,8 @@ def test_a_file_that_is_no_picture(call, folder):
 
 
 def test_pictures_without_pillow(call, monkeypatch):
-    real = builtins.__import__
-
-    def refuse(name, *arguments, **named):
-        if name == "PIL":
-            raise ImportError(name)
-        return real(name, *arguments, **named)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    assert "install nnadapter[demo]" in call("run picture.onnx --input x=bad.png", 2).stderr
+    monkeypatch.setitem(sys.modules, "PIL", None)  # as if it were not there
+    assert "pip install 'nnadapter[demo]'" in call("run picture.onnx --input x=bad.png", 2).stderr
 
 
 def test_names_of_files_are_harmless(folder):
@@ -205,3 +198,14 @@ def test_a_type_that_numpy_files_do_not_name(call):
     onnx.save(onnx.parser.parse_model(text), "brief.onnx")
     np.save("x.npy", np.array([1, 2, 3], ml_dtypes.bfloat16))
     assert "float32[3]" in call("run brief.onnx -d cpu --input x=x.npy").stdout
+
+
+@pytest.mark.parametrize(
+    ("row", "top"),
+    [
+        ([np.nan] * 4, ()),
+        ([np.nan, 2.0, -np.inf, np.inf], ((3, np.inf), (1, 2.0), (2, -np.inf))),
+    ],
+)
+def test_what_is_no_number_is_no_top_class(row, top):
+    assert describe_output("y", np.array([row], np.float32)).top == top

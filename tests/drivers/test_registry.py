@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import sys
+from itertools import chain
+
+import onnxruntime
 import pytest
 
 from nnadapter.drivers import registry
+from nnadapter.drivers.common_names import COMMON_NAMES
+from nnadapter.drivers.execution_providers.names import SUPPLIERS
 from nnadapter.drivers.interface import Device
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
 
@@ -47,6 +53,42 @@ def test_a_plug_in_cannot_take_a_built_in_name():
 def test_unknown_devices_get_close_names():
     with pytest.raises(DeviceNotFoundError, match=r"'fake_mpu'; did you mean 'fake_npu'\?"):
         registry.open_device("fake_mpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("cuda", "'ort:CUDA'"),
+        ("cuda:0", "'ort:CUDA'"),
+        ("CUDAExecutionProvider", "'ort:CUDA'"),
+        ("gpu", "'ort:CUDA'.* 'openvino:GPU'"),
+        ("tensorrt", "'ort:Tensorrt'"),
+        ("rocm", "'ort:MIGraphX'"),
+        ("directml", "'ort:Dml'"),
+        ("coreml", "'ort:CoreML'"),
+        ("npu", "'openvino:NPU'.* 'qnn'"),
+    ],
+)
+def test_names_that_are_common_elsewhere_name_the_device_and_what_to_install(name, meant):
+    with pytest.raises(DeviceNotFoundError, match=f"named '{name.partition(':')[0]}'; it may be.*{meant}") as caught:
+        registry.open_device(name)
+    here = {row.name for row in registry.devices() if row.available}
+    assert "ort:CUDA" in here or "ort:CUDA" not in meant or "pip install onnxruntime-gpu" in str(caught.value)
+
+
+def test_a_device_that_is_here_is_said_to_be(monkeypatch):
+    with pytest.raises(DeviceNotFoundError, match=r"it may be 'cpu' \(which is here\)\. Run"):
+        registry.open_device("host")
+    monkeypatch.setitem(sys.modules, "openvino", None)  # as if it were not there
+    with pytest.raises(DeviceNotFoundError, match=r"'openvino:GPU' \(.* pip install 'nnadapter\[openvino\]'\)"):
+        registry.open_device("gpu")
+
+
+@pytest.mark.parametrize("name", sorted(set(chain.from_iterable(COMMON_NAMES.values()))))
+def test_devices_that_are_meant_are_ones_that_are_offered(name):
+    driver, _, rest = name.partition(":")
+    assert driver in registry.sources()
+    assert driver != "ort" or f"{rest}ExecutionProvider" in {*SUPPLIERS, *onnxruntime.get_all_providers()}
 
 
 def test_a_device_that_does_not_open_blames_its_driver():

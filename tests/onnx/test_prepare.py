@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from time import perf_counter
-
 import numpy as np
 import onnx
 import pytest
@@ -15,6 +13,7 @@ from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.preparation.prepare import specialize
 from tests.models import HEAD, numbers, parse, run_whole
 from tests.partition.small_graphs import edges
+from tests.work import growth
 
 
 def specialized(text, **shapes):
@@ -286,15 +285,12 @@ def test_a_chain_of_computed_shapes_is_resolved():
     assert np.array_equal(run_whole(remaining(model, result), feed)[0], run_whole(model, feed)[0])
 
 
-def test_computed_shapes_take_time_linear_in_nodes():
-    def seconds(levels):
+def test_computed_shapes_take_work_linear_in_nodes():
+    def work(levels):
         prepared = prepare(computed_shapes(levels))
-        start = perf_counter()
-        specialize(prepared, {"v0": (6, 4)})
-        return perf_counter() - start
+        return lambda: specialize(prepared, {"v0": (6, 4)})
 
-    seconds(10)
-    assert min(seconds(200) for _ in range(2)) < 8 * min(seconds(50) for _ in range(3))
+    assert growth(work, 50, 4) < 6
 
 
 def test_computed_shapes_change_from_level_to_level():

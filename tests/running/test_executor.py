@@ -14,9 +14,10 @@ from nnadapter.running.executor import ExecutionPool
 
 
 class Watched(Program, Execution):
-    """Counts how many computations are under way at once, and on how many executions."""
+    """Counts how many computations are under way at once, of which it waits for some, and on how many executions."""
 
-    def __init__(self):
+    def __init__(self, together):
+        self.together = threading.Barrier(together)
         self.at_once = self.most = self.made = 0
         self.lock = threading.Lock()
 
@@ -28,7 +29,8 @@ class Watched(Program, Execution):
         with self.lock:
             self.at_once += 1
             self.most = max(self.most, self.at_once)
-        time.sleep(0.02)
+        self.together.wait(60)
+        time.sleep(0.02)  # long enough to be seen beside one that may not be there
         with self.lock:
             self.at_once -= 1
         return inputs
@@ -36,7 +38,7 @@ class Watched(Program, Execution):
 
 @pytest.mark.parametrize(("kind", "most"), [(Threading.SERIAL, 1), (Threading.EXCLUSIVE, 4), (Threading.REENTRANT, 4)])
 def test_computations_at_once(kind, most):
-    program = Watched()
+    program = Watched(most)
     pools = [ExecutionPool(program, kind, device_lock("watched")) for _ in range(2)]  # as two sessions have them
     with ThreadPoolExecutor(4) as workers:
         list(workers.map(lambda index: pools[index % 2].compute([index]), range(8)))

@@ -10,8 +10,9 @@ from nnadapter.drivers.capability import Capability, DeviceInfo, ModelForm, Opti
 from nnadapter.drivers.execution_providers.backing import OPTIONS, find_backing
 from nnadapter.drivers.execution_providers.context import EpContext
 from nnadapter.drivers.execution_providers.libraries import LibrarySource, installed, providers_here
-from nnadapter.drivers.execution_providers.names import device_name, full_name, how_to_get, is_cpu
+from nnadapter.drivers.execution_providers.names import NEEDS, device_name, full_name, how_to_get, is_cpu
 from nnadapter.drivers.execution_providers.probing import takes_addition
+from nnadapter.drivers.hardware import Machine
 from nnadapter.drivers.interface import Context, Device, Driver
 from nnadapter.errors import DeviceNotFoundError
 
@@ -77,6 +78,7 @@ def _row(provider: str, here: Sequence[str], package: LibrarySource | None) -> D
         sub_type=provider,
         version=version,
         available=provider in here,
+        possible=provider in here or (provider in NEEDS and NEEDS[provider].met_by(Machine())),
         reason="" if provider in here else f"not in ONNX Runtime {version}; {how_to_get(provider)}",
         distribution="" if package is None else package.distribution,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from nnadapter.drivers.hardware import Needs
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
 
 DRIVER = "ort"
@@ -25,7 +26,7 @@ SUPPLIERS: Mapping[str, str] = MappingProxyType(
         "NnapiExecutionProvider": "ONNX Runtime on Android",
         "NvTensorRTRTXExecutionProvider": "`pip install onnxruntime-ep-nv-tensorrt-rtx`",
         "OpenVINOExecutionProvider": "`pip install onnxruntime-ep-openvino`, or the device openvino",
-        "QNNExecutionProvider": "`pip install nnadapter[qnn]`",
+        "QNNExecutionProvider": "`pip install 'nnadapter[qnn]'`",
         "TensorrtExecutionProvider": "`pip install onnxruntime-gpu` instead of onnxruntime, beside NVIDIA's TensorRT",
         "VitisAIExecutionProvider": "AMD's Ryzen AI software",
         "WebGpuExecutionProvider": "`pip install onnxruntime-ep-webgpu`",
@@ -33,6 +34,27 @@ SUPPLIERS: Mapping[str, str] = MappingProxyType(
     }
 )
 """How to get a provider, in words."""
+
+
+_EVERYWHERE = ("Linux", "Windows")
+_NVIDIA = Needs(_EVERYWHERE, ("dev/nvidia[0-9]*", "dev/dxg"))
+NEEDS: Mapping[str, Needs] = MappingProxyType(
+    {
+        "CANNExecutionProvider": Needs(("Linux",), ("dev/davinci[0-9]*",)),
+        "CoreMLExecutionProvider": Needs(("Darwin",)),
+        "CUDAExecutionProvider": _NVIDIA,
+        "DmlExecutionProvider": Needs(("Windows",)),
+        "MIGraphXExecutionProvider": Needs(("Linux",), ("dev/kfd",)),
+        "NnapiExecutionProvider": Needs(("Android",)),
+        "NvTensorRTRTXExecutionProvider": _NVIDIA,
+        "OpenVINOExecutionProvider": Needs(_EVERYWHERE),
+        "QNNExecutionProvider": Needs(_EVERYWHERE),
+        "TensorrtExecutionProvider": _NVIDIA,
+        "VitisAIExecutionProvider": Needs(_EVERYWHERE, ("sys/class/accel/*/device/vendor",), "0x1022"),
+        "WebGpuExecutionProvider": Needs((*_EVERYWHERE, "Darwin"), ("dev/dri/renderD*", "dev/nvidia[0-9]*", "dev/dxg")),
+    }
+)
+"""What a provider needs of the machine; one that is not named here is in no package, or for no computer."""
 
 
 def device_name(provider: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from nnadapter.drivers.capability import (
@@ -14,15 +15,25 @@ from nnadapter.drivers.capability import (
     OptionValues,
     Threading,
 )
+from nnadapter.drivers.hardware import Machine, Needs
 from nnadapter.drivers.interface import Context, Device, Driver
 from nnadapter.drivers.openvino.context import OpenvinoContext
-from nnadapter.drivers.openvino.engine import MISSING, core, is_installed, translated, version
+from nnadapter.drivers.openvino.engine import EXTRA, core, missing, translated, version
 from nnadapter.drivers.openvino.operators import OPERATORS
 from nnadapter.drivers.openvino.options import options_of
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
+from nnadapter.process.extras import has_extra
 
 KINDS = {"CPU": DeviceType.CPU, "GPU": DeviceType.GPU, "NPU": DeviceType.ACCELERATOR}
 """The engine's kinds of devices that are offered, first choice first."""
+
+_SYSTEMS = ("Linux", "Windows")
+_NEEDS = {
+    "CPU": Needs((*_SYSTEMS, "Darwin")),
+    "GPU": Needs(_SYSTEMS, ("sys/class/drm/*/device/vendor",), "0x8086"),
+    "NPU": Needs(_SYSTEMS, ("sys/class/accel/*/device/vendor",), "0x8086"),
+}
+"""What a kind needs of the machine: 0x8086 is Intel's number as a vendor."""
 
 _LIMITS = (
     "Shapes are known and no tensor is empty. NaN in an input may come out as a number, since the engine's maximum, "
@@ -80,13 +91,15 @@ class OpenvinoDriver(Driver):
 
         Raises:
             DeviceNotFoundError: the engine has no such kind of device.
-            DeviceUnavailableError: the package or the device is not there.
+            MissingDeviceExtraError, DeviceUnavailableError: the package or the device is not there.
         """
         name = device_id or "CPU"
         kind = name.partition(".")[0]
         if kind not in KINDS:
             offered = ", ".join(f"openvino:{each}" for each in KINDS)
             raise DeviceNotFoundError(f"openvino has no device {device_id!r}; choose one of {offered}")
+        if not has_extra(EXTRA):
+            raise missing(f"openvino:{name}")
         why = _missing(name)
         if why:
             raise DeviceUnavailableError(f"device 'openvino:{name}' cannot be used: {why}")
@@ -104,12 +117,11 @@ def _rows(kind: str) -> Sequence[DeviceInfo]:
 
 def _row(name: str, type_: DeviceType) -> DeviceInfo:
     why = _missing(name)
+    row = DeviceInfo(name=f"openvino:{name}", vendor="OpenVINO", type=type_)
     if why:
-        return DeviceInfo(name=f"openvino:{name}", vendor="OpenVINO", type=type_, available=False, reason=why)
-    return DeviceInfo(
-        name=f"openvino:{name}",
-        vendor="OpenVINO",
-        type=type_,
+        return replace(row, available=False, reason=why, possible=_NEEDS[name.partition(".")[0]].met_by(Machine()))
+    return replace(
+        row,
         sub_type=str(core().get_property(name, "FULL_DEVICE_NAME")),
         version=version(),
     )
@@ -117,8 +129,8 @@ def _row(name: str, type_: DeviceType) -> DeviceInfo:
 
 def _missing(name: str) -> str:
     """Why a device is not there and what to do about it; empty if it is."""
-    if not is_installed():
-        return MISSING
+    if not has_extra(EXTRA):
+        return str(missing(f"openvino:{name}"))
     try:
         present = _present()
     except DeviceUnavailableError as error:
@@ -131,4 +143,4 @@ def _missing(name: str) -> str:
 
 def _present() -> list[str]:
     """The engine's devices on this machine; none where it is not installed."""
-    return list(map(str, core().available_devices)) if is_installed() else []
+    return list(map(str, core().available_devices)) if has_extra(EXTRA) else []

@@ -6,21 +6,19 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
-from nnadapter.errors import DeviceUnavailableError, NNAdapterError
+from nnadapter.errors import DeviceUnavailableError, MissingDeviceExtraError, MissingExtraError, NNAdapterError
+from nnadapter.process.extras import has_extra, missing_extra
 
-MISSING = "the package openvino is not installed; run `pip install nnadapter[openvino]`"
-"""Why no device is available, where that is so."""
-
+EXTRA = "openvino"
 _NOISE = re.compile(r"Exception from \S+?:\d+:|Check '.*?' failed at \S+?:\d+:|\(None\)")
 _LONGEST = 300
 
 
-def is_installed() -> bool:
-    """Whether the package is there; it is not imported."""
-    return find_spec("openvino") is not None
+def missing(device: str) -> MissingExtraError:
+    """The error that `device` cannot be used without the package."""
+    return missing_extra(EXTRA, f"device {device!r}", MissingDeviceExtraError)
 
 
 @cache
@@ -28,13 +26,15 @@ def module() -> Any:
     """The package.
 
     Raises:
-        DeviceUnavailableError: it is not installed, or does not load.
+        MissingDeviceExtraError: it is not installed.
+        DeviceUnavailableError: it does not load.
     """
+    if not has_extra(EXTRA):
+        raise missing("openvino")
     try:
         import openvino
     except ImportError as error:
-        why = MISSING if not is_installed() else f"the package openvino does not load ({error}); install it again"
-        raise DeviceUnavailableError(why) from error
+        raise DeviceUnavailableError(f"the package openvino does not load ({error}); install it again") from error
     return openvino
 
 

@@ -12,14 +12,22 @@ from nnadapter.drivers.capability import Capability, DeviceInfo, ModelForm, Opti
 from nnadapter.drivers.execution_providers.backing import Backing, find_backing
 from nnadapter.drivers.execution_providers.context import EpContext
 from nnadapter.drivers.execution_providers.libraries import LibrarySource, installed
+from nnadapter.drivers.execution_providers.names import NEEDS
 from nnadapter.drivers.execution_providers.probing import takes_addition
+from nnadapter.drivers.hardware import Machine
 from nnadapter.drivers.interface import Context, Device, Driver
 from nnadapter.drivers.qnn.options import OPTIONS, own_options
-from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError
+from nnadapter.errors import (
+    DeviceNotFoundError,
+    DeviceUnavailableError,
+    InvalidOptionError,
+    MissingDeviceExtraError,
+    MissingExtraError,
+)
+from nnadapter.process.extras import missing_extra
 from nnadapter.process.standard_output import native_prints_to_stderr
 
 PROVIDER = "QNNExecutionProvider"
-_HOW_TO_GET = "install it with `pip install nnadapter[qnn]`"
 _CAPABILITY = Capability(
     form=ModelForm.ONNX,
     threading=Threading.SERIAL,
@@ -36,13 +44,13 @@ class QnnDriver(Driver):
 
         Raises:
             DeviceNotFoundError: there is only device 0.
-            DeviceUnavailableError: the package is missing.
+            MissingDeviceExtraError: the package is missing.
         """
         if device_id not in ("", "0"):
             raise DeviceNotFoundError(f"qnn has no device {device_id!r}, only '0'; write qnn or qnn:0")
         package = installed().get(PROVIDER)
         if package is None:
-            raise DeviceUnavailableError(f"device 'qnn' needs the package onnxruntime-qnn; {_HOW_TO_GET}")
+            raise _missing()
         return QnnDevice(package)
 
     def devices(self) -> Sequence[DeviceInfo]:
@@ -50,8 +58,13 @@ class QnnDriver(Driver):
         package = installed().get(PROVIDER)
         row = DeviceInfo(name="qnn", vendor="Qualcomm", sub_type="HTP, GPU")
         if package is None:
-            return (replace(row, available=False, reason=f"the package onnxruntime-qnn is missing; {_HOW_TO_GET}"),)
+            possible = NEEDS[PROVIDER].met_by(Machine())
+            return (replace(row, available=False, reason=str(_missing()), possible=possible),)
         return (replace(row, version=package.distribution.rpartition(" ")[2], distribution=package.distribution),)
+
+
+def _missing() -> MissingExtraError:
+    return missing_extra("qnn", "device 'qnn'", MissingDeviceExtraError)
 
 
 class QnnDevice(Device):

@@ -48,9 +48,10 @@ def test_an_architecture_that_is_not_the_chip_s_is_refused():
 def test_without_the_package_the_row_says_what_to_install(monkeypatch):
     monkeypatch.setattr("nnadapter.drivers.qnn.driver.installed", dict)
     (row,) = QnnDriver().devices()
-    assert not row.available and "pip install nnadapter[qnn]" in row.reason
-    with pytest.raises(DeviceUnavailableError, match=r"pip install nnadapter\[qnn\]"):
+    assert not row.available and "pip install 'nnadapter[qnn]'" in row.reason
+    with pytest.raises(DeviceUnavailableError, match=r"pip install 'nnadapter\[qnn\]'") as raised:
         QnnDriver().open("")
+    assert (raised.value.extra, raised.value.package) == ("qnn", "onnxruntime-qnn")
 
 
 def test_there_is_one_device():

@@ -1,0 +1,67 @@
+"""Packages that an extra brings: each has a row in pyproject.toml, and what needs a missing one says what to run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import onnx
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers.openvino.driver import OpenvinoDriver
+from nnadapter.errors import DeviceUnavailableError, MissingExtraError
+from nnadapter.process.extras import EXTRAS, has_extra, missing_extra
+from tests.models import CHAIN, parse
+
+_WITHOUT = """
+import sys
+sys.modules.update(dict.fromkeys(("scipy", "openvino", "onnxruntime_qnn")))
+from nnadapter.cli import main
+main()
+"""
+"""The command line where packages are as if they were not there."""
+PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+DECLARED = PYPROJECT["project"]["optional-dependencies"]
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_the_extra_is_declared_with_its_package(extra):
+    package, _ = EXTRAS[extra]
+    assert any(requirement.startswith(f"{package}>=") for requirement in DECLARED[extra])
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_a_missing_package_is_told_from_one_that_is_there(extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, EXTRAS[extra][1], None)  # as if it were not there
+    assert not has_extra(extra)
+    error = missing_extra(extra, "this")
+    assert (error.extra, error.package) == (extra, EXTRAS[extra][0])
+    assert str(error).endswith(f"run: pip install 'nnadapter[{extra}]'")
+
+
+@pytest.mark.parametrize("policy", ["latency", "measured"])
+def test_policies_that_weigh_costs_need_scipy(policy, monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    request = ("fake_npu", {"clock": "simulated"})
+    with pytest.raises(MissingExtraError, match=f"policy '{policy}' needs the package scipy") as raised:
+        nna.InferenceSession(parse(CHAIN), devices=request, options=nna.Options(policy=policy))
+    assert raised.value.extra == "latency"
+    nna.partition_report(parse(CHAIN), request)
+
+
+def test_a_device_whose_package_is_missing_is_unavailable_too(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(MissingExtraError, match=r"device 'openvino:CPU' needs the package openvino") as raised:
+        OpenvinoDriver().open("")
+    assert isinstance(raised.value, DeviceUnavailableError) and raised.value.extra == "openvino"
+
+
+@pytest.mark.parametrize("use", ["run {} -d fake_npu --policy latency", "report {} -d openvino", "compare {} -d qnn"])
+def test_on_the_command_line_it_is_exit_code_2_and_the_command(use, tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(parse(CHAIN), path)
+    done = subprocess.run([sys.executable, "-c", _WITHOUT, *use.format(path).split()], capture_output=True, text=True)
+    assert done.returncode == 2 and "run: pip install 'nnadapter[" in done.stderr, done.stderr
