@@ -8,8 +8,8 @@ from math import isclose
 from typing import Any
 
 from nnadapter.reports.cost_facts import CandidateFacts
-from nnadapter.reports.cost_text import cost_sentence, cpu_words, sources_words
-from nnadapter.reports.facts import PartitionReport
+from nnadapter.reports.rendering.cost_text import cost_sentence, cpu_words, sources_words
+from nnadapter.reports.report import PartitionReport
 from nnadapter.reports.units import duration
 
 _SIMULATED = "simulated_us"

@@ -20,11 +20,11 @@ from nnadapter.reports.facts import (
     BodyFacts,
     Coverage,
     NodeFacts,
-    PartitionReport,
     Refusal,
     SegmentFacts,
     TensorFacts,
 )
+from nnadapter.reports.report import PartitionReport
 from nnadapter.running.observed import Observed
 from partition.graph import Graph
 from partition.plan import Plan, Step

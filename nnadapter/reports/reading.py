@@ -12,7 +12,8 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from nnadapter.errors import InvalidOptionError
-from nnadapter.reports.facts import SCHEMA_VERSION, PartitionReport
+from nnadapter.reports.facts import SCHEMA_VERSION
+from nnadapter.reports.report import PartitionReport
 
 _PLAIN: Mapping[object, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
 

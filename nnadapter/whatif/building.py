@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from math import isfinite
 
 from nnadapter.costs.device_costs import Source
-from nnadapter.whatif.facts import FailedModel, FeatureFacts, ModelFacts, RoadStep, Standing, WhatIf
+from nnadapter.whatif.facts import FailedModel, FeatureFacts, ModelFacts, RoadStep, Standing
 from nnadapter.whatif.ranking import Gain, Worth, rank
+from nnadapter.whatif.report import WhatIf
 from nnadapter.whatif.situation import Outcome, Situation
 
 _BY_TIME = ("seconds_saved", "segments_saved", "flops")

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nnadapter.reports.plain import plain, to_lines
-from nnadapter.whatif.markdown import to_markdown
-from nnadapter.whatif.text import to_text
+from nnadapter.reports.plain import plain
 
 SCHEMA_VERSION = 1
 
@@ -88,8 +86,8 @@ class FailedModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIf:
-    """What a device lacks for some models, ranked. See `nnadapter.what_if`."""
+class WhatIfFacts:
+    """What a device lacks for some models, ranked; `WhatIf` adds the renderings."""
 
     device: str
     """The one that would learn."""
@@ -117,15 +115,3 @@ class WhatIf:
     def to_dict(self) -> dict[str, Any]:
         """As plain data: `schema_version` and the fields."""
         return {"schema_version": SCHEMA_VERSION, **plain(self)}
-
-    def to_json(self) -> str:
-        """As JSON text, a feature on each line."""
-        return to_lines(self.to_dict())
-
-    def to_markdown(self) -> str:
-        """As Markdown."""
-        return to_markdown(self)
-
-    def __str__(self) -> str:
-        """As text for a terminal."""
-        return to_text(self)

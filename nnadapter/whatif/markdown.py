@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from nnadapter.reports.markdown_cells import code, folded, table
+from nnadapter.reports.rendering.markdown_cells import code, folded, table
 from nnadapter.reports.units import count
+from nnadapter.whatif.facts import WhatIfFacts
 from nnadapter.whatif.words import cpu_words, predicted, segments, share, time
-
-if TYPE_CHECKING:
-    from nnadapter.whatif.facts import WhatIf
 
 _SHOWN = 20
 
 
-def to_markdown(found: WhatIf) -> str:
+def to_markdown(found: WhatIfFacts) -> str:
     """Return what-if as GitHub-flavored Markdown: where things stand, the features, the road map, models and notes."""
     now = found.now
     parts = [
@@ -35,7 +31,7 @@ def to_markdown(found: WhatIf) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _features(found: WhatIf) -> str:
+def _features(found: WhatIfFacts) -> str:
     rows = [
         [
             str(place),
@@ -53,7 +49,7 @@ def _features(found: WhatIf) -> str:
     return table(heads, rows, len(found.features))
 
 
-def _road_map(found: WhatIf) -> str:
+def _road_map(found: WhatIfFacts) -> str:
     rows = [
         [
             str(place),
@@ -67,7 +63,7 @@ def _road_map(found: WhatIf) -> str:
     return table(("", "add", "segments", "time", "then"), rows)
 
 
-def _models(found: WhatIf) -> str:
+def _models(found: WhatIfFacts) -> str:
     rows = [
         [code(each.name), str(each.now.segments), share(each.now.flops), predicted(each.now)] for each in found.models
     ]

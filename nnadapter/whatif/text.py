@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from nnadapter.reports.rendering.wrapping import wrapped
 from nnadapter.reports.units import count
-from nnadapter.reports.wrapping import wrapped
+from nnadapter.whatif.facts import WhatIfFacts
 from nnadapter.whatif.words import cpu_words, predicted, saving, share, supporting
-
-if TYPE_CHECKING:
-    from nnadapter.whatif.facts import WhatIf
 
 _SHOWN = 20
 
 
-def to_text(found: WhatIf) -> str:
+def to_text(found: WhatIfFacts) -> str:
     """Return what-if as lines of text.
 
     1. Where things stand: models, segments, coverage, predicted time and where costs come from.
@@ -27,7 +24,7 @@ def to_text(found: WhatIf) -> str:
     return "\n".join(line for part in (_summary, _features, _road_map, _models, _notes) for line in part(found))
 
 
-def _summary(found: WhatIf) -> Iterator[str]:
+def _summary(found: WhatIfFacts) -> Iterator[str]:
     sources = ", ".join(f"{name} {source}" for name, source in found.sources.items())
     yield f"what if    {found.device} took more, of {', '.join(found.devices)} (policy {found.policy})"
     yield f"models     {len(found.models)}" + (f", and {len(found.failed)} that failed" if found.failed else "")
@@ -38,7 +35,7 @@ def _summary(found: WhatIf) -> Iterator[str]:
     yield from wrapped(cpu_words(found), " " * 11)
 
 
-def _features(found: WhatIf) -> Iterator[str]:
+def _features(found: WhatIfFacts) -> Iterator[str]:
     yield ""
     if not found.features:
         yield f"{found.device} lacks nothing that these models need"
@@ -54,7 +51,7 @@ def _features(found: WhatIf) -> Iterator[str]:
         yield f"     ... and {len(found.features) - _SHOWN} more; the JSON form has them all"
 
 
-def _road_map(found: WhatIf) -> Iterator[str]:
+def _road_map(found: WhatIfFacts) -> Iterator[str]:
     if not found.features:
         return
     yield ""
@@ -66,7 +63,7 @@ def _road_map(found: WhatIf) -> Iterator[str]:
         yield "     none: no feature, and no two together, are worth anything"
 
 
-def _models(found: WhatIf) -> Iterator[str]:
+def _models(found: WhatIfFacts) -> Iterator[str]:
     if len(found.models) + len(found.failed) < 2:
         return
     yield ""
@@ -80,7 +77,7 @@ def _models(found: WhatIf) -> Iterator[str]:
         yield from wrapped(f"{failed.name}: failed: {failed.error}", "  ")
 
 
-def _notes(found: WhatIf) -> Iterator[str]:
+def _notes(found: WhatIfFacts) -> Iterator[str]:
     yield ""
     yield "notes"
     for note in found.notes:

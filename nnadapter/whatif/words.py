@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
 
 from nnadapter.reports.units import count, duration
-
-if TYPE_CHECKING:
-    from nnadapter.whatif.facts import FeatureFacts, RoadStep, Standing, WhatIf
+from nnadapter.whatif.facts import FeatureFacts, RoadStep, Standing, WhatIfFacts
 
 
-def supporting(found: WhatIf, feature: FeatureFacts) -> str:
+def supporting(found: WhatIfFacts, feature: FeatureFacts) -> str:
     """What one feature would be worth: `supporting Erf: 13 segments fewer, 61 -> 97 % of FLOPs, ...`."""
     gained = _change(found.now, feature.then)
     return f"supporting {feature.label}: {segments(feature.segments_saved)}, {gained}, {time(feature.seconds_saved)}"
@@ -45,7 +42,7 @@ def predicted(standing: Standing) -> str:
     )
 
 
-def cpu_words(found: WhatIf) -> str:
+def cpu_words(found: WhatIfFacts) -> str:
     """Where the CPU alone is better: than what is now, and from which step of the road map on it is not any more.
 
     Empty where it is not better, or where a device's costs are only assumed.

@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
-from nnadapter.reports.crossings import crossings
-from nnadapter.reports.markdown_cells import code, table
+from nnadapter.reports.rendering.crossings import crossings
+from nnadapter.reports.rendering.markdown_cells import code, table
 from nnadapter.reports.units import duration
 from tests.reports.made import HOSTILE, made_report, measured, priced
 

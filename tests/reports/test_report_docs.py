@@ -44,7 +44,7 @@ def test_keys_of_a_part(row, kind):
 
 
 def test_keys_of_the_report():
-    assert listed("report") == ["schema_version", *(entry.name for entry in fields(facts.PartitionReport))]
+    assert listed("report") == ["schema_version", *(entry.name for entry in fields(facts.ReportFacts))]
 
 
 def test_formats_are_those_of_the_command():

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from nnadapter.drivers.selection import CPU
+from nnadapter.reports.cost_facts import CandidateFacts, CostFacts
+from nnadapter.reports.facts import ReportFacts
+from nnadapter.reports.rendering.wrapping import wrapped
 from nnadapter.reports.units import duration
-from nnadapter.reports.wrapping import wrapped
-
-if TYPE_CHECKING:
-    from nnadapter.reports.cost_facts import CandidateFacts, CostFacts
-    from nnadapter.reports.facts import PartitionReport
 
 _INDENT = " " * 11
 _NAMES = 42
 """Characters of the column of names, at least."""
 
 
-def cost_lines(report: PartitionReport) -> Iterator[str]:
+def cost_lines(report: ReportFacts) -> Iterator[str]:
     """What the plan costs, how far that is from the bound, what it rests on, and what else was weighed."""
     cost = report.cost
     if cost is None:
@@ -67,7 +64,7 @@ def _all_cpu_words(cost: CostFacts) -> str:
     return f"all on the CPU: {duration(cost.all_cpu_seconds)} {cost.word}"
 
 
-def cpu_words(report: PartitionReport, cost: CostFacts) -> str:
+def cpu_words(report: ReportFacts, cost: CostFacts) -> str:
     """That the CPU alone is better, be it the plan or not; empty where it is not."""
     others = [each for each in cost.candidates if not each.name.startswith(f"all on {CPU}")]
     if others and all(each.device == CPU for each in report.segments):

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from nnadapter.drivers.interface import KERNEL, NO_OPERATION
 from nnadapter.drivers.selection import HOSTS
-from nnadapter.reports.cost_text import cost_lines
-from nnadapter.reports.op_types import op_type_lines
-from nnadapter.reports.refused import refused_groups
-from nnadapter.reports.rule_text import plan_file_lines, rule_lines
+from nnadapter.reports.facts import ReportFacts, SegmentFacts, TensorFacts
+from nnadapter.reports.rendering.cost_text import cost_lines
+from nnadapter.reports.rendering.op_types import op_type_lines
+from nnadapter.reports.rendering.refused import refused_groups
+from nnadapter.reports.rendering.rule_text import plan_file_lines, rule_lines
+from nnadapter.reports.rendering.wrapping import wrapped
 from nnadapter.reports.units import count, duration, quantity
-from nnadapter.reports.wrapping import wrapped
-
-if TYPE_CHECKING:
-    from nnadapter.reports.facts import PartitionReport, SegmentFacts, TensorFacts
 
 _SHOWN_KERNELS = 8
 _SHOWN_SEGMENTS = 20
@@ -25,7 +22,7 @@ _KEPT = "\u00a0"
 """A space at which no line is broken."""
 
 
-def to_text(report: PartitionReport) -> str:
+def to_text(report: ReportFacts) -> str:
     """Return the report as lines of text.
 
     1. Summary: devices, inputs, how the nodes end, coverage, segments.
@@ -39,7 +36,7 @@ def to_text(report: PartitionReport) -> str:
     return "\n".join(line for part in _PARTS for line in part(report))
 
 
-def _summary(report: PartitionReport) -> Iterator[str]:
+def _summary(report: ReportFacts) -> Iterator[str]:
     states = [node.state for node in report.nodes]
     running, folded, unused = (states.count(state) for state in ("runs", "folded", "unused"))
     shapes = ", ".join(f"{name}{list(shape)}" for name, shape in report.input_shapes.items())
@@ -74,7 +71,7 @@ def _summary(report: PartitionReport) -> Iterator[str]:
         )
 
 
-def _groups(report: PartitionReport) -> Iterator[str]:
+def _groups(report: ReportFacts) -> Iterator[str]:
     """Per device that says what nodes run as: how many groups they are fused into, and the largest."""
     for device in report.devices:
         said = [node for node in report.nodes if node.device == device and node.runs_as]
@@ -90,7 +87,7 @@ def _groups(report: PartitionReport) -> Iterator[str]:
             yield from wrapped(f"{device}: {', '.join(by_kernel[:_SHOWN_KERNELS])}{more}", " " * 11)
 
 
-def _segments(report: PartitionReport) -> Iterator[str]:
+def _segments(report: ReportFacts) -> Iterator[str]:
     if not report.segments:
         return
     yield ""
@@ -133,7 +130,7 @@ def _bytes(tensors: tuple[TensorFacts, ...]) -> str:
     return quantity(sum(known), "B") if len(known) == len(tensors) else "?"
 
 
-def _refusals(report: PartitionReport) -> Iterator[str]:
+def _refusals(report: ReportFacts) -> Iterator[str]:
     groups = refused_groups(report)
     if not groups:
         return
@@ -147,12 +144,12 @@ def _refusals(report: PartitionReport) -> Iterator[str]:
         yield f"  ... and {len(groups) - _SHOWN_REFUSALS} more; the JSON form has them all"
 
 
-def _op_types(report: PartitionReport) -> Iterator[str]:
+def _op_types(report: ReportFacts) -> Iterator[str]:
     yield ""
     yield from op_type_lines(report)
 
 
-def _notes(report: PartitionReport) -> Iterator[str]:
+def _notes(report: ReportFacts) -> Iterator[str]:
     if report.notes:
         yield ""
         yield "notes"

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from nnadapter.reports.colors import colors
-from nnadapter.reports.crossings import crossings
+from nnadapter.reports.facts import ReportFacts, SegmentFacts, TensorFacts
+from nnadapter.reports.rendering.colors import colors
+from nnadapter.reports.rendering.crossings import crossings
 from nnadapter.reports.units import count, duration, quantity
-
-if TYPE_CHECKING:
-    from nnadapter.reports.facts import PartitionReport, SegmentFacts, TensorFacts
 
 _SHOWN_NAMES = 3
 _LONGEST_NAME = 60
 _INPUTS, _OUTPUTS = "inputs", "outputs"
 
 
-def to_dot(report: PartitionReport) -> str:
+def to_dot(report: ReportFacts) -> str:
     """Return a directed graph: a box per segment, an edge per two segments that exchange tensors.
 
     Boxes say device, nodes, FLOPs and times; edges name tensors and bytes. Names from the model stand in quoted
@@ -28,7 +25,7 @@ def to_dot(report: PartitionReport) -> str:
     return "\n".join(["digraph plan {", *(f"  {line}" for line in _lines(report)), "}"])
 
 
-def _lines(report: PartitionReport) -> Iterator[str]:
+def _lines(report: ReportFacts) -> Iterator[str]:
     yield "rankdir=TB;"
     yield 'node [shape=box, style=filled, fontname="Helvetica"];'
     yield 'edge [fontname="Helvetica", fontsize=10];'

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nnadapter.drivers.selection import HOSTS
-from nnadapter.reports.cost_text import cpu_words, prediction_words
+from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts
+from nnadapter.reports.difference_facts import DifferenceFacts
+from nnadapter.reports.facts import NodeFacts, ReportFacts, SegmentFacts, TensorFacts
 from nnadapter.reports.plain import plain
-
-if TYPE_CHECKING:
-    from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts
-    from nnadapter.reports.difference import Difference
-    from nnadapter.reports.facts import NodeFacts, PartitionReport, SegmentFacts, TensorFacts
+from nnadapter.reports.rendering.cost_text import cpu_words, prediction_words
 
 _STATES = ("folded", "unused")
 
@@ -30,7 +28,7 @@ class _Interned:
         return list(self._positions)
 
 
-def page_data(report: PartitionReport, title: str, difference: Difference | None) -> dict[str, Any]:
+def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> dict[str, Any]:
     """Return what the page shows, as plain data.
 
     `nodes` are columns of equal length. `place` counts in `places`: the devices, then `folded` and `unused`; `op`,
@@ -55,7 +53,7 @@ def page_data(report: PartitionReport, title: str, difference: Difference | None
     }
 
 
-def _cost(report: PartitionReport, cost: CostFacts) -> dict[str, Any]:
+def _cost(report: ReportFacts, cost: CostFacts) -> dict[str, Any]:
     """The facts, with what the page says in the words of the text report."""
     resting = prediction_words(cost) if cost.is_measured and cost.prediction_sources else ""
     return {**plain(cost), "word": cost.word, "cpu": cpu_words(report, cost), "resting": resting}
@@ -65,7 +63,7 @@ def _plan_file(plan: PlanFileFacts) -> dict[str, Any]:
     return {"path": plan.path, "bound": plan.bound, "lost": len(plan.lost), "groups": plain(plan.lost_groups())}
 
 
-def _plan(report: PartitionReport) -> dict[str, Any]:
+def _plan(report: ReportFacts) -> dict[str, Any]:
     """Devices, segments and what passes between them."""
     tensors = _Interned()
     return {
@@ -106,7 +104,7 @@ def _shape(shape: tuple[int | str | None, ...] | None) -> str:
     return "unknown" if shape is None else f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
 
 
-def _nodes(report: PartitionReport) -> dict[str, Any]:
+def _nodes(report: ReportFacts) -> dict[str, Any]:
     places = {name: index for index, name in enumerate((*report.devices, *_STATES))}
     ops, texts, refusals = _Interned(), _Interned(), _Interned()
     nodes = report.nodes

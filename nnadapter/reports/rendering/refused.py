@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from nnadapter.reports.facts import NodeFacts, ReportFacts
 from nnadapter.reports.units import duration, quantity
-
-if TYPE_CHECKING:
-    from nnadapter.reports.facts import NodeFacts, PartitionReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +35,7 @@ class RefusedGroup:
         return quantity(self.flops, "FLOP") if self.flops else ""
 
 
-def refused_groups(report: PartitionReport) -> tuple[RefusedGroup, ...]:
+def refused_groups(report: ReportFacts) -> tuple[RefusedGroup, ...]:
     """Return what was refused by device, op type and reason, most frequent first."""
     return tuple(_group(*key, nodes) for key, nodes in report.refusals().items())
 
