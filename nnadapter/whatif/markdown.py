@@ -5,18 +5,16 @@ from __future__ import annotations
 from nnadapter.reports.rendering.markdown_cells import code, folded, table
 from nnadapter.reports.units import count
 from nnadapter.whatif.facts import WhatIfFacts
-from nnadapter.whatif.words import cpu_words, predicted, segments, share, time
+from nnadapter.whatif.words import coverage, cpu_words, predicted, segments, share, standing, time
 
 _SHOWN = 20
 
 
 def to_markdown(found: WhatIfFacts) -> str:
     """Return what-if as GitHub-flavored Markdown: where things stand, the features, the road map, models and notes."""
-    now = found.now
     parts = [
         f"### What if {code(found.device)} took more",
-        f"{count(len(found.models), 'model')}, policy {found.policy}: {count(now.segments, 'segment')}, "
-        f"{share(now.flops)} of FLOPs and {share(now.nodes)} of nodes off the CPU, {predicted(now)} "
+        f"{count(len(found.models), 'model')}, policy {found.policy}: {coverage(found.now)}, {predicted(found.now)} "
         f"({', '.join(f'{code(name)} {source}' for name, source in found.sources.items())})",
     ]
     if cpu_words(found):
@@ -56,7 +54,7 @@ def _road_map(found: WhatIfFacts) -> str:
             " and ".join(code(label) for label in step.labels),
             segments(step.segments_saved),
             time(step.seconds_saved),
-            f"{count(step.then.segments, 'segment')}, {share(step.then.flops)} of FLOPs, {predicted(step.then)}",
+            standing(step.then),
         ]
         for place, step in enumerate(found.road_map, 1)
     ]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from nnadapter.reports.rendering.wrapping import wrapped
 from nnadapter.reports.units import count
 from nnadapter.whatif.facts import WhatIfFacts
-from nnadapter.whatif.words import cpu_words, predicted, saving, share, supporting
+from nnadapter.whatif.words import coverage, cpu_words, predicted, saving, standing, supporting
 
 _SHOWN = 20
 
@@ -28,10 +28,8 @@ def _summary(found: WhatIfFacts) -> Iterator[str]:
     sources = ", ".join(f"{name} {source}" for name, source in found.sources.items())
     yield f"what if    {found.device} took more, of {', '.join(found.devices)} (policy {found.policy})"
     yield f"models     {len(found.models)}" + (f", and {len(found.failed)} that failed" if found.failed else "")
-    now = found.now
-    coverage = f"{share(now.flops)} of FLOPs and {share(now.nodes)} of nodes off the CPU"
-    yield f"now        {count(now.segments, 'segment')}, {coverage}"
-    yield from wrapped(f"{predicted(now)}; costs: {sources}", " " * 11)
+    yield f"now        {coverage(found.now)}"
+    yield from wrapped(f"{predicted(found.now)}; costs: {sources}", " " * 11)
     yield from wrapped(cpu_words(found), " " * 11)
 
 
@@ -57,8 +55,7 @@ def _road_map(found: WhatIfFacts) -> Iterator[str]:
     yield ""
     yield "road map, each step on top of those before it"
     for place, step in enumerate(found.road_map, 1):
-        then = f"then {count(step.then.segments, 'segment')}, {share(step.then.flops)} of FLOPs, {predicted(step.then)}"
-        yield from wrapped(f"{' and '.join(step.labels)}: {saving(step)}; {then}", f"{place:>3}. ")
+        yield from wrapped(f"{' and '.join(step.labels)}: {saving(step)}; then {standing(step.then)}", f"{place:>3}. ")
     if not found.road_map:
         yield "     none: no feature, and no two together, are worth anything"
 
@@ -69,8 +66,7 @@ def _models(found: WhatIfFacts) -> Iterator[str]:
     yield ""
     yield "models"
     for each in found.models[:_SHOWN]:
-        now = f"{count(each.now.segments, 'segment')}, {share(each.now.flops)} of FLOPs, {predicted(each.now)}"
-        yield from wrapped(f"{each.name}: {now}", "  ")
+        yield from wrapped(f"{each.name}: {standing(each.now)}", "  ")
     if len(found.models) > _SHOWN:
         yield f"  ... and {len(found.models) - _SHOWN} more; the JSON form has them all"
     for failed in found.failed:

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 from nnadapter.drivers.selection import HOSTS
 from nnadapter.reports.cost_facts import CostFacts
-from nnadapter.reports.facts import ReportFacts, SegmentFacts, TensorFacts
+from nnadapter.reports.facts import ReportFacts
 from nnadapter.reports.rendering.cost_text import cost_sentence, cpu_words, prediction_words, sources_words
 from nnadapter.reports.rendering.markdown_cells import code, folded, table
 from nnadapter.reports.rendering.refused import RefusedGroup, refused_groups
 from nnadapter.reports.rendering.rule_text import rule_words
+from nnadapter.reports.rendering.segments import HEADS, segment_cells
 from nnadapter.reports.units import count, duration, quantity
 
 _SHOWN = 30
@@ -78,28 +79,9 @@ def _reason(group: RefusedGroup) -> tuple[str, ...]:
 
 def _segments(report: ReportFacts) -> Iterator[str]:
     if report.segments:
-        heads = ("segment", "device", "nodes", "FLOPs", "weights", "in", "out", "predicted", "measured")
-        rows = [_segment(segment) for segment in report.segments[:_SHOWN]]
-        yield folded(count(len(report.segments), "segment"), table(heads, rows, len(report.segments)))
-
-
-def _segment(segment: SegmentFacts) -> tuple[str, ...]:
-    times = (segment.predicted_seconds, segment.seconds)
-    return (
-        str(segment.index),
-        code(segment.device),
-        str(len(segment.nodes)),
-        quantity(segment.flops, "FLOP"),
-        quantity(segment.weight_bytes, "B"),
-        _bytes(segment.inputs),
-        _bytes(segment.outputs),
-        *("–" if seconds is None else duration(seconds) for seconds in times),
-    )
-
-
-def _bytes(tensors: tuple[TensorFacts, ...]) -> str:
-    known = [tensor.nbytes for tensor in tensors if tensor.nbytes is not None]
-    return quantity(sum(known), "B") if len(known) == len(tensors) else "?"
+        cells = [segment_cells(segment, "–") for segment in report.segments[:_SHOWN]]
+        rows = [(index, code(device), *others) for index, device, *others in cells]
+        yield folded(count(len(report.segments), "segment"), table((*HEADS, "measured"), rows, len(report.segments)))
 
 
 def _refused(report: ReportFacts) -> Iterator[str]:

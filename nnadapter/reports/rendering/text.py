@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nnadapter.drivers.interface import KERNEL, NO_OPERATION
 from nnadapter.drivers.selection import HOSTS
-from nnadapter.reports.facts import ReportFacts, SegmentFacts, TensorFacts
+from nnadapter.reports.facts import ReportFacts, SegmentFacts
 from nnadapter.reports.rendering.cost_text import cost_lines
 from nnadapter.reports.rendering.op_types import op_type_lines
 from nnadapter.reports.rendering.refused import refused_groups
 from nnadapter.reports.rendering.rule_text import plan_file_lines, rule_lines
+from nnadapter.reports.rendering.segments import HEADS, segment_cells
 from nnadapter.reports.rendering.wrapping import wrapped
 from nnadapter.reports.units import count, duration, quantity
 
@@ -92,8 +93,7 @@ def _segments(report: ReportFacts) -> Iterator[str]:
         return
     yield ""
     priced = any(segment.predicted_seconds is not None for segment in report.segments)
-    head = f"{'segment':<8}{'device':<14}{'nodes':>6}{'FLOPs':>13}{'weights':>11}{'in':>11}{'out':>11}"
-    yield head + (f"{'predicted':>11}" if priced else "") + f"{'last run':>11}"
+    yield _row((*HEADS, "last run"), priced)
     for segment in report.segments[:_SHOWN_SEGMENTS]:
         yield from _segment(segment, priced)
     if len(report.segments) > _SHOWN_SEGMENTS:
@@ -101,19 +101,19 @@ def _segments(report: ReportFacts) -> Iterator[str]:
 
 
 def _segment(segment: SegmentFacts, priced: bool) -> Iterator[str]:
-    times = (segment.predicted_seconds, segment.seconds) if priced else (segment.seconds,)
-    sizes = [quantity(segment.weight_bytes, "B"), _bytes(segment.inputs), _bytes(segment.outputs)]
-    sizes.extend("-" if time is None else duration(time) for time in times)
-    yield (
-        f"{segment.index:<8}{segment.device:<14}{len(segment.nodes):>6}{quantity(segment.flops, 'FLOP'):>13}"
-        + "".join(f"{size:>11}" for size in sizes)
-    )
+    yield _row(segment_cells(segment, "-"), priced)
     told = [_fact(name, value) for name, value in segment.facts.items()]
     if segment.bound_to is not None:
         told.append(f"bound to the program of segment {segment.bound_to}")
     if told:
         facts = ", ".join(each.replace(" ", _KEPT) for each in told)
         yield from (line.replace(_KEPT, " ") for line in wrapped(facts, " " * 8))
+
+
+def _row(cells: Sequence[str], priced: bool) -> str:
+    """A line of the table; without the column of predictions where nothing is priced."""
+    index, device, nodes, flops, *others = cells if priced else (*cells[:-2], cells[-1])
+    return f"{index:<8}{device:<14}{nodes:>6}{flops:>13}" + "".join(f"{cell:>11}" for cell in others)
 
 
 def _fact(name: str, value: float | str | None) -> str:
@@ -123,11 +123,6 @@ def _fact(name: str, value: float | str | None) -> str:
     if name.endswith("_percent") and isinstance(value, (int, float)):
         return f"{words.removesuffix(' percent')} {value:.1f}%"
     return f"{words} {'not finite' if value is None else value}"
-
-
-def _bytes(tensors: tuple[TensorFacts, ...]) -> str:
-    known = [tensor.nbytes for tensor in tensors if tensor.nbytes is not None]
-    return quantity(sum(known), "B") if len(known) == len(tensors) else "?"
 
 
 def _refusals(report: ReportFacts) -> Iterator[str]:

@@ -1,0 +1,31 @@
+"""The table of segments, as text and Markdown have it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nnadapter.reports.facts import SegmentFacts, TensorFacts
+from nnadapter.reports.units import duration, quantity
+
+HEADS = ("segment", "device", "nodes", "FLOPs", "weights", "in", "out", "predicted")
+"""Of all columns but the last one, which is what was measured."""
+
+
+def segment_cells(segment: SegmentFacts, unknown: str) -> tuple[str, ...]:
+    """Return what stands under `HEADS`, and what was measured; `unknown` for a time that is not known."""
+    times = (segment.predicted_seconds, segment.seconds)
+    return (
+        str(segment.index),
+        segment.device,
+        str(len(segment.nodes)),
+        quantity(segment.flops, "FLOP"),
+        quantity(segment.weight_bytes, "B"),
+        _bytes(segment.inputs),
+        _bytes(segment.outputs),
+        *(unknown if seconds is None else duration(seconds) for seconds in times),
+    )
+
+
+def _bytes(tensors: Sequence[TensorFacts]) -> str:
+    known = [tensor.nbytes for tensor in tensors if tensor.nbytes is not None]
+    return quantity(sum(known), "B") if len(known) == len(tensors) else "?"
