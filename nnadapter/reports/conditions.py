@@ -16,7 +16,8 @@ class Condition:
     """Something that was not the same when the two reports were made."""
 
     name: str
-    """`model`, `devices`, `options of DEVICE`, `policy`, `fallback`, `inputs`, `rules`, `plan file` or `costs`."""
+    """`model`, `devices`, `options of DEVICE`, `policy`, `fallback`, `inputs`, `rules`, `plan file`, `costs`,
+    `machine` or `version of NAME`."""
     before: str
     """In words."""
     after: str
@@ -24,7 +25,12 @@ class Condition:
 
 def conditions(old: ReportFacts, new: ReportFacts) -> tuple[Condition, ...]:
     """Return what differs in how the reports were made; what one of them does not know is left out."""
-    rows = [*_nodes(old, new), *((name, told(old), told(new)) for name, told in _TOLD), *_options(old, new)]
+    rows = [
+        *_nodes(old, new),
+        *((name, told(old), told(new)) for name, told in _TOLD),
+        *_options(old, new),
+        *_versions(old, new),
+    ]
     return tuple(
         Condition(name=name, before=before, after=after)
         for name, before, after in rows
@@ -57,6 +63,12 @@ def _options(old: ReportFacts, new: ReportFacts) -> Iterator[tuple[str, str, str
             yield f"options of {device}", _said(before, changed), _said(after, changed)
 
 
+def _versions(old: ReportFacts, new: ReportFacts) -> Iterator[tuple[str, str, str]]:
+    """Of what both reports name."""
+    for name in new.versions:
+        yield f"version of {name}", old.versions.get(name, ""), new.versions[name]
+
+
 def _said(options: Mapping[str, str], names: list[str]) -> str:
     return ", ".join(f"{name}={options.get(name) or 'nothing'}" for name in names)
 
@@ -80,5 +92,6 @@ _TOLD: tuple[tuple[str, Callable[[ReportFacts], str]], ...] = (
     ("rules", _rules),
     ("plan file", lambda report: "none" if report.plan_file is None else report.plan_file.path),
     ("costs", _costs),
+    ("machine", lambda report: report.machine),
 )
 """What reports were made with, in words; empty where a report does not know it."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RuleFacts, WeightFacts
+from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RefusalCost, RuleFacts, WeightFacts
 from nnadapter.reports.plain import plain
 from nnadapter.running.plans import PlanCounts
 
@@ -152,6 +152,17 @@ class ReportFacts:
     """Device -> option -> value as text, defaults filled in."""
     search: str = ""
     """How the segments were found, in words: exactly, by a beam, or cut in two for a device's memory."""
+    refusal_costs: tuple[RefusalCost, ...] = ()
+    """What refusals cause between devices, of the most frequent ones."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Of nnadapter, ONNX, ONNX Runtime and the devices' drivers, by name."""
+    machine: str = ""
+    """Where the report was made: system, processor and number of cores."""
+
+    @property
+    def guesses(self) -> frozenset[str]:
+        """Devices whose predicted times are guesses: nobody measured what they cost."""
+        return self.cost.guesses if self.cost is not None else frozenset()
 
     @property
     def fewest(self) -> str:
@@ -192,6 +203,10 @@ class ReportFacts:
         - `plan_file`, null without one: `path`, `bound` (nodes), `lost` (entries: each `name`, `device`, `why`).
         - `model`: the file's name or the graph's, empty where not known; `fallback`; `device_options`: device ->
           option -> value as text; `search`: how the segments were found, in words.
+        - `refusal_costs` of the most frequent refusals: each `device`, `op_type`, `reason`, `switches` (so many less if
+          the device took these nodes and all others stayed), `seconds` (predicted, of the transfers and launches that
+          would go; null where not known).
+        - `versions`: `nnadapter`, `onnx`, `onnxruntime`, and of the driver of each device by its name; `machine`.
 
         Keys may be added without a new `schema_version`.
         """

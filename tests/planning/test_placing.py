@@ -442,4 +442,4 @@ def test_the_cpu_alone_is_told_where_only_the_plan_was_measured(tmp_path):
         session.run(None, {"x": numbers(2, 4)})
         report = session.report()
     assert report.cost.word == "measured" and report.cost.all_cpu_seconds is None and report.cost.cpu_is_better
-    assert "that are predicted of this plan" in " ".join(str(report).split())
+    assert "that are guessed of this plan" in " ".join(str(report).split())

@@ -29,6 +29,7 @@ ROWS = {
     "rules": cost_facts.RuleFacts,
     "plan_file": cost_facts.PlanFileFacts,
     "plan_file.lost": LostEntry,
+    "refusal_costs": cost_facts.RefusalCost,
 }
 
 

@@ -32,7 +32,8 @@ def _lines(report: ReportFacts) -> Iterator[str]:
     fill = colors(report.devices)
     edges = crossings(report)
     for segment in report.segments:
-        yield f"s{segment.index} [label={_quoted(_label(segment))}, fillcolor={_quoted(fill[segment.device])}];"
+        label = _quoted(_label(segment, segment.device in report.guesses))
+        yield f"s{segment.index} [label={label}, fillcolor={_quoted(fill[segment.device])}];"
     for end, name in ((0, _INPUTS), (1, _OUTPUTS)):
         if any(ends[end] is None for ends in edges):
             yield f"{name} [label={_quoted(name)}, shape=ellipse, style=solid];"
@@ -42,13 +43,13 @@ def _lines(report: ReportFacts) -> Iterator[str]:
         yield f"{start} -> {stop} [label={_quoted(_tensors(tensors))}];"
 
 
-def _label(segment: SegmentFacts) -> list[str]:
+def _label(segment: SegmentFacts, guessed: bool) -> list[str]:
     lines = [
         f"{segment.index}: {segment.device}",
         f"{count(len(segment.nodes), 'node')}, {quantity(segment.flops, 'FLOP')}",
     ]
     if segment.predicted_seconds is not None:
-        lines.append(f"{duration(segment.predicted_seconds)} predicted")
+        lines.append(f"{duration(segment.predicted_seconds)} {'guessed' if guessed else 'predicted'}")
     if segment.seconds is not None:
         lines.append(f"{duration(segment.seconds)} measured")
     return lines

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from nnadapter.drivers.selection import HOSTS
 from nnadapter.reports.cost_facts import CostFacts
 from nnadapter.reports.facts import ReportFacts
-from nnadapter.reports.rendering.cost_text import cost_sentence, cpu_words, prediction_words, sources_words
+from nnadapter.reports.rendering.cost_text import (
+    cost_sentence,
+    cpu_words,
+    guess_words,
+    prediction_words,
+    run_words,
+    sources_words,
+)
 from nnadapter.reports.rendering.markdown_cells import code, folded, table
 from nnadapter.reports.rendering.refused import RefusedGroup, refused_groups
 from nnadapter.reports.rendering.rule_text import rule_words
@@ -52,9 +59,9 @@ def _summary(report: ReportFacts) -> Iterator[str]:
     if report.cost is not None:
         rows.extend(_costs(report.cost))
     yield table(("", ""), rows)
-    words = cpu_words(report, report.cost) if report.cost is not None else ""
-    if words:
-        yield f"**{words}**"
+    if report.cost is not None:
+        said = (cpu_words(report, report.cost), run_words(report), guess_words(report.cost))
+        yield from (f"**{words}**" for words in said if words)
 
 
 def _costs(cost: CostFacts) -> Iterator[tuple[str, str]]:
@@ -74,12 +81,16 @@ def _reasons(report: ReportFacts) -> Iterator[str]:
 
 
 def _reason(group: RefusedGroup) -> tuple[str, ...]:
-    return code(group.op_type), code(group.device), str(group.nodes), code(group.reason), group.cost or "–"
+    return code(group.op_type), code(group.device), str(group.nodes), code(group.reason), _elsewhere(group)
+
+
+def _elsewhere(group: RefusedGroup) -> str:
+    return ", ".join(filter(None, (group.cost, group.between))) or "–"
 
 
 def _segments(report: ReportFacts) -> Iterator[str]:
     if report.segments:
-        cells = [segment_cells(segment, "–") for segment in report.segments[:_SHOWN]]
+        cells = [segment_cells(segment, "–", segment.device in report.guesses) for segment in report.segments[:_SHOWN]]
         rows = [(index, code(device), *others) for index, device, *others in cells]
         yield folded(count(len(report.segments), "segment"), table((*HEADS, "measured"), rows, len(report.segments)))
 

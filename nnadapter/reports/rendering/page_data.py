@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 from nnadapter.drivers.selection import HOSTS
@@ -10,7 +11,9 @@ from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts
 from nnadapter.reports.difference_facts import DifferenceFacts
 from nnadapter.reports.facts import NodeFacts, ReportFacts, SegmentFacts, TensorFacts
 from nnadapter.reports.plain import plain
-from nnadapter.reports.rendering.cost_text import cpu_words, prediction_words
+from nnadapter.reports.rendering.cost_text import guess_words, prediction_words
+from nnadapter.reports.rendering.refused import RefusedGroup, refused_groups
+from nnadapter.reports.rendering.verdict import verdict
 
 _STATES = ("folded", "unused")
 
@@ -37,6 +40,8 @@ def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | Non
     return {
         **_plan(report),
         "title": title,
+        "verdict": plain(verdict(report)),
+        "made": _made(report),
         "policy": report.policy,
         "inputs": [[name, list(shape)] for name, shape in report.input_shapes.items()],
         "coverage": plain(report.coverage),
@@ -44,19 +49,38 @@ def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | Non
         "fewest": report.fewest,
         "notes": list(report.notes),
         "weights": plain(report.weights),
-        "cost": None if report.cost is None else _cost(report, report.cost),
+        "cost": None if report.cost is None else _cost(report.cost),
         "rules": [{**plain(rule), "place": rule.place} for rule in report.rules],
         "plan_file": None if report.plan_file is None else _plan_file(report.plan_file),
         **_nodes(report),
+        "groups": [_group(group) for group in refused_groups(report)],
         "difference": None if difference is None else difference.to_dict(),
         "before": None if difference is None else _plan(difference.old),
     }
 
 
-def _cost(report: ReportFacts, cost: CostFacts) -> dict[str, Any]:
+def _cost(cost: CostFacts) -> dict[str, Any]:
     """The facts, with what the page says in the words of the text report."""
     resting = prediction_words(cost) if cost.is_measured and cost.prediction_sources else ""
-    return {**plain(cost), "word": cost.word, "cpu": cpu_words(report, cost), "resting": resting}
+    words = {"word": cost.word, "resting": resting, "guess": guess_words(cost)}
+    return {**plain(cost), **words}
+
+
+def _group(group: RefusedGroup) -> dict[str, Any]:
+    return {**plain(group), "between": group.between, "switching": group.switching}
+
+
+def _made(report: ReportFacts) -> dict[str, Any]:
+    """With what, where and when; options of devices as a person writes them."""
+    options = {
+        name: ", ".join(f"{option}={value or 'nothing'}" for option, value in options.items())
+        for name, options in report.device_options.items()
+    }
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return {
+        "options": options, "versions": dict(report.versions), "machine": report.machine, "date": now,
+        "fallback": report.fallback,
+    }  # fmt: skip
 
 
 def _plan_file(plan: PlanFileFacts) -> dict[str, Any]:
@@ -69,6 +93,7 @@ def _plan(report: ReportFacts) -> dict[str, Any]:
     return {
         "devices": list(report.devices),
         "hosts": [name in HOSTS for name in report.devices],
+        "guessed": [name in report.guesses for name in report.devices],
         "segments": [_segment(segment, report.devices.index(segment.device), tensors) for segment in report.segments],
         "tensors": tensors.items(),
     }

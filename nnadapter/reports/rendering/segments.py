@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnadapter.reports.facts import SegmentFacts, TensorFacts
-from nnadapter.reports.units import duration, quantity
+from nnadapter.reports.units import duration, foretold, quantity
 
 HEADS = ("segment", "device", "nodes", "FLOPs", "weights", "in", "out", "predicted")
 """Of all columns but the last one, which is what was measured."""
 
 
-def segment_cells(segment: SegmentFacts, unknown: str) -> tuple[str, ...]:
+def segment_cells(segment: SegmentFacts, unknown: str, guessed: bool) -> tuple[str, ...]:
     """Return what stands under `HEADS`, and what was measured; `unknown` for a time that is not known."""
-    times = (segment.predicted_seconds, segment.seconds)
+    predicted = segment.predicted_seconds
     return (
         str(segment.index),
         segment.device,
@@ -22,7 +22,8 @@ def segment_cells(segment: SegmentFacts, unknown: str) -> tuple[str, ...]:
         quantity(segment.weight_bytes, "B"),
         _bytes(segment.inputs),
         _bytes(segment.outputs),
-        *(unknown if seconds is None else duration(seconds) for seconds in times),
+        unknown if predicted is None else foretold(predicted, guessed),
+        unknown if segment.seconds is None else duration(segment.seconds),
     )
 
 

@@ -14,7 +14,7 @@ from nnadapter.reports.rendering.refused import refused_groups
 from nnadapter.reports.rendering.rule_text import plan_file_lines, rule_lines
 from nnadapter.reports.rendering.segments import HEADS, segment_cells
 from nnadapter.reports.rendering.wrapping import wrapped
-from nnadapter.reports.units import count, duration, quantity
+from nnadapter.reports.units import count, quantity
 
 _SHOWN_KERNELS = 8
 _SHOWN_SEGMENTS = 20
@@ -95,13 +95,13 @@ def _segments(report: ReportFacts) -> Iterator[str]:
     priced = any(segment.predicted_seconds is not None for segment in report.segments)
     yield _row((*HEADS, "last run"), priced)
     for segment in report.segments[:_SHOWN_SEGMENTS]:
-        yield from _segment(segment, priced)
+        yield from _segment(segment, priced, segment.device in report.guesses)
     if len(report.segments) > _SHOWN_SEGMENTS:
         yield f"... and {len(report.segments) - _SHOWN_SEGMENTS} more; the JSON form has them all"
 
 
-def _segment(segment: SegmentFacts, priced: bool) -> Iterator[str]:
-    yield _row(segment_cells(segment, "-"), priced)
+def _segment(segment: SegmentFacts, priced: bool, guessed: bool) -> Iterator[str]:
+    yield _row(segment_cells(segment, "-", guessed), priced)
     told = [_fact(name, value) for name, value in segment.facts.items()]
     if segment.bound_to is not None:
         told.append(f"bound to the program of segment {segment.bound_to}")
@@ -132,7 +132,8 @@ def _refusals(report: ReportFacts) -> Iterator[str]:
     yield ""
     yield "refused"
     for group in groups[:_SHOWN_REFUSALS]:
-        cost = "" if group.seconds is None else f"  {duration(group.seconds)} where they run"
+        cost = f"  {group.cost} where they run" if group.seconds is not None else ""
+        cost += f"  {group.between}" if group.between else ""
         yield f"  {group.device}: {group.op_type} x{group.nodes}  {group.reason}{cost}"
         yield from wrapped(f"{'as ' if group.nodes > 1 else ''}{group.example}: {group.detail}", " " * 6)
     if len(groups) > _SHOWN_REFUSALS:
