@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nnadapter.reports.cost_facts import predicted_word
 from nnadapter.reports.plain import plain
 
 SCHEMA_VERSION = 1
@@ -16,7 +17,8 @@ class Standing:
     """What the plans of all models are together."""
 
     seconds: float | None
-    """Predicted, one run of each model; None where a value would have to cross a border that it cannot cross."""
+    """Predicted, one run of each model; None where a value would have to cross a border that it cannot cross, or where
+    costs are not known."""
     segments: int
     nodes: float
     """Share of the nodes that run off the CPU, from 0 to 1."""
@@ -45,7 +47,7 @@ class FeatureFacts:
     segments_saved: int
     """Negative where there would be more."""
     seconds_saved: float | None
-    """Predicted; negative where the plans would be slower, None where they could not run."""
+    """Predicted; negative where the plans would be slower, None where they could not run or costs are not known."""
     then: Standing
     """With this feature and no other one."""
     example_model: str
@@ -110,7 +112,18 @@ class WhatIfFacts:
     notes: tuple[str, ...] = ()
     """What a person should know of the numbers, a sentence each."""
     all_cpu_seconds: float | None = None
-    """Predicted, one run of each model with everything on the CPU; None where it refuses something."""
+    """Predicted, one run of each model with everything on the CPU; None where it refuses something, or costs are not
+    known."""
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether times are told: somebody knows what every device costs."""
+        return "assumed" not in self.sources.values()
+
+    @property
+    def word(self) -> str:
+        """What times are: `predicted`, or `guessed` where the costs of a device are those that it declares."""
+        return predicted_word(self.sources)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data: `schema_version` and the fields."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nnadapter.reports.rendering.markdown_cells import code, folded, table
 from nnadapter.reports.units import count
 from nnadapter.whatif.facts import WhatIfFacts
-from nnadapter.whatif.words import coverage, cpu_words, predicted, segments, share, standing, time
+from nnadapter.whatif.words import coverage, cpu_words, listed, predicted, segments, share, standing, time
 
 _SHOWN = 20
 
@@ -14,7 +16,8 @@ def to_markdown(found: WhatIfFacts) -> str:
     """Return what-if as GitHub-flavored Markdown: where things stand, the features, the road map, models and notes."""
     parts = [
         f"### What if {code(found.device)} took more",
-        f"{count(len(found.models), 'model')}, policy {found.policy}: {coverage(found.now)}, {predicted(found.now)} "
+        f"{count(len(found.models), 'model')}, policy {found.policy}: "
+        f"{listed((coverage(found.now), predicted(found, found.now)))} "
         f"({', '.join(f'{code(name)} {source}' for name, source in found.sources.items())})",
     ]
     if cpu_words(found):
@@ -36,7 +39,7 @@ def _features(found: WhatIfFacts) -> str:
             code(each.label),
             segments(each.segments_saved),
             share(each.then.flops),
-            time(each.seconds_saved),
+            time(found, each.seconds_saved),
             f"{each.nodes} in {count(each.models, 'model')}",
             each.reason if each.where == "device" else f"{each.reason} ({each.where})",
             code(each.example_detail),
@@ -44,7 +47,7 @@ def _features(found: WhatIfFacts) -> str:
         for place, each in enumerate(found.features[:_SHOWN], 1)
     ]
     heads = ("", "supporting", "segments", "FLOPs then", "time", "nodes", "reason", "for example")
-    return table(heads, rows, len(found.features))
+    return _table(found, heads, rows, len(found.features))
 
 
 def _road_map(found: WhatIfFacts) -> str:
@@ -53,17 +56,24 @@ def _road_map(found: WhatIfFacts) -> str:
             str(place),
             " and ".join(code(label) for label in step.labels),
             segments(step.segments_saved),
-            time(step.seconds_saved),
-            standing(step.then),
+            time(found, step.seconds_saved),
+            standing(found, step.then),
         ]
         for place, step in enumerate(found.road_map, 1)
     ]
-    return table(("", "add", "segments", "time", "then"), rows)
+    return _table(found, ("", "add", "segments", "time", "then"), rows)
 
 
 def _models(found: WhatIfFacts) -> str:
     rows = [
-        [code(each.name), str(each.now.segments), share(each.now.flops), predicted(each.now)] for each in found.models
+        [code(each.name), str(each.now.segments), share(each.now.flops), predicted(found, each.now)]
+        for each in found.models
     ]
     rows += [[code(failed.name), "", "", f"failed: {code(failed.error)}"] for failed in found.failed]
     return table(("model", "segments", "FLOPs off the CPU", "time"), rows)
+
+
+def _table(found: WhatIfFacts, heads: Sequence[str], rows: Sequence[Sequence[str]], whole: int | None = None) -> str:
+    """A table; without its column of times where none are known."""
+    kept = [place for place, head in enumerate(heads) if head != "time" or found.is_timed]
+    return table([heads[place] for place in kept], [[row[place] for place in kept] for row in rows], whole)

@@ -29,7 +29,8 @@ def _summary(found: WhatIfFacts) -> Iterator[str]:
     yield f"what if    {found.device} took more, of {', '.join(found.devices)} (policy {found.policy})"
     yield f"models     {len(found.models)}" + (f", and {len(found.failed)} that failed" if found.failed else "")
     yield f"now        {coverage(found.now)}"
-    yield from wrapped(f"{predicted(found.now)}; costs: {sources}", " " * 11)
+    times = predicted(found, found.now) or "no times, as costs are not known"
+    yield from wrapped(f"{times}; costs: {sources}", " " * 11)
     yield from wrapped(cpu_words(found), " " * 11)
 
 
@@ -38,7 +39,7 @@ def _features(found: WhatIfFacts) -> Iterator[str]:
     if not found.features:
         yield f"{found.device} lacks nothing that these models need"
         return
-    yield f"each feature by itself, by {_ORDERS[found.ranked_by[0]]}"
+    yield f"each feature by itself, by {found.word + ' ' if found.is_timed else ''}{_ORDERS[found.ranked_by[0]]}"
     for place, each in enumerate(found.features[:_SHOWN], 1):
         yield from wrapped(supporting(found, each), f"{place:>3}. ")
         where = f"{count(each.nodes, 'node')} in {each.models} of {count(len(found.models), 'model')}"
@@ -55,7 +56,9 @@ def _road_map(found: WhatIfFacts) -> Iterator[str]:
     yield ""
     yield "road map, each step on top of those before it"
     for place, step in enumerate(found.road_map, 1):
-        yield from wrapped(f"{' and '.join(step.labels)}: {saving(step)}; then {standing(step.then)}", f"{place:>3}. ")
+        yield from wrapped(
+            f"{' and '.join(step.labels)}: {saving(found, step)}; then {standing(found, step.then)}", f"{place:>3}. "
+        )
     if not found.road_map:
         yield "     none: no feature, and no two together, are worth anything"
 
@@ -66,7 +69,7 @@ def _models(found: WhatIfFacts) -> Iterator[str]:
     yield ""
     yield "models"
     for each in found.models[:_SHOWN]:
-        yield from wrapped(f"{each.name}: {standing(each.now)}", "  ")
+        yield from wrapped(f"{each.name}: {standing(found, each.now)}", "  ")
     if len(found.models) > _SHOWN:
         yield f"  ... and {len(found.models) - _SHOWN} more; the JSON form has them all"
     for failed in found.failed:
@@ -80,4 +83,4 @@ def _notes(found: WhatIfFacts) -> Iterator[str]:
         yield from wrapped(note, "  ")
 
 
-_ORDERS = {"seconds_saved": "predicted time saved", "segments_saved": "segments saved, as costs are assumed"}
+_ORDERS = {"seconds_saved": "time saved", "flops": "FLOPs, as costs are not known"}
