@@ -16,6 +16,7 @@ from nnadapter.cli.what_if_report import refuse_together, what_if_text
 from nnadapter.cli.writing import write_file
 from nnadapter.process.standard_output import prints_to_stderr
 from nnadapter.reports.difference import compare_reports
+from nnadapter.reports.formats import formats_of
 from nnadapter.reports.gates import Gates, broken_gates
 from nnadapter.reports.reading import read_report
 from nnadapter.reports.rendering.renderers import PLAIN, RENDERERS
@@ -27,14 +28,11 @@ from nnadapter.reports.rendering.renderers import PLAIN, RENDERERS
 @click.option("--save-plan", metavar="FILE", help="Write the device of every node to FILE, for --plan.")
 @takes_gates
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(tuple(RENDERERS)),
-    default="text",
-    show_default=True,
+    "--format", "form", type=click.Choice(tuple(RENDERERS)),
     help="Of the report: html is one page that needs nothing else, dot is for Graphviz, model-explorer is custom node "
-    "data for Google's Model Explorer.",
-)
+    "data for Google's Model Explorer. Default: what the name of --output says by .html, .json, .md, .txt or .dot, "
+    "else text.",
+)  # fmt: skip
 @click.option("--diff", "old", metavar="OLD.json", help="Say what changed since this report, written as json.")
 @click.option(
     "--what-if", "what_if", is_flag=True,
@@ -55,7 +53,7 @@ def report(
     min_coverage: float | None,
     max_segments: int | None,
     max_latency: float | None,
-    form: str,
+    form: str | None,
     old: str | None,
     what_if: bool,
     output: str | None,
@@ -64,6 +62,7 @@ def report(
 
     The exit code is 1 if a limit is broken, or if --fallback forbid finds something left for a CPU that is not named.
     """
+    form = _form(form, output)
     chosen, on = placing(policy, rules, plan, fallback), requests(devices, options)
     if what_if:
         refuse_together(click.get_current_context().params, form)
@@ -87,6 +86,14 @@ def report(
         click.echo(f"Error: {line}", err=True)
     if broken:
         raise click.exceptions.Exit(NO)
+
+
+def _form(form: str | None, output: str | None) -> str:
+    """The format: the one that is named, else the one of the file's name. Where these differ, a note says so."""
+    by_name = formats_of(output) if output is not None else ()
+    if form is not None and by_name and form not in by_name:
+        click.echo(f"note: {output!r} is written as {form}, as --format says, whatever its name stands for", err=True)
+    return form or (by_name or ("text",))[0]
 
 
 def _only(models: Sequence[str]) -> str:

@@ -14,13 +14,13 @@ FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "md": (".md", ".markdown"),
         "html": (".html", ".htm"),
         "dot": (".dot", ".gv"),
-        "model-explorer": (),
+        "model-explorer": (".json",),
     }
 )
 """Every format, with the endings of its files."""
 
 
-def format_of(path: str | os.PathLike[str]) -> str | None:
-    """Return the format that a file's name asks for; None where it asks for none."""
+def formats_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Return the formats that go into files of such a name, the first being the one that it stands for."""
     ending = PurePath(path).suffix.lower()
-    return next((form for form, endings in FORMATS.items() if ending in endings), None)
+    return tuple(form for form, endings in FORMATS.items() if ending in endings)
