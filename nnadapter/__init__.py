@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from nnadapter.ir.builder import ModelBuilder
     from nnadapter.kernels.registry import kernel, register_kernel, unregister_kernel
     from nnadapter.options import Options
-    from nnadapter.reports.facts import PartitionReport
+    from nnadapter.reports.report import PartitionReport
     from nnadapter.rules import Ban, Limits, Pin, Rules
     from nnadapter.runtime.compilation import Compilation
     from nnadapter.runtime.context import Context
     from nnadapter.runtime.device import Device
     from nnadapter.runtime.execution import Execution
-    from nnadapter.whatif.facts import WhatIf
+    from nnadapter.whatif.report import WhatIf
     from nnadapter.whatif.what_if import what_if
 
 _HOMES = {
@@ -46,12 +46,12 @@ _HOMES = {
     "Limits": "nnadapter.rules",
     "ModelBuilder": "nnadapter.ir.builder",
     "Options": "nnadapter.options",
-    "PartitionReport": "nnadapter.reports.facts",
+    "PartitionReport": "nnadapter.reports.report",
     "Pin": "nnadapter.rules",
     "Place": "nnadapter.eager.place",
     "Rules": "nnadapter.rules",
     "Tensor": "nnadapter.eager.tensor",
-    "WhatIf": "nnadapter.whatif.facts",
+    "WhatIf": "nnadapter.whatif.report",
     "backend": "",
     "compare": "nnadapter.inference.comparing",
     "devices": "nnadapter.inference.defaults",

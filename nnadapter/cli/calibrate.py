@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import click
 
@@ -13,7 +14,9 @@ from nnadapter.cli.progress import progress
 from nnadapter.cli.writing import to_json, write_file
 from nnadapter.costs.calibrating import ROUNDS
 from nnadapter.costs.calibrating import calibrate as measure
-from nnadapter.costs.calibration_files import contents_of, keep_calibration
+from nnadapter.costs.calibration import Calibration
+from nnadapter.costs.calibration_files import contents_of, is_calibrated, keep_calibration
+from nnadapter.drivers.selection import CPU, HOSTS
 
 
 @click.command(cls=Command)
@@ -27,14 +30,22 @@ from nnadapter.costs.calibration_files import contents_of, keep_calibration
 def calibrate(device: str, options: Mapping[str, Mapping[str, str]], output: str | None, as_json: bool) -> None:
     """Measure DEVICE: launch, transfers, and operations by class, in some 20 seconds at most.
 
-    Costs are kept in the folder calibrations of NNADAPTER_CACHE_DIR, for this version of the device's driver and the
-    options that change its speed. Leave the machine alone meanwhile. cpu can be measured too.
+    The CPU, against which devices are weighed, is measured too where it was not yet. Costs are kept in the folder
+    calibrations of NNADAPTER_CACHE_DIR, for this version of the device's driver and the options that change its speed.
+    Leave the machine alone meanwhile.
     """
     requests((device,), options)  # says which options are another device's
-    with progress(f"calibrating {device}", ROUNDS) as advance:
-        measured = measure(device, options.get(device), advance=advance)
-    file = keep_calibration(measured)
+    measured, file = _kept(device, options.get(device))
+    if device not in HOSTS and not is_calibrated(CPU):
+        click.echo(f"{CPU} was not calibrated yet and was measured too: kept in {_kept(CPU, None)[1]}", err=True)
     if output is not None:
         text = json.dumps(contents_of(measured), indent=2, allow_nan=False)
         write_file(output, lambda opened: opened.write(f"{text}\n".encode()))
     click.echo(to_json(contents_of(measured)) if as_json else f"{measured}\nkept in    {file}")
+
+
+def _kept(device: str, options: Mapping[str, str] | None) -> tuple[Calibration, Path]:
+    """What a device costs, and the file that holds it."""
+    with progress(f"calibrating {device}", ROUNDS) as advance:
+        measured = measure(device, options, advance=advance)
+    return measured, keep_calibration(measured)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 
 import click
@@ -15,14 +15,11 @@ from nnadapter.cli.progress import progress
 from nnadapter.cli.what_if_report import refuse_together, what_if_text
 from nnadapter.cli.writing import write_file
 from nnadapter.process.standard_output import prints_to_stderr
-from nnadapter.reports.difference import Difference, compare_reports
-from nnadapter.reports.facts import PartitionReport
+from nnadapter.reports.difference import compare_reports
+from nnadapter.reports.formats import formats_of
 from nnadapter.reports.gates import Gates, broken_gates
-from nnadapter.reports.plain import to_lines
 from nnadapter.reports.reading import read_report
-
-PLAIN = ("dot", "model-explorer")
-"""Formats that have no place for a comparison."""
+from nnadapter.reports.rendering.renderers import PLAIN, RENDERERS
 
 
 @click.command(cls=ModelCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -31,7 +28,7 @@ PLAIN = ("dot", "model-explorer")
 @click.option("--save-plan", metavar="FILE", help="Write the device of every node to FILE, for --plan.")
 @takes_gates
 @click.option(
-    "--format", "form", type=OneOf(("text", "json", "md", "html", "dot", "model-explorer")),
+    "--format", "form", type=OneOf(tuple(RENDERERS)),
     help="Of the report: html is one page that needs nothing else, dot is for Graphviz, model-explorer is custom node "
     "data for Google's Model Explorer. Default: what the name of --output says by .html, .json, .md, .txt or .dot, "
     "else text.",
@@ -83,7 +80,7 @@ def report(
     broken = broken_gates(found, gates)
     difference = compare_reports(before, found) if before is not None else None
     with progress("writing"):
-        text = _FORMS[form](found, difference, PurePath(model).name)
+        text = RENDERERS[form](found, PurePath(model).name, difference)
     _write(text.rstrip("\n"), output)
     for line in broken:
         click.echo(f"Error: {line}", err=True)
@@ -93,10 +90,9 @@ def report(
 
 def _form(form: str | None, output: str | None) -> str:
     """The format: the one that is named, else the one of the file's name. Where these differ, a note says so."""
-    suffix = "" if output is None else PurePath(output).suffix.lower()
-    by_name = _SUFFIXES.get(suffix, ())
+    by_name = formats_of(output) if output is not None else ()
     if form is not None and by_name and form not in by_name:
-        click.echo(f"note: {output!r} is written as {form}, as --format says, whatever {suffix} stands for", err=True)
+        click.echo(f"note: {output!r} is written as {form}, as --format says, whatever its name stands for", err=True)
     return form or (by_name or ("text",))[0]
 
 
@@ -116,37 +112,3 @@ def _write(text: str, output: str | None) -> None:
         click.echo(text)
     else:
         write_file(output, lambda file: file.write(f"{text}\n".encode()))
-
-
-def _text(found: PartitionReport, difference: Difference | None, title: str) -> str:
-    return f"{found}" if difference is None else f"{found}\n\n{difference}"
-
-
-def _json(found: PartitionReport, difference: Difference | None, title: str) -> str:
-    if difference is None:
-        return found.to_json()
-    return to_lines({**found.to_dict(), "difference": difference.to_dict()})
-
-
-def _markdown(found: PartitionReport, difference: Difference | None, title: str) -> str:
-    return found.to_markdown() if difference is None else f"{difference.to_markdown()}\n{found.to_markdown()}"
-
-
-_SUFFIXES: Mapping[str, Sequence[str]] = {
-    ".html": ("html",),
-    ".htm": ("html",),
-    ".json": ("json", "model-explorer"),
-    ".md": ("md",),
-    ".txt": ("text",),
-    ".dot": ("dot",),
-}
-"""The formats that go into files of such names, the first being the one that a name stands for."""
-
-_FORMS: Mapping[str, Callable[[PartitionReport, Difference | None, str], str]] = {
-    "text": _text,
-    "json": _json,
-    "md": _markdown,
-    "html": lambda found, difference, title: found.to_html(title, difference),
-    "dot": lambda found, difference, title: found.to_dot(),
-    "model-explorer": lambda found, difference, title: found.to_model_explorer(),
-}

@@ -8,8 +8,8 @@ from math import isclose
 from typing import Any
 
 from nnadapter.reports.cost_facts import CandidateFacts
-from nnadapter.reports.cost_text import cost_sentence, cpu_words, sources_words
-from nnadapter.reports.facts import PartitionReport
+from nnadapter.reports.rendering.cost_text import cost_sentence, cpu_words, run_words, sources_words
+from nnadapter.reports.report import PartitionReport
 from nnadapter.reports.units import duration
 
 _SIMULATED = "simulated_us"
@@ -23,7 +23,7 @@ class RunCosts:
     seconds: float | None = None
     """None where costs are not known."""
     words: tuple[str, ...] = ()
-    """What a person should know, a sentence each: cost, bound and source; that the CPU alone is better."""
+    """What to know, a sentence each: cost, bound and source; that the CPU alone is better; that the run was far off."""
     chosen: str = ""
     """The candidate that ran, where several were weighed."""
     weighed: int = 0
@@ -60,7 +60,7 @@ def run_costs(report: PartitionReport) -> RunCosts:
     weighed = [each for each in cost.candidates if each.weighed]
     return RunCosts(
         seconds=cost.seconds,
-        words=tuple(filter(None, (said, cpu_words(report, cost)))),
+        words=tuple(filter(None, (said, cpu_words(report, cost), run_words(report)))),
         chosen=_chosen(weighed, cost.seconds),
         weighed=len(weighed),
         simulated_seconds=simulated,

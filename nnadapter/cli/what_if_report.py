@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -12,7 +12,7 @@ from nnadapter.cli.progress import progress
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import NNAdapterError
 from nnadapter.options import Options
-from nnadapter.whatif.facts import WhatIf
+from nnadapter.whatif.report import RENDERERS
 from nnadapter.whatif.sources import model_sources
 
 _OF_ONE_PLAN: Mapping[str, str] = {
@@ -40,8 +40,10 @@ def refuse_together(given: Mapping[str, object], form: str) -> None:
     for name, flag in _OF_ONE_PLAN.items():
         if given[name] is not None:
             raise click.UsageError(f"{flag} is of one plan, and --what-if tries many; give one of the two")
-    if form not in _FORMS:
-        raise click.BadParameter(f"--what-if has no format {form}; take {', '.join(_FORMS)}", param_hint="'--format'")
+    if form not in RENDERERS:
+        raise click.BadParameter(
+            f"--what-if has no format {form}; take {', '.join(RENDERERS)}", param_hint="'--format'"
+        )
 
 
 def what_if_text(
@@ -61,7 +63,4 @@ def what_if_text(
             advance()
 
         found = nnadapter.what_if(models, devices, shapes, options, seen=seen)
-    return _FORMS[form](found).rstrip("\n")
-
-
-_FORMS: Mapping[str, Callable[[WhatIf], str]] = {"text": str, "json": WhatIf.to_json, "md": WhatIf.to_markdown}
+    return RENDERERS[form](found).rstrip("\n")

@@ -17,6 +17,7 @@ from nnadapter.costs.stored import read_kept, write_kept
 from nnadapter.drivers.capability import Option, OptionValue, OptionValues
 from nnadapter.drivers.interface import INTERFACE_VERSION
 from nnadapter.drivers.registry import device_info
+from nnadapter.drivers.selection import select_one
 from nnadapter.errors import StoredFileError
 from nnadapter.files.cache_folder import cache_folder
 from nnadapter.files.strict import FileKind
@@ -59,6 +60,16 @@ def find_calibration(device: str, table: Sequence[Option], options: OptionValues
         f"and interface {_dotted(made[1])}, now {now[0] or 'unknown'} and {_dotted(now[1])}, and is not used; "
         f"run `nnadapter calibrate {device}`",
     )
+
+
+def is_calibrated(device: str) -> bool:
+    """Whether there is a calibration of a device as it is without options; one that cannot be used is none."""
+    capability = device_info(device).capability
+    table = capability.options if capability is not None else ()
+    try:
+        return find_calibration(device, table, select_one(device, {}).options).calibration is not None
+    except StoredFileError:
+        return False
 
 
 def keep_calibration(calibration: Calibration) -> Path:

@@ -20,7 +20,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.offering.feeds import random_feed
 from nnadapter.onnx.files import load_model
 from nnadapter.options import Options, options_from
-from nnadapter.reports.facts import PartitionReport
+from nnadapter.reports.report import PartitionReport
 from nnadapter.running.executor import Provenance
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from nnadapter.planning.setting import Setting, open_setting
 from nnadapter.planning.settling import Partitioning
 from nnadapter.process.collecting import paused_collection
 from nnadapter.reports.building import report_of
-from nnadapter.reports.facts import PartitionReport
+from nnadapter.reports.report import PartitionReport
 from nnadapter.running.fallback import refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.running.measuring import EARLIER, Memory
 from nnadapter.running.observed import Observed

@@ -18,7 +18,7 @@ from nnadapter.onnx.signature import ModelMetadata, NodeArg, read_shapes
 from nnadapter.options import Options, default_devices, options_from, refuse_misplaced
 from nnadapter.planning.setting import open_setting
 from nnadapter.reports.building import report_of
-from nnadapter.reports.facts import PartitionReport
+from nnadapter.reports.report import PartitionReport
 from nnadapter.running.choosing import make_engine
 from nnadapter.running.executor import Provenance
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
 _TRUSTED = frozenset((Source.CALIBRATED, Source.SIMULATED))
-"""Where the costs of a named device have to come from for policy `latency`."""
+"""Where the costs of a named device have to come from for policy `latency`; the host's where any was calibrated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +121,8 @@ def open_setting(
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
-        InvalidOptionError: an option does not exist or does not fit; policy `latency`, and nothing is known of what a
-            named device costs.
+        InvalidOptionError: an option does not exist or does not fit; policy `latency`, and what a device costs was
+            not measured, or that of the host beside it.
         RulesError: the rules contradict themselves, or their file cannot be read.
         PlanFileError: the plan file cannot be read.
         StoredFileError: a calibration cannot be used.
@@ -151,6 +151,8 @@ def _open(selected: Selected, session_options: onnxruntime.SessionOptions | None
 def _check_costs(setting: Setting) -> None:
     """Raise InvalidOptionError for devices whose costs nobody measured, with why no calibration of theirs is used."""
     costs = {device.name: setting.costs[device.name] for device in setting.devices if device.accelerates}
+    if any(each.source is Source.CALIBRATED for each in costs.values()):
+        costs[setting.host.name] = setting.costs[setting.host.name]  # what was measured is not weighed against a guess
     unknown = {name: each for name, each in costs.items() if each.source not in _TRUSTED}
     if not unknown:
         return

@@ -14,17 +14,19 @@ from nnadapter.plan_files.values import LostEntry
 from nnadapter.planning.pricing import PlanPrice
 from nnadapter.planning.settling import Partitioning, Piece
 from nnadapter.process.collecting import paused_collection
+from nnadapter.reports.circumstances import machine, versions_of
 from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RuleFacts, WeightFacts
 from nnadapter.reports.costing import cost_facts, timed_facts, unknown_costs
 from nnadapter.reports.facts import (
     BodyFacts,
     Coverage,
     NodeFacts,
-    PartitionReport,
     Refusal,
     SegmentFacts,
     TensorFacts,
 )
+from nnadapter.reports.report import PartitionReport
+from nnadapter.reports.switching import refusal_costs
 from nnadapter.running.observed import Observed
 from partition.graph import Graph
 from partition.plan import Plan, Step
@@ -70,6 +72,9 @@ def report_of(observed: Observed) -> PartitionReport:
             for name in partitioning.judgment.support.devices
             if devices[name].options
         },
+        refusal_costs=refusal_costs(partitioning.plan, price),
+        versions=versions_of(partitioning.plan.devices),
+        machine=machine(),
     )
 
 

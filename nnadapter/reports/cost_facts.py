@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from nnadapter.plan_files.values import LostEntry
 
+GUESSES = frozenset({"modeled", "assumed"})
+"""Sources that nobody measured: limits that a device declares, or less."""
 _NAMED = 3
 """Names in a row that stands for many entries."""
 
@@ -61,22 +63,55 @@ class CostFacts:
 
     @property
     def word(self) -> str:
-        """What `seconds` are: `measured` or `predicted`."""
-        return "measured" if self.is_measured else "predicted"
+        """What `seconds` are: `measured`, `predicted` or, where the costs of a device are a guess, `guessed`."""
+        return "measured" if self.is_measured else self.predicted_word
+
+    @property
+    def predicted_word(self) -> str:
+        """What is not measured: `predicted`, or `guessed`."""
+        return predicted_word(self._predicting)
+
+    @property
+    def guesses(self) -> frozenset[str]:
+        """Devices whose predicted times are guesses."""
+        return frozenset(name for name, source in self._predicting.items() if source in GUESSES)
+
+    @property
+    def _predicting(self) -> Mapping[str, str]:
+        return self.prediction_sources or ({} if self.is_measured else self.sources)
 
     @property
     def against_cpu(self) -> tuple[float, float, str] | None:
-        """Seconds of this plan, of the CPU alone, and whether both are `measured` or `predicted`; None if not known."""
+        """Seconds of this plan, of the CPU alone, and what both are: see `word`; None if not known."""
         if self.all_cpu_seconds is not None:
             return self.seconds, self.all_cpu_seconds, self.word
         if self.predicted_seconds is None or self.all_cpu_predicted_seconds is None:
             return None
-        return self.predicted_seconds, self.all_cpu_predicted_seconds, "predicted"
+        return self.predicted_seconds, self.all_cpu_predicted_seconds, self.predicted_word
 
     @property
     def cpu_is_better(self) -> bool:
         """The CPU alone is faster than this plan: both measured, or both predicted."""
         return self.against_cpu is not None and self.against_cpu[1] < self.against_cpu[0]
+
+
+def predicted_word(sources: Mapping[str, str]) -> str:
+    """What to call a time that rests on such costs: `predicted`, or `guessed` where nobody measured one of them."""
+    return "guessed" if GUESSES.intersection(sources.values()) else "predicted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalCost:
+    """What it causes between devices that one of them refuses an op type for one reason."""
+
+    device: str
+    op_type: str
+    reason: str
+    """A code of `partition.Reason`."""
+    switches: int
+    """So many less if the device took these nodes and all others stayed; negative where there would be more."""
+    seconds: float | None
+    """Predicted, of the transfers and launches that would go; None where costs are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,85 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
-from nnadapter.reports.conditions import Condition, conditions, is_other_model
-from nnadapter.reports.difference_text import difference_markdown, difference_text
-from nnadapter.reports.facts import NodeFacts, PartitionReport
+from nnadapter.reports.conditions import conditions, is_other_model
+from nnadapter.reports.difference_facts import DifferenceFacts, Figure, MovedNode, Place, RefusalChange
+from nnadapter.reports.facts import NodeFacts, ReportFacts
 from nnadapter.reports.reading import report_from
-
-Place = str
-"""A device, or `folded` or `unused`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MovedNode:
-    """A node that both reports have, in another place."""
-
-    name: str
-    op_type: str
-    before: Place
-    after: Place
+from nnadapter.reports.rendering.difference_text import difference_markdown, difference_text
+from nnadapter.reports.report import PartitionReport
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusalChange:
-    """A device's refusals of an op type for one reason, whose number changed."""
-
-    device: str
-    op_type: str
-    reason: str
-    before: int
-    """Nodes; 0 where the refusal is new."""
-    after: int
-    """Nodes; 0 where the refusal vanished."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """A number of both reports."""
-
-    name: str
-    before: float | None
-    """None where the report does not know it."""
-    after: float | None
-    unit: str
-    """`share` from 0 to 1, `B`, `s`, or empty for a count."""
-    better: int
-    """1 where more is better, -1 where less is, 0 where neither is, or the two cannot be compared."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
+class Difference(DifferenceFacts):
     """Two reports, and what differs."""
-
-    old: PartitionReport
-    new: PartitionReport
-    conditions: tuple[Condition, ...]
-    """What was not the same when they were made."""
-    figures: tuple[Figure, ...]
-    """Coverage, segments, switches, weights and cost, changed or not."""
-    moved: tuple[MovedNode, ...]
-    appeared: tuple[str, ...]
-    """Names of nodes that only the new report has, in its order."""
-    vanished: tuple[str, ...]
-    """Names of nodes that only the old report has, in its order."""
-    refusals: tuple[RefusalChange, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data, without the reports themselves.
-
-        Keys: `conditions`, `figures`, `moved`, `appeared`, `vanished`, `refusals`.
-        """
-        return {
-            "conditions": [asdict(condition) for condition in self.conditions],
-            "figures": [asdict(figure) for figure in self.figures],
-            "moved": [asdict(node) for node in self.moved],
-            "appeared": list(self.appeared),
-            "vanished": list(self.vanished),
-            "refusals": [asdict(change) for change in self.refusals],
-        }
 
     def to_markdown(self) -> str:
         """As Markdown fit for a comment."""
@@ -132,7 +65,7 @@ def _place(node: NodeFacts) -> Place:
     return node.device or node.state
 
 
-def _refusals(before: PartitionReport, after: PartitionReport) -> tuple[RefusalChange, ...]:
+def _refusals(before: ReportFacts, after: ReportFacts) -> tuple[RefusalChange, ...]:
     was, now = before.refusals(), after.refusals()
     changes = [
         RefusalChange(device=device, op_type=op_type, reason=reason, before=old, after=new)
@@ -142,8 +75,8 @@ def _refusals(before: PartitionReport, after: PartitionReport) -> tuple[RefusalC
     return tuple(sorted(changes, key=lambda change: -abs(change.after - change.before)))
 
 
-def _figures(before: PartitionReport, after: PartitionReport) -> tuple[Figure, ...]:
-    def seconds(report: PartitionReport) -> float | None:
+def _figures(before: ReportFacts, after: ReportFacts) -> tuple[Figure, ...]:
+    def seconds(report: ReportFacts) -> float | None:
         return report.cost.seconds if report.cost is not None else None
 
     rows: tuple[tuple[str, float | None, float | None, str, int], ...] = (
@@ -163,12 +96,12 @@ def _figures(before: PartitionReport, after: PartitionReport) -> tuple[Figure, .
     )
 
 
-def _cost_name(before: PartitionReport, after: PartitionReport) -> str:
+def _cost_name(before: ReportFacts, after: ReportFacts) -> str:
     words = {report.cost.word for report in (before, after) if report.cost is not None} or {"predicted"}
     return f"{words.pop()} cost" if len(words) == 1 else "cost"
 
 
-def _same_costs(before: PartitionReport, after: PartitionReport) -> bool:
+def _same_costs(before: ReportFacts, after: ReportFacts) -> bool:
     if before.cost is None or after.cost is None:
         return False
     return before.policy == after.policy and before.cost.sources == after.cost.sources

@@ -1,4 +1,4 @@
-"""One set of facts about a plan; every rendering is made from it.
+"""One set of facts about a plan; every rendering is made from it, and none is known here.
 
 The report speaks of the model's own nodes: each runs on a device (alone, or fused into something), or was folded before
 the run, or is used by nobody.
@@ -8,19 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RuleFacts, WeightFacts
-from nnadapter.reports.dot import to_dot
-from nnadapter.reports.html import to_html
-from nnadapter.reports.markdown import to_markdown
-from nnadapter.reports.model_explorer import to_model_explorer
-from nnadapter.reports.plain import plain, to_lines
-from nnadapter.reports.text import to_text
+from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RefusalCost, RuleFacts, WeightFacts
+from nnadapter.reports.plain import plain
 from nnadapter.running.plans import PlanCounts
-
-if TYPE_CHECKING:
-    from nnadapter.reports.difference import Difference
 
 SCHEMA_VERSION = 1
 """Of the JSON form; it grows when something that programs read changes its meaning or goes.
@@ -128,8 +120,8 @@ class Coverage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionReport:
-    """What runs where and why."""
+class ReportFacts:
+    """What runs where and why; `PartitionReport` adds the renderings."""
 
     devices: tuple[str, ...]
     policy: str
@@ -160,6 +152,17 @@ class PartitionReport:
     """Device -> option -> value as text, defaults filled in."""
     search: str = ""
     """How the segments were found, in words: exactly, by a beam, or cut in two for a device's memory."""
+    refusal_costs: tuple[RefusalCost, ...] = ()
+    """What refusals cause between devices, of the most frequent ones."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Of nnadapter, ONNX, ONNX Runtime and the devices' drivers, by name."""
+    machine: str = ""
+    """Where the report was made: system, processor and number of cores."""
+
+    @property
+    def guesses(self) -> frozenset[str]:
+        """Devices whose predicted times are guesses: nobody measured what they cost."""
+        return self.cost.guesses if self.cost is not None else frozenset()
 
     @property
     def fewest(self) -> str:
@@ -200,39 +203,14 @@ class PartitionReport:
         - `plan_file`, null without one: `path`, `bound` (nodes), `lost` (entries: each `name`, `device`, `why`).
         - `model`: the file's name or the graph's, empty where not known; `fallback`; `device_options`: device ->
           option -> value as text; `search`: how the segments were found, in words.
+        - `refusal_costs` of the most frequent refusals: each `device`, `op_type`, `reason`, `switches` (so many less if
+          the device took these nodes and all others stayed), `seconds` (predicted, of the transfers and launches that
+          would go; null where not known).
+        - `versions`: `nnadapter`, `onnx`, `onnxruntime`, and of the driver of each device by its name; `machine`.
 
         Keys may be added without a new `schema_version`.
         """
         return {"schema_version": SCHEMA_VERSION, **plain(self)}
-
-    def to_json(self) -> str:
-        """`to_dict` as JSON text."""
-        return to_lines(self.to_dict())
-
-    def to_markdown(self) -> str:
-        """The report as Markdown fit for a comment: a short summary, details folded."""
-        return to_markdown(self)
-
-    def to_html(self, title: str = "", difference: Difference | None = None) -> str:
-        """The report as one HTML page that needs no network and no other file.
-
-        Args:
-            title: what the page is about, such as the model's file name.
-            difference: what `compare_reports` found against an older report; the page shows both.
-        """
-        return to_html(self, title, difference)
-
-    def to_dot(self) -> str:
-        """The segments and the tensors between them as a graph for Graphviz."""
-        return to_dot(self)
-
-    def to_model_explorer(self) -> str:
-        """The devices of nodes as JSON text: custom node data for Google's Model Explorer."""
-        return to_model_explorer(self)
-
-    def __str__(self) -> str:
-        """The report as text."""
-        return to_text(self)
 
     def refusals(self) -> Mapping[tuple[str, str, str], tuple[NodeFacts, ...]]:
         """The refused nodes by device, op type and reason, most frequent first."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nnadapter.errors import InvalidOptionError
-from nnadapter.reports.facts import PartitionReport
+from nnadapter.reports.facts import ReportFacts
 from nnadapter.reports.units import duration
 
 
@@ -22,7 +22,7 @@ class Gates:
     """Of the cost, measured where the plan was chosen by timing, else predicted."""
 
 
-def broken_gates(report: PartitionReport, gates: Gates) -> tuple[str, ...]:
+def broken_gates(report: ReportFacts, gates: Gates) -> tuple[str, ...]:
     """Return a sentence per limit that the plan does not keep; none where it keeps them all.
 
     Raises:
@@ -31,7 +31,7 @@ def broken_gates(report: PartitionReport, gates: Gates) -> tuple[str, ...]:
     return tuple(_broken(report, gates))
 
 
-def _broken(report: PartitionReport, gates: Gates) -> Iterator[str]:
+def _broken(report: ReportFacts, gates: Gates) -> Iterator[str]:
     share = report.coverage.nodes
     if gates.min_coverage is not None and share < gates.min_coverage:
         yield f"coverage is {share:.2%} of nodes, at least {gates.min_coverage:.2%} is asked for"

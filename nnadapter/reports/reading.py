@@ -7,7 +7,8 @@ from typing import Any
 
 from nnadapter.errors import ReportFileError
 from nnadapter.files.strict import FileKind
-from nnadapter.reports.facts import SCHEMA_VERSION, PartitionReport
+from nnadapter.reports.facts import SCHEMA_VERSION
+from nnadapter.reports.report import PartitionReport
 
 _FILE = FileKind(
     name="report",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+GUESS = "~"
+"""Stands before a number that rests on costs that nobody measured."""
 _BINARY: tuple[float, tuple[str, ...]] = (1024.0, ("", "Ki", "Mi", "Gi", "Ti"))
 _DECIMAL: tuple[float, tuple[str, ...]] = (1000.0, ("", "k", "M", "G", "T", "P"))
 
@@ -24,6 +26,11 @@ def duration(seconds: float) -> str:
     if size >= 1e-3:
         return f"{seconds * 1e3:.2f} ms"
     return f"{seconds * 1e6:.1f} µs" if size >= 1e-6 or not size else f"{seconds * 1e9:.0f} ns"
+
+
+def foretold(seconds: float, guessed: bool) -> str:
+    """A predicted time, marked where it is a guess: `~3.20 ms`."""
+    return f"{GUESS if guessed else ''}{duration(seconds)}"
 
 
 def count(number: int, one: str, many: str = "") -> str:

@@ -8,8 +8,9 @@ from fnmatch import fnmatchcase
 from time import perf_counter
 from types import MappingProxyType
 
+import nnadapter.testing.ir_cases as ir_cases
+import nnadapter.testing.onnx_cases as onnx_cases
 from nnadapter.drivers.capability import ModelForm
-from nnadapter.testing import ir_cases, onnx_cases
 from nnadapter.testing.bench import Bench, Settings
 from nnadapter.testing.case import Case, Cases
 from nnadapter.testing.operator_tests import operator_tests

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nnadapter.reports.markdown_cells import code, table
+from nnadapter.reports.rendering.markdown_cells import code, table
 from nnadapter.testing.commands import repeat_command
 from nnadapter.testing.score import ScoreCard
 from nnadapter.testing.score_text import MOST_SHOWN, headline

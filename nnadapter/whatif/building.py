@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from math import isfinite
 
 from nnadapter.costs.device_costs import Source
-from nnadapter.whatif.facts import FailedModel, FeatureFacts, ModelFacts, RoadStep, Standing, WhatIf
-from nnadapter.whatif.ranking import Gain, Worth, rank
+from nnadapter.whatif.facts import FailedModel, FeatureFacts, ModelFacts, RoadStep, Standing
+from nnadapter.whatif.ranking import Worth, by_flops, by_time, rank
+from nnadapter.whatif.report import WhatIf
 from nnadapter.whatif.situation import Outcome, Situation
 
 _BY_TIME = ("seconds_saved", "segments_saved", "flops")
-_BY_SEGMENTS = ("segments_saved", "flops", "seconds_saved")
+_BY_FLOPS = ("flops", "segments_saved")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,10 +22,13 @@ class _Whole:
 
     nodes: int
     flops: int
+    timed: bool
+    """Somebody knows what every device costs."""
 
     @classmethod
     def of(cls, situations: Sequence[Situation]) -> _Whole:
         return cls(
+            timed=all(each.is_timed for each in situations),
             nodes=sum(len(each.graph.nodes) for each in situations),
             flops=sum(int(each.flops.sum()) for each in situations),
         )
@@ -32,18 +36,22 @@ class _Whole:
     def standing(self, outcome: Outcome) -> Standing:
         nodes = outcome.nodes / self.nodes if self.nodes else 0.0
         return Standing(
-            seconds=_finite(outcome.seconds),
+            seconds=self.seconds(outcome.seconds),
             segments=outcome.segments,
             nodes=nodes,
             flops=outcome.flops / self.flops if self.flops else nodes,
         )
 
+    def seconds(self, known: float) -> float | None:
+        """Seconds that are told: finite ones, and none where a device's costs are assumed."""
+        return known if self.timed and isfinite(known) else None
+
 
 def facts_of(situations: Sequence[Situation], device: str, policy: str, failed: Sequence[FailedModel]) -> WhatIf:
     """Return what-if over some models.
 
-    Features are ranked by predicted time, then by segments and FLOPs; where the costs of a device are assumed, by
-    segments, then by FLOPs and time.
+    Features are ranked by predicted time, then by segments and FLOPs; where nobody knows the costs of a device, by
+    FLOPs, then by segments, and no times are told.
 
     Args:
         situations: at least one, all of the same devices.
@@ -53,21 +61,21 @@ def facts_of(situations: Sequence[Situation], device: str, policy: str, failed: 
     """
     sources = {name: str(source) for each in situations for name, source in each.sources.items()}
     assumed = [name for name, source in sources.items() if source == Source.ASSUMED]
-    ranking = rank(situations, Gain.by_segments if assumed else Gain.by_time)
     whole = _Whole.of(situations)
+    ranking = rank(situations, by_time if whole.timed else by_flops(whole.flops), regions=not whole.timed)
     return WhatIf(
         device=device,
         devices=tuple(dict.fromkeys(name for each in situations for name in each.verdicts)),
         policy=policy,
         sources=sources,
-        ranked_by=_BY_SEGMENTS if assumed else _BY_TIME,
+        ranked_by=_BY_TIME if whole.timed else _BY_FLOPS,
         now=whole.standing(ranking.now),
         features=tuple(_feature(situations, worth, whole) for worth in ranking.features),
         road_map=tuple(_step(worth, whole) for worth in ranking.road_map),
         models=tuple(_model(each) for each in situations),
         failed=tuple(failed),
         left_out=ranking.left_out,
-        all_cpu_seconds=_finite(sum(each.on_cpu for each in situations)),
+        all_cpu_seconds=whole.seconds(sum(each.on_cpu for each in situations)),
         notes=tuple(_notes(situations, device, policy, assumed, ranking.left_out)),
     )
 
@@ -85,7 +93,7 @@ def _feature(situations: Sequence[Situation], worth: Worth, whole: _Whole) -> Fe
         nodes=sum(each.frequency[feature] for each in having),
         models=len(having),
         segments_saved=worth.gain.segments,
-        seconds_saved=_finite(worth.gain.seconds),
+        seconds_saved=whole.seconds(worth.gain.seconds),
         then=whole.standing(worth.outcome),
         example_model=having[0].name,
         example_node=example.node,
@@ -97,7 +105,7 @@ def _step(worth: Worth, whole: _Whole) -> RoadStep:
     return RoadStep(
         labels=tuple(sorted(feature.label for feature in worth.features)),
         segments_saved=worth.gain.segments,
-        seconds_saved=_finite(worth.gain.seconds),
+        seconds_saved=whole.seconds(worth.gain.seconds),
         then=whole.standing(worth.outcome),
     )
 
@@ -112,8 +120,8 @@ def _notes(
 ) -> Iterator[str]:
     if assumed:
         yield (
-            f"costs of {', '.join(assumed)} are assumed, so features are ranked by segments and FLOPs, not by time; "
-            f"`nnadapter calibrate {assumed[0]}` measures them"
+            f"costs of {', '.join(assumed)} are not known, so features are ranked by FLOPs and segments, and no times "
+            f"are told; `nnadapter calibrate {assumed[0]}` measures them"
         )
     if policy == "measured":
         yield "nothing was timed: by policy 'measured' it is what costs predict"
@@ -134,7 +142,3 @@ def _notes(
         f"what {device} would take newly is priced as one where devices most often run it as one, else alone; a "
         "refusal that hides behind another one is not seen"
     )
-
-
-def _finite(seconds: float) -> float | None:
-    return seconds if isfinite(seconds) else None

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nnadapter.reports.plain import plain, to_lines
-from nnadapter.whatif.markdown import to_markdown
-from nnadapter.whatif.text import to_text
+from nnadapter.reports.cost_facts import predicted_word
+from nnadapter.reports.plain import plain
 
 SCHEMA_VERSION = 1
 
@@ -18,7 +17,8 @@ class Standing:
     """What the plans of all models are together."""
 
     seconds: float | None
-    """Predicted, one run of each model; None where a value would have to cross a border that it cannot cross."""
+    """Predicted, one run of each model; None where a value would have to cross a border that it cannot cross, or where
+    costs are not known."""
     segments: int
     nodes: float
     """Share of the nodes that run off the CPU, from 0 to 1."""
@@ -47,7 +47,7 @@ class FeatureFacts:
     segments_saved: int
     """Negative where there would be more."""
     seconds_saved: float | None
-    """Predicted; negative where the plans would be slower, None where they could not run."""
+    """Predicted; negative where the plans would be slower, None where they could not run or costs are not known."""
     then: Standing
     """With this feature and no other one."""
     example_model: str
@@ -88,8 +88,8 @@ class FailedModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIf:
-    """What a device lacks for some models, ranked. See `nnadapter.what_if`."""
+class WhatIfFacts:
+    """What a device lacks for some models, ranked; `WhatIf` adds the renderings."""
 
     device: str
     """The one that would learn."""
@@ -112,20 +112,19 @@ class WhatIf:
     notes: tuple[str, ...] = ()
     """What a person should know of the numbers, a sentence each."""
     all_cpu_seconds: float | None = None
-    """Predicted, one run of each model with everything on the CPU; None where it refuses something."""
+    """Predicted, one run of each model with everything on the CPU; None where it refuses something, or costs are not
+    known."""
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether times are told: somebody knows what every device costs."""
+        return "assumed" not in self.sources.values()
+
+    @property
+    def word(self) -> str:
+        """What times are: `predicted`, or `guessed` where the costs of a device are those that it declares."""
+        return predicted_word(self.sources)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data: `schema_version` and the fields."""
         return {"schema_version": SCHEMA_VERSION, **plain(self)}
-
-    def to_json(self) -> str:
-        """As JSON text, a feature on each line."""
-        return to_lines(self.to_dict())
-
-    def to_markdown(self) -> str:
-        """As Markdown."""
-        return to_markdown(self)
-
-    def __str__(self) -> str:
-        """As text for a terminal."""
-        return to_text(self)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from nnadapter.reports.markdown_cells import code, folded, table
+from nnadapter.reports.rendering.markdown_cells import code, folded, table
 from nnadapter.reports.units import count
-from nnadapter.whatif.words import cpu_words, predicted, segments, share, time
-
-if TYPE_CHECKING:
-    from nnadapter.whatif.facts import WhatIf
+from nnadapter.whatif.facts import WhatIfFacts
+from nnadapter.whatif.words import coverage, cpu_words, listed, predicted, segments, share, standing, time
 
 _SHOWN = 20
 
 
-def to_markdown(found: WhatIf) -> str:
+def to_markdown(found: WhatIfFacts) -> str:
     """Return what-if as GitHub-flavored Markdown: where things stand, the features, the road map, models and notes."""
-    now = found.now
     parts = [
         f"### What if {code(found.device)} took more",
-        f"{count(len(found.models), 'model')}, policy {found.policy}: {count(now.segments, 'segment')}, "
-        f"{share(now.flops)} of FLOPs and {share(now.nodes)} of nodes off the CPU, {predicted(now)} "
+        f"{count(len(found.models), 'model')}, policy {found.policy}: "
+        f"{listed((coverage(found.now), predicted(found, found.now)))} "
         f"({', '.join(f'{code(name)} {source}' for name, source in found.sources.items())})",
     ]
     if cpu_words(found):
@@ -35,14 +32,14 @@ def to_markdown(found: WhatIf) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _features(found: WhatIf) -> str:
+def _features(found: WhatIfFacts) -> str:
     rows = [
         [
             str(place),
             code(each.label),
             segments(each.segments_saved),
             share(each.then.flops),
-            time(each.seconds_saved),
+            time(found, each.seconds_saved),
             f"{each.nodes} in {count(each.models, 'model')}",
             each.reason if each.where == "device" else f"{each.reason} ({each.where})",
             code(each.example_detail),
@@ -50,26 +47,33 @@ def _features(found: WhatIf) -> str:
         for place, each in enumerate(found.features[:_SHOWN], 1)
     ]
     heads = ("", "supporting", "segments", "FLOPs then", "time", "nodes", "reason", "for example")
-    return table(heads, rows, len(found.features))
+    return _table(found, heads, rows, len(found.features))
 
 
-def _road_map(found: WhatIf) -> str:
+def _road_map(found: WhatIfFacts) -> str:
     rows = [
         [
             str(place),
             " and ".join(code(label) for label in step.labels),
             segments(step.segments_saved),
-            time(step.seconds_saved),
-            f"{count(step.then.segments, 'segment')}, {share(step.then.flops)} of FLOPs, {predicted(step.then)}",
+            time(found, step.seconds_saved),
+            standing(found, step.then),
         ]
         for place, step in enumerate(found.road_map, 1)
     ]
-    return table(("", "add", "segments", "time", "then"), rows)
+    return _table(found, ("", "add", "segments", "time", "then"), rows)
 
 
-def _models(found: WhatIf) -> str:
+def _models(found: WhatIfFacts) -> str:
     rows = [
-        [code(each.name), str(each.now.segments), share(each.now.flops), predicted(each.now)] for each in found.models
+        [code(each.name), str(each.now.segments), share(each.now.flops), predicted(found, each.now)]
+        for each in found.models
     ]
     rows += [[code(failed.name), "", "", f"failed: {code(failed.error)}"] for failed in found.failed]
     return table(("model", "segments", "FLOPs off the CPU", "time"), rows)
+
+
+def _table(found: WhatIfFacts, heads: Sequence[str], rows: Sequence[Sequence[str]], whole: int | None = None) -> str:
+    """A table; without its column of times where none are known."""
+    kept = [place for place, head in enumerate(heads) if head != "time" or found.is_timed]
+    return table([heads[place] for place in kept], [[row[place] for place in kept] for row in rows], whole)

@@ -18,6 +18,8 @@ _MOST_STEPS = 8
 """Of a road map."""
 _PAIRED = 8
 """Of so many features pairs are tried, where none by itself is worth anything."""
+_TOGETHER = 8
+"""Features that a region may need to count as one step."""
 _NOISE = 1e-12
 """Seconds below which a difference is rounding."""
 
@@ -33,18 +35,27 @@ class Gain:
     segments: int
     flops: int
     """That move off the CPU."""
-
-    def by_time(self) -> tuple[float, int, int]:
-        """What counts where costs are known, first things first."""
-        return _rounded(self.seconds), self.segments, self.flops
-
-    def by_segments(self) -> tuple[int, int, float]:
-        """What counts where costs are assumed."""
-        return self.segments, self.flops, _rounded(self.seconds)
+    features: int = 1
+    """How many have to be added for it."""
 
 
 Order = Callable[[Gain], tuple[float, ...]]
-"""What makes a gain larger than another one."""
+"""What makes a gain larger than another one; zeros, or less, are worth nothing."""
+
+
+def by_time(gain: Gain) -> tuple[float, ...]:
+    """What counts where costs are known, first things first."""
+    return _rounded(gain.seconds), gain.segments, gain.flops
+
+
+def by_flops(whole: int) -> Order:
+    """What counts where no costs are known, for each feature that has to be added: percents of FLOPs, then segments."""
+
+    def order(gain: Gain) -> tuple[float, ...]:
+        share = 100 * gain.flops / whole if whole else 0.0
+        return round(share / gain.features), gain.segments / gain.features, share / gain.features
+
+    return order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,19 +81,20 @@ class Ranking:
     """Features that were not tried."""
 
 
-def rank(situations: Sequence[Situation], order: Order) -> Ranking:
+def rank(situations: Sequence[Situation], order: Order, *, regions: bool = False) -> Ranking:
     """Return what missing features are worth.
 
     1. The `MOST_FEATURES` most frequent ones are tried, each by itself.
     2. The road map begins with the best, goes on with the best given that one, and ends where nothing is worth anything
-       any more, or after `_MOST_STEPS`. Features that some atom needs together may be one step; where no step is worth
-       anything, so may every two of the most frequent ones.
+       any more, or after `_MOST_STEPS`. Features that some atom needs together may be one step, and with `regions`
+       those that a region needs together; where no step is worth anything, so may every two of the most frequent ones.
 
     Every trial is linear in the model by order of devices; see `Situation`.
 
     Args:
         situations: one per model.
         order: what makes one gain better than another.
+        regions: ask what regions need, which takes longer.
     """
     now = _total(situations, frozenset())
     frequency = Counter[Feature]()
@@ -98,7 +110,7 @@ def rank(situations: Sequence[Situation], order: Order) -> Ranking:
     return Ranking(
         now=now,
         features=tuple(singles),
-        road_map=tuple(islice(_road(situations, tried, order), _MOST_STEPS)),
+        road_map=tuple(islice(_road(situations, tried, order, regions), _MOST_STEPS)),
         left_out=len(frequent) - len(tried),
     )
 
@@ -108,13 +120,14 @@ def _total(situations: Iterable[Situation], features: Features) -> Outcome:
     return sum((situation.with_features(features) for situation in situations), start=Outcome())
 
 
-def _road(situations: Sequence[Situation], tried: Sequence[Feature], order: Order) -> Iterator[Worth]:
+def _road(situations: Sequence[Situation], tried: Sequence[Feature], order: Order, regions: bool) -> Iterator[Worth]:
     bundles = _bundles(situations, frozenset(tried))
     taken: Features = frozenset()
     while True:
         left = [feature for feature in tried if feature not in taken]
         singles = [frozenset((feature,)) for feature in left]
-        step = _best(situations, taken, [*singles, *(bundle - taken for bundle in bundles)], order)
+        together = _of_regions(situations, taken, frozenset(left)) if regions else ()
+        step = _best(situations, taken, [*singles, *(bundle - taken for bundle in bundles), *together], order)
         if step is None:
             pairs = (frozenset(pair) for pair in combinations(left[:_PAIRED], 2))
             step = _best(situations, taken, pairs, order)
@@ -142,6 +155,14 @@ def _bundles(situations: Sequence[Situation], tried: Features) -> Sequence[Featu
     return [needs for needs, _ in found.most_common(MOST_FEATURES)]
 
 
+def _of_regions(situations: Sequence[Situation], taken: Features, left: Features) -> Sequence[Features]:
+    """What regions that the device would not get need together, the most frequent first."""
+    found = Counter[Features]()
+    for situation in situations:
+        found.update(needs for needs in situation.regions(taken) if 1 < len(needs) <= _TOGETHER and needs <= left)
+    return [needs for needs, _ in found.most_common(MOST_FEATURES)]
+
+
 def _worth(situations: Sequence[Situation], taken: Features, more: Features) -> Worth:
     both = taken | more
     seconds, segments, flops = 0.0, 0, 0
@@ -150,7 +171,7 @@ def _worth(situations: Sequence[Situation], taken: Features, more: Features) -> 
         seconds += _difference(before.seconds, after.seconds)
         segments += before.segments - after.segments
         flops += after.flops - before.flops
-    gain = Gain(seconds=seconds, segments=segments, flops=flops)
+    gain = Gain(seconds=seconds, segments=segments, flops=flops, features=len(more))
     return Worth(features=more, gain=gain, outcome=_total(situations, both))
 
 

@@ -123,6 +123,31 @@ class Situation:
             found.update(dict.fromkeys(needs or (), len(nodes)))
         return found
 
+    @property
+    def is_timed(self) -> bool:
+        """Somebody knows what every device costs."""
+        return Source.ASSUMED not in self.sources.values()
+
+    def regions(self, features: frozenset[Feature]) -> list[frozenset[Feature]]:
+        """Return what every connected region that the device would not get, if it had these features, still needs."""
+        lacking = [needs - features if needs else needs for needs in self.missing.needs]
+        region = list(range(len(lacking)))
+
+        def root(atom: int) -> int:
+            while region[atom] != atom:
+                region[atom] = atom = region[region[atom]]
+            return atom
+
+        for atom, before in enumerate(self.graph.atom_predecessors):
+            for other in before if lacking[atom] else ():
+                if lacking[other]:
+                    region[root(other)] = root(atom)
+        found: dict[int, frozenset[Feature]] = {}
+        for atom, needs in enumerate(lacking):
+            if needs:
+                found[root(atom)] = found.get(root(atom), frozenset()) | needs
+        return list(found.values())
+
     def with_features(self, features: Iterable[Feature] = ()) -> Outcome:
         """Return what the plan would be if the device had these features; tried once.
 
@@ -211,7 +236,7 @@ def situation_of(name: str, partitioning: Partitioning, target: SessionDevice) -
         accelerators=setting.accelerators,
         verdicts=verdicts,
         missing=missing,
-        by_costs=setting.constraints.weighs,
+        by_costs=setting.constraints.weighs and Source.ASSUMED not in alone.sources.values(),
         alone=aligned(graph, alone.prices),
         recognized=recognized,
         pricing=partial(_priced, graph, conversion, everything, costs, fusions, target.name),

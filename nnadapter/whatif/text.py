@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from nnadapter.reports.rendering.wrapping import wrapped
 from nnadapter.reports.units import count
-from nnadapter.reports.wrapping import wrapped
-from nnadapter.whatif.words import cpu_words, predicted, saving, share, supporting
-
-if TYPE_CHECKING:
-    from nnadapter.whatif.facts import WhatIf
+from nnadapter.whatif.facts import WhatIfFacts
+from nnadapter.whatif.words import coverage, cpu_words, predicted, saving, standing, supporting
 
 _SHOWN = 20
 
 
-def to_text(found: WhatIf) -> str:
+def to_text(found: WhatIfFacts) -> str:
     """Return what-if as lines of text.
 
     1. Where things stand: models, segments, coverage, predicted time and where costs come from.
@@ -27,23 +24,22 @@ def to_text(found: WhatIf) -> str:
     return "\n".join(line for part in (_summary, _features, _road_map, _models, _notes) for line in part(found))
 
 
-def _summary(found: WhatIf) -> Iterator[str]:
+def _summary(found: WhatIfFacts) -> Iterator[str]:
     sources = ", ".join(f"{name} {source}" for name, source in found.sources.items())
     yield f"what if    {found.device} took more, of {', '.join(found.devices)} (policy {found.policy})"
     yield f"models     {len(found.models)}" + (f", and {len(found.failed)} that failed" if found.failed else "")
-    now = found.now
-    coverage = f"{share(now.flops)} of FLOPs and {share(now.nodes)} of nodes off the CPU"
-    yield f"now        {count(now.segments, 'segment')}, {coverage}"
-    yield from wrapped(f"{predicted(now)}; costs: {sources}", " " * 11)
+    yield f"now        {coverage(found.now)}"
+    times = predicted(found, found.now) or "no times, as costs are not known"
+    yield from wrapped(f"{times}; costs: {sources}", " " * 11)
     yield from wrapped(cpu_words(found), " " * 11)
 
 
-def _features(found: WhatIf) -> Iterator[str]:
+def _features(found: WhatIfFacts) -> Iterator[str]:
     yield ""
     if not found.features:
         yield f"{found.device} lacks nothing that these models need"
         return
-    yield f"each feature by itself, by {_ORDERS[found.ranked_by[0]]}"
+    yield f"each feature by itself, by {found.word + ' ' if found.is_timed else ''}{_ORDERS[found.ranked_by[0]]}"
     for place, each in enumerate(found.features[:_SHOWN], 1):
         yield from wrapped(supporting(found, each), f"{place:>3}. ")
         where = f"{count(each.nodes, 'node')} in {each.models} of {count(len(found.models), 'model')}"
@@ -54,37 +50,37 @@ def _features(found: WhatIf) -> Iterator[str]:
         yield f"     ... and {len(found.features) - _SHOWN} more; the JSON form has them all"
 
 
-def _road_map(found: WhatIf) -> Iterator[str]:
+def _road_map(found: WhatIfFacts) -> Iterator[str]:
     if not found.features:
         return
     yield ""
     yield "road map, each step on top of those before it"
     for place, step in enumerate(found.road_map, 1):
-        then = f"then {count(step.then.segments, 'segment')}, {share(step.then.flops)} of FLOPs, {predicted(step.then)}"
-        yield from wrapped(f"{' and '.join(step.labels)}: {saving(step)}; {then}", f"{place:>3}. ")
+        yield from wrapped(
+            f"{' and '.join(step.labels)}: {saving(found, step)}; then {standing(found, step.then)}", f"{place:>3}. "
+        )
     if not found.road_map:
         yield "     none: no feature, and no two together, are worth anything"
 
 
-def _models(found: WhatIf) -> Iterator[str]:
+def _models(found: WhatIfFacts) -> Iterator[str]:
     if len(found.models) + len(found.failed) < 2:
         return
     yield ""
     yield "models"
     for each in found.models[:_SHOWN]:
-        now = f"{count(each.now.segments, 'segment')}, {share(each.now.flops)} of FLOPs, {predicted(each.now)}"
-        yield from wrapped(f"{each.name}: {now}", "  ")
+        yield from wrapped(f"{each.name}: {standing(found, each.now)}", "  ")
     if len(found.models) > _SHOWN:
         yield f"  ... and {len(found.models) - _SHOWN} more; the JSON form has them all"
     for failed in found.failed:
         yield from wrapped(f"{failed.name}: failed: {failed.error}", "  ")
 
 
-def _notes(found: WhatIf) -> Iterator[str]:
+def _notes(found: WhatIfFacts) -> Iterator[str]:
     yield ""
     yield "notes"
     for note in found.notes:
         yield from wrapped(note, "  ")
 
 
-_ORDERS = {"seconds_saved": "predicted time saved", "segments_saved": "segments saved, as costs are assumed"}
+_ORDERS = {"seconds_saved": "time saved", "flops": "FLOPs, as costs are not known"}

@@ -14,7 +14,8 @@ from nnadapter.options import Options, default_devices, options_from
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import SessionDevice, Setting, open_setting
 from nnadapter.whatif.building import facts_of
-from nnadapter.whatif.facts import FailedModel, WhatIf
+from nnadapter.whatif.facts import FailedModel
+from nnadapter.whatif.report import WhatIf
 from nnadapter.whatif.situation import Situation, situation_of
 from nnadapter.whatif.sources import model_sources
 

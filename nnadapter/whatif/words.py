@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
-from typing import TYPE_CHECKING
 
 from nnadapter.reports.units import count, duration
-
-if TYPE_CHECKING:
-    from nnadapter.whatif.facts import FeatureFacts, RoadStep, Standing, WhatIf
+from nnadapter.whatif.facts import FeatureFacts, RoadStep, Standing, WhatIfFacts
 
 
-def supporting(found: WhatIf, feature: FeatureFacts) -> str:
+def supporting(found: WhatIfFacts, feature: FeatureFacts) -> str:
     """What one feature would be worth: `supporting Erf: 13 segments fewer, 61 -> 97 % of FLOPs, ...`."""
     gained = _change(found.now, feature.then)
-    return f"supporting {feature.label}: {segments(feature.segments_saved)}, {gained}, {time(feature.seconds_saved)}"
+    told = (segments(feature.segments_saved), gained, time(found, feature.seconds_saved))
+    return f"supporting {feature.label}: {listed(told)}"
 
 
-def saving(step: RoadStep) -> str:
+def saving(found: WhatIfFacts, step: RoadStep) -> str:
     """What one step saves."""
-    return f"{segments(step.segments_saved)}, {time(step.seconds_saved)}"
+    return listed((segments(step.segments_saved), time(found, step.seconds_saved)))
+
+
+def listed(told: Iterable[str]) -> str:
+    """What there is to tell, with commas."""
+    return ", ".join(filter(None, told))
 
 
 def segments(saved: int) -> str:
@@ -27,33 +31,45 @@ def segments(saved: int) -> str:
     return f"{count(abs(saved), 'segment')} {'fewer' if saved > 0 else 'more'}" if saved else "as many segments"
 
 
-def time(saved: float | None) -> str:
-    """`predicted 3.10 ms faster`."""
+def time(found: WhatIfFacts, saved: float | None) -> str:
+    """`predicted 3.10 ms faster`, or `guessed`; empty where no times are known."""
+    if not found.is_timed:
+        return ""
     if saved is None:
         return "and a value would cross that cannot"
     if abs(saved) < _NOTHING:
-        return "predicted as fast"
-    return f"predicted {duration(abs(saved))} {'faster' if saved > 0 else 'slower'}"
+        return f"{found.word} as fast"
+    return f"{found.word} {duration(abs(saved))} {'faster' if saved > 0 else 'slower'}"
 
 
-def predicted(standing: Standing) -> str:
-    """`predicted 12.0 ms`."""
-    return (
-        "time not known: a value cannot cross"
-        if standing.seconds is None
-        else f"predicted {duration(standing.seconds)}"
-    )
+def predicted(found: WhatIfFacts, standing: Standing) -> str:
+    """`predicted 12.0 ms`, or `guessed`; empty where no times are known."""
+    if not found.is_timed:
+        return ""
+    if standing.seconds is None:
+        return "time not known: a value cannot cross"
+    return f"{found.word} {duration(standing.seconds)}"
 
 
-def cpu_words(found: WhatIf) -> str:
+def standing(found: WhatIfFacts, then: Standing) -> str:
+    """`12 segments, 97.0 % of FLOPs, predicted 12.0 ms`."""
+    return listed((count(then.segments, "segment"), f"{share(then.flops)} of FLOPs", predicted(found, then)))
+
+
+def coverage(now: Standing) -> str:
+    """`12 segments, 97.0 % of FLOPs and 90.0 % of nodes off the CPU`."""
+    return f"{count(now.segments, 'segment')}, {share(now.flops)} of FLOPs and {share(now.nodes)} of nodes off the CPU"
+
+
+def cpu_words(found: WhatIfFacts) -> str:
     """Where the CPU alone is better: than what is now, and from which step of the road map on it is not any more.
 
-    Empty where it is not better, or where a device's costs are only assumed.
+    Empty where it is not better, or where no times are known.
     """
     alone, now = found.all_cpu_seconds, found.now.seconds
-    if alone is None or now is None or alone >= now or _ASSUMED in found.sources.values():
+    if alone is None or now is None or alone >= now:
         return ""
-    text = f"the CPU alone is better: predicted {duration(alone)}, {duration(now - alone)} less"
+    text = f"the CPU alone is better: {found.word} {duration(alone)}, {duration(now - alone)} less"
     if not found.road_map:
         return text
     ahead = (place for place, step in enumerate(found.road_map, 1) if (step.then.seconds or inf) < alone)
@@ -82,7 +98,5 @@ def _shares(before: float, after: float) -> str:
     return f"{100 * before:.{digits}f} -> {100 * after:.{digits}f} %"
 
 
-_ASSUMED = "assumed"
-"""Costs that nobody knows."""
 _NOTHING = 1e-9
 """Seconds that are not worth telling."""

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nnadapter.costs.calibration_files import read_calibration
+from nnadapter.costs.calibrating import calibrate
+from nnadapter.costs.calibration_files import keep_calibration, read_calibration
 from tests import metered_driver
 
 
@@ -18,14 +19,55 @@ def cache(folder, monkeypatch):
     return Path("kept")
 
 
+@pytest.fixture(scope="module")
+def of_the_cpu():
+    return calibrate("cpu", budget_seconds=0.0)
+
+
+@pytest.fixture
+def with_the_cpu(cache, of_the_cpu):
+    """A folder that has a calibration of the CPU."""
+    return keep_calibration(of_the_cpu)
+
+
+def files(cache, device):
+    return [*(cache / "calibrations").glob(f"{device}-*.json")]
+
+
+@pytest.mark.usefixtures("with_the_cpu")
 def test_it_measures_prints_and_keeps(call, cache):
     lines = call("calibrate null -o copy.json").stdout.splitlines()
     assert lines[0] == "device     null 1.0"
-    (file,) = (cache / "calibrations").iterdir()
+    (file,) = files(cache, "null")
     assert lines[-1] == f"kept in    {file}"
     assert read_calibration(file) == read_calibration(Path("copy.json"))
 
 
+def test_the_cpu_is_measured_too_where_it_was_not_yet(call, cache):
+    """What is weighed against a device is the CPU: one that was measured against a guess promises nothing."""
+    result = call("calibrate null")
+    (file,) = files(cache, "cpu")
+    assert read_calibration(file).device == "cpu"
+    assert f"cpu was not calibrated yet and was measured too: kept in {file}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        None,
+        lambda file: file.write_text(file.read_text().replace('"driver_version": "', '"driver_version": "0')),
+        lambda file: file.write_text("{"),
+    ],
+)
+def test_the_cpu_is_measured_once_for_a_version(call, cache, with_the_cpu, damage):
+    if damage is not None:
+        damage(with_the_cpu)
+    before = with_the_cpu.read_text()
+    assert ("cpu was not calibrated" in call("calibrate null").stderr) == (damage is not None)
+    assert (with_the_cpu.read_text() == before) == (damage is None)
+
+
+@pytest.mark.usefixtures("with_the_cpu")
 def test_a_device_that_does_nothing_is_said_to(call):
     assert (
         "this device does nothing with it" in call("calibrate null").stdout
@@ -33,12 +75,14 @@ def test_a_device_that_does_nothing_is_said_to(call):
     )
 
 
+@pytest.mark.usefixtures("with_the_cpu")
 def test_json_is_the_file(call, cache):
     printed = json.loads(call("calibrate null --json").stdout)
-    (file,) = (cache / "calibrations").iterdir()
+    (file,) = files(cache, "null")
     assert printed == json.loads(file.read_text())
 
 
+@pytest.mark.usefixtures("with_the_cpu")
 @pytest.mark.parametrize(
     ("words", "exit_code", "why"),
     [
@@ -54,9 +98,10 @@ def test_errors_are_one_line(call, words, exit_code, why):
     assert why in result.stderr and "Traceback" not in result.stderr
 
 
+@pytest.mark.usefixtures("with_the_cpu")
 def test_a_damaged_cache_is_written_anew(call, cache):
     call("calibrate null")
-    (file,) = (cache / "calibrations").iterdir()
+    (file,) = files(cache, "null")
     file.write_text("{")
     call("calibrate null")
     assert read_calibration(file).device == "null"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -25,6 +26,13 @@ def test_json(call):
     data = json.loads(call("report sandwich.onnx -d fake_npu,null --format json").stdout)
     assert data["devices"] == ["fake_npu", "null", "cpu"]
     assert data["input_shapes"] == {"x": [1, 4]}
+
+
+def test_the_name_of_the_file_decides_the_format(call, folder):
+    call("report chain.onnx -d null -o page.html")
+    assert Path("page.html").read_text().startswith("<!doctype html>")
+    result = call("report chain.onnx -d null -o page.html --format md")
+    assert "'page.html' is written as md" in result.stderr and Path("page.html").read_text().startswith("###")
 
 
 def test_devices_may_be_repeated_or_come_from_the_environment(call):

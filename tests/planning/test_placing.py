@@ -64,6 +64,15 @@ def test_latency_names_every_device_without_calibrated_costs_and_why():
     assert "0.9 of its driver" in (report.cost_note or report.cost.note)
 
 
+def test_latency_does_not_weigh_a_measured_device_against_a_guess():
+    keep_calibration(calibrate("null", budget_seconds=0.0))
+    with pytest.raises(InvalidOptionError, match=r"'cpu' \(modeled\); run `nnadapter calibrate cpu`"):
+        nna.partition_report(model_of(SMALL), "null", options={"policy": "latency"})
+    keep_calibration(calibrate("cpu", budget_seconds=0.0))
+    report = nna.partition_report(model_of(SMALL), "null", options={"policy": "latency"})
+    assert set(report.cost.sources.values()) == {"calibrated"}
+
+
 def test_latency_leaves_small_work_on_the_cpu():
     report = nna.partition_report(model_of(SMALL), SIMULATED, options={"policy": "latency"})
     assert set(devices_of(report).values()) == {"cpu"}
@@ -431,4 +440,4 @@ def test_the_cpu_alone_is_told_where_only_the_plan_was_measured(tmp_path):
         session.run(None, {"x": numbers(2, 4)})
         report = session.report()
     assert report.cost.word == "measured" and report.cost.all_cpu_seconds is None and report.cost.cpu_is_better
-    assert "that are predicted of this plan" in " ".join(str(report).split())
+    assert "that are guessed of this plan" in " ".join(str(report).split())

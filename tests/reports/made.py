@@ -13,7 +13,8 @@ from nnadapter.reports.cost_facts import (
     RuleFacts,
     WeightFacts,
 )
-from nnadapter.reports.facts import Coverage, NodeFacts, PartitionReport, Refusal, SegmentFacts, TensorFacts
+from nnadapter.reports.facts import Coverage, NodeFacts, Refusal, SegmentFacts, TensorFacts
+from nnadapter.reports.report import PartitionReport
 
 HOSTILE = (
     "</script><script>document.title='broken'</script>",

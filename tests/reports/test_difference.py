@@ -192,7 +192,7 @@ def test_gates():
     assert [line.split(" is ")[0].split(" has ")[0] for line in broken] == [
         "coverage",
         "the plan",
-        "the predicted cost",
+        "the guessed cost",
     ]
 
 

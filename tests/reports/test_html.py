@@ -12,8 +12,8 @@ from importlib import resources
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.reports import html
 from nnadapter.reports.difference import compare_reports
+from nnadapter.reports.rendering import html
 from tests.reports.made import HOSTILE, made_report, priced
 
 
@@ -98,5 +98,5 @@ def test_twenty_thousand_nodes_stay_small():
 
 
 def test_every_script_is_in_the_page_and_in_the_package():
-    files = {file.name for file in resources.files("nnadapter.reports").joinpath("page").iterdir()}
+    files = {file.name for file in resources.files("nnadapter.reports.rendering").joinpath("page").iterdir()}
     assert files == {*html._SCRIPTS, "page.css", "page.html"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -9,8 +10,10 @@ import subprocess
 
 import pytest
 
-from nnadapter.reports.crossings import crossings
-from nnadapter.reports.markdown_cells import code, table
+from nnadapter.cli.run_costs import run_costs
+from nnadapter.reports.difference import compare_reports
+from nnadapter.reports.rendering.crossings import crossings
+from nnadapter.reports.rendering.markdown_cells import code, table
 from nnadapter.reports.units import duration
 from tests.reports.made import HOSTILE, made_report, measured, priced
 
@@ -98,14 +101,14 @@ def test_text_says_what_costs_and_rules_say():
     text = "\n".join(lines)
     assert "cut), gap 25.0%" in " ".join(text.split())
     for words in (
-        "cost       4.00 ms predicted, at least 3.20 ms for any placement (the value of the",
+        "cost       4.00 ms guessed, at least 3.20 ms for any placement (the value of the plain",
         "costs of npu: simulated, cpu: modeled",
-        "the CPU alone is better: 3.00 ms predicted, 1.00 ms less",
-        "everything supported                           4.00 ms     5.00 ms",
+        "the CPU alone is better: 3.00 ms guessed, 1.00 ms less",
+        "everything supported                          ~4.00 ms     5.00 ms",
         "binds nothing (ban 1 in rules.toml); no node is called so",
         "plan file  plan.json: 11 nodes placed, 1 entry lost",
         "gone on npu: no node has this name",
-        "333.3 µs where they run",
+        "~333.3 µs where they run",
     ):
         assert words in text, words
     assert max(map(len, lines)) <= 100
@@ -122,6 +125,41 @@ def test_predicted_time_stands_beside_measured():
     head = next(line for line in lines if line.startswith("segment "))
     assert head.split()[-3:] == ["predicted", "last", "run"]
     assert lines[lines.index(head) + 1].split()[-4:] == ["2.00", "ms", "4.00", "ms"]
+
+
+def calibrated(report):
+    """The same with costs that somebody measured."""
+    cost = dataclasses.replace(report.cost, sources=dict.fromkeys(report.cost.sources, "calibrated"))
+    return dataclasses.replace(report, cost=cost)
+
+
+def test_a_guess_is_called_so_beside_each_number():
+    guessed = priced(made_report(4))
+    text = str(guessed)
+    assert "4.00 ms guessed" in text and "3.00 ms guessed" in text and "predicted," not in text
+    rows = [line.split() for line in text.splitlines() if line[:1].isdigit()]
+    assert [(row[1], row[-4]) for row in rows] == [("npu", "2.00"), ("cpu", "~1.00"), ("npu", "1.00")]
+    assert "~ marks a guess: nobody measured what cpu costs" in text
+    assert "~1.00 ms where they run" in text and "~4.00 ms" in text.split("weighed")[1]
+    for other in (guessed.to_markdown(), guessed.to_dot(), str(compare_reports(guessed, guessed))):
+        assert "guessed" in other
+    assert "~1.00 ms" in guessed.to_markdown()
+    for known in (str(calibrated(guessed)), calibrated(guessed).to_markdown(), calibrated(guessed).to_dot()):
+        assert "predicted" in known and "guess" not in known and "~" not in known
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [(2.5, "the last run took 10.00 ms, 2.5 times the 4.00 ms predicted"), (1.9, ""), (0.6, ""),
+     (0.25, "the last run took 1.00 ms, less than the 4.00 ms predicted by a factor of 4.0")],
+)  # fmt: skip
+def test_a_run_that_is_far_from_its_prediction_is_said(factor, words):
+    report = calibrated(priced(made_report(4)))
+    segments = tuple(dataclasses.replace(each, seconds=factor * each.predicted_seconds) for each in report.segments)
+    report = dataclasses.replace(report, segments=segments)
+    for text in (str(report), report.to_markdown(), "\n".join(run_costs(report).words)):
+        assert (words or "the last run took") in " ".join(text.split()) or not words
+        assert words or "the last run took" not in text
 
 
 def test_the_cpu_is_not_better_where_it_is_not():

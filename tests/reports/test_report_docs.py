@@ -29,6 +29,7 @@ ROWS = {
     "rules": cost_facts.RuleFacts,
     "plan_file": cost_facts.PlanFileFacts,
     "plan_file.lost": LostEntry,
+    "refusal_costs": cost_facts.RefusalCost,
 }
 
 
@@ -44,7 +45,7 @@ def test_keys_of_a_part(row, kind):
 
 
 def test_keys_of_the_report():
-    assert listed("report") == ["schema_version", *(entry.name for entry in fields(facts.PartitionReport))]
+    assert listed("report") == ["schema_version", *(entry.name for entry in fields(facts.ReportFacts))]
 
 
 def test_formats_are_those_of_the_command():

@@ -13,7 +13,7 @@ from tests.models import CHAIN, HEAD, SANDWICH, numbers, parse
 
 KEYS = {
     "": "schema_version devices policy input_shapes coverage segments nodes switches exact notes plans "
-    "weights cost cost_note rules plan_file model fallback device_options search",
+    "weights cost cost_note rules plan_file model fallback device_options search refusal_costs versions machine",
     "coverage": "nodes flops bytes",
     "segments": "index device nodes inputs outputs flops weight_bytes facts seconds failures "
     "predicted_seconds transfer_seconds launch_seconds benefit_seconds compile_seconds bound_to",

@@ -36,7 +36,7 @@ def test_summary_comes_first():
 
 def test_refusals_are_grouped_with_an_example():
     text = str(report(SANDWICH, switched_off="Sin,Cos"))
-    assert "  fake_npu: Sin x1  switched_off\n      Sin_" in text
+    assert "  fake_npu: Sin x1  switched_off  2 switches\n      Sin_" in text
     assert "SIN is switched off" in text
     assert "segments   5 (3 off the CPU, the fewest possible), 4 switches between devices" in text
 

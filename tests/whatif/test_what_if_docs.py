@@ -33,7 +33,7 @@ def test_keys_of_a_part(row, kind):
 
 
 def test_keys_of_the_top():
-    assert listed("top") == ["schema_version", *(entry.name for entry in fields(facts.WhatIf))]
+    assert listed("top") == ["schema_version", *(entry.name for entry in fields(facts.WhatIfFacts))]
 
 
 @pytest.mark.models

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.inference.layers.cutting import Values
 from nnadapter.options import Options
-from nnadapter.reports.facts import PartitionReport
+from nnadapter.reports.report import PartitionReport
 
 if TYPE_CHECKING:
     import onnx

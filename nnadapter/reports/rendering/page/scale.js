@@ -1,8 +1,8 @@
 // Where segments stand on the axis: they run one after another, so each begins where the one before it ends.
 
 const WIDTHS = [
-  { key: "predicted", title: "predicted time", of: (segment) => segment.predicted },
-  { key: "seconds", title: "measured time", of: (segment) => segment.seconds },
+  { key: "predicted", title: "predicted time", time: true, of: (segment) => segment.predicted },
+  { key: "seconds", title: "measured time", time: true, of: (segment) => segment.seconds },
   { key: "flops", title: "FLOPs", of: (segment) => segment.flops },
   { key: "equal", title: "equal widths", of: () => 1 },
 ];
@@ -19,8 +19,8 @@ function knownWidths() {
 /** Ends of the segments from 0 to 1: `starts` has one entry more than there are segments. */
 function scale(plan, measure) {
   const values = plan.segments.map(measure.of);
-  // Each has at least a sliver, or the short ones could not be seen or pointed at.
-  const sliver = measure.key === "equal" ? 0 : (sum(values) / Math.max(1, values.length)) * 0.25;
+  // Each has at least a sliver, or the short ones could not be seen or pointed at. Time has an axis, which must be true.
+  const sliver = measure.time || measure.key === "equal" ? 0 : (sum(values) / Math.max(1, values.length)) * 0.25;
   const starts = new Float64Array(values.length + 1);
   values.forEach((value, index) => {
     starts[index + 1] = starts[index] + value + sliver;
@@ -55,4 +55,17 @@ function edgesOf(plan) {
     }
   });
   return [...found.values()];
+}
+
+/** Seconds between two marks of an axis that has room for `most` of them: 1, 2 or 5 of some power of ten. */
+function axisStep(seconds, most) {
+  const least = seconds / Math.max(1, most);
+  const power = 10 ** Math.floor(Math.log10(least));
+  return power * [1, 2, 5, 10].find((factor) => factor * power >= least * 0.999);
+}
+
+/** A mark of the axis in the unit of its step, so that marks differ in nothing but their number. */
+function axisText(seconds, step) {
+  const [unit, size] = [["s", 1], ["ms", 1e-3], ["µs", 1e-6], ["ns", 1e-9]].find(([, each]) => step >= each * 0.0999) || ["ns", 1e-9];
+  return `${(seconds / size).toFixed(step / size < 0.999 ? 1 : 0)} ${unit}`;
 }

@@ -3,6 +3,8 @@
 const LANE = 62;
 const BLOCK = 36;
 const TRAFFIC = 56;
+const AXIS = 24;
+const MARK = 90;
 const MOST_EDGES = 800;
 const MARGIN = 6;
 
@@ -20,7 +22,7 @@ class Drawing {
   paint(chart, view) {
     const { canvas, pen } = this;
     const ratio = window.devicePixelRatio || 1;
-    const height = chart.plan.devices.length * LANE + TRAFFIC;
+    const height = chart.plan.devices.length * LANE + TRAFFIC + (chart.axis ? AXIS : 0);
     if (canvas.width !== Math.round(view.width * ratio) || canvas.height !== Math.round(height * ratio)) {
       canvas.width = Math.round(view.width * ratio);
       canvas.height = Math.round(height * ratio);
@@ -42,6 +44,7 @@ class Drawing {
     this.edges();
     this.blocks();
     this.labels();
+    this.axis();
   }
 
   x(index) {
@@ -53,7 +56,7 @@ class Drawing {
     const whole = this.x(index + 1) - left;
     const gap = whole > 12 ? 3 : whole > 5 ? 1 : 0;
     const lane = this.chart.plan.segments[index].device;
-    return { left: left + gap / 2, width: Math.max(whole - gap, 0.6), top: lane * LANE + (LANE - BLOCK) / 2 };
+    return { left: left + gap / 2, width: Math.max(whole - gap, 1.2), top: lane * LANE + (LANE - BLOCK) / 2 };
   }
 
   rows() {
@@ -156,6 +159,28 @@ class Drawing {
       if (second) pen.fillText(second, middle, top + BLOCK / 2 + 7);
     }
     this.amounts();
+  }
+
+  /** Marks of time below, where widths are times. */
+  axis() {
+    const { pen, chart, view } = this;
+    if (!chart.axis) return;
+    const top = chart.plan.devices.length * LANE + TRAFFIC;
+    const step = axisStep(chart.axis, view.whole / MARK);
+    const at = (seconds) => pixelOf(seconds / chart.axis, view.whole) - view.left;
+    pen.font = `10.5px ${this.font}`;
+    pen.fillStyle = this.color("--line");
+    pen.fillRect(0, top, view.width, 1);
+    const first = Math.max(0, Math.floor((placeOf(view.left, view.whole) * chart.axis) / step));
+    for (let mark = first; mark * step <= chart.axis * 1.0001 && at(mark * step) < view.width; mark += 1) {
+      pen.fillStyle = this.color("--edge");
+      pen.fillRect(at(mark * step), top, 1, 5);
+      pen.fillStyle = this.color("--muted");
+      const text = axisText(mark * step, step);
+      const half = pen.measureText(text).width / 2;
+      const middle = Math.max(half + 2, Math.min(at(mark * step) + view.left, view.whole - half - 2)) - view.left;
+      pen.fillText(text, middle, top + 14);
+    }
   }
 
   /** Bytes at the bars where there is room. */

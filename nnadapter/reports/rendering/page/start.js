@@ -41,6 +41,7 @@ function start() {
   );
   comparison();
   costs();
+  made();
   nodes = new Nodes(select);
   refused((query) => nodes.ask(query));
   opTypes((query) => nodes.ask(query));

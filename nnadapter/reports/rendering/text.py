@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from nnadapter.drivers.interface import KERNEL, NO_OPERATION
 from nnadapter.drivers.selection import HOSTS
-from nnadapter.reports.cost_text import cost_lines
-from nnadapter.reports.op_types import op_type_lines
-from nnadapter.reports.refused import refused_groups
-from nnadapter.reports.rule_text import plan_file_lines, rule_lines
-from nnadapter.reports.units import count, duration, quantity
-from nnadapter.reports.wrapping import wrapped
-
-if TYPE_CHECKING:
-    from nnadapter.reports.facts import PartitionReport, SegmentFacts, TensorFacts
+from nnadapter.reports.facts import ReportFacts, SegmentFacts
+from nnadapter.reports.rendering.cost_text import cost_lines
+from nnadapter.reports.rendering.op_types import op_type_lines
+from nnadapter.reports.rendering.refused import refused_groups
+from nnadapter.reports.rendering.rule_text import plan_file_lines, rule_lines
+from nnadapter.reports.rendering.segments import HEADS, segment_cells
+from nnadapter.reports.rendering.wrapping import wrapped
+from nnadapter.reports.units import count, quantity
 
 _SHOWN_KERNELS = 8
 _SHOWN_SEGMENTS = 20
@@ -25,7 +23,7 @@ _KEPT = "\u00a0"
 """A space at which no line is broken."""
 
 
-def to_text(report: PartitionReport) -> str:
+def to_text(report: ReportFacts) -> str:
     """Return the report as lines of text.
 
     1. Summary: devices, inputs, how the nodes end, coverage, segments.
@@ -39,7 +37,7 @@ def to_text(report: PartitionReport) -> str:
     return "\n".join(line for part in _PARTS for line in part(report))
 
 
-def _summary(report: PartitionReport) -> Iterator[str]:
+def _summary(report: ReportFacts) -> Iterator[str]:
     states = [node.state for node in report.nodes]
     running, folded, unused = (states.count(state) for state in ("runs", "folded", "unused"))
     shapes = ", ".join(f"{name}{list(shape)}" for name, shape in report.input_shapes.items())
@@ -74,7 +72,7 @@ def _summary(report: PartitionReport) -> Iterator[str]:
         )
 
 
-def _groups(report: PartitionReport) -> Iterator[str]:
+def _groups(report: ReportFacts) -> Iterator[str]:
     """Per device that says what nodes run as: how many groups they are fused into, and the largest."""
     for device in report.devices:
         said = [node for node in report.nodes if node.device == device and node.runs_as]
@@ -90,33 +88,32 @@ def _groups(report: PartitionReport) -> Iterator[str]:
             yield from wrapped(f"{device}: {', '.join(by_kernel[:_SHOWN_KERNELS])}{more}", " " * 11)
 
 
-def _segments(report: PartitionReport) -> Iterator[str]:
+def _segments(report: ReportFacts) -> Iterator[str]:
     if not report.segments:
         return
     yield ""
     priced = any(segment.predicted_seconds is not None for segment in report.segments)
-    head = f"{'segment':<8}{'device':<14}{'nodes':>6}{'FLOPs':>13}{'weights':>11}{'in':>11}{'out':>11}"
-    yield head + (f"{'predicted':>11}" if priced else "") + f"{'last run':>11}"
+    yield _row((*HEADS, "last run"), priced)
     for segment in report.segments[:_SHOWN_SEGMENTS]:
-        yield from _segment(segment, priced)
+        yield from _segment(segment, priced, segment.device in report.guesses)
     if len(report.segments) > _SHOWN_SEGMENTS:
         yield f"... and {len(report.segments) - _SHOWN_SEGMENTS} more; the JSON form has them all"
 
 
-def _segment(segment: SegmentFacts, priced: bool) -> Iterator[str]:
-    times = (segment.predicted_seconds, segment.seconds) if priced else (segment.seconds,)
-    sizes = [quantity(segment.weight_bytes, "B"), _bytes(segment.inputs), _bytes(segment.outputs)]
-    sizes.extend("-" if time is None else duration(time) for time in times)
-    yield (
-        f"{segment.index:<8}{segment.device:<14}{len(segment.nodes):>6}{quantity(segment.flops, 'FLOP'):>13}"
-        + "".join(f"{size:>11}" for size in sizes)
-    )
+def _segment(segment: SegmentFacts, priced: bool, guessed: bool) -> Iterator[str]:
+    yield _row(segment_cells(segment, "-", guessed), priced)
     told = [_fact(name, value) for name, value in segment.facts.items()]
     if segment.bound_to is not None:
         told.append(f"bound to the program of segment {segment.bound_to}")
     if told:
         facts = ", ".join(each.replace(" ", _KEPT) for each in told)
         yield from (line.replace(_KEPT, " ") for line in wrapped(facts, " " * 8))
+
+
+def _row(cells: Sequence[str], priced: bool) -> str:
+    """A line of the table; without the column of predictions where nothing is priced."""
+    index, device, nodes, flops, *others = cells if priced else (*cells[:-2], cells[-1])
+    return f"{index:<8}{device:<14}{nodes:>6}{flops:>13}" + "".join(f"{cell:>11}" for cell in others)
 
 
 def _fact(name: str, value: float | str | None) -> str:
@@ -128,31 +125,27 @@ def _fact(name: str, value: float | str | None) -> str:
     return f"{words} {'not finite' if value is None else value}"
 
 
-def _bytes(tensors: tuple[TensorFacts, ...]) -> str:
-    known = [tensor.nbytes for tensor in tensors if tensor.nbytes is not None]
-    return quantity(sum(known), "B") if len(known) == len(tensors) else "?"
-
-
-def _refusals(report: PartitionReport) -> Iterator[str]:
+def _refusals(report: ReportFacts) -> Iterator[str]:
     groups = refused_groups(report)
     if not groups:
         return
     yield ""
     yield "refused"
     for group in groups[:_SHOWN_REFUSALS]:
-        cost = "" if group.seconds is None else f"  {duration(group.seconds)} where they run"
+        cost = f"  {group.cost} where they run" if group.seconds is not None else ""
+        cost += f"  {group.between}" if group.between else ""
         yield f"  {group.device}: {group.op_type} x{group.nodes}  {group.reason}{cost}"
         yield from wrapped(f"{'as ' if group.nodes > 1 else ''}{group.example}: {group.detail}", " " * 6)
     if len(groups) > _SHOWN_REFUSALS:
         yield f"  ... and {len(groups) - _SHOWN_REFUSALS} more; the JSON form has them all"
 
 
-def _op_types(report: PartitionReport) -> Iterator[str]:
+def _op_types(report: ReportFacts) -> Iterator[str]:
     yield ""
     yield from op_type_lines(report)
 
 
-def _notes(report: PartitionReport) -> Iterator[str]:
+def _notes(report: ReportFacts) -> Iterator[str]:
     if report.notes:
         yield ""
         yield "notes"

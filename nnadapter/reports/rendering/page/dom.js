@@ -50,6 +50,12 @@ function timeText(seconds) {
   return `${(seconds * 1e9).toFixed(0)} ns`;
 }
 
+/** A predicted time, marked where it is a guess. */
+const foretold = (seconds, guessed) => (guessed && typeof seconds === "number" ? "~" : "") + timeText(seconds);
+
+/** Our own sentences: what stands between backticks is code. */
+const inline = (text) => text.split(/`([^`]*)`/).map((part, index) => (index % 2 ? make("code", null, part) : part));
+
 /** A name and its value, for definition lists; nothing where there is no value. */
 function pair(name, value) {
   if (value === null || value === undefined || value === "" || value === "–") return [];

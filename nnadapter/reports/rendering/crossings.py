@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from nnadapter.reports.facts import PartitionReport, TensorFacts
+from nnadapter.reports.facts import ReportFacts, TensorFacts
 
 Ends = tuple[int | None, int | None]
 """From and to, as segment indices; None is the model's own input or output."""
 
 
-def crossings(report: PartitionReport) -> Mapping[Ends, tuple[TensorFacts, ...]]:
+def crossings(report: ReportFacts) -> Mapping[Ends, tuple[TensorFacts, ...]]:
     """Return the tensors between every two segments that exchange any, in the order in which they are read.
 
     What a segment makes and no segment reads goes to the model's outputs.

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from nnadapter.reports.colors import colors
-from nnadapter.reports.crossings import crossings
+from nnadapter.reports.facts import ReportFacts, SegmentFacts, TensorFacts
+from nnadapter.reports.rendering.colors import colors
+from nnadapter.reports.rendering.crossings import crossings
 from nnadapter.reports.units import count, duration, quantity
-
-if TYPE_CHECKING:
-    from nnadapter.reports.facts import PartitionReport, SegmentFacts, TensorFacts
 
 _SHOWN_NAMES = 3
 _LONGEST_NAME = 60
 _INPUTS, _OUTPUTS = "inputs", "outputs"
 
 
-def to_dot(report: PartitionReport) -> str:
+def to_dot(report: ReportFacts) -> str:
     """Return a directed graph: a box per segment, an edge per two segments that exchange tensors.
 
     Boxes say device, nodes, FLOPs and times; edges name tensors and bytes. Names from the model stand in quoted
@@ -28,14 +25,15 @@ def to_dot(report: PartitionReport) -> str:
     return "\n".join(["digraph plan {", *(f"  {line}" for line in _lines(report)), "}"])
 
 
-def _lines(report: PartitionReport) -> Iterator[str]:
+def _lines(report: ReportFacts) -> Iterator[str]:
     yield "rankdir=TB;"
     yield 'node [shape=box, style=filled, fontname="Helvetica"];'
     yield 'edge [fontname="Helvetica", fontsize=10];'
     fill = colors(report.devices)
     edges = crossings(report)
     for segment in report.segments:
-        yield f"s{segment.index} [label={_quoted(_label(segment))}, fillcolor={_quoted(fill[segment.device])}];"
+        label = _quoted(_label(segment, segment.device in report.guesses))
+        yield f"s{segment.index} [label={label}, fillcolor={_quoted(fill[segment.device])}];"
     for end, name in ((0, _INPUTS), (1, _OUTPUTS)):
         if any(ends[end] is None for ends in edges):
             yield f"{name} [label={_quoted(name)}, shape=ellipse, style=solid];"
@@ -45,13 +43,13 @@ def _lines(report: PartitionReport) -> Iterator[str]:
         yield f"{start} -> {stop} [label={_quoted(_tensors(tensors))}];"
 
 
-def _label(segment: SegmentFacts) -> list[str]:
+def _label(segment: SegmentFacts, guessed: bool) -> list[str]:
     lines = [
         f"{segment.index}: {segment.device}",
         f"{count(len(segment.nodes), 'node')}, {quantity(segment.flops, 'FLOP')}",
     ]
     if segment.predicted_seconds is not None:
-        lines.append(f"{duration(segment.predicted_seconds)} predicted")
+        lines.append(f"{duration(segment.predicted_seconds)} {'guessed' if guessed else 'predicted'}")
     if segment.seconds is not None:
         lines.append(f"{duration(segment.seconds)} measured")
     return lines

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from nnadapter.reports.facts import PartitionReport
+from nnadapter.reports.facts import ReportFacts
 
 _SHOWN = 25
 _COLUMN = 9
@@ -23,7 +21,7 @@ class _Row:
     """By device."""
 
 
-def op_type_lines(report: PartitionReport) -> Iterator[str]:
+def op_type_lines(report: ReportFacts) -> Iterator[str]:
     """Return a table: per op type, nodes in all, on each device, folded and unused, and the share of FLOPs.
 
     The op types with most FLOPs come first, then those with most nodes. The last rows are sums: of nodes, and of the
@@ -48,7 +46,7 @@ def op_type_lines(report: PartitionReport) -> Iterator[str]:
         yield _line("FLOPs", ["", *shares], width).rstrip()
 
 
-def _rows(report: PartitionReport) -> dict[str, _Row]:
+def _rows(report: ReportFacts) -> dict[str, _Row]:
     kinds: dict[tuple[str, str, str, str], list[int]] = {}
     for node in report.nodes:
         kinds.setdefault((node.domain, node.op_type, node.device, node.state), []).append(node.flops or 0)

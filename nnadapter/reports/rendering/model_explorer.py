@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
-from nnadapter.reports.colors import colors
-
-if TYPE_CHECKING:
-    from nnadapter.reports.facts import PartitionReport
+from nnadapter.reports.facts import ReportFacts
+from nnadapter.reports.rendering.colors import colors
 
 _NOWHERE = "#ffffff"
 _TEXT = "#000000"
 
 
-def to_model_explorer(report: PartitionReport) -> str:
+def to_model_explorer(report: ReportFacts) -> str:
     """Return JSON text: per node name the device, or `folded` or `unused`, with a color.
 
     It is the data of one graph, the model's own. Nodes are found by their names, which are the node ids of Model

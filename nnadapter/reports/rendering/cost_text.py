@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from nnadapter.drivers.selection import CPU
-from nnadapter.reports.units import duration
-from nnadapter.reports.wrapping import wrapped
-
-if TYPE_CHECKING:
-    from nnadapter.reports.cost_facts import CandidateFacts, CostFacts
-    from nnadapter.reports.facts import PartitionReport
+from nnadapter.reports.cost_facts import CandidateFacts, CostFacts
+from nnadapter.reports.facts import ReportFacts
+from nnadapter.reports.rendering.wrapping import wrapped
+from nnadapter.reports.units import GUESS, duration, foretold
 
 _INDENT = " " * 11
+_FAR = 2.0
+"""Times that differ by a larger factor are said to differ."""
 _NAMES = 42
 """Characters of the column of names, at least."""
 
 
-def cost_lines(report: PartitionReport) -> Iterator[str]:
+def cost_lines(report: ReportFacts) -> Iterator[str]:
     """What the plan costs, how far that is from the bound, what it rests on, and what else was weighed."""
     cost = report.cost
     if cost is None:
@@ -30,14 +29,14 @@ def cost_lines(report: PartitionReport) -> Iterator[str]:
         yield from wrapped(f"costs of {sources_words(cost)}", _INDENT)
     if cost.is_measured and cost.prediction_sources:
         yield from wrapped(prediction_words(cost), _INDENT)
-    yield from wrapped(cpu_words(report, cost) or _all_cpu_words(cost), _INDENT)
-    if cost.note:
-        yield from wrapped(cost.note, _INDENT)
+    own = cpu_words(report, cost) or _all_cpu_words(cost)
+    for words in (guess_words(cost), own, run_words(report), cost.note):
+        yield from wrapped(words, _INDENT)
     if cost.candidates:
         yield ""
         width = max(_NAMES, *(len(candidate.name) + 1 for candidate in cost.candidates))
         yield f"{'weighed':<{width}}{'predicted':>12}{'measured':>12}"
-        yield from (_candidate(candidate, width) for candidate in cost.candidates)
+        yield from (_candidate(candidate, width, bool(cost.guesses)) for candidate in cost.candidates)
 
 
 def cost_sentence(cost: CostFacts) -> str:
@@ -60,6 +59,25 @@ def prediction_words(cost: CostFacts) -> str:
     return f"what is called predicted rests on other costs, of {told}"
 
 
+def guess_words(cost: CostFacts) -> str:
+    """What the mark of guesses means; empty where there are none."""
+    names = ", ".join(name for name in cost.prediction_sources or cost.sources if name in cost.guesses)
+    return f"{GUESS} marks a guess: nobody measured what {names} costs" if names else ""
+
+
+def run_words(report: ReportFacts) -> str:
+    """How far the last run was from what had been predicted; empty within a factor of two, or where not known."""
+    pairs = [(each.seconds, each.predicted_seconds) for each in report.segments]
+    known = [(took, said) for took, said in pairs if took is not None and said is not None]
+    took, said = (sum(times) for times in zip(*known, strict=True)) if known else (0.0, 0.0)
+    if len(known) < len(pairs) or not took or not said or 1 / _FAR <= took / said <= _FAR:
+        return ""
+    word = report.cost.predicted_word if report.cost is not None else "predicted"
+    if took > said:
+        return f"the last run took {duration(took)}, {took / said:.1f} times the {duration(said)} {word}"
+    return f"the last run took {duration(took)}, less than the {duration(said)} {word} by a factor of {said / took:.1f}"
+
+
 def _all_cpu_words(cost: CostFacts) -> str:
     """What the CPU alone costs, where no table of candidates says so."""
     if cost.all_cpu_seconds is None or cost.candidates:
@@ -67,7 +85,7 @@ def _all_cpu_words(cost: CostFacts) -> str:
     return f"all on the CPU: {duration(cost.all_cpu_seconds)} {cost.word}"
 
 
-def cpu_words(report: PartitionReport, cost: CostFacts) -> str:
+def cpu_words(report: ReportFacts, cost: CostFacts) -> str:
     """That the CPU alone is better, be it the plan or not; empty where it is not."""
     if len(cost.candidates) > 1 and all(each.device == CPU for each in report.segments):
         return "the CPU alone is better than every plan that was weighed"
@@ -83,8 +101,7 @@ def _cpu_sentence(cost: CostFacts) -> str:
     return f"the CPU alone is better: {duration(alone)} {word}, {duration(own - alone)} less{of_this}"
 
 
-def _candidate(candidate: CandidateFacts, width: int) -> str:
-    predicted, measured = (
-        "-" if seconds is None else duration(seconds) for seconds in (candidate.seconds, candidate.measured_seconds)
-    )
+def _candidate(candidate: CandidateFacts, width: int, guessed: bool) -> str:
+    predicted = "-" if candidate.seconds is None else foretold(candidate.seconds, guessed)
+    measured = "-" if candidate.measured_seconds is None else duration(candidate.measured_seconds)
     return f"{candidate.name:<{width}}{predicted:>12}{measured:>12}"

@@ -5,16 +5,16 @@ function segmentPanel(plan, index, { select, showNodes }) {
   const segment = plan.segments[index];
   const parts = [["transfers", segment.transfer], ["launch", segment.launch]]
     .filter(([, seconds]) => typeof seconds === "number").map(([word, seconds]) => `${timeText(seconds)} ${word}`);
-  const predicted = timeText(segment.predicted) + (parts.length ? `, of it ${parts.join(" and ")}` : "");
+  const predicted = foretold(segment.predicted, plan.guessed[segment.device]) + (parts.length ? `, of it ${parts.join(" and ")}` : "");
   const nodes = countText(segment.count, "node");
   return make(
     "div", { class: "panel" }, make("h3", null, `Segment ${index} on ${plan.devices[segment.device]}`),
-    segment.failures ? make("p", { class: "callout" }, segment.failures.join("; ")) : null,
+    segment.failures ? make("p", { class: "callout" }, inline(segment.failures.join("; "))) : null,
     make("div", { class: "columns" }, make(
       "dl", null, pair("nodes", showNodes ? make("button", { class: "link", type: "button", onclick: () => showNodes(index) }, `show its ${nodes}`) : nodes),
       pair("FLOPs", flopsText(segment.flops)), pair("weights", bytesText(segment.weights)),
       pair("predicted", segment.predicted === undefined ? "" : predicted), pair("last run", timeText(segment.seconds)),
-      pair("saved against the CPU", timeText(segment.benefit)), pair("compiling", timeText(segment.compile)),
+      pair("saved against the CPU", foretold(segment.benefit, plan.guessed.some(Boolean))), pair("compiling", timeText(segment.compile)),
       pair("program", segment.bound === undefined ? "" : `that of segment ${segment.bound}, with weights of its own`),
     ), toldBy(plan.devices[segment.device], segment.facts)),
     make(
@@ -73,9 +73,9 @@ function nodePanel(row, selectSegment) {
       "dl", null, pair("op type", data.ops[columns.op[row]]), pair("where", chip(columns.place[row])),
       pair("segment", segment < 0 ? "" : make("button", { class: "link", type: "button", onclick: () => selectSegment(segment) }, `segment ${segment}`)),
       pair("runs as", data.texts[columns.runs[row]]), pair("FLOPs", flopsText(columns.flops[row])),
-      pair("bytes read and made", bytesText(columns.bytes[row])), pair("predicted", timeText(columns.seconds[row])),
+      pair("bytes read and made", bytesText(columns.bytes[row])), pair("predicted", secondsText(row)),
       (data.bodies[row] || []).map((body) => pair("body", body)),
-      refused.map(([device, reason, detail]) => pair(`refused by ${device}`, make("span", null, make("span", { class: "reason" }, reason), " ", detail))),
+      refused.map(([device, reason, detail]) => pair(`refused by ${device}`, make("span", null, make("span", { class: "reason" }, reason), " ", inline(detail)))),
     ),
   );
 }

@@ -10,14 +10,11 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
 
-from nnadapter.reports.page_data import page_data
+from nnadapter.reports.difference_facts import DifferenceFacts
+from nnadapter.reports.facts import ReportFacts
 from nnadapter.reports.plain import plain
-
-if TYPE_CHECKING:
-    from nnadapter.reports.difference import Difference
-    from nnadapter.reports.facts import PartitionReport
+from nnadapter.reports.rendering.page_data import page_data
 
 _SCRIPTS = (
     "dom.js", "data.js", "table.js", "scale.js", "drawing.js", "lanes.js", "details.js", "overview.js", "breakdown.js",
@@ -26,7 +23,7 @@ _SCRIPTS = (
 """In the order in which they stand in the page; one scope holds them all."""
 
 
-def to_html(report: PartitionReport, title: str = "", difference: Difference | None = None) -> str:
+def to_html(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> str:
     """Return the page.
 
     It makes no request: its policy allows the one style and the one script in it, by their hashes, and nothing else.
@@ -54,7 +51,7 @@ def _filled(template: str, parts: Mapping[str, str]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
-def _data(report: PartitionReport, title: str, difference: Difference | None) -> str:
+def _data(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> str:
     text = json.dumps(
         plain(page_data(report, title, difference)), ensure_ascii=True, allow_nan=False, separators=(",", ":")
     )
@@ -77,4 +74,4 @@ def _script() -> str:
 
 
 def _file(name: str) -> str:
-    return resources.files("nnadapter.reports").joinpath("page", name).read_text(encoding="utf-8")
+    return resources.files("nnadapter.reports.rendering").joinpath("page", name).read_text(encoding="utf-8")

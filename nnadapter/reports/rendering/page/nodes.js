@@ -79,7 +79,7 @@ function fits(value, wanted, field) {
 function nodeColumns() {
   const timed = columns.seconds.some((seconds) => seconds !== null);
   const last = timed
-    ? { title: "Predicted", number: true, class: "middling", value: (row) => columns.seconds[row], content: (row) => timeText(columns.seconds[row]) }
+    ? { title: "Predicted", number: true, class: "middling", value: (row) => columns.seconds[row], content: secondsText }
     : { title: "Bytes", number: true, class: "wide", value: (row) => columns.bytes[row], content: (row) => bytesText(columns.bytes[row]) };
   const reasons = (row) => [...new Set(columns.refused[row].map((index) => data.refusals[index][1]))].join(", ");
   return [
@@ -95,7 +95,7 @@ function nodeColumns() {
 }
 
 function segmentTable(select) {
-  const time = (title, of) => ({ title, number: true, class: "wide", value: of, content: (index) => timeText(of(index)) });
+  const time = (title, of, guessed = () => false) => ({ title, number: true, class: "wide", value: of, content: (index) => foretold(of(index), guessed(index)) });
   const amount = (title, of) => ({ title, number: true, class: "wide", value: of, content: (index) => bytesText(of(index)) });
   const of = (index) => data.segments[index];
   const table = new Table({
@@ -108,7 +108,7 @@ function segmentTable(select) {
       amount("Weights", (index) => of(index).weights),
       amount("In", (index) => bytesOf(data, of(index).in)),
       amount("Out", (index) => bytesOf(data, of(index).out)),
-      time("Predicted", (index) => of(index).predicted), time("Last run", (index) => of(index).seconds),
+      time("Predicted", (index) => of(index).predicted, (index) => data.guessed[of(index).device]), time("Last run", (index) => of(index).seconds),
     ],
   });
   table.show(data.segments.map((_, index) => index));

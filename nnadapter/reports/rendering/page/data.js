@@ -28,6 +28,9 @@ function chipNamed(name) {
   return place < 0 ? make("span", { class: "chip" }, name) : chip(place);
 }
 
+/** The predicted time of a node, marked where it is a guess. */
+const secondsText = (row) => foretold(columns.seconds[row], data.guessed[columns.place[row]]);
+
 const sum = (values) => values.reduce((total, value) => total + (value || 0), 0);
 
 /** Bytes of tensors; null where one is unknown. */

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import Any
 
 from nnadapter.drivers.selection import HOSTS
-from nnadapter.reports.cost_text import cpu_words, prediction_words
+from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts
+from nnadapter.reports.difference_facts import DifferenceFacts
+from nnadapter.reports.facts import NodeFacts, ReportFacts, SegmentFacts, TensorFacts
 from nnadapter.reports.plain import plain
-
-if TYPE_CHECKING:
-    from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts
-    from nnadapter.reports.difference import Difference
-    from nnadapter.reports.facts import NodeFacts, PartitionReport, SegmentFacts, TensorFacts
+from nnadapter.reports.rendering.cost_text import guess_words, prediction_words
+from nnadapter.reports.rendering.refused import RefusedGroup, refused_groups
+from nnadapter.reports.rendering.verdict import verdict
 
 _STATES = ("folded", "unused")
 
@@ -30,7 +31,7 @@ class _Interned:
         return list(self._positions)
 
 
-def page_data(report: PartitionReport, title: str, difference: Difference | None) -> dict[str, Any]:
+def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | None) -> dict[str, Any]:
     """Return what the page shows, as plain data.
 
     `nodes` are columns of equal length. `place` counts in `places`: the devices, then `folded` and `unused`; `op`,
@@ -39,6 +40,8 @@ def page_data(report: PartitionReport, title: str, difference: Difference | None
     return {
         **_plan(report),
         "title": title,
+        "verdict": plain(verdict(report)),
+        "made": _made(report),
         "policy": report.policy,
         "inputs": [[name, list(shape)] for name, shape in report.input_shapes.items()],
         "coverage": plain(report.coverage),
@@ -46,31 +49,51 @@ def page_data(report: PartitionReport, title: str, difference: Difference | None
         "fewest": report.fewest,
         "notes": list(report.notes),
         "weights": plain(report.weights),
-        "cost": None if report.cost is None else _cost(report, report.cost),
+        "cost": None if report.cost is None else _cost(report.cost),
         "rules": plain(report.rules),
         "plan_file": None if report.plan_file is None else _plan_file(report.plan_file),
         **_nodes(report),
+        "groups": [_group(group) for group in refused_groups(report)],
         "difference": None if difference is None else difference.to_dict(),
         "before": None if difference is None else _plan(difference.old),
     }
 
 
-def _cost(report: PartitionReport, cost: CostFacts) -> dict[str, Any]:
+def _cost(cost: CostFacts) -> dict[str, Any]:
     """The facts, with what the page says in the words of the text report."""
     resting = prediction_words(cost) if cost.is_measured and cost.prediction_sources else ""
-    return {**plain(cost), "word": cost.word, "cpu": cpu_words(report, cost), "resting": resting}
+    words = {"word": cost.word, "resting": resting, "guess": guess_words(cost)}
+    return {**plain(cost), **words}
+
+
+def _group(group: RefusedGroup) -> dict[str, Any]:
+    return {**plain(group), "between": group.between, "switching": group.switching}
+
+
+def _made(report: ReportFacts) -> dict[str, Any]:
+    """With what, where and when; options of devices as a person writes them."""
+    options = {
+        name: ", ".join(f"{option}={value or 'nothing'}" for option, value in options.items())
+        for name, options in report.device_options.items()
+    }
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return {
+        "options": options, "versions": dict(report.versions), "machine": report.machine, "date": now,
+        "fallback": report.fallback,
+    }  # fmt: skip
 
 
 def _plan_file(plan: PlanFileFacts) -> dict[str, Any]:
     return {"path": plan.path, "bound": plan.bound, "lost": len(plan.lost), "groups": plain(plan.lost_groups())}
 
 
-def _plan(report: PartitionReport) -> dict[str, Any]:
+def _plan(report: ReportFacts) -> dict[str, Any]:
     """Devices, segments and what passes between them."""
     tensors = _Interned()
     return {
         "devices": list(report.devices),
         "hosts": [name in HOSTS for name in report.devices],
+        "guessed": [name in report.guesses for name in report.devices],
         "segments": [_segment(segment, report.devices.index(segment.device), tensors) for segment in report.segments],
         "tensors": tensors.items(),
     }
@@ -106,7 +129,7 @@ def _shape(shape: tuple[int | str | None, ...] | None) -> str:
     return "unknown" if shape is None else f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
 
 
-def _nodes(report: PartitionReport) -> dict[str, Any]:
+def _nodes(report: ReportFacts) -> dict[str, Any]:
     places = {name: index for index, name in enumerate((*report.devices, *_STATES))}
     ops, texts, refusals = _Interned(), _Interned(), _Interned()
     nodes = report.nodes

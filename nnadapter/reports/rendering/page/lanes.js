@@ -53,9 +53,13 @@ class Lanes {
       row.style.height = `${LANE}px`;
       return row;
     });
-    const traffic = make("div", null, "bytes in");
-    traffic.style.height = `${TRAFFIC}px`;
-    return make("div", { class: "lane-names" }, lanes, traffic);
+    const foot = (text, high) => {
+      const row = make("div", null, text);
+      row.style.height = `${high}px`;
+      return row;
+    };
+    this.axisName = foot("time", AXIS);
+    return make("div", { class: "lane-names" }, lanes, foot("bytes in", TRAFFIC), this.axisName);
   }
 
   listen() {
@@ -77,6 +81,8 @@ class Lanes {
 
   rescale() {
     this.chart.starts = scale(this.plan, this.measure);
+    this.chart.axis = this.measure.time ? sum(this.plan.segments.map(this.measure.of)) : 0;
+    this.axisName.hidden = !this.chart.axis;
     this.soon();
   }
 
@@ -136,7 +142,8 @@ class Lanes {
     const { plan } = this;
     const segment = plan.segments[index];
     const amount = (tensors) => `${countText(tensors.length, "tensor")}, ${bytesText(bytesOf(plan, tensors))}`;
-    const times = [["predicted", segment.predicted], ["measured", segment.seconds]]
+    const guessed = plan.guessed[segment.device];
+    const times = [[guessed ? "guessed" : "predicted", segment.predicted], ["measured", segment.seconds]]
       .filter(([, seconds]) => typeof seconds === "number").map(([word, seconds]) => `\n${word} ${timeText(seconds)}`);
     return `segment ${index} on ${plan.devices[segment.device]}: ${countText(segment.count, "node")}, ${flopsText(segment.flops)}`
       + `\nreads ${amount(segment.in)}\nmakes ${amount(segment.out)}${times.join("")}`;

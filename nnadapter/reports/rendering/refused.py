@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
-from nnadapter.reports.units import duration, quantity
-
-if TYPE_CHECKING:
-    from nnadapter.reports.facts import NodeFacts, PartitionReport
+from nnadapter.reports.cost_facts import RefusalCost
+from nnadapter.reports.facts import NodeFacts, ReportFacts
+from nnadapter.reports.units import count, foretold, quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,18 +27,44 @@ class RefusedGroup:
     """Predicted, of these nodes where they run; None unless it is known of each of them."""
     flops: int
     """As far as they are known."""
+    guessed: bool = False
+    """Seconds rest on costs that nobody measured."""
+    caused: RefusalCost | None = None
+    """What the refusals cause between devices, where that was tried."""
 
     @property
     def cost(self) -> str:
         """What they cost where they run, in words: seconds where known, else FLOPs; empty where neither is."""
         if self.seconds is not None:
-            return duration(self.seconds)
+            return foretold(self.seconds, self.guessed)
         return quantity(self.flops, "FLOP") if self.flops else ""
 
+    @property
+    def switching(self) -> float:
+        """Predicted seconds of what they cause between devices; 0 where it is not known."""
+        return max(0.0, self.caused.seconds or 0.0) if self.caused is not None else 0.0
 
-def refused_groups(report: PartitionReport) -> tuple[RefusedGroup, ...]:
+    @property
+    def between(self) -> str:
+        """What they cause between devices, in words: `12 switches, 1.20 ms`; empty where they cause nothing."""
+        if self.caused is None or self.caused.switches <= 0:
+            return ""
+        times = f" of {foretold(self.switching, self.guessed)}" if self.switching else ""
+        return count(self.caused.switches, "switch", "switches") + times
+
+
+def refused_groups(report: ReportFacts) -> tuple[RefusedGroup, ...]:
     """Return what was refused by device, op type and reason, most frequent first."""
-    return tuple(_group(*key, nodes) for key, nodes in report.refusals().items())
+    guesses = report.guesses
+    caused = {(each.device, each.op_type, each.reason): each for each in report.refusal_costs}
+    return tuple(
+        replace(
+            _group(*key, nodes),
+            caused=caused.get(key),
+            guessed=any(node.device in guesses for node in nodes),
+        )
+        for key, nodes in report.refusals().items()
+    )
 
 
 def _group(device: str, op_type: str, reason: str, nodes: Sequence[NodeFacts]) -> RefusedGroup:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from nnadapter.reports.cost_facts import RuleFacts
+from nnadapter.reports.facts import ReportFacts
+from nnadapter.reports.rendering.wrapping import wrapped
 from nnadapter.reports.units import count
-from nnadapter.reports.wrapping import wrapped
-
-if TYPE_CHECKING:
-    from nnadapter.reports.cost_facts import RuleFacts
-    from nnadapter.reports.facts import PartitionReport
 
 _SHOWN_LOST = 20
 
 
-def rule_lines(report: PartitionReport) -> Iterator[str]:
+def rule_lines(report: ReportFacts) -> Iterator[str]:
     """Every rule with what it binds."""
     if not report.rules:
         return
@@ -32,7 +29,7 @@ def rule_words(rule: RuleFacts) -> str:
     return f"{binds}{where}" + (f"; {rule.note}" if rule.note else "")
 
 
-def plan_file_lines(report: PartitionReport) -> Iterator[str]:
+def plan_file_lines(report: ReportFacts) -> Iterator[str]:
     """The plan file with how many nodes it placed, and the entries that are lost, in one line where they share why."""
     plan = report.plan_file
     if plan is None:

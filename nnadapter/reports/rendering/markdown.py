@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from nnadapter.drivers.selection import HOSTS
-from nnadapter.reports.cost_text import cost_sentence, cpu_words, prediction_words, sources_words
-from nnadapter.reports.markdown_cells import code, folded, table
-from nnadapter.reports.refused import RefusedGroup, refused_groups
-from nnadapter.reports.rule_text import rule_words
+from nnadapter.reports.cost_facts import CostFacts
+from nnadapter.reports.facts import ReportFacts
+from nnadapter.reports.rendering.cost_text import (
+    cost_sentence,
+    cpu_words,
+    guess_words,
+    prediction_words,
+    run_words,
+    sources_words,
+)
+from nnadapter.reports.rendering.markdown_cells import code, folded, table
+from nnadapter.reports.rendering.refused import RefusedGroup, refused_groups
+from nnadapter.reports.rendering.rule_text import rule_words
+from nnadapter.reports.rendering.segments import HEADS, segment_cells
 from nnadapter.reports.units import count, duration, quantity
-
-if TYPE_CHECKING:
-    from nnadapter.reports.cost_facts import CostFacts
-    from nnadapter.reports.facts import PartitionReport, SegmentFacts, TensorFacts
 
 _SHOWN = 30
 """Rows of a table; a comment holds some 60,000 characters."""
 _SHOWN_REASONS = 5
 
 
-def to_markdown(report: PartitionReport) -> str:
+def to_markdown(report: ReportFacts) -> str:
     """Return a heading, a table of key figures, the reasons most often given, and details that are folded.
 
     What comes from the model or a driver stands in code spans, where it means nothing.
@@ -31,7 +36,7 @@ def to_markdown(report: PartitionReport) -> str:
     return "\n\n".join(block for part in parts for block in part(report)) + "\n"
 
 
-def _summary(report: PartitionReport) -> Iterator[str]:
+def _summary(report: ReportFacts) -> Iterator[str]:
     cover = report.coverage
     yield f"### {cover.nodes:.1%} of nodes off the CPU, {count(len(report.segments), 'segment')}"
     states = Counter(node.state for node in report.nodes)
@@ -54,9 +59,9 @@ def _summary(report: PartitionReport) -> Iterator[str]:
     if report.cost is not None:
         rows.extend(_costs(report.cost))
     yield table(("", ""), rows)
-    words = cpu_words(report, report.cost) if report.cost is not None else ""
-    if words:
-        yield f"**{words}**"
+    if report.cost is not None:
+        said = (cpu_words(report, report.cost), run_words(report), guess_words(report.cost))
+        yield from (f"**{words}**" for words in said if words)
 
 
 def _costs(cost: CostFacts) -> Iterator[tuple[str, str]]:
@@ -68,7 +73,7 @@ def _costs(cost: CostFacts) -> Iterator[tuple[str, str]]:
         yield "all on the CPU", f"{duration(alone)} {word}"
 
 
-def _reasons(report: PartitionReport) -> Iterator[str]:
+def _reasons(report: ReportFacts) -> Iterator[str]:
     groups = refused_groups(report)
     if groups:
         rows = [_reason(group) for group in groups[:_SHOWN_REASONS]]
@@ -76,36 +81,21 @@ def _reasons(report: PartitionReport) -> Iterator[str]:
 
 
 def _reason(group: RefusedGroup) -> tuple[str, ...]:
-    return code(group.op_type), code(group.device), str(group.nodes), code(group.reason), group.cost or "–"
+    return code(group.op_type), code(group.device), str(group.nodes), code(group.reason), _elsewhere(group)
 
 
-def _segments(report: PartitionReport) -> Iterator[str]:
+def _elsewhere(group: RefusedGroup) -> str:
+    return ", ".join(filter(None, (group.cost, group.between))) or "–"
+
+
+def _segments(report: ReportFacts) -> Iterator[str]:
     if report.segments:
-        heads = ("segment", "device", "nodes", "FLOPs", "weights", "in", "out", "predicted", "measured")
-        rows = [_segment(segment) for segment in report.segments[:_SHOWN]]
-        yield folded(count(len(report.segments), "segment"), table(heads, rows, len(report.segments)))
+        cells = [segment_cells(segment, "–", segment.device in report.guesses) for segment in report.segments[:_SHOWN]]
+        rows = [(index, code(device), *others) for index, device, *others in cells]
+        yield folded(count(len(report.segments), "segment"), table((*HEADS, "measured"), rows, len(report.segments)))
 
 
-def _segment(segment: SegmentFacts) -> tuple[str, ...]:
-    times = (segment.predicted_seconds, segment.seconds)
-    return (
-        str(segment.index),
-        code(segment.device),
-        str(len(segment.nodes)),
-        quantity(segment.flops, "FLOP"),
-        quantity(segment.weight_bytes, "B"),
-        _bytes(segment.inputs),
-        _bytes(segment.outputs),
-        *("–" if seconds is None else duration(seconds) for seconds in times),
-    )
-
-
-def _bytes(tensors: tuple[TensorFacts, ...]) -> str:
-    known = [tensor.nbytes for tensor in tensors if tensor.nbytes is not None]
-    return quantity(sum(known), "B") if len(known) == len(tensors) else "?"
-
-
-def _refused(report: PartitionReport) -> Iterator[str]:
+def _refused(report: ReportFacts) -> Iterator[str]:
     groups = refused_groups(report)
     if groups:
         rows = [(*_reason(group), code(group.example), code(group.detail)) for group in groups[:_SHOWN]]
@@ -113,7 +103,7 @@ def _refused(report: PartitionReport) -> Iterator[str]:
         yield folded("what was refused, and why", table(heads, rows, len(groups)))
 
 
-def _op_types(report: PartitionReport) -> Iterator[str]:
+def _op_types(report: ReportFacts) -> Iterator[str]:
     where: dict[str, Counter[str]] = {}
     for node in report.nodes:
         where.setdefault(node.op_type, Counter())[node.device or node.state] += 1
@@ -127,7 +117,7 @@ def _op_types(report: PartitionReport) -> Iterator[str]:
     yield folded(count(len(where), "op type"), table(heads, rows, len(where)))
 
 
-def _rules(report: PartitionReport) -> Iterator[str]:
+def _rules(report: ReportFacts) -> Iterator[str]:
     if report.rules:
         rows = [(code(rule.text), code(rule_words(rule))) for rule in report.rules[:_SHOWN]]
         idle = sum(not rule.nodes for rule in report.rules)
@@ -135,7 +125,7 @@ def _rules(report: PartitionReport) -> Iterator[str]:
         yield folded(f"{count(len(report.rules), 'rule')}{said}", table(("rule", ""), rows, len(report.rules)))
 
 
-def _plan_file(report: PartitionReport) -> Iterator[str]:
+def _plan_file(report: ReportFacts) -> Iterator[str]:
     plan = report.plan_file
     if plan is None:
         return
@@ -146,6 +136,6 @@ def _plan_file(report: PartitionReport) -> Iterator[str]:
         yield folded("entries lost", table(("node", "device", "why"), rows, len(groups)))
 
 
-def _notes(report: PartitionReport) -> Iterator[str]:
+def _notes(report: ReportFacts) -> Iterator[str]:
     if report.notes:
         yield "\n".join(f"- {code(note)}" for note in report.notes[:_SHOWN])

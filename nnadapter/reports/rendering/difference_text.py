@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from nnadapter.reports.markdown_cells import code, folded, table
+from nnadapter.reports.difference_facts import DifferenceFacts, Figure, RefusalChange
+from nnadapter.reports.rendering.markdown_cells import code, folded, table
+from nnadapter.reports.rendering.wrapping import wrapped
 from nnadapter.reports.units import count, duration, quantity
-from nnadapter.reports.wrapping import wrapped
-
-if TYPE_CHECKING:
-    from nnadapter.reports.difference import Difference, Figure, RefusalChange
 
 _UNLIKE = "the two reports were not made alike"
 _SHOWN = 20
 _SHOWN_FOLDED = 100
 
 
-def difference_text(difference: Difference) -> str:
+def difference_text(difference: DifferenceFacts) -> str:
     """Return what changed, as lines of text.
 
     1. What differs in how the two were made.
@@ -27,7 +24,7 @@ def difference_text(difference: Difference) -> str:
     return "\n".join(line for part in (_conditions, _figures, _moved, _alone, _refusals) for line in part(difference))
 
 
-def difference_markdown(difference: Difference) -> str:
+def difference_markdown(difference: DifferenceFacts) -> str:
     """Return the same as Markdown: a table of figures, details folded."""
     rows = [
         (figure.name, shown(figure.before, figure.unit), shown(figure.after, figure.unit), _verdict(figure))
@@ -68,7 +65,7 @@ def shown(value: float | None, unit: str) -> str:
     return duration(value) if unit == "s" else quantity(value, "B") if unit == "B" else f"{value:.0f}"
 
 
-def _headline(difference: Difference) -> str:
+def _headline(difference: DifferenceFacts) -> str:
     changed = [figure for figure in difference.figures if _verdict(figure)]
     if not (
         changed
@@ -91,7 +88,7 @@ def _verdict(figure: Figure) -> str:
     return "better" if (figure.after - figure.before) * figure.better > 0 else "worse"
 
 
-def _conditions(difference: Difference) -> Iterator[str]:
+def _conditions(difference: DifferenceFacts) -> Iterator[str]:
     if difference.conditions:
         yield _UNLIKE
         for each in difference.conditions:
@@ -99,14 +96,14 @@ def _conditions(difference: Difference) -> Iterator[str]:
         yield ""
 
 
-def _figures(difference: Difference) -> Iterator[str]:
+def _figures(difference: DifferenceFacts) -> Iterator[str]:
     yield f"{'compared':<20}{'before':>12}{'after':>12}"
     for figure in difference.figures:
         before, after = shown(figure.before, figure.unit), shown(figure.after, figure.unit)
         yield f"{figure.name:<20}{before:>12}{after:>12}  {_verdict(figure)}".rstrip()
 
 
-def _moved(difference: Difference) -> Iterator[str]:
+def _moved(difference: DifferenceFacts) -> Iterator[str]:
     yield ""
     if not difference.moved:
         yield "no node moved"
@@ -120,7 +117,7 @@ def _moved(difference: Difference) -> Iterator[str]:
     yield from _left_out(len(difference.moved))
 
 
-def _alone(difference: Difference) -> Iterator[str]:
+def _alone(difference: DifferenceFacts) -> Iterator[str]:
     for words, names in (("new", difference.appeared), ("gone", difference.vanished)):
         if names:
             yield f"{count(len(names), 'node')} {words}"
@@ -128,7 +125,7 @@ def _alone(difference: Difference) -> Iterator[str]:
             yield from _left_out(len(names))
 
 
-def _refusals(difference: Difference) -> Iterator[str]:
+def _refusals(difference: DifferenceFacts) -> Iterator[str]:
     if difference.refusals:
         yield ""
         yield "refusals that changed"

@@ -25,10 +25,15 @@ function overview() {
     tile("Switches", data.switches.toLocaleString("en"), "from one device to another"),
     tile("Weights", bytesText(data.weights.total), weights),
   ];
-  if (cost) tiles.push(tile(sentence(cost.word), timeText(cost.seconds), costWords(cost)));
+  if (cost) tiles.push(tile(sentence(cost.word), foretold(cost.seconds, cost.word === "guessed"), costWords(cost)));
   const timed = segments.filter((segment) => segment.seconds !== undefined);
   if (timed.length) tiles.push(tile("Last run", timeText(sum(timed.map((segment) => segment.seconds))), `${countText(timed.length, "segment")} timed`));
-  find("summary").append(make("dl", { class: "tiles" }, tiles), cost && cost.cpu ? make("p", { class: "callout", role: "note" }, make("strong", null, `${sentence(cost.cpu)}.`)) : "", callout("Notes", data.notes) || "");
+  find("summary").append(judged(data.verdict), make("dl", { class: "tiles" }, tiles), callout("Notes", data.notes) || "");
+}
+
+/** What a person wants to know first. */
+function judged({ kind, headline, more }) {
+  return make("div", { class: `verdict ${kind}`, role: "note" }, make("p", { class: "headline" }, inline(headline)), more.map((words) => make("p", null, inline(words))));
 }
 
 function costWords(cost) {
@@ -43,7 +48,7 @@ const sentence = (words) => words.charAt(0).toUpperCase() + words.slice(1);
 
 function callout(title, lines) {
   if (!lines.length) return null;
-  const body = lines.length === 1 ? make("p", null, lines[0]) : make("ul", null, lines.map((line) => make("li", null, line)));
+  const body = lines.length === 1 ? make("p", null, inline(lines[0])) : make("ul", null, lines.map((line) => make("li", null, inline(line))));
   return make("div", { class: "callout", role: "note" }, make("strong", null, title), body);
 }
 
@@ -72,15 +77,15 @@ function priced(cost) {
   const plans = [["this plan", ...own], ...cost.candidates.map((one) => [one.name, one.seconds, one.measured_seconds])];
   if (cost.all_cpu_seconds !== null && !cost.candidates.length) plans.push(["all on the CPU", ...(measured ? [cost.all_cpu_predicted_seconds, cost.all_cpu_seconds] : [cost.all_cpu_seconds, null])]);
   return make(
-    "div", null, make("p", { class: "muted" }, `Costs of ${sourceWords(cost) || "unknown origin"}.`, cost.bound_kind ? ` The bound: ${cost.bound_kind}.` : "", cost.resting ? ` ${sentence(cost.resting)}.` : "", cost.note ? ` ${cost.note}` : ""),
-    plainTable(["weighed", "predicted", "measured"], ["", "number", "number"], plans.map(([name, ...times]) => [name, ...times.map(timeText)])),
+    "div", null, make("p", { class: "muted" }, `Costs of ${sourceWords(cost) || "unknown origin"}.`, cost.bound_kind ? ` The bound: ${cost.bound_kind}.` : "", cost.resting ? ` ${sentence(cost.resting)}.` : "", inline(cost.note ? ` ${cost.note}` : ""), cost.guess ? ` ${sentence(cost.guess)}.` : ""),
+    plainTable(["weighed", "predicted", "measured"], ["", "number", "number"], plans.map(([name, predicted, taken]) => [name, foretold(predicted, Boolean(cost.guess)), timeText(taken)])),
   );
 }
 
 function ruled(rules) {
   const binds = (rule) => (rule.nodes ? countText(rule.nodes, "node") : make("span", { class: "worse" }, "binds nothing"));
   return make("div", null, make("h3", null, "Rules"), plainTable(
-    ["rule", "binds", "from", "note"], ["", "", "", ""], rules.map((rule) => [make("code", null, rule.text), binds(rule), rule.source, rule.note]),
+    ["rule", "binds", "from", "note"], ["", "", "", ""], rules.map((rule) => [make("code", null, rule.text), binds(rule), rule.source, inline(rule.note)]),
   ));
 }
 
@@ -88,5 +93,18 @@ function bound(plan) {
   return make(
     "div", null, make("h3", null, "Plan file"), make("p", null, make("code", null, plan.path), `: ${countText(plan.bound, "node")} placed, ${countText(plan.lost, "entry", "entries")} lost.`),
     plan.groups.length ? longTable(["node", "device", "why it is lost"], ["", "", ""], plan.groups, ([names, device, why]) => [make("code", null, names), device, why]) : null,
+  );
+}
+
+/** With what, where and when the report was made. */
+function made() {
+  const { options, versions, machine, date, fallback } = data.made;
+  const version = (name) => (versions[name] ? `version ${versions[name]}` : "");
+  const device = (name) => [version(name), options[name]].filter(Boolean).join("; ") || "no options";
+  const rest = Object.keys(versions).filter((name) => !data.devices.includes(name)).map((name) => `${name} ${versions[name]}`).join(", ");
+  find("made").append(
+    make("h2", { id: "made-title" }, "How this was made"),
+    make("dl", { class: "facts" }, data.devices.map((name, place) => pair(chip(place), device(name))), pair("policy", data.policy), pair("fallback", fallback),
+      pair("versions", rest), pair("machine", machine), pair("page written", date)),
   );
 }

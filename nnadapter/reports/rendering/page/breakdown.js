@@ -1,45 +1,27 @@
-// What was refused and what that costs, and where the nodes of each op type run.
+// What was refused and what that costs, switches included, and where the nodes of each op type run.
 
 const SHORT = 10;
 
-/** Groups of refused nodes by device, op type and reason, those that cost most first. */
-function refusedGroups() {
-  const groups = new Map();
-  for (let row = 0; row < nodeCount; row += 1) {
-    for (const index of columns.refused[row]) {
-      const [device, reason, detail] = data.refusals[index];
-      const op = data.ops[columns.op[row]];
-      const key = JSON.stringify([device, op, reason]);
-      if (!groups.has(key)) groups.set(key, { device, reason, detail, op, nodes: 0, flops: 0, seconds: 0, example: columns.name[row] });
-      const group = groups.get(key);
-      group.nodes += 1;
-      group.flops += columns.flops[row] || 0;
-      const seconds = columns.seconds[row];
-      group.seconds = seconds === null || group.seconds === null ? null : group.seconds + seconds;
-    }
-  }
-  return [...groups.values()];
-}
-
 function refused(show) {
-  const groups = refusedGroups();
+  const groups = [...data.groups];
   const timed = groups.length > 0 && groups.every((group) => group.seconds !== null);
-  const cost = (group) => (timed ? group.seconds : group.flops);
+  const cost = (group) => (timed ? group.seconds + group.switching : group.flops);
   groups.sort((a, b) => cost(b) - cost(a) || b.nodes - a.nodes);
   const most = Math.max(...groups.map(cost), 0) || 1;
+  const own = (group) => (timed ? foretold(group.seconds, group.guessed) : flopsText(group.flops));
   const row = (group) => {
     const fill = width(make("i"), cost(group) / most);
     fill.style.background = "var(--edge)";
     return [
-      make("span", null, make("button", { class: "link", type: "button", onclick: () => show(`op:${group.op} reason:${group.reason}`) }, group.op), make("span", { class: "kept" }, ` ×${group.nodes.toLocaleString("en")}`), make("br"), make("span", { class: "detail taker" }, `by ${group.device}`)),
-      make("span", null, make("span", { class: "reason" }, group.reason), make("br"), make("span", { class: "detail" }, `${group.example}: ${group.detail}`)),
-      make("span", null, timed ? timeText(group.seconds) : flopsText(group.flops), make("div", { class: "bar", "aria-hidden": "true" }, fill)),
+      make("span", null, make("button", { class: "link", type: "button", onclick: () => show(`op:${group.op_type} reason:${group.reason}`) }, group.op_type), make("span", { class: "kept" }, ` ×${group.nodes.toLocaleString("en")}`), make("br"), make("span", { class: "detail taker" }, `by ${group.device}`)),
+      make("span", null, make("span", { class: "reason" }, group.reason), make("br"), make("span", { class: "detail" }, `${group.example}: `, inline(group.detail))),
+      make("span", null, timed ? foretold(cost(group), group.guessed) : own(group), group.between ? make("span", { class: "detail small" }, timed ? `${own(group)} to run, ${group.between}` : group.between) : null, make("div", { class: "bar", "aria-hidden": "true" }, fill)),
     ];
   };
   find("refused").append(
     make("h2", { id: "refused-title" }, "What was refused"),
     make("p", { class: "muted" }, groups.length
-      ? `And what those nodes cost where they run instead, in ${timed ? "predicted time" : "FLOPs: times are not known"}.`
+      ? `And what those nodes cost where they run instead, in ${timed ? "predicted time, with that of the switches between devices that they cause" : "FLOPs: times are not known"}.`
       : "Nothing: every device took what came before it."),
     groups.length ? longTable(["op type", "reason", "cost"], ["", "", "number"], groups, row) : "",
   );

@@ -1,0 +1,40 @@
+"""With what versions, and where, a report was made."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from nnadapter.costs.calibration_files import driver_version
+from nnadapter.process.own_version import own_version
+
+
+def versions_of(devices: Iterable[str]) -> dict[str, str]:
+    """Return the versions of nnadapter, ONNX, ONNX Runtime and the drivers of devices; those that are known."""
+    found = {"nnadapter": own_version(), **_packages(), **{name: driver_version(name) for name in devices}}
+    return {name: each for name, each in found.items() if each}
+
+
+@cache
+def machine() -> str:
+    """Return system, processor and number of cores, as far as they are known."""
+    return f"{platform.system()} {platform.machine()}, {_processor()}{os.cpu_count()} cores"
+
+
+@cache
+def _packages() -> dict[str, str]:
+    return {name: version(name) for name in ("onnx", "onnxruntime")}
+
+
+def _processor() -> str:
+    """The processor's name with a comma behind it, where the system tells it in the way of Linux."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0]}, " if names else ""

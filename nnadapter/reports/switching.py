@@ -1,0 +1,76 @@
+"""What refusals cause between devices: a trial per group of them, with their nodes on the device that refuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice, pairwise
+from math import isfinite
+
+from nnadapter.drivers.selection import CPU
+from nnadapter.planning.pricing import PlanPrice
+from nnadapter.reports.cost_facts import RefusalCost
+from partition.by_cost.pricing import Prices, price_segments
+from partition.graph import Graph
+from partition.plan import Plan
+from partition.segments import cut
+from partition.verdict import Unsupported
+
+_MOST = 20
+"""Groups that are tried, the most frequent ones; a trial is a cut, linear in the graph."""
+_Group = tuple[str, str, str]
+"""Device, op type, reason."""
+
+
+def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...]:
+    """Return what refusals of nodes that run behind the refusing device cause, the most frequent ones.
+
+    1. The nodes of a group go to the device that refuses them; all others stay where they are.
+    2. The graph is cut again: so many switches less, and so much less for transfers and launches.
+
+    Args:
+        plan: the plan.
+        price: what it costs; None where that is not known.
+    """
+    parts = price.graph.parts if price is not None else tuple((atom,) for atom in range(len(plan.graph.atoms)))
+    graph, prices = (price.graph.graph, price.table.prices) if price is not None else (plan.graph, None)
+    labels = [plan.placement[part[0]] for part in parts]
+    switches, seconds = _between(graph, labels, prices)
+    found = []
+    for (device, op_type, reason), atoms in islice(_groups(plan).items(), _MOST):
+        moved = [device if atoms.intersection(part) else label for part, label in zip(parts, labels, strict=True)]
+        fewer, less = _between(graph, moved, prices)
+        saved = seconds - less
+        found.append(
+            RefusalCost(
+                device=device,
+                op_type=op_type,
+                reason=reason,
+                switches=switches - fewer,
+                seconds=saved if prices is not None and isfinite(saved) else None,
+            )
+        )
+    return tuple(found)
+
+
+def _groups(plan: Plan) -> Mapping[_Group, set[int]]:
+    """Atoms of each group, those of most atoms first; of a device that comes before the one that runs them."""
+    rank = {device: place for place, device in enumerate(plan.devices)}
+    found: dict[_Group, set[int]] = {}
+    for atom, (nodes, home) in enumerate(zip(plan.graph.atoms, plan.placement, strict=True)):
+        for device in plan.devices[: rank[home]]:
+            verdict = plan.verdicts[device][atom]
+            if isinstance(verdict, Unsupported):
+                for node in nodes:
+                    key = device, plan.graph.nodes[node].op_type, verdict.reason.value
+                    found.setdefault(key, set()).add(atom)
+    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
+
+
+def _between(graph: Graph, labels: Sequence[str], prices: Prices | None) -> tuple[int, float]:
+    """Switches between devices, and seconds of transfers and launches; 0 where they are not known."""
+    segments = cut(graph, labels, host=CPU).segments
+    switches = sum(first.device != second.device for first, second in pairwise(segments))
+    if prices is None:
+        return switches, 0.0
+    priced = price_segments(graph, prices, labels, segments)
+    return switches, sum(each.into + each.out + each.launch for each in priced)

@@ -1,0 +1,21 @@
+"""Formats and the names of their files."""
+
+from __future__ import annotations
+
+import pytest
+
+from nnadapter.reports.formats import FORMATS, formats_of
+from nnadapter.reports.rendering.renderers import PLAIN, RENDERERS
+from nnadapter.whatif.report import RENDERERS as OF_WHAT_IF
+
+
+@pytest.mark.parametrize(
+    ("path", "forms"),
+    [("a/page.HTML", ("html",)), ("p.json", ("json", "model-explorer")), ("p.md", ("md",)), ("p", ()), ("p.zip", ())],
+)  # fmt: skip
+def test_names_of_files_stand_for_formats(path, forms):
+    assert formats_of(path) == forms
+
+
+def test_every_renderer_is_of_a_format():
+    assert RENDERERS.keys() == FORMATS.keys() and OF_WHAT_IF.keys() | PLAIN <= FORMATS.keys()
