@@ -6,16 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import onnx
-from onnx import helper, numpy_helper, shape_inference
+from onnx import helper
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array
-from nnadapter.onnx.node import OnnxNode
-from nnadapter.onnx.operators import TypeRule
-from nnadapter.onnx.values import value_of, values_of
+from nnadapter.onnx.building import array_info, initializer_of, model_of
+from nnadapter.onnx.model import OnnxModel
+from nnadapter.onnx.nodes import holds_graph, key_of
+from nnadapter.onnx.propagation import FAILURES, infer
+from nnadapter.onnx.values import constant_value, value_of, values_of
 from nnadapter.onnx.written_types import Written
-from partition.dtypes import ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
-from partition.graph import Graph, Value
+from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
+from partition.graph import Value
 
 _STAND_INS = {"GroupNormalization": "Identity", "MeanVarianceNormalization": "Identity"}
 """Ops that inference knows nothing of, and ops whose first result has the same type."""
@@ -30,29 +32,15 @@ _NOTHING: Types = MappingProxyType({})
 
 
 class Inference:
-    """Infers the values of one model again and again, for other input shapes and other known constants.
+    """Infers the values of one model again and again, for other input shapes and other known constants."""
 
-    Args:
-        model: the model.
-        graph: the same.
-        nodes: of the graph, attributes read; needed with `rules`.
-        rules: by domain and op type, what is known of ops beside what onnx knows.
-    """
-
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        graph: Graph,
-        nodes: Sequence[OnnxNode] = (),
-        rules: Mapping[tuple[str, str], TypeRule] = MappingProxyType({}),
-    ) -> None:
-        self._graph = graph
-        self._model = model
-        self._nodes = nodes
-        self.rules = rules
-        self._opsets = {entry.domain: entry.version for entry in model.opset_import}
-        self._functions = frozenset((function.domain, function.name) for function in model.functions)
-        inputs = frozenset(graph.inputs)
+    def __init__(self, read: OnnxModel) -> None:
+        self._read = read
+        self._graph = read.graph
+        self._model = model = read.model
+        self._rules = read.operators.rules
+        self._functions = frozenset(map(key_of, model.functions))
+        inputs = frozenset(read.graph.inputs)
         self._inputs = [value for value in model.graph.input if value.name in inputs]
         self._outputs = [_without_shape(value) for value in model.graph.output]
         self._written = Written(model)
@@ -60,7 +48,7 @@ class Inference:
     @property
     def has_rules(self) -> bool:
         """Whether a rule is for some node of the model."""
-        return bool(self.rules) and any((node.domain, node.op_type) in self.rules for node in self._nodes)
+        return bool(self._rules) and any((node.domain, node.op_type) in self._rules for node in self._read.nodes)
 
     def states_already(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
         """Whether the model itself gives its inputs these shapes."""
@@ -84,9 +72,10 @@ class Inference:
         Raises:
             InvalidModelError: types contradict each other.
         """
-        graph = _inferred(self._skeleton(shapes, constants, nodes, stated))
-        found = values_of(value for group in (graph.input, graph.value_info, graph.output) for value in group)
-        found.update((tensor.name, constant_value(tensor.name, constants[tensor.name])) for tensor in graph.initializer)
+        skeleton = self._skeleton(shapes, constants, nodes, stated)
+        found = values_of(_inferred(skeleton).values())
+        read = (tensor.name for tensor in skeleton.graph.initializer)
+        found.update((name, constant_value(name, constants[name])) for name in read)
         return found
 
     def types(
@@ -97,8 +86,7 @@ class Inference:
         stated: Types = _NOTHING,
     ) -> dict[str, onnx.ValueInfoProto]:
         """Return the same as `values`, as onnx says it and without the constants whose contents inference was given."""
-        graph = _inferred(self._skeleton(shapes, constants, nodes, stated))
-        return {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+        return _inferred(self._skeleton(shapes, constants, nodes, stated))
 
     def types_of_one(
         self, index: int, types: Mapping[str, onnx.ValueInfoProto], constants: Mapping[str, Array]
@@ -118,7 +106,8 @@ class Inference:
         names = dict.fromkeys(self._graph.nodes[index].reads)
         skeleton.graph.input.extend(types[name] for name in names if name in types and name not in constants)
         _add_constants(skeleton.graph, [name for name in names if name in constants], constants)
-        return {value.name: value for value in _inferred(skeleton).value_info}
+        found = _inferred(skeleton)
+        return {name: found[name] for name in self._graph.nodes[index].outputs if name in found}
 
     def stated_of_one(
         self, index: int, values: Mapping[str, Value], constants: Mapping[str, Array]
@@ -130,9 +119,9 @@ class Inference:
             values: what is known of values; a name may be missing.
             constants: every value whose contents are known.
         """
-        node = self._nodes[index] if self.rules else None
-        rule = None if node is None else self.rules.get((node.domain, node.op_type))
-        if node is None or rule is None:
+        node = self._read.nodes[index]
+        rule = self._rules.get((node.domain, node.op_type))
+        if rule is None:
             return {}
         given = [
             constant_value(name, constants[name])
@@ -142,7 +131,7 @@ class Inference:
             else None
             for name in node.inputs
         ]
-        found = rule(node, node.since_version or self._opsets.get(node.domain, 1), given)
+        found = rule(node, node.since_version or self._read.opsets.get(node.domain, 1), given)
         if found is None:
             return self._written.types([name for name in node.outputs if name], values)
         return {
@@ -157,8 +146,8 @@ class Inference:
         """Whether nothing in `nodes` contradicts these input shapes, as far as inference can tell."""
         skeleton = self._skeleton(shapes, constants, nodes)
         try:
-            shape_inference.infer_shapes(skeleton, strict_mode=True, data_prop=True)
-        except (shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+            infer(skeleton, strict=True)
+        except FAILURES as error:
             return _is_not_about_shapes(str(error))
         return True
 
@@ -194,23 +183,18 @@ class Inference:
 
     def _empty(self, *, with_functions: bool) -> onnx.ModelProto:
         # Before IR version 4 every initializer had to be an input; here they are not.
-        skeleton = onnx.ModelProto(ir_version=onnx.IR_VERSION, opset_import=self._model.opset_import)
-        if with_functions:
-            skeleton.functions.extend(self._model.functions)
-        skeleton.graph.name = "skeleton"
-        return skeleton
+        functions = self._model.functions if with_functions else ()
+        return model_of(self._model, (), ir_version=onnx.IR_VERSION, functions=functions)
 
     def _calls_function(self, index: int) -> bool:
         node = self._model.graph.node[index]
-        # A node that holds graphs may call one in there.
-        holds_graph = any(attribute.HasField("g") for attribute in node.attribute)
-        return holds_graph or (node.domain, node.op_type) in self._functions
+        return key_of(node) in self._functions or holds_graph(node)  # which may call one in there
 
 
-def _inferred(skeleton: onnx.ModelProto) -> onnx.GraphProto:
+def _inferred(skeleton: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
     try:
-        return shape_inference.infer_shapes(skeleton, data_prop=True).graph
-    except (shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+        return infer(skeleton)
+    except FAILURES as error:
         raise InvalidModelError(
             f"the model contradicts itself: {' '.join(str(error).split())}; export it again"
         ) from error
@@ -220,9 +204,9 @@ def _add_constants(graph: onnx.GraphProto, names: Iterable[str], constants: Mapp
     for name in names:
         array = constants[name]
         if array.size <= SMALL_ELEMENTS and array.dtype != object:
-            graph.initializer.append(numpy_helper.from_array(array, name))
+            graph.initializer.append(initializer_of(name, array))
         else:
-            graph.input.append(_typed(name, array))
+            graph.input.append(array_info(name, array))
 
 
 def _inferable(node: onnx.NodeProto) -> onnx.NodeProto:
@@ -246,18 +230,6 @@ def _with_default(node: onnx.NodeProto, name: str, value: int) -> onnx.NodeProto
 def _is_not_about_shapes(message: str) -> bool:
     # Strict inference also refuses operators it does not know; that says nothing about sizes.
     return "No Op registered" in message or "No Schema registered" in message
-
-
-def constant_value(name: str, array: Array) -> Value:
-    """What is known of a value whose contents are known."""
-    if array.dtype == object:
-        return Value(name, "string", array.shape)
-    return Value(name, array.dtype.name, array.shape, ITEMSIZE_OF_DTYPE[array.dtype.name])
-
-
-def _typed(name: str, array: Array) -> onnx.ValueInfoProto:
-    element = onnx.TensorProto.STRING if array.dtype == object else helper.np_dtype_to_tensor_dtype(array.dtype)
-    return helper.make_tensor_value_info(name, element, array.shape)
 
 
 def _set_shape(value: onnx.ValueInfoProto, dimensions: Sequence[int]) -> None:

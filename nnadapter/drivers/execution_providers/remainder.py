@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container
 
 import onnx
-from onnx import shape_inference
 
 from nnadapter.onnx.nodes import captured_names
+from nnadapter.onnx.propagation import infer
 
 
 def without(model: onnx.ModelProto, positions: Container[int]) -> onnx.ModelProto:
@@ -22,8 +22,7 @@ def without(model: onnx.ModelProto, positions: Container[int]) -> onnx.ModelProt
     kept = [node for position, node in enumerate(model.graph.node) if position not in positions]
     gone = [node for position, node in enumerate(model.graph.node) if position in positions]
     made, lost = ({name for node in nodes for name in node.output if name} for nodes in (kept, gone))
-    graph, inferred = rest.graph, shape_inference.infer_shapes(model, data_prop=True).graph
-    types = {value.name: value for value in (*inferred.value_info, *inferred.output)}
+    graph, types = rest.graph, infer(model)
     given = {value.name for value in graph.output}
     del graph.node[:], graph.output[:]
     graph.node.extend(kept)

@@ -7,11 +7,10 @@ from math import prod
 from typing import cast
 
 import numpy as np
-import onnx
 
 from nnadapter.ir.operand import Array, freeze
+from nnadapter.onnx.model import OnnxModel
 from nnadapter.onnx.node import OnnxNode
-from nnadapter.onnx.operators import Operators
 from nnadapter.onnx.preparation.folding import evaluate
 from partition.graph import Graph, Value
 
@@ -38,14 +37,15 @@ def is_known(graph: Graph, index: int, values: Mapping[str, Value]) -> bool:
     return all(name in values and values[name].static_shape is not None for name in graph.nodes[index].outputs if name)
 
 
-def may_fold(graph: Graph, node: OnnxNode, index: int) -> bool:
+def may_fold(read: OnnxModel, index: int) -> bool:
     """Whether a node's results are the same in every run and for every device, if its inputs are known."""
+    node = read.nodes[index]
     return (
-        node.domain in ("", "ai.onnx")
+        not node.domain
         and not node.contradiction
         and node.op_type not in _NEVER_FOLDED
         and node.op_type not in _RUN_GRAPHS
-        and not graph.nodes[index].captured
+        and not read.graph.nodes[index].captured
     )
 
 
@@ -61,7 +61,7 @@ def result_bytes(node: OnnxNode, values: Mapping[str, Value], known: Mapping[str
 
 def measure(node: OnnxNode, values: Mapping[str, Value], known: Mapping[str, Array]) -> Array | None:
     """The result of Shape or Size where the shape of the input is known, though its contents are not."""
-    if node.op_type not in ("Shape", "Size") or node.domain not in ("", "ai.onnx") or node.contradiction:
+    if node.op_type not in ("Shape", "Size") or node.domain or node.contradiction:
         return None
     name = node.inputs[0]
     shape = known[name].shape if name in known else values[name].static_shape if name in values else None
@@ -74,7 +74,7 @@ def measure(node: OnnxNode, values: Mapping[str, Value], known: Mapping[str, Arr
 
 
 def evaluate_nodes(
-    model: onnx.ModelProto, operators: Operators, graph: Graph, known: Mapping[str, Array], chosen: Sequence[int]
+    read: OnnxModel, known: Mapping[str, Array], chosen: Sequence[int]
 ) -> tuple[dict[str, Array], frozenset[int]]:
     """Return what others read of the results of `chosen` (positions, ascending), and the nodes that led to it.
 
@@ -82,14 +82,15 @@ def evaluate_nodes(
     """
     if not chosen:
         return {}, frozenset()
-    inside, outputs = frozenset(chosen), frozenset(graph.outputs)
+    graph, inside = read.graph, frozenset(chosen)
+    outputs = frozenset(graph.outputs)
     wanted = [
         name
         for index in chosen
         for name in graph.nodes[index].outputs
         if name in outputs or any(reader not in inside for reader in graph.consumers.get(name, ()))
     ]
-    results = evaluate([model.graph.node[index] for index in chosen], known, wanted, model.opset_import, operators)
+    results = evaluate(read, chosen, known, wanted)
     return results, _behind(graph, results, inside)
 
 

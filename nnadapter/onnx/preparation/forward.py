@@ -19,29 +19,19 @@ import onnx
 
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.inference import Inference
+from nnadapter.onnx.model import OnnxModel
 from nnadapter.onnx.node import OnnxNode
-from nnadapter.onnx.operators import Operators
 from nnadapter.onnx.preparation.foldable import evaluate_nodes, is_known, may_fold, measure, result_bytes
 from nnadapter.onnx.values import value_of, values_of
-from partition.graph import Graph, Value
+from partition.graph import Value
 
 
 class Forward:
     """One way forward through one graph; `budget` is the most bytes that the arrays made on it may hold."""
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        operators: Operators,
-        graph: Graph,
-        nodes: Sequence[OnnxNode],
-        inference: Inference,
-        budget: float,
-    ) -> None:
-        self._model = model
-        self._operators = operators
-        self._graph = graph
-        self._nodes = nodes
+    def __init__(self, read: OnnxModel, inference: Inference, budget: float) -> None:
+        self._read = read
+        self._graph = read.graph
         self._inference = inference
         self._budget = budget
         self._types: dict[str, onnx.ValueInfoProto] = {}
@@ -82,7 +72,7 @@ class Forward:
         return frozenset(self._evaluated)
 
     def _visit(self, index: int) -> None:
-        node = self._nodes[index]
+        node = self._read.nodes[index]
         shape = measure(node, self._values, self._known)
         if shape is not None:
             self._found[node.outputs[0]] = shape
@@ -92,7 +82,7 @@ class Forward:
         if not self._is_known(index) and any(name in self._promised for name in self._graph.nodes[index].reads):
             self._evaluate()
             self._infer(index)
-        if not may_fold(self._graph, node, index) or not self._has_constant_inputs(node):
+        if not may_fold(self._read, index) or not self._has_constant_inputs(node):
             return
         size = result_bytes(node, self._values, self._known)
         if size <= self._budget:
@@ -122,7 +112,7 @@ class Forward:
                 self._types[name], self._values[name] = info, value
 
     def _evaluate(self) -> None:
-        results, evaluated = evaluate_nodes(self._model, self._operators, self._graph, self._known, self._waiting)
+        results, evaluated = evaluate_nodes(self._read, self._known, self._waiting)
         self._found.update(results)
         self._evaluated |= evaluated
         self._waiting = []

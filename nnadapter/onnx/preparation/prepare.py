@@ -29,19 +29,19 @@ from nnadapter.onnx.branches import inline_branches
 from nnadapter.onnx.equations import check_equations
 from nnadapter.onnx.functions import expand_functions
 from nnadapter.onnx.gradients import expand_gradients
-from nnadapter.onnx.graphs import read_graph, read_nodes
+from nnadapter.onnx.graphs import read_nodes
 from nnadapter.onnx.inference import Inference
-from nnadapter.onnx.node import OnnxNode, read_node
+from nnadapter.onnx.model import OnnxModel, read_model
+from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.operators import Operators
 from nnadapter.onnx.ordering import in_order
 from nnadapter.onnx.preparation.data_dependence import marked
 from nnadapter.onnx.preparation.foldable import evaluate_nodes, is_known, may_fold, measure, result_bytes
 from nnadapter.onnx.preparation.forward import Forward
 from nnadapter.onnx.preparation.structure import Structure, structure_of
-from nnadapter.onnx.schemas import since_version
 from nnadapter.onnx.versions import check_versions
 from nnadapter.process.collecting import paused_collection
-from partition.graph import Graph, GraphError, Node, Value
+from partition.graph import Graph, Node, Value
 
 ONCE_BYTES = 1 << 30
 PER_SHAPE_BYTES = 1 << 26
@@ -54,21 +54,15 @@ Shapes = Mapping[str, tuple[int, ...]]
 """Input name -> dimensions, every one known."""
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Prepared(OnnxModel):
     """A model after what is done once."""
 
-    model: onnx.ModelProto
-    graph: Graph
-    """The model's own nodes, one each, in the model's order."""
-    nodes: tuple[OnnxNode, ...]
-    """The same nodes with their attributes read."""
     constants: Mapping[str, Array]
     """Initializers and what was folded from them."""
     evaluated: frozenset[int]
     """Positions of the nodes that were evaluated for `constants`."""
     inference: Inference
-    operators: Operators
     values: Mapping[str, Value]
     """What is known of values whatever the shapes of inputs, before anything was folded."""
     defaults: Mapping[str, Array]
@@ -166,31 +160,23 @@ def prepare_again(
     Raises:
         InvalidModelError: the graph contradicts itself.
     """
-    try:
-        graph = read_graph(model, origins=[(name,) for name in origins], nodes=read)
-    except GraphError as error:
-        raise InvalidModelError(f"the model's graph is not valid: {error}; export it again") from error
-    opsets = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
-    nodes = tuple(
-        _read_node(proto, node, opsets.get(node.domain or "ai.onnx", 1))
-        for proto, node in zip(model.graph.node, graph.nodes, strict=True)
-    )
-    initializers = _initializers(model, graph.constants)
-    defaults = _initializers(model, frozenset(graph.inputs))
-    inference = Inference(model, graph, nodes, operators.rules)
-    everything = range(len(nodes))
+    known = read_model(model, operators, origins, read or ())
+    initializers = _initializers(model, known.graph.constants)
+    inference = Inference(known)
+    everything = range(len(known.nodes))
     values = inference.values({}, initializers, everything)
-    found, evaluated = _fold(model, operators, graph, nodes, initializers, everything, values, ONCE_BYTES)
-    return Prepared(model, graph, nodes, {**initializers, **found}, evaluated, inference, operators, values, defaults)
-
-
-def _read_node(proto: onnx.NodeProto, node: Node, opset: int) -> OnnxNode:
-    try:
-        return read_node(proto, node.name, since_version(node.domain, node.op_type, opset) or 0, node)
-    except (TypeError, ValueError) as error:
-        raise InvalidModelError(
-            f"node {node.name!r} ({node.op_type}) has an attribute that cannot be read: {error}; export the model again"
-        ) from error
+    found, evaluated = _fold(known, initializers, everything, values, ONCE_BYTES)
+    return Prepared(
+        model=model,
+        graph=known.graph,
+        nodes=known.nodes,
+        operators=operators,
+        constants={**initializers, **found},
+        evaluated=evaluated,
+        inference=inference,
+        values=values,
+        defaults=_initializers(model, frozenset(known.graph.inputs)),
+    )
 
 
 def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
@@ -207,9 +193,7 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
     stated: dict[str, onnx.ValueInfoProto] = {}
     for number in range(_MOST_ROUNDS):
         if number >= _WHOLE_ROUNDS or (number == 0 and prepared.inference.has_rules):
-            onward = Forward(
-                prepared.model, prepared.operators, graph, prepared.nodes, prepared.inference, PER_SHAPE_BYTES
-            )
+            onward = Forward(prepared, prepared.inference, PER_SHAPE_BYTES)
             onward.stated.update(stated)
             evaluated |= onward.go(shapes, known, left, added)
             stated.update(onward.stated)
@@ -218,9 +202,7 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
             values = prepared.values
             break
         values = prepared.inference.values(shapes, known, left, stated)
-        found, newly = _fold(
-            prepared.model, prepared.operators, graph, prepared.nodes, known, left, values, PER_SHAPE_BYTES
-        )
+        found, newly = _fold(prepared, known, left, values, PER_SHAPE_BYTES)
         evaluated |= newly
         fresh = [name for name in found if name not in known]
         added.update(found)
@@ -296,10 +278,7 @@ def _reached(graph: Graph, known: Mapping[str, Array]) -> list[int]:
 
 
 def _fold(
-    model: onnx.ModelProto,
-    operators: Operators,
-    graph: Graph,
-    nodes: Sequence[OnnxNode],
+    read: OnnxModel,
     known: Mapping[str, Array],
     candidates: Sequence[int],
     values: Mapping[str, Value],
@@ -311,19 +290,19 @@ def _fold(
     chosen: dict[int, None] = {}
     made: set[str] = set()
     for index in candidates:
-        node = nodes[index]
+        node = read.nodes[index]
         shape = measure(node, values, known)
         if shape is not None:
             measured[node.outputs[0]] = shape
             made.add(node.outputs[0])
             sizes.add(index)
             continue
-        if not may_fold(graph, node, index) or not all(name in made or name in known for name in node.inputs if name):
+        if not may_fold(read, index) or not all(name in made or name in known for name in node.inputs if name):
             continue
         size = result_bytes(node, values, known)
         if size <= budget:
             budget -= size
             chosen[index] = None
             made.update(filter(None, node.outputs))
-    results, evaluated = evaluate_nodes(model, operators, graph, ChainMap(measured, known), list(chosen))  # type: ignore[arg-type]
+    results, evaluated = evaluate_nodes(read, ChainMap(measured, known), list(chosen))  # type: ignore[arg-type]
     return {**measured, **results}, evaluated | sizes
