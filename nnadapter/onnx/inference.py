@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from types import MappingProxyType
 
 import onnx
@@ -19,11 +20,26 @@ from nnadapter.onnx.written_types import Written
 from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
 from partition.graph import Value
 
-_STAND_INS = {"GroupNormalization": "Identity", "MeanVarianceNormalization": "Identity"}
-"""Ops that inference knows nothing of, and ops whose first result has the same type."""
+_LIKE_INPUT = frozenset(
+    (
+        "Affine",
+        "GroupNormalization",
+        "ImageScaler",
+        "LayerNormalization",
+        "MeanVarianceNormalization",
+        "ParametricSoftplus",
+        "Scale",
+        "ScaledTanh",
+        "SimplifiedLayerNormalization",
+        "ThresholdedRelu",
+    )
+)
+"""Ops that inference knows nothing of, at some opsets, and whose first result has the type of their first input."""
+_HAS_INFERENCE = {"LayerNormalization": 17, "ThresholdedRelu": 10}
+"""Those that it knows from some version on: before, only ONNX Runtime has them."""
 _DEFAULTS = {"STFT": ("onesided", 1)}
 """Ops of which inference takes another default than their schema gives, and the schema's."""
-_UNUSUAL = _STAND_INS.keys() | _DEFAULTS.keys()
+_UNUSUAL = _LIKE_INPUT | _DEFAULTS.keys()
 SMALL_ELEMENTS = 1024
 """Constants of at most so many elements are given to inference with their contents: shapes, axes, sizes."""
 Types = Mapping[str, onnx.ValueInfoProto]
@@ -102,7 +118,7 @@ class Inference:
             InvalidModelError: types contradict each other.
         """
         skeleton = self._empty(with_functions=self._calls_function(index))
-        skeleton.graph.node.append(_inferable(self._model.graph.node[index]))
+        skeleton.graph.node.append(self._inferable_one(index))
         names = dict.fromkeys(self._graph.nodes[index].reads)
         skeleton.graph.input.extend(types[name] for name in names if name in types and name not in constants)
         _add_constants(skeleton.graph, [name for name in names if name in constants], constants)
@@ -179,7 +195,15 @@ class Inference:
         protos: Sequence[onnx.NodeProto] = self._model.graph.node
         if len(nodes) == len(own) and all(node.op_type not in _UNUSUAL for node in own):
             return protos
-        return (_inferable(protos[index]) if own[index].op_type in _UNUSUAL else protos[index] for index in nodes)
+        return (self._inferable_one(index) if own[index].op_type in _UNUSUAL else protos[index] for index in nodes)
+
+    def _inferable_one(self, index: int) -> onnx.NodeProto:
+        node, proto = self._read.nodes[index], self._model.graph.node[index]
+        if node.domain:
+            return proto
+        if node.op_type in _LIKE_INPUT and node.since_version < _HAS_INFERENCE.get(node.op_type, inf):
+            return helper.make_node("Identity", proto.input[:1], proto.output[:1])
+        return _with_default(proto, *_DEFAULTS[node.op_type]) if node.op_type in _DEFAULTS else proto
 
     def _empty(self, *, with_functions: bool) -> onnx.ModelProto:
         # Before IR version 4 every initializer had to be an input; here they are not.
@@ -207,15 +231,6 @@ def _add_constants(graph: onnx.GraphProto, names: Iterable[str], constants: Mapp
             graph.initializer.append(initializer_of(name, array))
         else:
             graph.input.append(array_info(name, array))
-
-
-def _inferable(node: onnx.NodeProto) -> onnx.NodeProto:
-    if node.domain:
-        return node
-    stand_in = _STAND_INS.get(node.op_type)
-    if stand_in is not None:
-        return helper.make_node(stand_in, node.input[:1], node.output[:1])
-    return _with_default(node, *_DEFAULTS[node.op_type]) if node.op_type in _DEFAULTS else node
 
 
 def _with_default(node: onnx.NodeProto, name: str, value: int) -> onnx.NodeProto:

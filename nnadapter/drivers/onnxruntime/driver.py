@@ -21,6 +21,7 @@ from nnadapter.drivers.capability import (
 )
 from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
 from nnadapter.drivers.onnxruntime.errors import brief
+from nnadapter.drivers.onnxruntime.own_operators import has_operator
 from nnadapter.drivers.onnxruntime.sessions import SessionExecution, open_session, pools
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, DeviceNotFoundError, InvalidModelError
@@ -219,8 +220,10 @@ def _by_name(domain: str, op_type: str, opsets: Mapping[str, int], functions: Co
         return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"domain {domain!r} is not ONNX's and not ONNX Runtime's")
     opset = opsets.get(plain_domain(domain), 1)
     since = since_version(domain, op_type, opset)
-    if since is None and opset >= _OLDEST_JUDGED_OPSET:
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"opset {opset} has no operator {op_type!r}")
+    if since is None and opset >= _OLDEST_JUDGED_OPSET and not has_operator(op_type, opset):
+        return Unsupported(
+            Reason.UNSUPPORTED_OPERATION, f"opset {opset} has no operator {op_type!r}, nor has ONNX Runtime"
+        )
     if since is None or since <= _KNOWN_OPSET or since <= onnxruntime_limits()[0][""]:
         return SUPPORTED
     return Unsupported(
