@@ -6,7 +6,8 @@ files, versions, equations     a model's file, and what is refused because nobod
 model, graphs, node            a model read once: its nodes, as the partitioner and as converters see them
 schemas, node_schema           what the installed onnx knows of operators
 functions, branches, ordering  nodes that stand for others, written down
-inference, propagation, values types and shapes
+inference, propagation         types and shapes, as onnx infers them
+true_shapes, values            where ONNX Runtime computes others; types in the form of the partitioner
 preparation                    constants folded, a model at one set of input shapes
 building, extracting, parts    models put together, and parts of a model as models of their own
 """

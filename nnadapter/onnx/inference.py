@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import inf
 from types import MappingProxyType
 
@@ -15,6 +16,7 @@ from nnadapter.onnx.building import array_info, initializer_of, model_of
 from nnadapter.onnx.model import OnnxModel
 from nnadapter.onnx.nodes import holds_graph, key_of
 from nnadapter.onnx.propagation import FAILURES, infer
+from nnadapter.onnx.true_shapes import has_rule, true_shape
 from nnadapter.onnx.values import constant_value, value_of, values_of
 from nnadapter.onnx.written_types import Written
 from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
@@ -47,6 +49,16 @@ Types = Mapping[str, onnx.ValueInfoProto]
 _NOTHING: Types = MappingProxyType({})
 
 
+@contextmanager
+def _contradictions_told() -> Iterator[None]:
+    try:
+        yield
+    except FAILURES as error:
+        raise InvalidModelError(
+            f"the model contradicts itself: {' '.join(str(error).split())}; export it again"
+        ) from error
+
+
 class Inference:
     """Infers the values of one model again and again, for other input shapes and other known constants."""
 
@@ -56,6 +68,7 @@ class Inference:
         self._model = model = read.model
         self._rules = read.operators.rules
         self._functions = frozenset(map(key_of, model.functions))
+        self._doubted = frozenset(index for index, node in enumerate(read.nodes) if has_rule(node))
         inputs = frozenset(read.graph.inputs)
         self._inputs = [value for value in model.graph.input if value.name in inputs]
         self._outputs = [_without_shape(value) for value in model.graph.output]
@@ -70,6 +83,7 @@ class Inference:
         """Whether the model itself gives its inputs these shapes."""
         return all(value_of(value).static_shape == shapes[value.name] for value in self._inputs if value.name in shapes)
 
+    @_contradictions_told()
     def values(
         self,
         shapes: Mapping[str, tuple[int, ...]],
@@ -88,12 +102,13 @@ class Inference:
         Raises:
             InvalidModelError: types contradict each other.
         """
-        skeleton = self._skeleton(shapes, constants, nodes, stated)
-        found = values_of(_inferred(skeleton).values())
+        skeleton, types = self._settled(shapes, constants, nodes, stated)
+        found = values_of(types.values())
         read = (tensor.name for tensor in skeleton.graph.initializer)
         found.update((name, constant_value(name, constants[name])) for name in read)
         return found
 
+    @_contradictions_told()
     def types(
         self,
         shapes: Mapping[str, tuple[int, ...]],
@@ -102,8 +117,9 @@ class Inference:
         stated: Types = _NOTHING,
     ) -> dict[str, onnx.ValueInfoProto]:
         """Return the same as `values`, as onnx says it and without the constants whose contents inference was given."""
-        return _inferred(self._skeleton(shapes, constants, nodes, stated))
+        return self._settled(shapes, constants, nodes, stated)[1]
 
+    @_contradictions_told()
     def types_of_one(
         self, index: int, types: Mapping[str, onnx.ValueInfoProto], constants: Mapping[str, Array]
     ) -> dict[str, onnx.ValueInfoProto]:
@@ -122,8 +138,9 @@ class Inference:
         names = dict.fromkeys(self._graph.nodes[index].reads)
         skeleton.graph.input.extend(types[name] for name in names if name in types and name not in constants)
         _add_constants(skeleton.graph, [name for name in names if name in constants], constants)
-        found = _inferred(skeleton)
-        return {name: found[name] for name in self._graph.nodes[index].outputs if name in found}
+        found = infer(skeleton)
+        made = {name: found[name] for name in self._graph.nodes[index].outputs if name in found}
+        return {**made, **self._corrections(index, found, constants)} if index in self._doubted else made
 
     def stated_of_one(
         self, index: int, values: Mapping[str, Value], constants: Mapping[str, Array]
@@ -160,12 +177,49 @@ class Inference:
         self, shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, Array], nodes: Sequence[int]
     ) -> bool:
         """Whether nothing in `nodes` contradicts these input shapes, as far as inference can tell."""
-        skeleton = self._skeleton(shapes, constants, nodes)
         try:
-            infer(skeleton, strict=True)
+            self._settled(shapes, constants, nodes, strict=True)
         except FAILURES as error:
             return _is_not_about_shapes(str(error))
         return True
+
+    def _settled(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        constants: Mapping[str, Array],
+        nodes: Sequence[int],
+        stated: Types = _NOTHING,
+        *,
+        strict: bool = False,
+    ) -> tuple[onnx.ModelProto, dict[str, onnx.ValueInfoProto]]:
+        """A skeleton and what is inferred from it: nodes of which inference is wrong give way to what they make."""
+        corrected: dict[int, Types] = {}
+        while True:
+            left = [index for index in nodes if index not in corrected] if corrected else nodes
+            skeleton = self._skeleton(shapes, constants, left, stated)
+            skeleton.graph.input.extend(info for infos in corrected.values() for info in infos.values())
+            types = infer(skeleton, strict=strict)
+            # What one of them makes may be read by the next, which is looked at again then.
+            wrong = {index: self._corrections(index, types, constants) for index in self._doubted.intersection(nodes)}
+            if not any(wrong.values()):
+                return skeleton, types
+            corrected.update((index, infos) for index, infos in wrong.items() if infos)
+
+    def _corrections(self, index: int, types: Types, constants: Mapping[str, Array]) -> Types:
+        """The results of a node of which inference is wrong or knows nothing, with their true types."""
+        node = self._read.nodes[index]
+        shapes = [
+            constants[name].shape
+            if name in constants
+            else value_of(types[name]).static_shape
+            if name in types
+            else None
+            for name in node.inputs
+        ]
+        known = [shape for shape in shapes if shape is not None]
+        true = true_shape(node, known) if len(known) == len(shapes) else None
+        made = (types[name] for name in node.outputs if name in types)
+        return {} if true is None else {info.name: _shaped(info, true) for info in made if value_of(info).shape != true}
 
     def _skeleton(
         self,
@@ -198,11 +252,12 @@ class Inference:
         return (self._inferable_one(index) if own[index].op_type in _UNUSUAL else protos[index] for index in nodes)
 
     def _inferable_one(self, index: int) -> onnx.NodeProto:
-        node, proto = self._read.nodes[index], self._model.graph.node[index]
+        node = self._read.nodes[index]
+        proto: onnx.NodeProto = self._model.graph.node[index]
         if node.domain:
             return proto
         if node.op_type in _LIKE_INPUT and node.since_version < _HAS_INFERENCE.get(node.op_type, inf):
-            return helper.make_node("Identity", proto.input[:1], proto.output[:1])
+            return onnx.NodeProto(op_type="Identity", input=proto.input[:1], output=proto.output[:1])
         return _with_default(proto, *_DEFAULTS[node.op_type]) if node.op_type in _DEFAULTS else proto
 
     def _empty(self, *, with_functions: bool) -> onnx.ModelProto:
@@ -213,15 +268,6 @@ class Inference:
     def _calls_function(self, index: int) -> bool:
         node = self._model.graph.node[index]
         return key_of(node) in self._functions or holds_graph(node)  # which may call one in there
-
-
-def _inferred(skeleton: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
-    try:
-        return infer(skeleton)
-    except FAILURES as error:
-        raise InvalidModelError(
-            f"the model contradicts itself: {' '.join(str(error).split())}; export it again"
-        ) from error
 
 
 def _add_constants(graph: onnx.GraphProto, names: Iterable[str], constants: Mapping[str, Array]) -> None:
@@ -252,6 +298,13 @@ def _set_shape(value: onnx.ValueInfoProto, dimensions: Sequence[int]) -> None:
     del shape.dim[:]
     for dimension in dimensions:
         shape.dim.add().dim_value = dimension
+
+
+def _shaped(info: onnx.ValueInfoProto, dimensions: Sequence[int]) -> onnx.ValueInfoProto:
+    copy = onnx.ValueInfoProto()
+    copy.CopyFrom(info)
+    _set_shape(copy, dimensions)
+    return copy
 
 
 def _without_shape(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
