@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
 import onnx.parser
+from google.protobuf.message import Message
 from onnx import helper, numpy_helper
 
 from nnadapter.onnx.values import dense_type, type_of
@@ -15,6 +16,7 @@ from partition.graph import Value
 
 _IR_VERSION = 8
 """Of models that are made from nothing: every ONNX Runtime that this package runs with knows it."""
+_Message = TypeVar("_Message", bound=Message)
 NodeText = tuple[str, Sequence[str], Sequence[str], Mapping[str, Any]]
 """Op type, inputs, outputs and attributes of a node of ONNX's own."""
 
@@ -64,10 +66,16 @@ def model_of(
     return made
 
 
+def copied(message: _Message) -> _Message:
+    """Return a message like `message`."""
+    copy: _Message = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
 def with_nodes(model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> onnx.ModelProto:
     """Return a copy of a model with other nodes."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = copied(model)
     del copy.graph.node[:]
     copy.graph.node.extend(nodes)
     return copy

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import onnx
 
-from nnadapter.onnx.building import with_nodes
+from nnadapter.onnx.building import copied, with_nodes
 from nnadapter.onnx.graphs import node_names
 from nnadapter.onnx.nodes import graphs_of, key_of, opsets_of, plain_domain, with_nested
 from nnadapter.onnx.operators import Operators
@@ -221,8 +221,7 @@ class _Call:
 
     def node(self, inner: onnx.NodeProto) -> onnx.NodeProto:
         """A node of the body, or of a sub-graph in it, as the call has it."""
-        made = onnx.NodeProto()
-        made.CopyFrom(inner)
+        made = copied(inner)
         made.input[:] = map(self._name, inner.input)
         made.output[:] = map(self._name, inner.output)
         del made.attribute[:]
@@ -241,8 +240,7 @@ class _Call:
             source = self.attributes.get(referred) if referred else attribute
             if source is None:
                 continue
-            made = onnx.AttributeProto()
-            made.CopyFrom(source)
+            made = copied(source)
             made.name = attribute.name
             for graph in () if referred else graphs_of(made):
                 self._rename(graph)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from math import inf
-from types import MappingProxyType
 
 import onnx
 from onnx import helper
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array
-from nnadapter.onnx.building import array_info, initializer_of, model_of
+from nnadapter.onnx.building import array_info, copied, initializer_of, model_of
 from nnadapter.onnx.model import OnnxModel
 from nnadapter.onnx.nodes import holds_graph, key_of
 from nnadapter.onnx.propagation import FAILURES, infer
@@ -23,7 +23,7 @@ from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
 from partition.graph import Value
 
 _LIKE_INPUT = frozenset(
-    (
+    [
         "Affine",
         "GroupNormalization",
         "ImageScaler",
@@ -34,7 +34,7 @@ _LIKE_INPUT = frozenset(
         "ScaledTanh",
         "SimplifiedLayerNormalization",
         "ThresholdedRelu",
-    )
+    ]
 )
 """Ops that inference knows nothing of, at some opsets, and whose first result has the type of their first input."""
 _HAS_INFERENCE = {"LayerNormalization": 17, "ThresholdedRelu": 10}
@@ -46,7 +46,20 @@ SMALL_ELEMENTS = 1024
 """Constants of at most so many elements are given to inference with their contents: shapes, axes, sizes."""
 Types = Mapping[str, onnx.ValueInfoProto]
 """What is known of values, by name."""
-_NOTHING: Types = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known before inference."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    """Dimensions of model inputs; an input that is not named keeps what the model says of it."""
+    constants: Mapping[str, Array]
+    """Every value whose contents are known."""
+    nodes: Sequence[int]
+    """The nodes that are left to run: positions, ascending."""
+    stated: Types = field(default_factory=dict)
+    """What rules say of values, which nothing else says."""
 
 
 @contextmanager
@@ -84,40 +97,22 @@ class Inference:
         return all(value_of(value).static_shape == shapes[value.name] for value in self._inputs if value.name in shapes)
 
     @_contradictions_told()
-    def values(
-        self,
-        shapes: Mapping[str, tuple[int, ...]],
-        constants: Mapping[str, Array],
-        nodes: Sequence[int],
-        stated: Types = _NOTHING,
-    ) -> dict[str, Value]:
-        """Return what is known of every value that `nodes` (positions, ascending) read or make.
-
-        Args:
-            shapes: dimensions of model inputs; an input that is not named keeps what the model says of it.
-            constants: every value whose contents are known.
-            nodes: the nodes that are left to run.
-            stated: what rules say of values, which nothing else says.
+    def values(self, known: Known) -> dict[str, Value]:
+        """Return what can be told of every value that the nodes left to run read or make.
 
         Raises:
             InvalidModelError: types contradict each other.
         """
-        skeleton, types = self._settled(shapes, constants, nodes, stated)
+        skeleton, types = self._settled(known)
         found = values_of(types.values())
         read = (tensor.name for tensor in skeleton.graph.initializer)
-        found.update((name, constant_value(name, constants[name])) for name in read)
+        found.update((name, constant_value(name, known.constants[name])) for name in read)
         return found
 
     @_contradictions_told()
-    def types(
-        self,
-        shapes: Mapping[str, tuple[int, ...]],
-        constants: Mapping[str, Array],
-        nodes: Sequence[int],
-        stated: Types = _NOTHING,
-    ) -> dict[str, onnx.ValueInfoProto]:
+    def types(self, known: Known) -> dict[str, onnx.ValueInfoProto]:
         """Return the same as `values`, as onnx says it and without the constants whose contents inference was given."""
-        return self._settled(shapes, constants, nodes, stated)[1]
+        return self._settled(known)[1]
 
     @_contradictions_told()
     def types_of_one(
@@ -156,14 +151,9 @@ class Inference:
         rule = self._rules.get((node.domain, node.op_type))
         if rule is None:
             return {}
-        given = [
-            constant_value(name, constants[name])
-            if name in constants
-            else values.get(name, Value(name))
-            if name
-            else None
-            for name in node.inputs
-        ]
+        told = {name: values.get(name, Value(name)) for name in node.inputs if name}
+        told.update((name, constant_value(name, constants[name])) for name in told if name in constants)
+        given = [told.get(name) for name in node.inputs]
         found = rule(node, node.since_version or self._read.opsets.get(node.domain, 1), given)
         if found is None:
             return self._written.types([name for name in node.outputs if name], values)
@@ -173,34 +163,25 @@ class Inference:
             if name
         }
 
-    def agrees(
-        self, shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, Array], nodes: Sequence[int]
-    ) -> bool:
-        """Whether nothing in `nodes` contradicts these input shapes, as far as inference can tell."""
+    def agrees(self, known: Known) -> bool:
+        """Whether no node contradicts the shapes of inputs, as far as inference can tell."""
         try:
-            self._settled(shapes, constants, nodes, strict=True)
+            self._settled(known, strict=True)
         except FAILURES as error:
             return _is_not_about_shapes(str(error))
         return True
 
-    def _settled(
-        self,
-        shapes: Mapping[str, tuple[int, ...]],
-        constants: Mapping[str, Array],
-        nodes: Sequence[int],
-        stated: Types = _NOTHING,
-        *,
-        strict: bool = False,
-    ) -> tuple[onnx.ModelProto, dict[str, onnx.ValueInfoProto]]:
+    def _settled(self, known: Known, *, strict: bool = False) -> tuple[onnx.ModelProto, dict[str, onnx.ValueInfoProto]]:
         """A skeleton and what is inferred from it: nodes of which inference is wrong give way to what they make."""
         corrected: dict[int, Types] = {}
         while True:
-            left = [index for index in nodes if index not in corrected] if corrected else nodes
-            skeleton = self._skeleton(shapes, constants, left, stated)
+            left = [index for index in known.nodes if index not in corrected] if corrected else known.nodes
+            skeleton = self._skeleton(replace(known, nodes=left))
             skeleton.graph.input.extend(info for infos in corrected.values() for info in infos.values())
             types = infer(skeleton, strict=strict)
             # What one of them makes may be read by the next, which is looked at again then.
-            wrong = {index: self._corrections(index, types, constants) for index in self._doubted.intersection(nodes)}
+            doubted = self._doubted.intersection(known.nodes) if self._doubted else ()
+            wrong = {index: self._corrections(index, types, known.constants) for index in doubted}
             if not any(wrong.values()):
                 return skeleton, types
             corrected.update((index, infos) for index, infos in wrong.items() if infos)
@@ -208,39 +189,26 @@ class Inference:
     def _corrections(self, index: int, types: Types, constants: Mapping[str, Array]) -> Types:
         """The results of a node of which inference is wrong or knows nothing, with their true types."""
         node = self._read.nodes[index]
-        shapes = [
-            constants[name].shape
-            if name in constants
-            else value_of(types[name]).static_shape
-            if name in types
-            else None
-            for name in node.inputs
-        ]
-        known = [shape for shape in shapes if shape is not None]
-        true = true_shape(node, known) if len(known) == len(shapes) else None
+        told = [array_info(name, constants[name]) if name in constants else types.get(name) for name in node.inputs]
+        shapes = [shape for info in told if info is not None and (shape := value_of(info).static_shape) is not None]
+        true = true_shape(node, shapes) if len(shapes) == len(told) else None
         made = (types[name] for name in node.outputs if name in types)
         return {} if true is None else {info.name: _shaped(info, true) for info in made if value_of(info).shape != true}
 
-    def _skeleton(
-        self,
-        shapes: Mapping[str, tuple[int, ...]],
-        constants: Mapping[str, Array],
-        nodes: Sequence[int],
-        stated: Types = _NOTHING,
-    ) -> onnx.ModelProto:
+    def _skeleton(self, known: Known) -> onnx.ModelProto:
         skeleton = self._empty(with_functions=True)
         graph = skeleton.graph
-        graph.node.extend(self._inferable(nodes))
-        for value in self._inputs:
-            graph.input.append(value)
-            if value.name in shapes:
-                _set_shape(graph.input[-1], shapes[value.name])
-        read = dict.fromkeys(name for index in nodes for name in self._graph.nodes[index].reads if name in constants)
-        _add_constants(graph, read, constants)
-        made = {name for index in nodes for name in self._graph.nodes[index].outputs}
-        graph.output.extend(stated.get(value.name, value) for value in self._outputs if value.name in made)
-        outputs = {value.name for value in graph.output} if stated else set()
-        graph.value_info.extend(info for name, info in stated.items() if name in made and name not in outputs)
+        graph.node.extend(self._inferable(known.nodes))
+        shapes = known.shapes
+        graph.input.extend(_shaped(info, shapes[info.name]) if info.name in shapes else info for info in self._inputs)
+        read = dict.fromkeys(
+            name for index in known.nodes for name in self._graph.nodes[index].reads if name in known.constants
+        )
+        _add_constants(graph, read, known.constants)
+        made = {name for index in known.nodes for name in self._graph.nodes[index].outputs}
+        graph.output.extend(known.stated.get(value.name, value) for value in self._outputs if value.name in made)
+        outputs = {value.name for value in graph.output} if known.stated else set()
+        graph.value_info.extend(info for name, info in known.stated.items() if name in made and name not in outputs)
         return skeleton
 
     def _inferable(self, nodes: Sequence[int]) -> Iterable[onnx.NodeProto]:
@@ -282,8 +250,7 @@ def _add_constants(graph: onnx.GraphProto, names: Iterable[str], constants: Mapp
 def _with_default(node: onnx.NodeProto, name: str, value: int) -> onnx.NodeProto:
     if any(attribute.name == name for attribute in node.attribute):
         return node
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
+    copy = copied(node)
     copy.attribute.append(helper.make_attribute(name, value))
     return copy
 
@@ -293,24 +260,16 @@ def _is_not_about_shapes(message: str) -> bool:
     return "No Op registered" in message or "No Schema registered" in message
 
 
-def _set_shape(value: onnx.ValueInfoProto, dimensions: Sequence[int]) -> None:
-    shape = value.type.tensor_type.shape
-    del shape.dim[:]
-    for dimension in dimensions:
-        shape.dim.add().dim_value = dimension
-
-
 def _shaped(info: onnx.ValueInfoProto, dimensions: Sequence[int]) -> onnx.ValueInfoProto:
-    copy = onnx.ValueInfoProto()
-    copy.CopyFrom(info)
-    _set_shape(copy, dimensions)
+    copy = copied(info)
+    sizes = (onnx.TensorShapeProto.Dimension(dim_value=dimension) for dimension in dimensions)
+    copy.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(dim=sizes))
     return copy
 
 
 def _without_shape(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     # What a model says of its outputs' shapes is often a name or -1, and would hide what can be inferred.
-    copy = onnx.ValueInfoProto()
-    copy.CopyFrom(value)
+    copy = copied(value)
     if copy.type.HasField("tensor_type"):
         copy.type.tensor_type.ClearField("shape")
     return copy

@@ -9,7 +9,7 @@ from hashlib import sha256
 import onnx
 from onnx import checker
 
-from nnadapter.onnx.building import model_of, tensor_info, with_inputs_for
+from nnadapter.onnx.building import copied, model_of, tensor_info, with_inputs_for
 from nnadapter.onnx.nodes import captured_names
 from nnadapter.onnx.propagation import FAILURES, infer
 from nnadapter.onnx.values import value_of
@@ -111,8 +111,7 @@ def _reads(node: onnx.NodeProto) -> tuple[str, ...]:
 
 
 def _contents(tensor: onnx.TensorProto) -> bytes:
-    nameless = onnx.TensorProto()
-    nameless.CopyFrom(tensor)
+    nameless = copied(tensor)
     nameless.name = ""
     return bytes(nameless.SerializeToString(deterministic=True))
 

@@ -8,6 +8,7 @@ import onnx
 from onnx import FunctionProto, ModelProto, NodeProto
 
 from nnadapter.errors import InvalidModelError
+from nnadapter.onnx.building import copied
 from nnadapter.onnx.nodes import key_of, needed_functions, opsets_of, plain_domain, with_nested
 from nnadapter.onnx.schemas import since_version
 from partition.verdict import Reason, Unsupported
@@ -79,8 +80,7 @@ def _newer(node: NodeProto, version: int, limit: int) -> Unsupported | None:
 def _lowered(
     model: ModelProto, functions: Iterable[FunctionProto], limits: Mapping[str, int], ir_version_limit: int
 ) -> ModelProto:
-    copy = ModelProto()
-    copy.CopyFrom(model)
+    copy = copied(model)
     copy.ir_version = min(model.ir_version, ir_version_limit)
     del copy.functions[:]
     copy.functions.extend(functions)

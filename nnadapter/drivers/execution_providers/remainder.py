@@ -6,6 +6,7 @@ from collections.abc import Container
 
 import onnx
 
+from nnadapter.onnx.building import copied
 from nnadapter.onnx.nodes import captured_names
 from nnadapter.onnx.propagation import infer
 
@@ -17,8 +18,7 @@ def without(model: onnx.ModelProto, positions: Container[int]) -> onnx.ModelProt
     2. What they read of the others becomes an output.
     3. Outputs of the model that they made are gone.
     """
-    rest = onnx.ModelProto()
-    rest.CopyFrom(model)
+    rest = copied(model)
     kept = [node for position, node in enumerate(model.graph.node) if position not in positions]
     gone = [node for position, node in enumerate(model.graph.node) if position in positions]
     made, lost = ({name for node in nodes for name in node.output if name} for nodes in (kept, gone))

@@ -30,13 +30,13 @@ from nnadapter.onnx.equations import check_equations
 from nnadapter.onnx.functions import expand_functions
 from nnadapter.onnx.gradients import expand_gradients
 from nnadapter.onnx.graphs import read_nodes
-from nnadapter.onnx.inference import Inference
+from nnadapter.onnx.inference import Inference, Known
 from nnadapter.onnx.model import OnnxModel, read_model
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.operators import Operators
 from nnadapter.onnx.ordering import in_order
 from nnadapter.onnx.preparation.data_dependence import marked
-from nnadapter.onnx.preparation.foldable import evaluate_nodes, is_known, may_fold, measure, result_bytes
+from nnadapter.onnx.preparation.foldable import Folding, is_known
 from nnadapter.onnx.preparation.forward import Forward
 from nnadapter.onnx.preparation.structure import Structure, structure_of
 from nnadapter.onnx.versions import check_versions
@@ -73,7 +73,7 @@ class Prepared(OnnxModel):
     @cached_property
     def types(self) -> Mapping[str, onnx.ValueInfoProto]:
         """What is known of the types of values whatever the shapes of inputs, as onnx says it; constants left out."""
-        return self.inference.types({}, self.constants, range(len(self.nodes)))
+        return self.inference.types(Known({}, self.constants, range(len(self.nodes))))
 
     @cached_property
     def structure(self) -> Structure:
@@ -163,16 +163,16 @@ def prepare_again(
     known = read_model(model, operators, origins, read or ())
     initializers = _initializers(model, known.graph.constants)
     inference = Inference(known)
-    everything = range(len(known.nodes))
-    values = inference.values({}, initializers, everything)
-    found, evaluated = _fold(known, initializers, everything, values, ONCE_BYTES)
+    before = Known({}, initializers, range(len(known.nodes)))
+    values = inference.values(before)
+    folding = _fold(known, before, values, ONCE_BYTES)
     return Prepared(
         model=model,
         graph=known.graph,
         nodes=known.nodes,
         operators=operators,
-        constants={**initializers, **found},
-        evaluated=evaluated,
+        constants={**initializers, **folding.found},
+        evaluated=frozenset(folding.evaluated),
         inference=inference,
         values=values,
         defaults=_initializers(model, frozenset(known.graph.inputs)),
@@ -193,20 +193,23 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
     stated: dict[str, onnx.ValueInfoProto] = {}
     for number in range(_MOST_ROUNDS):
         if number >= _WHOLE_ROUNDS or (number == 0 and prepared.inference.has_rules):
-            onward = Forward(prepared, prepared.inference, PER_SHAPE_BYTES)
-            onward.stated.update(stated)
-            evaluated |= onward.go(shapes, known, left, added)
-            stated.update(onward.stated)
+            before = Known(shapes, known, left, stated)
+            onward = Forward(prepared, prepared.inference, before, PER_SHAPE_BYTES)
+            folding = onward.go()
+            added.update(folding.found)
+            evaluated |= folding.evaluated
+            stated = onward.stated
             left = _reached(graph, known)
         if not (number or stated or evaluated) and _is_as_prepared(prepared, shapes, left):
             values = prepared.values
             break
-        values = prepared.inference.values(shapes, known, left, stated)
-        found, newly = _fold(prepared, known, left, values, PER_SHAPE_BYTES)
-        evaluated |= newly
-        fresh = [name for name in found if name not in known]
-        added.update(found)
-        if not fresh or all(is_known(graph, index, values) for index in left if index not in newly):
+        before = Known(shapes, known, left, stated)
+        values = prepared.inference.values(before)
+        folding = _fold(prepared, before, values, PER_SHAPE_BYTES)
+        evaluated |= folding.evaluated
+        fresh = [name for name in folding.found if name not in known]
+        added.update(folding.found)
+        if not fresh or all(is_known(graph, index, values) for index in left if index not in folding.evaluated):
             break
         left = _reached(graph, known)
     return _specialized(prepared, known, evaluated, values, _reached(graph, known) if added else left)
@@ -277,32 +280,11 @@ def _reached(graph: Graph, known: Mapping[str, Array]) -> list[int]:
     return found[::-1]
 
 
-def _fold(
-    read: OnnxModel,
-    known: Mapping[str, Array],
-    candidates: Sequence[int],
-    values: Mapping[str, Value],
-    budget: float,
-) -> tuple[dict[str, Array], frozenset[int]]:
-    """What becomes known among `candidates` (positions, ascending), and the positions of the nodes evaluated for it."""
-    measured: dict[str, Array] = {}
-    sizes: set[int] = set()
-    chosen: dict[int, None] = {}
-    made: set[str] = set()
-    for index in candidates:
-        node = read.nodes[index]
-        shape = measure(node, values, known)
-        if shape is not None:
-            measured[node.outputs[0]] = shape
-            made.add(node.outputs[0])
-            sizes.add(index)
-            continue
-        if not may_fold(read, index) or not all(name in made or name in known for name in node.inputs if name):
-            continue
-        size = result_bytes(node, values, known)
-        if size <= budget:
-            budget -= size
-            chosen[index] = None
-            made.update(filter(None, node.outputs))
-    results, evaluated = evaluate_nodes(read, ChainMap(measured, known), list(chosen))  # type: ignore[arg-type]
-    return {**measured, **results}, evaluated | sizes
+def _fold(read: OnnxModel, known: Known, values: Mapping[str, Value], budget: float) -> Folding:
+    """What becomes known of the nodes left to run."""
+    folding = Folding(read, known.constants, budget)
+    for index in known.nodes:
+        if not folding.measure(index, values):
+            folding.await_evaluation(index, values)
+    folding.evaluate()
+    return folding
