@@ -40,18 +40,12 @@ PUBLIC = ("nnadapter",)
 """The package's own __init__, which names things lazily."""
 ONNX = (
     "nnadapter.onnx",
-    "nnadapter.converters.validity",
     "nnadapter.drivers.onnxruntime",
     "nnadapter.drivers.execution_providers",
-    "nnadapter.drivers.culprits",
     "nnadapter.drivers.openvino",
     "nnadapter.drivers.reference",
     "nnadapter.drivers.reference_operators",
-    "nnadapter.offering.expansions",
-    "nnadapter.costs.onnx_programs",
     "nnadapter.backend",
-    "nnadapter.cli.health",
-    "nnadapter.new_driver",
     "nnadapter.testing.onnx_cases",
     "nnadapter.testing.onnx_models",
     "nnadapter.testing.operator_tests",

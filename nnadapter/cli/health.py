@@ -8,12 +8,11 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx.parser
 
 from nnadapter.drivers.capability import DeviceInfo
 from nnadapter.errors import InvalidOptionError, NNAdapterError, NotDelegatedError
 from nnadapter.inference.session import InferenceSession
+from nnadapter.onnx.building import parse
 from nnadapter.options import Options
 
 _MODEL = '<ir_version: 10, opset_import: ["" : 17]> health (float[4] x, float[4] y) => (float[4] z) { z = Add(x, y) }'
@@ -47,7 +46,7 @@ def check_health(device: DeviceInfo) -> Health:
     """Compile and run a sum of two vectors on `device`, without any help of the CPU."""
     if not device.available:
         return Health(state="unavailable", detail=device.reason)
-    model = onnx.parser.parse_model(_MODEL)
+    model = parse(_MODEL)
     feed = {"x": np.arange(4, dtype=np.float32), "y": np.full(4, 0.5, np.float32)}
     started = perf_counter()
     try:

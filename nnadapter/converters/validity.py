@@ -6,37 +6,33 @@ they refuse what contradicts the specification as invalid, whatever a device can
 
 from __future__ import annotations
 
-import onnx
-from onnx import numpy_helper
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.registry import lookup
-from nnadapter.onnx.node import read_node
+from nnadapter.ir.operand import Array
+from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.refusal import Refusal
-from nnadapter.onnx.schemas import since_version
-from nnadapter.onnx.values import value_of
+from partition.graph import Value
 from partition.verdict import Reason, Unsupported
 
 
-def contradiction(model: onnx.ModelProto) -> Unsupported | None:
-    """Return what is wrong with a model of one node, None if nothing is known to be.
+def contradiction(
+    node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array] = MappingProxyType({})
+) -> Unsupported | None:
+    """Return what is wrong with a node, None if nothing is known to be.
 
     Args:
-        model: what the node reads are constants, or inputs with types as far as those are known.
+        node: the node.
+        values: what is known of the values that it reads and makes.
+        constants: the contents of those that are known.
     """
-    (proto,) = model.graph.node
-    opsets = {entry.domain: entry.version for entry in model.opset_import}
-    since = since_version(proto.domain, proto.op_type, opsets.get(proto.domain, 1))
-    if since is None:
-        return None
-    node = read_node(proto, proto.name, since)
     if node.contradiction:
         return Unsupported(Reason.INVALID_NODE, node.contradiction)
-    convert = lookup(node.domain, proto.op_type, since)
+    convert = lookup(node.domain, node.op_type, node.since_version) if node.since_version else None
     if convert is None:
         return None
-    values = {info.name: value_of(info) for info in (*model.graph.output, *model.graph.input)}
-    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     context = ConversionContext(values, constants)
     context.begin(node)
     try:

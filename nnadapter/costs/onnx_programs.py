@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import onnx
-from onnx import helper, numpy_helper
+import numpy as np
 
 from nnadapter.ir.model import Model
-from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
+from nnadapter.onnx.building import build
+from partition.graph import Value
+
+if TYPE_CHECKING:
+    import onnx
 
 OPSET = 13
-_IR_VERSION = 8
 
 
 def onnx_form(model: Model) -> onnx.ModelProto:
     """Return a probe's model in opset 13; constants are initializers."""
     names = [operand.name.replace("%", "v") for operand in model.operands]
     values = [
-        helper.make_tensor_value_info(
-            name, ELEMENT_TYPE_OF_DTYPE[operand.type.dtype.value], list(operand.type.dimensions)
-        )
+        Value(name, operand.type.dtype.value, tuple(operand.type.dimensions))
         for name, operand in zip(names, model.operands, strict=True)
     ]
-    nodes, constants = [], []
+    constants = {
+        name: operand.value for name, operand in zip(names, model.operands, strict=True) if operand.value is not None
+    }
+    nodes = []
     for operation in model.operations:
         op_type, attributes, lists = _OPS[operation.type](operation.attributes)
-        inputs = [names[operand] for operand in operation.inputs]
+        inputs, outputs = ([names[each] for each in group] for group in (operation.inputs, operation.outputs))
         for sizes in lists:
-            inputs.append(f"{names[operation.outputs[0]]} sizes")
-            constants.append(helper.make_tensor(inputs[-1], onnx.TensorProto.INT64, [len(sizes)], sizes))
-        nodes.append(helper.make_node(op_type, inputs, [names[each] for each in operation.outputs], **attributes))
-    constants += [
-        numpy_helper.from_array(operand.value, name)
-        for name, operand in zip(names, model.operands, strict=True)
-        if operand.value is not None
-    ]
+            inputs.append(f"{outputs[0]} sizes")
+            constants[inputs[-1]] = np.array(sizes, np.int64)
+        nodes.append((op_type, inputs, outputs, attributes))
     given, wanted = ([values[operand] for operand in group] for group in (model.inputs, model.outputs))
-    graph = helper.make_graph(nodes, "probe", given, wanted, constants)
-    return helper.make_model(graph, ir_version=_IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)])
+    return build(nodes, given, wanted, constants, OPSET)
 
 
 _Ops = Callable[[Mapping[str, Any]], tuple[str, Mapping[str, Any], tuple[tuple[int, ...], ...]]]

@@ -29,7 +29,7 @@ from nnadapter.drivers.interface import Context, Device, Driver, Execution, Prog
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, DeviceNotFoundError, ExecutionError
 from nnadapter.ir.operand import Array
-from nnadapter.onnx.nodes import with_nested
+from nnadapter.onnx.nodes import holds_graph, opsets_of, with_nested
 from nnadapter.onnx.schemas import since_version
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
@@ -179,7 +179,7 @@ def _node_verdict(alone: onnx.ModelProto, functions: Container[tuple[str, str]])
     (node,) = alone.graph.node
     if (node.domain, node.op_type) in functions:
         return _verdict(alone)
-    opset = next((entry.version for entry in alone.opset_import if entry.domain == node.domain), 1)
+    opset = opsets_of(alone.opset_import).get(node.domain, 1)
     if since_version(node.domain, node.op_type, opset) is None:
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"opset {opset} has no {node.op_type!r}")
     return _verdict(alone)
@@ -189,18 +189,11 @@ def _alone(
     model: onnx.ModelProto, node: onnx.NodeProto, types: Mapping[str, onnx.ValueInfoProto], *, holds_calls: bool
 ) -> onnx.ModelProto:
     """A model of one node; functions only where the node may call one."""
-    import onnx
+    from nnadapter.onnx.building import model_of, untyped
 
-    alone = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-    alone.graph.name = "node"
-    alone.graph.node.append(node)
-    alone.graph.input.extend(
-        types.get(name) or onnx.ValueInfoProto(name=name) for name in dict.fromkeys(filter(None, node.input))
-    )
-    alone.graph.output.extend(onnx.ValueInfoProto(name=name) for name in filter(None, node.output))
-    if holds_calls or any(attribute.HasField("g") for attribute in node.attribute):
-        alone.functions.extend(model.functions)
-    return alone
+    inputs = (types.get(name) or untyped([name])[0] for name in dict.fromkeys(filter(None, node.input)))
+    functions = model.functions if holds_calls or holds_graph(node) else ()
+    return model_of(model, [node], inputs, untyped(node.output), functions=functions)
 
 
 def _normalized(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -217,12 +210,17 @@ def _normalized(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    from onnx import shape_inference
+    """The model, with what inference finds of its values written into it."""
+    from nnadapter.onnx.propagation import FAILURES, infer
 
     try:
-        return shape_inference.infer_shapes(model, data_prop=True)
-    except (shape_inference.InferenceError, ValueError, RuntimeError):
+        types = infer(model)
+    except FAILURES:
         return model  # types only help: a model that inference does not follow is evaluated without them
+    stated = {value.name for value in (*model.graph.input, *model.graph.output)}
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(info for name, info in types.items() if name not in stated)
+    return model
 
 
 def _read_only(given: Any) -> Any:

@@ -17,12 +17,10 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 
-import onnx
-import onnx.parser
-
 from nnadapter.drivers.registry import sources
 from nnadapter.errors import InvalidOptionError
 from nnadapter.include import get_include
+from nnadapter.onnx.building import parse
 
 LANGUAGES = ("python", "c")
 """What a driver can be written in."""
@@ -64,7 +62,7 @@ def write_driver(name: str, folder: Path, language: str = "python") -> tuple[Pat
             new = Path(beside) / "new"
             for part in ("any", language):
                 _write(files("nnadapter.new_driver") / "templates" / part, new, words)
-            (new / EXAMPLE).write_bytes(onnx.parser.parse_model(_MODEL).SerializeToString())
+            (new / EXAMPLE).write_bytes(parse(_MODEL).SerializeToString())
             if language == "c":
                 shutil.copy(Path(get_include()) / "nnadapter_driver.h", new / "csrc")
             new.rename(folder)

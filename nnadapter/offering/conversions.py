@@ -25,7 +25,7 @@ from nnadapter.ir.structure import TracedModel
 from nnadapter.ir.tracing import Trace, Traced, settled
 from nnadapter.offering.atoms import captured_names, groups_of, with_atoms, with_nodes_alone, with_own_sources
 from nnadapter.onnx.node import OnnxNode
-from nnadapter.onnx.preparation.folding import evaluate as evaluate_protos
+from nnadapter.onnx.preparation.folding import evaluate as evaluate_nodes
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized, specialize
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.process.cache import counts_of
@@ -316,13 +316,14 @@ class _Tracing:
 
     def _evaluated(self, behind: Set[int]) -> dict[str, Array]:
         """What preparation did not keep of the results of those nodes, because only they read it."""
-        model, constants = self._prepared.model, self._specialized.constants
-        nodes = [model.graph.node[index] for index in sorted(behind)]
-        missing = [name for node in nodes for name in node.output if name and name not in constants]
-        if not missing:
-            return {}
-        left = [node for node in nodes if any(name in missing for name in node.output)]
-        return dict(evaluate_protos(left, constants, missing, model.opset_import, self._prepared.operators))
+        nodes, constants = self._prepared.nodes, self._specialized.constants
+        missing = {
+            index: names
+            for index in sorted(behind)
+            if (names := [name for name in nodes[index].outputs if name and name not in constants])
+        }
+        wanted = [name for names in missing.values() for name in names]
+        return evaluate_nodes(self._prepared, list(missing), constants, wanted) if missing else {}
 
     def _follow(self, node: OnnxNode) -> None:
         """Take over what a node made of sizes, traced where there is a rule for it."""

@@ -8,18 +8,13 @@ data type, of a node that is not valid, or by the person's word: the parts would
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-
-import onnx
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from nnadapter.offering.offers import Answers
-from nnadapter.onnx.functions import Bodies, expand_functions
-from nnadapter.onnx.nodes import plain_domain
-from nnadapter.onnx.preparation.prepare import Prepared, Specialized, prepare_again
-from nnadapter.onnx.schema_functions import typed_body
-from nnadapter.onnx.schemas import since_version
-from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
+from nnadapter.onnx.functions import Bodies
+from nnadapter.onnx.preparation.bodies import function_body
+from nnadapter.onnx.preparation.prepare import Prepared, Specialized
 from partition.graph import Graph
 from partition.verdict import Reason, Unsupported, Verdict
 
@@ -62,21 +57,8 @@ def bodies_to_try(
     """
     graph = specialized.graph
     refused = [node for node in _refused(graph, answers) if graph.nodes[node].name not in known] if answers else []
-    if not refused:
-        return {}
-    types = prepared.types
-    opsets = {plain_domain(entry.domain): entry.version for entry in prepared.model.opset_import}
-    found = {}
-    for node in refused:
-        proto = prepared.model.graph.node[specialized.positions[node]]
-        domain = plain_domain(proto.domain)
-        version = since_version(domain, proto.op_type, opsets.get(domain, 0))
-        if version is not None:
-            given = [_type(prepared, types, name) for name in proto.input]
-            body = typed_body(proto, version, domain, opsets[domain], given)
-            if body is not None:
-                found[graph.nodes[node].name] = body
-    return found
+    found = {graph.nodes[node].name: function_body(prepared, specialized.positions[node]) for node in refused}
+    return {name: body for name, body in found.items() if body is not None}
 
 
 def _refused(graph: Graph, answers: Answers) -> Iterator[int]:
@@ -87,29 +69,6 @@ def _refused(graph: Graph, answers: Answers) -> Iterator[int]:
             reasons = {verdict.reason for verdict in verdicts if isinstance(verdict, Unsupported)}
             if reasons & _WORTH_A_TRY and Reason.SWITCHED_OFF not in reasons:
                 yield nodes[0]
-
-
-def _type(prepared: Prepared, types: Mapping[str, onnx.ValueInfoProto], name: str) -> onnx.TypeProto:
-    if name in prepared.constants:
-        array = prepared.constants[name]
-        element = ELEMENT_TYPE_OF_DTYPE.get(array.dtype.name, onnx.TensorProto.STRING)
-        return onnx.helper.make_tensor_type_proto(element, array.shape)
-    return types[name].type if name in types else onnx.TypeProto()
-
-
-def expanded(prepared: Prepared, bodies: Bodies) -> tuple[Prepared, tuple[str, ...]] | None:
-    """Return the model with these nodes expanded, or None where none of them can be.
-
-    With it comes, for each of its nodes, the name of the node that it was before, or in whose place it stands.
-    """
-    model, names = expand_functions(prepared.model, prepared.operators, bodies)
-    if model is prepared.model:
-        return None
-    origin = {node.name: node.origins[0] if node.origins else node.name for node in prepared.graph.nodes}
-    made = prepare_again(model, [origin[name] for name in names], prepared.operators)
-    # Both are kept, so weights are shared.
-    constants = {name: prepared.constants.get(name, array) for name, array in made.constants.items()}
-    return replace(made, constants=constants, given=prepared.given), names
 
 
 @dataclass(frozen=True, slots=True, eq=False)

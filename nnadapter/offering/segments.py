@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.drivers.interface import SegmentModel
-from nnadapter.onnx.extracting import OnnxIndex, extract, initializer_of
+from nnadapter.onnx.building import initializer_of
+from nnadapter.onnx.extracting import OnnxIndex, extract
 from nnadapter.onnx.preparation.prepare import Specialized
 from partition.graph import Graph, Node
 from partition.plan import Step

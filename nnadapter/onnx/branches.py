@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import onnx
 from onnx import helper
 
+from nnadapter.onnx.building import with_nodes
 from nnadapter.onnx.graphs import node_names
+from nnadapter.onnx.nodes import graphs_of
 
 
 def inline_branches(model: onnx.ModelProto, conditions: Mapping[int, bool]) -> onnx.ModelProto:
@@ -23,9 +25,7 @@ def inline_branches(model: onnx.ModelProto, conditions: Mapping[int, bool]) -> o
         model: the model; it is not changed.
         conditions: by position of the `If` node, whether its condition holds.
     """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    del copy.graph.node[:]
+    copy = with_nodes(model, ())
     names = node_names(model)
     taken = {name for node in model.graph.node for name in node.output}
     for position, node in enumerate(model.graph.node):
@@ -87,7 +87,7 @@ def _rename(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
     for names in (node.input, node.output):
         names[:] = [renamed.get(name, name) for name in names]
     for attribute in node.attribute:
-        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+        for graph in graphs_of(attribute):
             _rename_captured(graph, renamed)
 
 

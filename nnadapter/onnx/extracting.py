@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
 
+from nnadapter.onnx.building import model_of
 from nnadapter.onnx.graphs import OLDEST_IR
 from nnadapter.onnx.nodes import FunctionKey, key_of, needed_functions
 from nnadapter.onnx.values import dense_type, dtype_of, sparse_type, type_of
@@ -73,11 +72,13 @@ def extract(
         GraphError: a constant has no initializer.
     """
     whole = index.model
-    part = ModelProto(ir_version=max(whole.ir_version, OLDEST_IR), opset_import=whole.opset_import)
-    part.graph.name = whole.graph.name or "part"
-    part.graph.node.extend(whole.graph.node[node] for node in nodes)
-    part.graph.input.extend(_typed(index, graph.value(name)) for name in inputs)
-    part.graph.output.extend(_typed(index, graph.value(name)) for name in outputs)
+    part = model_of(
+        whole,
+        (whole.graph.node[node] for node in nodes),
+        (_typed(index, graph.value(name)) for name in inputs),
+        (_typed(index, graph.value(name)) for name in outputs),
+        ir_version=max(whole.ir_version, OLDEST_IR),
+    )
     for name in constants:
         _copy_initializer(index, name, part.graph)
     part.functions.extend(needed_functions(part.graph.node, index.functions).values())
@@ -99,9 +100,3 @@ def _typed(index: OnnxIndex, value: Value) -> ValueInfoProto:
     same_container = stated is not None and not tensor and dtype_of(stated) == value.dtype
     chosen = stated if same_container else type_of(value) or stated
     return ValueInfoProto(name=value.name, type=chosen)
-
-
-def initializer_of(name: str, array: np.ndarray[Any, Any]) -> TensorProto:
-    """Return `array` as an initializer called `name`."""
-    made: TensorProto = onnx.numpy_helper.from_array(array, name)
-    return made

@@ -130,11 +130,10 @@ def _load_external_data(model: onnx.ModelProto, source: object) -> None:
 
 def _tensors(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.TensorProto]:
     """Initializers of a graph, and the tensors in attributes of nodes, those of inner graphs included."""
+    from nnadapter.onnx.nodes import graphs_of
+
     yield from getattr(part, "initializer", ())  # functions have none
-    for node in part.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _tensors(inner)
+    for attribute in (each for node in part.node for each in node.attribute):
+        yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
+        for inner in graphs_of(attribute):
+            yield from _tensors(inner)

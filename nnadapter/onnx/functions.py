@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import onnx
 
+from nnadapter.onnx.building import copied, with_nodes
 from nnadapter.onnx.graphs import node_names
-from nnadapter.onnx.nodes import plain_domain, with_nested
+from nnadapter.onnx.nodes import graphs_of, key_of, opsets_of, plain_domain, with_nested
 from nnadapter.onnx.operators import Operators
 from nnadapter.onnx.schema_functions import schema_body
 from nnadapter.onnx.schemas import since_version
@@ -81,19 +82,15 @@ def expand_functions(
     taken.update(each.name for each in (*model.graph.input, *model.graph.initializer))
     taken.update(names)
     parts = [[*library.expanded(node, name, taken)] for node, name in zip(model.graph.node, names, strict=True)]
-    expanded = onnx.ModelProto()
-    expanded.CopyFrom(model)
-    del expanded.graph.node[:]
-    for part, name, stay in zip(parts, names, stays, strict=True):
-        expanded.graph.node.extend(part)
-        if stay:
-            expanded.graph.node[-1].name = name
+    expanded = with_nodes(model, (made for part in parts for made in part))
+    origins = [(name, stay) for part, name, stay in zip(parts, names, stays, strict=True) for _ in part]
+    for made, (name, stay) in zip(expanded.graph.node, origins, strict=True):
+        made.name = name if stay else made.name
     library.opsets.setdefault("", _SAME_SINCE["Identity"])  # which copies are, where nothing else is ONNX's own
-    imported = {plain_domain(entry.domain) for entry in expanded.opset_import}
-    for domain, version in library.opsets.items():
-        if domain not in imported:
-            expanded.opset_import.add(domain=domain, version=version)
-    return expanded, tuple(name for part, name in zip(parts, names, strict=True) for _ in part)
+    imported = opsets_of(model.opset_import)
+    new = ((domain, version) for domain, version in library.opsets.items() if domain not in imported)
+    expanded.opset_import.extend(onnx.helper.make_opsetid(*each) for each in new)
+    return expanded, tuple(name for name, _ in origins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +106,8 @@ class _Library:
     @classmethod
     def of(cls, model: onnx.ModelProto, operators: Operators, wanted: Bodies) -> _Library:
         return cls(
-            {(plain_domain(each.domain), each.name, each.overload): each for each in model.functions},
-            {plain_domain(entry.domain): entry.version for entry in model.opset_import},
+            {key_of(each): each for each in model.functions},
+            opsets_of(model.opset_import),
             operators,
             wanted,
         )
@@ -120,9 +117,9 @@ class _Library:
         if name in self.wanted:
             return self._usable(self.wanted[name])
         domain = plain_domain(node.domain)
-        own = self.own.get((domain, node.op_type, node.overload))
+        own = self.own.get(key_of(node))
         if own is not None:
-            known = [self._is_convertible(each, _opsets(own)) for each in own.node]
+            known = [self._is_convertible(each, opsets_of(own.opset_import)) for each in own.node]
             return own if any(known) and self._means_the_same(own) else None
         return self._schema_body(domain, node.op_type)
 
@@ -142,7 +139,7 @@ class _Library:
     def _usable(self, body: onnx.FunctionProto) -> onnx.FunctionProto | None:
         if not self._means_the_same(body):
             return None
-        return body if all(self._is_convertible(each, _opsets(body)) for each in body.node) else None
+        return body if all(self._is_convertible(each, opsets_of(body.opset_import)) for each in body.node) else None
 
     def expanded(
         self, node: onnx.NodeProto, name: str, taken: set[str], depth: int = _DEEPEST
@@ -152,20 +149,20 @@ class _Library:
         if body is None:
             yield node
             return
-        for domain, version in _opsets(body).items():
+        for domain, version in opsets_of(body.opset_import).items():
             self.opsets.setdefault(domain, version)
         for made in _instance(body, node, name, taken):
             yield from self.expanded(made, made.name, taken, depth - 1)
 
     def _is_convertible(self, node: onnx.NodeProto, opsets: Opsets) -> bool:
         domain = plain_domain(node.domain)
-        if (domain, node.op_type, node.overload) in self.own or node.op_type == "Constant":
+        if key_of(node) in self.own or node.op_type == "Constant":
             return True
         version = since_version(domain, node.op_type, opsets.get(domain, 0))
         return version is not None and self.operators.has_converter(domain, node.op_type, version)
 
     def _means_the_same(self, body: onnx.FunctionProto) -> bool:
-        stated = _opsets(body)
+        stated = opsets_of(body.opset_import)
         return all(self._same_version(node, stated) for node in with_nested(body.node))
 
     def _same_version(self, node: onnx.NodeProto, stated: Opsets) -> bool:
@@ -224,8 +221,7 @@ class _Call:
 
     def node(self, inner: onnx.NodeProto) -> onnx.NodeProto:
         """A node of the body, or of a sub-graph in it, as the call has it."""
-        made = onnx.NodeProto()
-        made.CopyFrom(inner)
+        made = copied(inner)
         made.input[:] = map(self._name, inner.input)
         made.output[:] = map(self._name, inner.output)
         del made.attribute[:]
@@ -244,10 +240,9 @@ class _Call:
             source = self.attributes.get(referred) if referred else attribute
             if source is None:
                 continue
-            made = onnx.AttributeProto()
-            made.CopyFrom(source)
+            made = copied(source)
             made.name = attribute.name
-            for graph in () if referred else _graphs(made):
+            for graph in () if referred else graphs_of(made):
                 self._rename(graph)
             yield made
 
@@ -257,11 +252,3 @@ class _Call:
         nodes = [self.node(node) for node in graph.node]
         del graph.node[:]
         graph.node.extend(nodes)
-
-
-def _graphs(attribute: onnx.AttributeProto) -> tuple[onnx.GraphProto, ...]:
-    return (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
-
-
-def _opsets(body: onnx.FunctionProto) -> dict[str, int]:
-    return {plain_domain(entry.domain): entry.version for entry in body.opset_import}

@@ -2,57 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import inf
 
 import onnx
-from onnx import helper, numpy_helper, shape_inference
+from onnx import helper
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array
-from nnadapter.onnx.node import OnnxNode
-from nnadapter.onnx.operators import TypeRule
-from nnadapter.onnx.values import value_of, values_of
+from nnadapter.onnx.building import array_info, copied, initializer_of, model_of
+from nnadapter.onnx.model import OnnxModel
+from nnadapter.onnx.nodes import holds_graph, key_of
+from nnadapter.onnx.propagation import FAILURES, infer
+from nnadapter.onnx.true_shapes import has_rule, true_shape
+from nnadapter.onnx.values import constant_value, value_of, values_of
 from nnadapter.onnx.written_types import Written
-from partition.dtypes import ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
-from partition.graph import Graph, Value
+from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
+from partition.graph import Value
 
-_STAND_INS = {"GroupNormalization": "Identity", "MeanVarianceNormalization": "Identity"}
-"""Ops that inference knows nothing of, and ops whose first result has the same type."""
+_LIKE_INPUT = frozenset(
+    [
+        "Affine",
+        "GroupNormalization",
+        "ImageScaler",
+        "LayerNormalization",
+        "MeanVarianceNormalization",
+        "ParametricSoftplus",
+        "Scale",
+        "ScaledTanh",
+        "SimplifiedLayerNormalization",
+        "ThresholdedRelu",
+    ]
+)
+"""Ops that inference knows nothing of, at some opsets, and whose first result has the type of their first input."""
+_HAS_INFERENCE = {"LayerNormalization": 17, "ThresholdedRelu": 10}
+"""Those that it knows from some version on: before, only ONNX Runtime has them."""
 _DEFAULTS = {"STFT": ("onesided", 1)}
 """Ops of which inference takes another default than their schema gives, and the schema's."""
-_UNUSUAL = _STAND_INS.keys() | _DEFAULTS.keys()
+_UNUSUAL = _LIKE_INPUT | _DEFAULTS.keys()
 SMALL_ELEMENTS = 1024
 """Constants of at most so many elements are given to inference with their contents: shapes, axes, sizes."""
 Types = Mapping[str, onnx.ValueInfoProto]
 """What is known of values, by name."""
-_NOTHING: Types = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known before inference."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    """Dimensions of model inputs; an input that is not named keeps what the model says of it."""
+    constants: Mapping[str, Array]
+    """Every value whose contents are known."""
+    nodes: Sequence[int]
+    """The nodes that are left to run: positions, ascending."""
+    stated: Types = field(default_factory=dict)
+    """What rules say of values, which nothing else says."""
+
+
+@contextmanager
+def _contradictions_told() -> Iterator[None]:
+    try:
+        yield
+    except FAILURES as error:
+        raise InvalidModelError(
+            f"the model contradicts itself: {' '.join(str(error).split())}; export it again"
+        ) from error
 
 
 class Inference:
-    """Infers the values of one model again and again, for other input shapes and other known constants.
+    """Infers the values of one model again and again, for other input shapes and other known constants."""
 
-    Args:
-        model: the model.
-        graph: the same.
-        nodes: of the graph, attributes read; needed with `rules`.
-        rules: by domain and op type, what is known of ops beside what onnx knows.
-    """
-
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        graph: Graph,
-        nodes: Sequence[OnnxNode] = (),
-        rules: Mapping[tuple[str, str], TypeRule] = MappingProxyType({}),
-    ) -> None:
-        self._graph = graph
-        self._model = model
-        self._nodes = nodes
-        self.rules = rules
-        self._opsets = {entry.domain: entry.version for entry in model.opset_import}
-        self._functions = frozenset((function.domain, function.name) for function in model.functions)
-        inputs = frozenset(graph.inputs)
+    def __init__(self, read: OnnxModel) -> None:
+        self._read = read
+        self._graph = read.graph
+        self._model = model = read.model
+        self._rules = read.operators.rules
+        self._functions = frozenset(map(key_of, model.functions))
+        self._doubted = frozenset(index for index, node in enumerate(read.nodes) if has_rule(node))
+        inputs = frozenset(read.graph.inputs)
         self._inputs = [value for value in model.graph.input if value.name in inputs]
         self._outputs = [_without_shape(value) for value in model.graph.output]
         self._written = Written(model)
@@ -60,46 +90,31 @@ class Inference:
     @property
     def has_rules(self) -> bool:
         """Whether a rule is for some node of the model."""
-        return bool(self.rules) and any((node.domain, node.op_type) in self.rules for node in self._nodes)
+        return bool(self._rules) and any((node.domain, node.op_type) in self._rules for node in self._read.nodes)
 
     def states_already(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
         """Whether the model itself gives its inputs these shapes."""
         return all(value_of(value).static_shape == shapes[value.name] for value in self._inputs if value.name in shapes)
 
-    def values(
-        self,
-        shapes: Mapping[str, tuple[int, ...]],
-        constants: Mapping[str, Array],
-        nodes: Sequence[int],
-        stated: Types = _NOTHING,
-    ) -> dict[str, Value]:
-        """Return what is known of every value that `nodes` (positions, ascending) read or make.
-
-        Args:
-            shapes: dimensions of model inputs; an input that is not named keeps what the model says of it.
-            constants: every value whose contents are known.
-            nodes: the nodes that are left to run.
-            stated: what rules say of values, which nothing else says.
+    @_contradictions_told()
+    def values(self, known: Known) -> dict[str, Value]:
+        """Return what can be told of every value that the nodes left to run read or make.
 
         Raises:
             InvalidModelError: types contradict each other.
         """
-        graph = _inferred(self._skeleton(shapes, constants, nodes, stated))
-        found = values_of(value for group in (graph.input, graph.value_info, graph.output) for value in group)
-        found.update((tensor.name, constant_value(tensor.name, constants[tensor.name])) for tensor in graph.initializer)
+        skeleton, types = self._settled(known)
+        found = values_of(types.values())
+        read = (tensor.name for tensor in skeleton.graph.initializer)
+        found.update((name, constant_value(name, known.constants[name])) for name in read)
         return found
 
-    def types(
-        self,
-        shapes: Mapping[str, tuple[int, ...]],
-        constants: Mapping[str, Array],
-        nodes: Sequence[int],
-        stated: Types = _NOTHING,
-    ) -> dict[str, onnx.ValueInfoProto]:
+    @_contradictions_told()
+    def types(self, known: Known) -> dict[str, onnx.ValueInfoProto]:
         """Return the same as `values`, as onnx says it and without the constants whose contents inference was given."""
-        graph = _inferred(self._skeleton(shapes, constants, nodes, stated))
-        return {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+        return self._settled(known)[1]
 
+    @_contradictions_told()
     def types_of_one(
         self, index: int, types: Mapping[str, onnx.ValueInfoProto], constants: Mapping[str, Array]
     ) -> dict[str, onnx.ValueInfoProto]:
@@ -114,11 +129,13 @@ class Inference:
             InvalidModelError: types contradict each other.
         """
         skeleton = self._empty(with_functions=self._calls_function(index))
-        skeleton.graph.node.append(_inferable(self._model.graph.node[index]))
+        skeleton.graph.node.append(self._inferable_one(index))
         names = dict.fromkeys(self._graph.nodes[index].reads)
         skeleton.graph.input.extend(types[name] for name in names if name in types and name not in constants)
         _add_constants(skeleton.graph, [name for name in names if name in constants], constants)
-        return {value.name: value for value in _inferred(skeleton).value_info}
+        found = infer(skeleton)
+        made = {name: found[name] for name in self._graph.nodes[index].outputs if name in found}
+        return {**made, **self._corrections(index, found, constants)} if index in self._doubted else made
 
     def stated_of_one(
         self, index: int, values: Mapping[str, Value], constants: Mapping[str, Array]
@@ -130,19 +147,14 @@ class Inference:
             values: what is known of values; a name may be missing.
             constants: every value whose contents are known.
         """
-        node = self._nodes[index] if self.rules else None
-        rule = None if node is None else self.rules.get((node.domain, node.op_type))
-        if node is None or rule is None:
+        node = self._read.nodes[index]
+        rule = self._rules.get((node.domain, node.op_type))
+        if rule is None:
             return {}
-        given = [
-            constant_value(name, constants[name])
-            if name in constants
-            else values.get(name, Value(name))
-            if name
-            else None
-            for name in node.inputs
-        ]
-        found = rule(node, node.since_version or self._opsets.get(node.domain, 1), given)
+        told = {name: values.get(name, Value(name)) for name in node.inputs if name}
+        told.update((name, constant_value(name, constants[name])) for name in told if name in constants)
+        given = [told.get(name) for name in node.inputs]
+        found = rule(node, node.since_version or self._read.opsets.get(node.domain, 1), given)
         if found is None:
             return self._written.types([name for name in node.outputs if name], values)
         return {
@@ -151,37 +163,52 @@ class Inference:
             if name
         }
 
-    def agrees(
-        self, shapes: Mapping[str, tuple[int, ...]], constants: Mapping[str, Array], nodes: Sequence[int]
-    ) -> bool:
-        """Whether nothing in `nodes` contradicts these input shapes, as far as inference can tell."""
-        skeleton = self._skeleton(shapes, constants, nodes)
+    def agrees(self, known: Known) -> bool:
+        """Whether no node contradicts the shapes of inputs, as far as inference can tell."""
         try:
-            shape_inference.infer_shapes(skeleton, strict_mode=True, data_prop=True)
-        except (shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+            self._settled(known, strict=True)
+        except FAILURES as error:
             return _is_not_about_shapes(str(error))
         return True
 
-    def _skeleton(
-        self,
-        shapes: Mapping[str, tuple[int, ...]],
-        constants: Mapping[str, Array],
-        nodes: Sequence[int],
-        stated: Types = _NOTHING,
-    ) -> onnx.ModelProto:
+    def _settled(self, known: Known, *, strict: bool = False) -> tuple[onnx.ModelProto, dict[str, onnx.ValueInfoProto]]:
+        """A skeleton and what is inferred from it: nodes of which inference is wrong give way to what they make."""
+        corrected: dict[int, Types] = {}
+        while True:
+            left = [index for index in known.nodes if index not in corrected] if corrected else known.nodes
+            skeleton = self._skeleton(replace(known, nodes=left))
+            skeleton.graph.input.extend(info for infos in corrected.values() for info in infos.values())
+            types = infer(skeleton, strict=strict)
+            # What one of them makes may be read by the next, which is looked at again then.
+            doubted = self._doubted.intersection(known.nodes) if self._doubted else ()
+            wrong = {index: self._corrections(index, types, known.constants) for index in doubted}
+            if not any(wrong.values()):
+                return skeleton, types
+            corrected.update((index, infos) for index, infos in wrong.items() if infos)
+
+    def _corrections(self, index: int, types: Types, constants: Mapping[str, Array]) -> Types:
+        """The results of a node of which inference is wrong or knows nothing, with their true types."""
+        node = self._read.nodes[index]
+        told = [array_info(name, constants[name]) if name in constants else types.get(name) for name in node.inputs]
+        shapes = [shape for info in told if info is not None and (shape := value_of(info).static_shape) is not None]
+        true = true_shape(node, shapes) if len(shapes) == len(told) else None
+        made = (types[name] for name in node.outputs if name in types)
+        return {} if true is None else {info.name: _shaped(info, true) for info in made if value_of(info).shape != true}
+
+    def _skeleton(self, known: Known) -> onnx.ModelProto:
         skeleton = self._empty(with_functions=True)
         graph = skeleton.graph
-        graph.node.extend(self._inferable(nodes))
-        for value in self._inputs:
-            graph.input.append(value)
-            if value.name in shapes:
-                _set_shape(graph.input[-1], shapes[value.name])
-        read = dict.fromkeys(name for index in nodes for name in self._graph.nodes[index].reads if name in constants)
-        _add_constants(graph, read, constants)
-        made = {name for index in nodes for name in self._graph.nodes[index].outputs}
-        graph.output.extend(stated.get(value.name, value) for value in self._outputs if value.name in made)
-        outputs = {value.name for value in graph.output} if stated else set()
-        graph.value_info.extend(info for name, info in stated.items() if name in made and name not in outputs)
+        graph.node.extend(self._inferable(known.nodes))
+        shapes = known.shapes
+        graph.input.extend(_shaped(info, shapes[info.name]) if info.name in shapes else info for info in self._inputs)
+        read = dict.fromkeys(
+            name for index in known.nodes for name in self._graph.nodes[index].reads if name in known.constants
+        )
+        _add_constants(graph, read, known.constants)
+        made = {name for index in known.nodes for name in self._graph.nodes[index].outputs}
+        graph.output.extend(known.stated.get(value.name, value) for value in self._outputs if value.name in made)
+        outputs = {value.name for value in graph.output} if known.stated else set()
+        graph.value_info.extend(info for name, info in known.stated.items() if name in made and name not in outputs)
         return skeleton
 
     def _inferable(self, nodes: Sequence[int]) -> Iterable[onnx.NodeProto]:
@@ -190,55 +217,40 @@ class Inference:
         protos: Sequence[onnx.NodeProto] = self._model.graph.node
         if len(nodes) == len(own) and all(node.op_type not in _UNUSUAL for node in own):
             return protos
-        return (_inferable(protos[index]) if own[index].op_type in _UNUSUAL else protos[index] for index in nodes)
+        return (self._inferable_one(index) if own[index].op_type in _UNUSUAL else protos[index] for index in nodes)
+
+    def _inferable_one(self, index: int) -> onnx.NodeProto:
+        node = self._read.nodes[index]
+        proto: onnx.NodeProto = self._model.graph.node[index]
+        if node.domain:
+            return proto
+        if node.op_type in _LIKE_INPUT and node.since_version < _HAS_INFERENCE.get(node.op_type, inf):
+            return onnx.NodeProto(op_type="Identity", input=proto.input[:1], output=proto.output[:1])
+        return _with_default(proto, *_DEFAULTS[node.op_type]) if node.op_type in _DEFAULTS else proto
 
     def _empty(self, *, with_functions: bool) -> onnx.ModelProto:
         # Before IR version 4 every initializer had to be an input; here they are not.
-        skeleton = onnx.ModelProto(ir_version=onnx.IR_VERSION, opset_import=self._model.opset_import)
-        if with_functions:
-            skeleton.functions.extend(self._model.functions)
-        skeleton.graph.name = "skeleton"
-        return skeleton
+        functions = self._model.functions if with_functions else ()
+        return model_of(self._model, (), ir_version=onnx.IR_VERSION, functions=functions)
 
     def _calls_function(self, index: int) -> bool:
         node = self._model.graph.node[index]
-        # A node that holds graphs may call one in there.
-        holds_graph = any(attribute.HasField("g") for attribute in node.attribute)
-        return holds_graph or (node.domain, node.op_type) in self._functions
-
-
-def _inferred(skeleton: onnx.ModelProto) -> onnx.GraphProto:
-    try:
-        return shape_inference.infer_shapes(skeleton, data_prop=True).graph
-    except (shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
-        raise InvalidModelError(
-            f"the model contradicts itself: {' '.join(str(error).split())}; export it again"
-        ) from error
+        return key_of(node) in self._functions or holds_graph(node)  # which may call one in there
 
 
 def _add_constants(graph: onnx.GraphProto, names: Iterable[str], constants: Mapping[str, Array]) -> None:
     for name in names:
         array = constants[name]
         if array.size <= SMALL_ELEMENTS and array.dtype != object:
-            graph.initializer.append(numpy_helper.from_array(array, name))
+            graph.initializer.append(initializer_of(name, array))
         else:
-            graph.input.append(_typed(name, array))
-
-
-def _inferable(node: onnx.NodeProto) -> onnx.NodeProto:
-    if node.domain:
-        return node
-    stand_in = _STAND_INS.get(node.op_type)
-    if stand_in is not None:
-        return helper.make_node(stand_in, node.input[:1], node.output[:1])
-    return _with_default(node, *_DEFAULTS[node.op_type]) if node.op_type in _DEFAULTS else node
+            graph.input.append(array_info(name, array))
 
 
 def _with_default(node: onnx.NodeProto, name: str, value: int) -> onnx.NodeProto:
     if any(attribute.name == name for attribute in node.attribute):
         return node
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
+    copy = copied(node)
     copy.attribute.append(helper.make_attribute(name, value))
     return copy
 
@@ -248,29 +260,16 @@ def _is_not_about_shapes(message: str) -> bool:
     return "No Op registered" in message or "No Schema registered" in message
 
 
-def constant_value(name: str, array: Array) -> Value:
-    """What is known of a value whose contents are known."""
-    if array.dtype == object:
-        return Value(name, "string", array.shape)
-    return Value(name, array.dtype.name, array.shape, ITEMSIZE_OF_DTYPE[array.dtype.name])
-
-
-def _typed(name: str, array: Array) -> onnx.ValueInfoProto:
-    element = onnx.TensorProto.STRING if array.dtype == object else helper.np_dtype_to_tensor_dtype(array.dtype)
-    return helper.make_tensor_value_info(name, element, array.shape)
-
-
-def _set_shape(value: onnx.ValueInfoProto, dimensions: Sequence[int]) -> None:
-    shape = value.type.tensor_type.shape
-    del shape.dim[:]
-    for dimension in dimensions:
-        shape.dim.add().dim_value = dimension
+def _shaped(info: onnx.ValueInfoProto, dimensions: Sequence[int]) -> onnx.ValueInfoProto:
+    copy = copied(info)
+    sizes = (onnx.TensorShapeProto.Dimension(dim_value=dimension) for dimension in dimensions)
+    copy.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(dim=sizes))
+    return copy
 
 
 def _without_shape(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     # What a model says of its outputs' shapes is often a name or -1, and would hide what can be inferred.
-    copy = onnx.ValueInfoProto()
-    copy.CopyFrom(value)
+    copy = copied(value)
     if copy.type.HasField("tensor_type"):
         copy.type.tensor_type.ClearField("shape")
     return copy

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from onnx import FunctionProto, GraphProto, NodeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto
 
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload of a model-local function."""
 
 
+def graphs_of(attribute: AttributeProto) -> tuple[GraphProto, ...]:
+    """Return the graphs that an attribute holds; nearly none holds one."""
+    return (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
+
+
+def holds_graph(node: NodeProto) -> bool:
+    """Whether a node runs a graph of its own."""
+    return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+
+
+def opsets_of(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
+    """Return the version of every operator set that is imported, by domain; ONNX's own is the empty one."""
+    return {plain_domain(entry.domain): entry.version for entry in imports}
+
+
 def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
     for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
+        yield from graphs_of(attribute)
 
 
 def captured_names(node: NodeProto) -> dict[str, None]:

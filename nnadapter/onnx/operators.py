@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-from nnadapter.ir.operand import OperandType
+from nnadapter.ir.operand import Array, OperandType
 from nnadapter.onnx.node import OnnxNode
 from partition.graph import Value
 from partition.verdict import Unsupported
-
-if TYPE_CHECKING:
-    import onnx
 
 TypeRule = Callable[[OnnxNode, int, Sequence[Value | None]], Sequence[OperandType] | None]
 """A node of an op that onnx knows nothing of, the version of its op, and what is known of its inputs (None where one is
@@ -29,7 +25,7 @@ class Operators:
 
     has_converter: Callable[[str, str, int], bool]
     """Whether there is a converter, by domain, op type and schema version."""
-    contradiction: Callable[[onnx.ModelProto], Unsupported | None]
-    """What is wrong with a model of one node, where its schema says nothing of it."""
+    contradiction: Callable[[OnnxNode, Mapping[str, Value], Mapping[str, Array]], Unsupported | None]
+    """What is wrong with a node, by what is known of values and the contents of constants."""
     rules: Rules = field(default_factory=lambda: NO_RULES)
     """Types of the results of ops that onnx knows nothing of."""

@@ -7,6 +7,7 @@ from heapq import heapify, heappop, heappush
 
 import onnx
 
+from nnadapter.onnx.building import with_nodes
 from nnadapter.onnx.graphs import read_nodes
 from partition.graph import Node
 
@@ -29,11 +30,7 @@ def in_order(model: onnx.ModelProto, nodes: Sequence[Node] | None = None) -> onn
     order = _sorted(before)
     if len(order) < len(nodes) or order == [*range(len(nodes))]:
         return model
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
-    del changed.graph.node[:]
-    changed.graph.node.extend(model.graph.node[position] for position in order)
-    return changed
+    return with_nodes(model, (model.graph.node[position] for position in order))
 
 
 def _is_ordered(nodes: Sequence[Node]) -> bool:

@@ -8,6 +8,8 @@ from functools import cache
 import onnx
 import onnx.defs
 
+from nnadapter.onnx.building import copied
+
 
 @cache
 def schema_body(op_type: str, version: int, domain: str) -> onnx.FunctionProto | None:
@@ -21,7 +23,8 @@ def schema_body(op_type: str, version: int, domain: str) -> onnx.FunctionProto |
     schema = onnx.defs.get_schema(op_type, version, domain)
     if not schema.has_function:  # type: ignore[attr-defined]  # the stubs lack it
         return None
-    return _read(schema.function_body.SerializeToString())
+    body: onnx.FunctionProto = onnx.FunctionProto.FromString(schema.function_body.SerializeToString())
+    return body
 
 
 def typed_body(
@@ -56,13 +59,12 @@ def typed_body(
         )
     except (RuntimeError, ValueError, IndexError):  # onnx's builders of bodies raise what they like
         return None
-    return _with_casts(_read(made), types) if made else None
+    return _with_casts(onnx.FunctionProto.FromString(made), types) if made else None
 
 
 def _with_casts(body: onnx.FunctionProto, types: Sequence[onnx.TypeProto]) -> onnx.FunctionProto:
     element = {name: each.tensor_type.elem_type for name, each in zip(body.input, types, strict=False)}
-    made = onnx.FunctionProto()
-    made.CopyFrom(body)
+    made = copied(body)
     for node in made.node:
         to = element.get(node.input[1]) if node.op_type == "CastLike" else None
         if to:
@@ -70,9 +72,3 @@ def _with_casts(body: onnx.FunctionProto, types: Sequence[onnx.TypeProto]) -> on
             del node.input[1:]
             node.attribute.append(onnx.helper.make_attribute("to", to))
     return made
-
-
-def _read(serialized: bytes) -> onnx.FunctionProto:
-    body = onnx.FunctionProto()
-    body.ParseFromString(serialized)
-    return body

@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, TypeProto, ValueInfoProto
 
+from nnadapter.ir.operand import Array
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
 from partition.graph import Value
 
@@ -38,6 +39,13 @@ def values_of(infos: Iterable[ValueInfoProto]) -> dict[str, Value]:
             like = known[written] = value_of_type(name, type_proto)
         found[name] = Value(name, like.dtype, like.shape, like.itemsize)
     return found
+
+
+def constant_value(name: str, array: Array) -> Value:
+    """What is known of a value whose contents are known."""
+    if array.dtype == object:
+        return Value(name, "string", array.shape)
+    return Value(name, array.dtype.name, array.shape, ITEMSIZE_OF_DTYPE[array.dtype.name])
 
 
 def value_of_type(name: str, type_proto: TypeProto) -> Value:

@@ -8,7 +8,9 @@ import onnx
 from onnx import FunctionProto, ModelProto, NodeProto
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.onnx.nodes import key_of, needed_functions, plain_domain, with_nested
+from nnadapter.onnx.building import copied
+from nnadapter.onnx.nodes import key_of, needed_functions, opsets_of, plain_domain, with_nested
+from nnadapter.onnx.schemas import since_version
 from partition.verdict import Reason, Unsupported
 
 
@@ -61,15 +63,14 @@ def stamp_down(model: ModelProto, opset_limits: Mapping[str, int], ir_version_li
 
 
 def _above(imports: Iterable[onnx.OperatorSetIdProto], limits: Mapping[str, int]) -> dict[str, int]:
-    versions = {plain_domain(each.domain): int(each.version) for each in imports}
-    return {domain: version for domain, version in versions.items() if version > limits.get(domain, version)}
+    versions = opsets_of(imports).items()
+    return {domain: version for domain, version in versions if version > limits.get(domain, version)}
 
 
 def _newer(node: NodeProto, version: int, limit: int) -> Unsupported | None:
     named = f"node {node.name!r} ({node.op_type})" if node.name else f"a node of type {node.op_type}"
-    try:
-        since = onnx.defs.get_schema(node.op_type, version, plain_domain(node.domain)).since_version
-    except onnx.defs.SchemaError:
+    since = since_version(node.domain, node.op_type, version)
+    if since is None:
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"{named} is not known in opset {version}, so it stays there")
     if since <= limit:
         return None
@@ -79,8 +80,7 @@ def _newer(node: NodeProto, version: int, limit: int) -> Unsupported | None:
 def _lowered(
     model: ModelProto, functions: Iterable[FunctionProto], limits: Mapping[str, int], ir_version_limit: int
 ) -> ModelProto:
-    copy = ModelProto()
-    copy.CopyFrom(model)
+    copy = copied(model)
     copy.ir_version = min(model.ir_version, ir_version_limit)
     del copy.functions[:]
     copy.functions.extend(functions)

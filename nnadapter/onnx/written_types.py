@@ -7,6 +7,7 @@ from functools import cached_property
 
 import onnx
 
+from nnadapter.onnx.building import copied
 from nnadapter.onnx.values import value_of
 from partition.graph import Value
 
@@ -47,8 +48,7 @@ class Written:
         return found
 
     def _settled(self, info: onnx.ValueInfoProto, values: Mapping[str, Value]) -> onnx.ValueInfoProto:
-        settled = onnx.ValueInfoProto()
-        settled.CopyFrom(info)
+        settled = copied(info)
         for dimension in settled.type.tensor_type.shape.dim:
             name, axis = self._places.get(dimension.dim_param, ("", 0))
             shape = values[name].static_shape if name in values else None

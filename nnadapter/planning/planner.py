@@ -14,9 +14,10 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from nnadapter.kernels.deciding import type_rules
-from nnadapter.offering.expansions import Trial, bodies_to_try, expanded, refused_for_good, trial_of
+from nnadapter.offering.expansions import Trial, bodies_to_try, refused_for_good, trial_of
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.functions import Bodies
+from nnadapter.onnx.preparation.bodies import expanded
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
 from nnadapter.planning.forms import Form, Refused
 from nnadapter.planning.judgment import Atoms, Judgment, answers, banning, constrained

@@ -207,7 +207,7 @@ def test_a_report_with_differences_can_be_compared_again(call):
         ("--max-latency fast", "write milliseconds"),
         ("-d fake_npu --max-latency 5", "not known for fake_npu"),
         ("--diff missing.json", "cannot be read"),
-        ("--diff chain.onnx", "no whole JSON"),
+        ("--diff chain.onnx", "does not parse"),
         ("--diff chain.onnx --format dot", "shows no differences"),
         ("--fallback never", "not one of"),
     ],

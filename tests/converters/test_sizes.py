@@ -5,17 +5,19 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper
 
 from nnadapter.converters.sizes import MOST_ELEMENTS, SizeArray, evaluate, shape_of
 from nnadapter.ir.operand import Array
 from nnadapter.ir.tracing import Trace, Traced
 from nnadapter.offering.preparing import OPERATORS
+from nnadapter.onnx.building import build
+from nnadapter.onnx.model import read_model
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.folding import evaluate as by_onnxruntime
+from partition.graph import Value
 
 INT64, INT32, FLOAT, DOUBLE = (np.dtype(name) for name in ("int64", "int32", "float32", "float64"))
-OPSET = [helper.make_opsetid("", 17)]
+OPSET = 17
 SIZES = st.lists(st.integers(1, 40), min_size=3, max_size=3)
 
 
@@ -49,9 +51,10 @@ CASES = {
 
 
 def results(op_type: str, attributes: dict[str, object], inputs: list[Array]) -> Array:
-    names = [f"input{position}" for position in range(len(inputs))]
-    proto = helper.make_node(op_type, names, ["made"], **attributes)
-    return by_onnxruntime([proto], dict(zip(names, inputs, strict=True)), ["made"], OPSET, OPERATORS)["made"]
+    feeds = {f"input{position}": array for position, array in enumerate(inputs)}
+    given = [Value(name, array.dtype.name, array.shape) for name, array in feeds.items()]
+    model = build([(op_type, list(feeds), ["made"], attributes)], given, [Value("made")], {}, OPSET)
+    return by_onnxruntime(read_model(model, OPERATORS), [0], feeds, ["made"])["made"]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx.parser
+import onnxruntime
 import pytest
 
+import nnadapter as nna
 from nnadapter.drivers.onnxruntime.driver import CpuContext
 from partition.verdict import SUPPORTED, Reason, Supported
 
@@ -43,3 +46,37 @@ def conditional(*inner):
 def test_the_first_refusal_counts(op_types, reason):
     found = verdict_of(op_types)
     assert found == SUPPORTED if reason is None else not isinstance(found, Supported) and found.reason is reason
+
+
+OWN_OPERATORS = [
+    (13, "LayerNormalization<axis = -1>(h, s)"),
+    (16, "LayerNormalization<axis = -1>(h, s)"),
+    (13, "SimplifiedLayerNormalization<axis = -1>(h, s)"),
+    (18, "SimplifiedLayerNormalization<axis = -1>(h, s)"),
+    (8, "MeanVarianceNormalization(h)"),
+    (9, "ThresholdedRelu<alpha = 0.5>(h)"),
+    (9, "Affine<alpha = 2.0, beta = 1.0>(h)"),
+    (9, "ParametricSoftplus<alpha = 2.0, beta = 1.0>(h)"),
+    (9, "ScaledTanh<alpha = 2.0, beta = 0.5>(h)"),
+    (9, "Crop<border = [1, 1, 1, 1]>(h)"),
+    (13, "com.microsoft.Gelu(h)"),
+    (17, "com.microsoft.FusedMatMul<alpha = 2.0>(h, h)"),
+]
+"""Operators that ONNX Runtime has at an opset in which ONNX has none of that name; its optimizer writes some."""
+
+
+@pytest.mark.parametrize(("opset", "node"), OWN_OPERATORS)
+def test_what_onnxruntime_has_beyond_onnx_runs_beside_another_device(opset, node):
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]>
+        g (float[1, 2, 4, 4] x) => (float[a, b, c, d] y) <float[4] s = {{1, 2, 3, 4}}> {{
+            h = Relu(x)
+            z = {node}
+            y = Relu(z)
+        }}"""
+    )
+    feed = {"x": np.random.default_rng(0).standard_normal((1, 2, 4, 4)).astype(np.float32)}
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)
+    with nna.InferenceSession(model, devices=["fake_npu", "cpu"]) as session:
+        np.testing.assert_allclose(session.run(None, feed)[0], expected[0], 1e-5, 1e-6)
+        assert session.provenance.steps[0].device == "fake_npu"

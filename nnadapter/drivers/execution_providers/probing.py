@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import onnx
-from onnx import helper
-
 from nnadapter.drivers.execution_providers.assignment import read_assignment
 from nnadapter.drivers.execution_providers.backing import Backing
 from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.errors import InvalidOptionError
+from nnadapter.onnx.building import parse
 
 
 def takes_addition(backing: Backing) -> bool:
@@ -30,10 +28,9 @@ def takes_addition(backing: Backing) -> bool:
 
 
 def _addition() -> bytes:
-    a, b, c = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4, 4, 4]) for name in "abc")
-    node = helper.make_node("Add", ["a", "b"], ["c"], name="nnadapter:0:0")
-    graph = helper.make_graph([node], "probe", [a, b], [c])
-    contents: bytes = helper.make_model(
-        graph, ir_version=8, opset_imports=[helper.make_opsetid("", 13)]
-    ).SerializeToString()
+    model = parse(
+        """<ir_version: 8, opset_import: ["" : 13]>
+        probe (float[1, 4, 4, 4] a, float[1, 4, 4, 4] b) => (float[1, 4, 4, 4] c) { ["nnadapter:0:0"] c = Add(a, b) }"""
+    )
+    contents: bytes = model.SerializeToString()
     return contents

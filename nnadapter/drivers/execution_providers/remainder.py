@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Container
 
 import onnx
-from onnx import shape_inference
 
+from nnadapter.onnx.building import copied
 from nnadapter.onnx.nodes import captured_names
+from nnadapter.onnx.propagation import infer
 
 
 def without(model: onnx.ModelProto, positions: Container[int]) -> onnx.ModelProto:
@@ -17,13 +18,11 @@ def without(model: onnx.ModelProto, positions: Container[int]) -> onnx.ModelProt
     2. What they read of the others becomes an output.
     3. Outputs of the model that they made are gone.
     """
-    rest = onnx.ModelProto()
-    rest.CopyFrom(model)
+    rest = copied(model)
     kept = [node for position, node in enumerate(model.graph.node) if position not in positions]
     gone = [node for position, node in enumerate(model.graph.node) if position in positions]
     made, lost = ({name for node in nodes for name in node.output if name} for nodes in (kept, gone))
-    graph, inferred = rest.graph, shape_inference.infer_shapes(model, data_prop=True).graph
-    types = {value.name: value for value in (*inferred.value_info, *inferred.output)}
+    graph, types = rest.graph, infer(model)
     given = {value.name for value in graph.output}
     del graph.node[:], graph.output[:]
     graph.node.extend(kept)

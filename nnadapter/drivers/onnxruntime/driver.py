@@ -21,10 +21,11 @@ from nnadapter.drivers.capability import (
 )
 from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
 from nnadapter.drivers.onnxruntime.errors import brief
+from nnadapter.drivers.onnxruntime.own_operators import has_operator
 from nnadapter.drivers.onnxruntime.sessions import SessionExecution, open_session, pools
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, DeviceNotFoundError, InvalidModelError
-from nnadapter.onnx.nodes import with_nested
+from nnadapter.onnx.nodes import opsets_of, plain_domain, with_nested
 from nnadapter.onnx.onnxruntime_limits import loadable, onnxruntime_limits
 from nnadapter.onnx.schemas import since_version
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
@@ -90,7 +91,7 @@ class CpuContext(Context):
         """
         if self._session_options is not None:
             return [SUPPORTED] * len(model.graph.node)
-        opsets = {entry.domain: entry.version for entry in model.opset_import}
+        opsets = opsets_of(model.opset_import)
         functions = {(function.domain, function.name) for function in model.functions}
 
         @cache
@@ -217,10 +218,12 @@ def _by_name(domain: str, op_type: str, opsets: Mapping[str, int], functions: Co
         return SUPPORTED
     if domain not in ("", "ai.onnx"):
         return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"domain {domain!r} is not ONNX's and not ONNX Runtime's")
-    opset = opsets.get(domain, opsets.get("", opsets.get("ai.onnx", 1)))
+    opset = opsets.get(plain_domain(domain), 1)
     since = since_version(domain, op_type, opset)
-    if since is None and opset >= _OLDEST_JUDGED_OPSET:
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"opset {opset} has no operator {op_type!r}")
+    if since is None and opset >= _OLDEST_JUDGED_OPSET and not has_operator(op_type, opset):
+        return Unsupported(
+            Reason.UNSUPPORTED_OPERATION, f"opset {opset} has no operator {op_type!r}, nor has ONNX Runtime"
+        )
     if since is None or since <= _KNOWN_OPSET or since <= onnxruntime_limits()[0][""]:
         return SUPPORTED
     return Unsupported(

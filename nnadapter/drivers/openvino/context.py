@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx
 
 from nnadapter.drivers.capability import OptionValues
-from nnadapter.drivers.culprits import Parts, find_refused
+from nnadapter.drivers.culprits import find_refused
 from nnadapter.drivers.interface import Context, Program
 from nnadapter.drivers.openvino.engine import brief, core, version
 from nnadapter.drivers.openvino.loading import read
@@ -17,6 +17,8 @@ from nnadapter.drivers.openvino.program import deserialized, program_of
 from nnadapter.drivers.openvino.signature import difference
 from nnadapter.drivers.openvino.verdicts import judge, op_types_named
 from nnadapter.errors import CompilationError
+from nnadapter.onnx.nodes import opsets_of
+from nnadapter.onnx.parts import Parts
 from partition.verdict import Reason, Unsupported, Verdict
 
 _CONSTANT_BYTES = 1 << 20
@@ -108,10 +110,7 @@ class OpenvinoContext(Context):
         return None
 
 
-def _cases(positions: Iterable[int], model: onnx.ModelProto, parts: Parts, asked: str) -> dict[object, list[int]]:
+def _cases(positions: Sequence[int], model: onnx.ModelProto, parts: Parts, asked: str) -> dict[object, list[int]]:
     """Positions of nodes by what decides the engine's answer."""
-    opsets = tuple(sorted((entry.domain, entry.version) for entry in model.opset_import))
-    cases: dict[object, list[int]] = {}
-    for position in positions:
-        cases.setdefault((asked, opsets, parts.sized_case_of(model.graph.node[position])), []).append(position)
-    return cases
+    opsets = tuple(sorted(opsets_of(model.opset_import).items()))
+    return {(asked, opsets, case): alike for case, alike in parts.sized_cases(positions).items()}

@@ -9,6 +9,7 @@ import onnx
 from onnx import numpy_helper
 
 from nnadapter.drivers.openvino.engine import core, module
+from nnadapter.onnx.building import with_inputs_for
 
 _LARGE_BYTES = 1 << 20
 """Constants from this size on are handed over by memory where a model is too large to be written."""
@@ -27,7 +28,7 @@ def read(model: onnx.ModelProto) -> Any:
     large = [tensor for tensor in model.graph.initializer if tensor.ByteSize() >= _LARGE_BYTES]
     if sum(tensor.ByteSize() for tensor in large) < _WRITTEN_BYTES:
         return _kept_apart(core().read_model(model.SerializeToString()))
-    found = core().read_model(_without(model, {tensor.name for tensor in large}).SerializeToString())
+    found = core().read_model(with_inputs_for(model, {tensor.name for tensor in large}).SerializeToString())
     for tensor in large:
         _fill(found, tensor)
     found.validate_nodes_and_infer_types()
@@ -47,22 +48,6 @@ def _kept_apart(model: Any) -> Any:
             order = np.arange(source.get_partial_shape().rank.get_length())
             result.input(0).replace_source_output(operators.transpose(source, order).output(0))
     return model
-
-
-def _without(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
-    part = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
-    graph = part.graph
-    graph.name = model.graph.name
-    graph.node.extend(model.graph.node)
-    graph.output.extend(model.graph.output)
-    graph.value_info.extend(model.graph.value_info)
-    graph.input.extend(value for value in model.graph.input if value.name not in names)
-    for tensor in model.graph.initializer:
-        if tensor.name in names:
-            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
-        else:
-            graph.initializer.append(tensor)
-    return part
 
 
 def _fill(model: Any, tensor: onnx.TensorProto) -> None:

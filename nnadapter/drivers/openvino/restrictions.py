@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-from nnadapter.drivers.culprits import Parts
+from nnadapter.onnx.parts import Parts
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
 

@@ -6,12 +6,12 @@ from collections.abc import Collection
 
 import onnx
 
-from nnadapter.drivers.culprits import Parts
 from nnadapter.drivers.openvino.operators import OPERATORS, OperatorRow
 from nnadapter.drivers.openvino.restrictions import restriction
 from nnadapter.errors import InvalidOptionError, close_names
 from nnadapter.ir.operand import DataType
 from nnadapter.onnx.nodes import plain_domain
+from nnadapter.onnx.parts import Parts
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import cast
 
 import numpy as np
-import onnx
 
-from nnadapter.ir.operand import Array, freeze
+from nnadapter.ir.operand import Array
+from nnadapter.onnx.model import OnnxModel
 from nnadapter.onnx.node import OnnxNode
-from nnadapter.onnx.operators import Operators
 from nnadapter.onnx.preparation.folding import evaluate
 from partition.graph import Graph, Value
 
@@ -38,14 +38,15 @@ def is_known(graph: Graph, index: int, values: Mapping[str, Value]) -> bool:
     return all(name in values and values[name].static_shape is not None for name in graph.nodes[index].outputs if name)
 
 
-def may_fold(graph: Graph, node: OnnxNode, index: int) -> bool:
+def may_fold(read: OnnxModel, index: int) -> bool:
     """Whether a node's results are the same in every run and for every device, if its inputs are known."""
+    node = read.nodes[index]
     return (
-        node.domain in ("", "ai.onnx")
+        not node.domain
         and not node.contradiction
         and node.op_type not in _NEVER_FOLDED
         and node.op_type not in _RUN_GRAPHS
-        and not graph.nodes[index].captured
+        and not read.graph.nodes[index].captured
     )
 
 
@@ -59,38 +60,86 @@ def result_bytes(node: OnnxNode, values: Mapping[str, Value], known: Mapping[str
     return inputs * 8 if selects else float("inf")
 
 
-def measure(node: OnnxNode, values: Mapping[str, Value], known: Mapping[str, Array]) -> Array | None:
+def measured(node: OnnxNode, values: Mapping[str, Value], known: Mapping[str, Array]) -> Array | None:
     """The result of Shape or Size where the shape of the input is known, though its contents are not."""
-    if node.op_type not in ("Shape", "Size") or node.domain not in ("", "ai.onnx") or node.contradiction:
+    if node.op_type not in ("Shape", "Size") or node.domain or node.contradiction:
         return None
     name = node.inputs[0]
     shape = known[name].shape if name in known else values[name].static_shape if name in values else None
     if shape is None:
         return None
     if node.op_type == "Size":
-        return freeze(np.asarray(prod(shape), np.int64))
+        return _read_only(prod(shape))
     start, end = node.attributes.get("start", 0), node.attributes.get("end")
-    return freeze(np.asarray(shape[cast("int", start) : cast("int | None", end)], np.int64))
+    return _read_only(shape[cast("int", start) : cast("int | None", end)])
 
 
-def evaluate_nodes(
-    model: onnx.ModelProto, operators: Operators, graph: Graph, known: Mapping[str, Array], chosen: Sequence[int]
-) -> tuple[dict[str, Array], frozenset[int]]:
-    """Return what others read of the results of `chosen` (positions, ascending), and the nodes that led to it.
+def _read_only(sizes: int | tuple[int, ...]) -> Array:
+    array = np.array(sizes, np.int64)
+    array.flags.writeable = False
+    return array
 
-    Nodes whose evaluation failed, or whose results nobody reads, are not among those.
-    """
-    if not chosen:
-        return {}, frozenset()
-    inside, outputs = frozenset(chosen), frozenset(graph.outputs)
-    wanted = [
-        name
-        for index in chosen
-        for name in graph.nodes[index].outputs
-        if name in outputs or any(reader not in inside for reader in graph.consumers.get(name, ()))
-    ]
-    results = evaluate([model.graph.node[index] for index in chosen], known, wanted, model.opset_import, operators)
-    return results, _behind(graph, results, inside)
+
+class Folding:
+    """What becomes known of one graph: nodes whose inputs are known wait, and are evaluated in one go."""
+
+    def __init__(self, read: OnnxModel, known: Mapping[str, Array], budget: float) -> None:
+        """Begin with nothing.
+
+        Args:
+            read: the model.
+            known: every value whose contents are known.
+            budget: the most bytes that the arrays made may hold.
+        """
+        self._read = read
+        self.found: dict[str, Array] = {}
+        """What became known."""
+        self.known: Mapping[str, Array] = ChainMap(self.found, known)  # type: ignore[arg-type]
+        self.evaluated: set[int] = set()
+        """Positions of the nodes that led to it; not of those that failed, or whose results nobody reads."""
+        self._budget = budget
+        self._waiting: list[int] = []
+        self._promised: set[str] = set()
+
+    def measure(self, index: int, values: Mapping[str, Value]) -> bool:
+        """Whether the node at `index` only measures what is known: then its result is."""
+        node = self._read.nodes[index]
+        sizes = measured(node, values, self.known)
+        if sizes is not None:
+            self.found[node.outputs[0]] = sizes
+            self.evaluated.add(index)
+        return sizes is not None
+
+    def await_evaluation(self, index: int, values: Mapping[str, Value]) -> None:
+        """Let the node at `index` wait, if it may be folded and its inputs are known or waited for."""
+        node = self._read.nodes[index]
+        inputs = filter(None, node.inputs)
+        if not may_fold(self._read, index) or not all(name in self.known or name in self._promised for name in inputs):
+            return
+        size = result_bytes(node, values, self.known)
+        if size <= self._budget:
+            self._budget -= size
+            self._waiting.append(index)
+            self._promised.update(filter(None, node.outputs))
+
+    def is_awaited(self, index: int) -> bool:
+        """Whether the node at `index` reads a result that is waited for."""
+        return not self._promised.isdisjoint(self._read.graph.nodes[index].reads)
+
+    def evaluate(self) -> None:
+        """Evaluate what waits, as far as others read it."""
+        graph, inside = self._read.graph, frozenset(self._waiting)
+        outputs = frozenset(graph.outputs)
+        wanted = [
+            name
+            for index in self._waiting
+            for name in graph.nodes[index].outputs
+            if name in outputs or any(reader not in inside for reader in graph.consumers.get(name, ()))
+        ]
+        results = evaluate(self._read, self._waiting, self.known, wanted) if inside else {}
+        self.found.update(results)
+        self.evaluated |= _behind(graph, results, inside)
+        self._waiting, self._promised = [], set()
 
 
 def _behind(graph: Graph, names: Iterable[str], inside: frozenset[int]) -> frozenset[int]:

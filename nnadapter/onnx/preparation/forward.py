@@ -12,118 +12,60 @@ Inference over a whole graph stops where a shape must be computed first by what 
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Mapping, Sequence
-
-import onnx
-
-from nnadapter.ir.operand import Array
-from nnadapter.onnx.inference import Inference
-from nnadapter.onnx.node import OnnxNode
-from nnadapter.onnx.operators import Operators
-from nnadapter.onnx.preparation.foldable import evaluate_nodes, is_known, may_fold, measure, result_bytes
+from nnadapter.onnx.inference import Inference, Known
+from nnadapter.onnx.model import OnnxModel
+from nnadapter.onnx.preparation.foldable import Folding, is_known
 from nnadapter.onnx.values import value_of, values_of
-from partition.graph import Graph, Value
 
 
 class Forward:
     """One way forward through one graph; `budget` is the most bytes that the arrays made on it may hold."""
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        operators: Operators,
-        graph: Graph,
-        nodes: Sequence[OnnxNode],
-        inference: Inference,
-        budget: float,
-    ) -> None:
-        self._model = model
-        self._operators = operators
-        self._graph = graph
-        self._nodes = nodes
+    def __init__(self, read: OnnxModel, inference: Inference, known: Known, budget: float) -> None:
+        self._graph = read.graph
         self._inference = inference
-        self._budget = budget
-        self._types: dict[str, onnx.ValueInfoProto] = {}
-        self.stated: dict[str, onnx.ValueInfoProto] = {}
+        self._nodes = known.nodes
+        self._folding = Folding(read, known.constants, budget)
+        self._types = inference.types(known)
+        self._values = values_of(self._types.values())
+        self.stated = dict(known.stated)
         """What rules said of values, which inference over the whole graph is told from then on."""
-        self._values: dict[str, Value] = {}
-        self._found: dict[str, Array] = {}
-        self._known: Mapping[str, Array] = {}
-        self._evaluated: set[int] = set()
-        self._waiting: list[int] = []
-        self._promised: set[str] = set()
 
-    def go(
-        self,
-        shapes: Mapping[str, tuple[int, ...]],
-        known: Mapping[str, Array],
-        nodes: Sequence[int],
-        found: dict[str, Array],
-    ) -> frozenset[int]:
-        """Put what becomes known on the way into `found`; return the positions of the nodes evaluated for it.
-
-        Args:
-            shapes: dimensions of model inputs.
-            known: every value whose contents are known.
-            nodes: the nodes that are left to run (positions, ascending).
-            found: where to put it.
+    def go(self) -> Folding:
+        """Return what becomes known on the way.
 
         Raises:
             InvalidModelError: types contradict each other.
         """
-        self._types = self._inference.types(shapes, known, nodes, self.stated)
-        self._values = values_of(self._types.values())
-        self._known = ChainMap(self._found, known)  # type: ignore[arg-type]
-        for index in nodes:
+        for index in self._nodes:
             self._visit(index)
-        self._evaluate()
-        found.update(self._found)
-        return frozenset(self._evaluated)
+        self._folding.evaluate()
+        return self._folding
 
     def _visit(self, index: int) -> None:
-        node = self._nodes[index]
-        shape = measure(node, self._values, self._known)
-        if shape is not None:
-            self._found[node.outputs[0]] = shape
-            self._evaluated.add(index)
+        if self._folding.measure(index, self._values):
             return
         self._infer(index)
-        if not self._is_known(index) and any(name in self._promised for name in self._graph.nodes[index].reads):
-            self._evaluate()
+        if not self._is_known(index) and self._folding.is_awaited(index):
+            self._folding.evaluate()
             self._infer(index)
-        if not may_fold(self._graph, node, index) or not self._has_constant_inputs(node):
-            return
-        size = result_bytes(node, self._values, self._known)
-        if size <= self._budget:
-            self._budget -= size
-            self._waiting.append(index)
-            self._promised.update(filter(None, node.outputs))
+        self._folding.await_evaluation(index, self._values)
 
     def _is_known(self, index: int) -> bool:
         return is_known(self._graph, index, self._values)
 
-    def _has_constant_inputs(self, node: OnnxNode) -> bool:
-        return all(name in self._known or name in self._promised for name in node.inputs if name)
-
     def _infer(self, index: int) -> None:
         if self._is_known(index):
             return
-        said = self._inference.stated_of_one(index, self._values, self._known)
+        known = self._folding.known
+        said = self._inference.stated_of_one(index, self._values, known)
         if said:
             self.stated.update(said)
             self._types.update(said)
             self._values.update((name, value_of(info)) for name, info in said.items())
             return
-        for name, info in self._inference.types_of_one(index, self._types, self._known).items():
+        for name, info in self._inference.types_of_one(index, self._types, known).items():
             value, before = value_of(info), self._values.get(name)
             # Inference over the whole may have known more: it follows contents that are known in part.
             if value.static_shape is not None or before is None or before.shape is None:
                 self._types[name], self._values[name] = info, value
-
-    def _evaluate(self) -> None:
-        results, evaluated = evaluate_nodes(self._model, self._operators, self._graph, self._known, self._waiting)
-        self._found.update(results)
-        self._evaluated |= evaluated
-        self._waiting = []
-        self._promised = set()

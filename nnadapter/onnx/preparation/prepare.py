@@ -29,19 +29,19 @@ from nnadapter.onnx.branches import inline_branches
 from nnadapter.onnx.equations import check_equations
 from nnadapter.onnx.functions import expand_functions
 from nnadapter.onnx.gradients import expand_gradients
-from nnadapter.onnx.graphs import read_graph, read_nodes
-from nnadapter.onnx.inference import Inference
-from nnadapter.onnx.node import OnnxNode, read_node
+from nnadapter.onnx.graphs import read_nodes
+from nnadapter.onnx.inference import Inference, Known
+from nnadapter.onnx.model import OnnxModel, read_model
+from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.operators import Operators
 from nnadapter.onnx.ordering import in_order
 from nnadapter.onnx.preparation.data_dependence import marked
-from nnadapter.onnx.preparation.foldable import evaluate_nodes, is_known, may_fold, measure, result_bytes
+from nnadapter.onnx.preparation.foldable import Folding, is_known
 from nnadapter.onnx.preparation.forward import Forward
 from nnadapter.onnx.preparation.structure import Structure, structure_of
-from nnadapter.onnx.schemas import since_version
 from nnadapter.onnx.versions import check_versions
 from nnadapter.process.collecting import paused_collection
-from partition.graph import Graph, GraphError, Node, Value
+from partition.graph import Graph, Node, Value
 
 ONCE_BYTES = 1 << 30
 PER_SHAPE_BYTES = 1 << 26
@@ -54,21 +54,15 @@ Shapes = Mapping[str, tuple[int, ...]]
 """Input name -> dimensions, every one known."""
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Prepared(OnnxModel):
     """A model after what is done once."""
 
-    model: onnx.ModelProto
-    graph: Graph
-    """The model's own nodes, one each, in the model's order."""
-    nodes: tuple[OnnxNode, ...]
-    """The same nodes with their attributes read."""
     constants: Mapping[str, Array]
     """Initializers and what was folded from them."""
     evaluated: frozenset[int]
     """Positions of the nodes that were evaluated for `constants`."""
     inference: Inference
-    operators: Operators
     values: Mapping[str, Value]
     """What is known of values whatever the shapes of inputs, before anything was folded."""
     defaults: Mapping[str, Array]
@@ -79,7 +73,7 @@ class Prepared:
     @cached_property
     def types(self) -> Mapping[str, onnx.ValueInfoProto]:
         """What is known of the types of values whatever the shapes of inputs, as onnx says it; constants left out."""
-        return self.inference.types({}, self.constants, range(len(self.nodes)))
+        return self.inference.types(Known({}, self.constants, range(len(self.nodes))))
 
     @cached_property
     def structure(self) -> Structure:
@@ -166,31 +160,23 @@ def prepare_again(
     Raises:
         InvalidModelError: the graph contradicts itself.
     """
-    try:
-        graph = read_graph(model, origins=[(name,) for name in origins], nodes=read)
-    except GraphError as error:
-        raise InvalidModelError(f"the model's graph is not valid: {error}; export it again") from error
-    opsets = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
-    nodes = tuple(
-        _read_node(proto, node, opsets.get(node.domain or "ai.onnx", 1))
-        for proto, node in zip(model.graph.node, graph.nodes, strict=True)
+    known = read_model(model, operators, origins, read or ())
+    initializers = _initializers(model, known.graph.constants)
+    inference = Inference(known)
+    before = Known({}, initializers, range(len(known.nodes)))
+    values = inference.values(before)
+    folding = _fold(known, before, values, ONCE_BYTES)
+    return Prepared(
+        model=model,
+        graph=known.graph,
+        nodes=known.nodes,
+        operators=operators,
+        constants={**initializers, **folding.found},
+        evaluated=frozenset(folding.evaluated),
+        inference=inference,
+        values=values,
+        defaults=_initializers(model, frozenset(known.graph.inputs)),
     )
-    initializers = _initializers(model, graph.constants)
-    defaults = _initializers(model, frozenset(graph.inputs))
-    inference = Inference(model, graph, nodes, operators.rules)
-    everything = range(len(nodes))
-    values = inference.values({}, initializers, everything)
-    found, evaluated = _fold(model, operators, graph, nodes, initializers, everything, values, ONCE_BYTES)
-    return Prepared(model, graph, nodes, {**initializers, **found}, evaluated, inference, operators, values, defaults)
-
-
-def _read_node(proto: onnx.NodeProto, node: Node, opset: int) -> OnnxNode:
-    try:
-        return read_node(proto, node.name, since_version(node.domain, node.op_type, opset) or 0, node)
-    except (TypeError, ValueError) as error:
-        raise InvalidModelError(
-            f"node {node.name!r} ({node.op_type}) has an attribute that cannot be read: {error}; export the model again"
-        ) from error
 
 
 def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
@@ -207,24 +193,23 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
     stated: dict[str, onnx.ValueInfoProto] = {}
     for number in range(_MOST_ROUNDS):
         if number >= _WHOLE_ROUNDS or (number == 0 and prepared.inference.has_rules):
-            onward = Forward(
-                prepared.model, prepared.operators, graph, prepared.nodes, prepared.inference, PER_SHAPE_BYTES
-            )
-            onward.stated.update(stated)
-            evaluated |= onward.go(shapes, known, left, added)
-            stated.update(onward.stated)
+            before = Known(shapes, known, left, stated)
+            onward = Forward(prepared, prepared.inference, before, PER_SHAPE_BYTES)
+            folding = onward.go()
+            added.update(folding.found)
+            evaluated |= folding.evaluated
+            stated = onward.stated
             left = _reached(graph, known)
         if not (number or stated or evaluated) and _is_as_prepared(prepared, shapes, left):
             values = prepared.values
             break
-        values = prepared.inference.values(shapes, known, left, stated)
-        found, newly = _fold(
-            prepared.model, prepared.operators, graph, prepared.nodes, known, left, values, PER_SHAPE_BYTES
-        )
-        evaluated |= newly
-        fresh = [name for name in found if name not in known]
-        added.update(found)
-        if not fresh or all(is_known(graph, index, values) for index in left if index not in newly):
+        before = Known(shapes, known, left, stated)
+        values = prepared.inference.values(before)
+        folding = _fold(prepared, before, values, PER_SHAPE_BYTES)
+        evaluated |= folding.evaluated
+        fresh = [name for name in folding.found if name not in known]
+        added.update(folding.found)
+        if not fresh or all(is_known(graph, index, values) for index in left if index not in folding.evaluated):
             break
         left = _reached(graph, known)
     return _specialized(prepared, known, evaluated, values, _reached(graph, known) if added else left)
@@ -295,35 +280,11 @@ def _reached(graph: Graph, known: Mapping[str, Array]) -> list[int]:
     return found[::-1]
 
 
-def _fold(
-    model: onnx.ModelProto,
-    operators: Operators,
-    graph: Graph,
-    nodes: Sequence[OnnxNode],
-    known: Mapping[str, Array],
-    candidates: Sequence[int],
-    values: Mapping[str, Value],
-    budget: float,
-) -> tuple[dict[str, Array], frozenset[int]]:
-    """What becomes known among `candidates` (positions, ascending), and the positions of the nodes evaluated for it."""
-    measured: dict[str, Array] = {}
-    sizes: set[int] = set()
-    chosen: dict[int, None] = {}
-    made: set[str] = set()
-    for index in candidates:
-        node = nodes[index]
-        shape = measure(node, values, known)
-        if shape is not None:
-            measured[node.outputs[0]] = shape
-            made.add(node.outputs[0])
-            sizes.add(index)
-            continue
-        if not may_fold(graph, node, index) or not all(name in made or name in known for name in node.inputs if name):
-            continue
-        size = result_bytes(node, values, known)
-        if size <= budget:
-            budget -= size
-            chosen[index] = None
-            made.update(filter(None, node.outputs))
-    results, evaluated = evaluate_nodes(model, operators, graph, ChainMap(measured, known), list(chosen))  # type: ignore[arg-type]
-    return {**measured, **results}, evaluated | sizes
+def _fold(read: OnnxModel, known: Known, values: Mapping[str, Value], budget: float) -> Folding:
+    """What becomes known of the nodes left to run."""
+    folding = Folding(read, known.constants, budget)
+    for index in known.nodes:
+        if not folding.measure(index, values):
+            folding.await_evaluation(index, values)
+    folding.evaluate()
+    return folding

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from nnadapter.errors import InvalidInputError
+from nnadapter.onnx.inference import Known
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
 from partition.graph import Value
 
@@ -46,7 +47,7 @@ def default_shapes(prepared: Prepared, given: Shapes | None = None) -> Shapes:
         }
         if shapes not in tried:
             tried.append(shapes)
-            if prepared.inference.agrees(shapes, prepared.constants, left):
+            if prepared.inference.agrees(Known(shapes, prepared.constants, left)):
                 return shapes
     raise InvalidInputError(
         f"the model does not say its input sizes and none of the usual ones fits: {_listed(inputs)}; "

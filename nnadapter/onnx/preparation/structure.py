@@ -49,15 +49,7 @@ def structure_of(graph: Graph, nodes: Sequence[OnnxNode], constants: Mapping[str
         constants: contents of constants, as far as they are at hand.
     """
     alone = [_alone(graph, node, constants) for node in nodes]
-    return Structure(tuple(map(bytes.hex, alone)), tuple(map(bytes.hex, _wired(graph, alone, DEPTH))))
-
-
-def structure_hashes(
-    graph: Graph, nodes: Sequence[OnnxNode], constants: Mapping[str, Array] = _NONE, depth: int = DEPTH
-) -> tuple[str, ...]:
-    """Return the wired hash of every node, looking `depth` producers back. See `structure_of`."""
-    alone = [_alone(graph, node, constants) for node in nodes]
-    return tuple(map(bytes.hex, _wired(graph, alone, depth)))
+    return Structure(tuple(map(bytes.hex, alone)), tuple(map(bytes.hex, _wired(graph, alone))))
 
 
 def _alone(graph: Graph, node: OnnxNode, constants: Mapping[str, Array]) -> bytes:
@@ -83,11 +75,11 @@ def _input_bytes(graph: Graph, name: str, constants: Mapping[str, Array]) -> byt
     return f"c{value.dtype}{value.shape}\0".encode()
 
 
-def _wired(graph: Graph, alone: Sequence[bytes], depth: int) -> Sequence[bytes]:
+def _wired(graph: Graph, alone: Sequence[bytes]) -> Sequence[bytes]:
     """Each round lets every node see one producer further."""
     sources = [tuple(_sources(graph, node)) for node in range(len(graph.nodes))]
     hashes = list(alone)
-    for _ in range(depth):
+    for _ in range(DEPTH):
         before = hashes
         hashes = [
             _digest(own + b"".join(tag if at is None else before[at] + tag for at, tag in read)) if read else own

@@ -1,0 +1,45 @@
+"""Operators that ONNX Runtime has in ONNX's own domain at opsets in which ONNX has none of that name.
+
+Its optimizer and those that build on it write some: LayerNormalization below opset 17, SimplifiedLayerNormalization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
+
+
+def has_operator(op_type: str, opset: int) -> bool:
+    """Whether ONNX Runtime has a kernel for an op of ONNX's domain, and does not call the op obsolete.
+
+    A build that does not list its kernels is taken at its word when it loads the model.
+    """
+    if not hasattr(native, "get_all_opkernel_def"):
+        return True
+    schemas = [schema for schema in _schemas().get(op_type, ()) if schema.since_version <= opset]
+    newest = max(schemas, key=lambda schema: int(schema.since_version), default=None)
+    within = any(first <= opset <= last for first, last in _kernels().get(op_type, ()))
+    return newest is not None and not newest.deprecated and within
+
+
+@cache
+def _schemas() -> Mapping[str, Sequence[native.schemadef.OpSchema]]:
+    found: dict[str, list[native.schemadef.OpSchema]] = {}
+    for schema in native.get_all_operator_schema():
+        if not schema.domain:
+            found.setdefault(schema.name, []).append(schema)
+    return found
+
+
+@cache
+def _kernels() -> Mapping[str, Sequence[tuple[int, int]]]:
+    """The first and last opset of every kernel, by op type."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for kernel in native.get_all_opkernel_def():
+        if not kernel.domain and kernel.provider == CPU_PROVIDER:
+            found.setdefault(kernel.op_name, []).append(kernel.version_range)
+    return found

@@ -1,0 +1,126 @@
+"""Nodes taken out of a model, as models of their own whose inputs have types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from hashlib import sha256
+
+import onnx
+from onnx import checker
+
+from nnadapter.onnx.building import copied, model_of, tensor_info, with_inputs_for
+from nnadapter.onnx.nodes import captured_names
+from nnadapter.onnx.propagation import FAILURES, infer
+from nnadapter.onnx.values import value_of
+from partition.graph import Value
+
+_SMALL_BYTES = 1 << 12
+"""Constants up to this size are given with their contents, larger ones as inputs."""
+
+
+class Parts:
+    """Takes nodes out of a model, what they read becoming inputs of known types."""
+
+    def __init__(self, model: onnx.ModelProto, constant_bytes: int = _SMALL_BYTES) -> None:
+        """Infer the types of the model's values.
+
+        Args:
+            model: the model.
+            constant_bytes: constants up to this size are given with their contents, larger ones as inputs.
+        """
+        self._model = model
+        self._types = _inferred(model)
+        self._types.update((tensor.name, tensor_info(tensor)) for tensor in model.graph.initializer)
+        self._constant_bytes = constant_bytes
+
+    @cached_property
+    def constants(self) -> dict[str, onnx.TensorProto]:
+        """The initializers that are given with their contents."""
+        tensors = self._model.graph.initializer
+        return {tensor.name: tensor for tensor in tensors if tensor.ByteSize() <= self._constant_bytes}
+
+    def value(self, name: str) -> Value | None:
+        """The type of a value, if it is known."""
+        return value_of(self._types[name]) if name in self._types else None
+
+    def cases(self) -> dict[object, list[int]]:
+        """The positions of the nodes whose inputs all have a type, by what decides whether one is refused."""
+        found: dict[object, list[int]] = {}
+        for position, node in enumerate(self._model.graph.node):
+            if all(name in self._types for name in _reads(node)):
+                found.setdefault(self._case(node), []).append(position)
+        return found
+
+    def sized_cases(self, positions: Sequence[int]) -> dict[object, list[int]]:
+        """The same of some nodes, by dimensions and the contents of constants as well."""
+        found: dict[object, list[int]] = {}
+        for position in positions:
+            found.setdefault(self._sized_case(self._model.graph.node[position]), []).append(position)
+        return found
+
+    def _case(self, node: onnx.NodeProto) -> object:
+        """Op, attributes and types, not names."""
+        return (
+            node.domain,
+            node.op_type,
+            tuple(sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)),
+            tuple(self._dtype(name) for name in (*node.input, *captured_names(node))),
+            tuple(self._dtype(name) for name in node.output),
+        )
+
+    def _sized_case(self, node: onnx.NodeProto) -> object:
+        reads = (*node.input, *captured_names(node))
+        contents = (self.constants.get(name) for name in reads)
+        digests = tuple(None if each is None else sha256(_contents(each)).digest() for each in contents)
+        return self._case(node), tuple(map(self._shape, (*reads, *node.output))), digests
+
+    def part(self, positions: Sequence[int]) -> onnx.ModelProto:
+        """The nodes at `positions`, ascending, as a model."""
+        nodes = [self._model.graph.node[position] for position in positions]
+        made = dict.fromkeys(name for node in nodes for name in node.output)
+        read = dict.fromkeys(name for node in nodes for name in _reads(node) if name not in made)
+        return model_of(
+            self._model,
+            nodes,
+            (self._types[name] for name in read if name not in self.constants),
+            (self._types.get(name) or onnx.ValueInfoProto(name=name) for name in made if name),
+            (self.constants[name] for name in read if name in self.constants),
+            functions=self._model.functions,
+        )
+
+    def is_valid(self, position: int) -> bool:
+        """Whether a node is what its schema says."""
+        alone = self.part([position])
+        del alone.graph.output[:]
+        try:
+            checker.check_model(alone, full_check=True)
+        except FAILURES:
+            return False
+        return True
+
+    def _dtype(self, name: str) -> str | None:
+        return value_of(self._types[name]).dtype if name in self._types else None
+
+    def _shape(self, name: str) -> object:
+        return value_of(self._types[name]).shape if name in self._types else None
+
+
+def _reads(node: onnx.NodeProto) -> tuple[str, ...]:
+    return tuple(name for name in (*node.input, *captured_names(node)) if name)
+
+
+def _contents(tensor: onnx.TensorProto) -> bytes:
+    nameless = copied(tensor)
+    nameless.name = ""
+    return bytes(nameless.SerializeToString(deterministic=True))
+
+
+def _inferred(model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
+    """The types of a model's values; large constants become inputs, since inference needs no weights."""
+    large = {tensor.name for tensor in model.graph.initializer if tensor.ByteSize() > _SMALL_BYTES}
+    try:
+        return infer(with_inputs_for(model, large))
+    except FAILURES:
+        graph = model.graph
+        return {value.name: value for value in (*graph.value_info, *graph.output, *graph.input)}

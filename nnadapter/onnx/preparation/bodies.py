@@ -1,0 +1,43 @@
+"""Nodes of a prepared model that are functions, and the model with them written down in the ops of their bodies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx
+
+from nnadapter.onnx.building import array_info
+from nnadapter.onnx.functions import Bodies, expand_functions
+from nnadapter.onnx.preparation.prepare import Prepared, prepare_again
+from nnadapter.onnx.schema_functions import typed_body
+
+
+def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | None:
+    """Return the body of the node at `position`, by the types of what it reads; None if it is no function."""
+    node = prepared.nodes[position]
+    if not node.since_version:
+        return None
+    types = [_type(prepared, name) for name in node.inputs]
+    proto = prepared.model.graph.node[position]
+    return typed_body(proto, node.since_version, node.domain, prepared.opsets[node.domain], types)
+
+
+def _type(prepared: Prepared, name: str) -> onnx.TypeProto:
+    if name in prepared.constants:
+        return array_info(name, prepared.constants[name]).type
+    return prepared.types[name].type if name in prepared.types else onnx.TypeProto()
+
+
+def expanded(prepared: Prepared, bodies: Bodies) -> tuple[Prepared, tuple[str, ...]] | None:
+    """Return the model with these nodes expanded, or None where none of them can be.
+
+    With it comes, for each of its nodes, the name of the node that it was before, or in whose place it stands.
+    """
+    model, names = expand_functions(prepared.model, prepared.operators, bodies)
+    if model is prepared.model:
+        return None
+    origin = {node.name: node.origins[0] if node.origins else node.name for node in prepared.graph.nodes}
+    made = prepare_again(model, [origin[name] for name in names], prepared.operators)
+    # Both are kept, so weights are shared.
+    constants = {name: prepared.constants.get(name, array) for name, array in made.constants.items()}
+    return replace(made, constants=constants, given=prepared.given), names

@@ -1,0 +1,125 @@
+"""onnx's own inference, which follows the contents of values only as far as these can be shapes.
+
+Where a vector's contents are handed on, onnx makes a message of every element, whatever they are: gigabytes for some
+millions of floats. So it is asked first for types alone; and then, where a `Shape` or a constant is computed with, for
+contents too, in a model where no node that hands contents on reads a long vector:
+
+1. Sums, differences and products of such are taken for their maximum, which has the same type and hands nothing on.
+2. Of others, what they make is given with the type that was found first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import onnx
+from onnx import checker, helper, shape_inference
+
+from nnadapter.onnx.building import tensor_info, with_nodes
+from nnadapter.onnx.nodes import FunctionKey, captured_names, holds_graph, key_of, opsets_of, plain_domain
+from nnadapter.onnx.values import value_of
+
+FAILURES = (shape_inference.InferenceError, checker.ValidationError, ValueError, RuntimeError)
+"""What onnx raises where types contradict each other."""
+_LONGEST_SHAPE = 64
+"""No array has more axes than this."""
+_MEASURING = frozenset(("Shape", "Size", "Constant"))
+_ALIKE = frozenset(("Add", "Sub", "Mul"))
+"""Ops that hand on what they compute, and whose results have the type of a `Max` of their inputs."""
+_ALIKE_SINCE = 13
+"""Before this opset they hand nothing on."""
+_OF_FIRST = frozenset(("Cast", "Gather", "Slice", "Squeeze", "Unsqueeze"))
+"""Ops that hand on contents of their first input."""
+_HANDING_ON = _ALIKE | _OF_FIRST | {"Concat", "Size"}
+
+Types = dict[str, onnx.ValueInfoProto]
+
+
+def infer(model: onnx.ModelProto, *, strict: bool = False) -> Types:
+    """Return what is known of the types of values, by name; initializers that are no inputs are left out.
+
+    Args:
+        model: the model.
+        strict: fail also where inference does not know an operator.
+
+    Raises:
+        FAILURES: types contradict each other.
+    """
+    types = _types(shape_inference.infer_shapes(model, strict_mode=strict).graph)
+    followed = _Followed.of(model)
+    if followed.matters:
+        guarded = followed.guarded(model, types)
+        types = _types(shape_inference.infer_shapes(guarded, strict_mode=strict, data_prop=True).graph)
+    return types
+
+
+def _types(graph: onnx.GraphProto) -> Types:
+    return {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+
+
+@dataclass(slots=True)
+class _Followed:
+    """The values whose contents inference can follow."""
+
+    names: set[str]
+    functions: frozenset[FunctionKey]
+    opset: int
+    matters: bool = False
+    """Whether somebody reads one that a node makes, or that a graph within may make."""
+    handing_on: list[int] = field(default_factory=list)
+    """Positions of the nodes that hand contents on, of whatever values."""
+
+    @classmethod
+    def of(cls, model: onnx.ModelProto) -> _Followed:
+        integers = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
+        constants = {tensor.name for tensor in model.graph.initializer if tensor.data_type in integers}
+        opset = opsets_of(model.opset_import).get("", 1)
+        found = cls(constants, frozenset(map(key_of, model.functions)), opset)
+        made: set[str] = set()
+        for position, node in enumerate(model.graph.node):
+            found._visit(position, node, made)
+        return found
+
+    def _visit(self, position: int, node: onnx.NodeProto, made: set[str]) -> None:
+        op_type, reads = node.op_type, node.input
+        inside = (bool(node.attribute) and holds_graph(node)) or (
+            bool(self.functions) and key_of(node) in self.functions
+        )
+        self.matters = self.matters or inside or (bool(made) and not made.isdisjoint(reads))
+        if inside or op_type in _HANDING_ON:
+            self.handing_on.append(position)
+        hands_on = op_type in _HANDING_ON and not self.names.isdisjoint(reads[:1] if op_type in _OF_FIRST else reads)
+        if (hands_on or op_type in _MEASURING) and not plain_domain(node.domain):
+            made.update(node.output)
+            self.names.update(node.output)
+
+    def guarded(self, model: onnx.ModelProto, types: Types) -> onnx.ModelProto:
+        """The model in which no node that hands contents on reads a long vector."""
+        known = {**types, **{tensor.name: tensor_info(tensor) for tensor in model.graph.initializer}}
+        free = {size.dim_param for info in model.graph.input for size in info.type.tensor_type.shape.dim}
+        instead: dict[int, onnx.NodeProto | None] = {}
+        for position in self.handing_on:
+            node = model.graph.node[position]
+            reads = filter(None, (*node.input, *captured_names(node)))
+            if any(self._is_long(name, known, free, sure=node.op_type not in _HANDING_ON) for name in reads):
+                instead[position] = self._alike(node)
+        if not instead:
+            return model
+        nodes = [instead.get(position, node) for position, node in enumerate(model.graph.node)]
+        guarded = with_nodes(model, (node for node in nodes if node is not None))
+        left_out = [model.graph.node[position] for position, node in instead.items() if node is None]
+        guarded.graph.input.extend(types[name] for node in left_out for name in node.output if name in types)
+        return guarded
+
+    def _is_long(self, name: str, known: Types, free: set[str], *, sure: bool) -> bool:
+        """Whether a value is, or may turn out to be, a vector too long for a shape; `sure` if it has to be known."""
+        shape = value_of(known[name]).shape if name in known else None
+        if shape is None or (len(shape) == 1 and isinstance(shape[0], str) and shape[0] not in free):
+            return not sure and name not in self.names
+        return len(shape) == 1 and isinstance(shape[0], int) and shape[0] > _LONGEST_SHAPE
+
+    def _alike(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
+        """What stands for a node: none if what it makes is to be given."""
+        if node.op_type not in _ALIKE or plain_domain(node.domain):
+            return None
+        return helper.make_node("Max", node.input, node.output, node.name) if self.opset >= _ALIKE_SINCE else node

@@ -1,0 +1,90 @@
+"""Inferred shapes of windows are those that ONNX Runtime computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+import nnadapter as nna
+from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.building import build, parse
+from nnadapter.onnx.preparation.prepare import specialize
+from partition.graph import Value
+
+HEAD = '<ir_version: 8, opset_import: ["" : 18]> g'
+SAME = ("SAME_UPPER", "SAME_LOWER")
+
+
+def expected_shape(model, arrays):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        return onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, arrays)[-1].shape
+    except (native.Fail, native.RuntimeException, native.InvalidArgument):
+        return None
+
+
+def check(opset, op_type, attributes, *shapes):
+    arrays = {f"input{position}": np.ones(shape, np.float32) for position, shape in enumerate(shapes)}
+    given = [Value(name, "float32", array.shape) for name, array in arrays.items()]
+    model = build([(op_type, list(arrays), ["y"], attributes)], given, [Value("y", "float32")], {}, opset)
+    expected = expected_shape(model, arrays)
+    assume(expected is not None)
+    assert specialize(prepare(model), {}).graph.value("y").shape == expected
+
+
+@st.composite
+def poolings(draw):
+    rank = draw(st.integers(1, 3))
+    lists = {"kernel_shape": (1, 4), "strides": (1, 4), "dilations": (1, 2)}
+    attributes = {name: draw(st.lists(st.integers(*of), min_size=rank, max_size=rank)) for name, of in lists.items()}
+    attributes["ceil_mode"] = draw(st.integers(0, 1))
+    attributes["auto_pad"] = draw(st.sampled_from(("NOTSET", "VALID", *SAME)))
+    if attributes["auto_pad"] == "NOTSET":
+        attributes["pads"] = [draw(st.integers(0, size - 1)) for size in attributes["kernel_shape"] * 2]
+    return attributes, draw(st.lists(st.integers(3, 9), min_size=rank, max_size=rank))
+
+
+@given(
+    pooling=poolings(), case=st.sampled_from((("MaxPool", 11), ("AveragePool", 19), ("LpPool", 18), ("MaxPool", 22)))
+)
+@settings(max_examples=150, deadline=None)
+def test_poolings(pooling, case):
+    attributes, sizes = pooling
+    check(case[1], case[0], attributes, (1, 2, *sizes))
+
+
+@given(st.data())
+@settings(max_examples=80, deadline=None)
+def test_transposed_convolutions(data):
+    rank = data.draw(st.integers(1, 3))
+    of = {"kernel": (1, 4), "strides": (1, 4), "dilations": (1, 2), "sizes": (3, 6), "group": (1, 2)}
+    lists = {name: data.draw(st.lists(st.integers(*each), min_size=rank, max_size=rank)) for name, each in of.items()}
+    kernel, sizes, group = lists.pop("kernel"), lists.pop("sizes"), lists.pop("group")[0]
+    extra = [data.draw(st.integers(0, stride - 1)) for stride in lists["strides"]]
+    attributes = {**lists, "output_padding": extra, "group": group, "auto_pad": data.draw(st.sampled_from(SAME))}
+    check(13, "ConvTranspose", attributes, (1, 2, *sizes), (2, 2, *kernel))
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "a = AveragePool<ceil_mode = 1, kernel_shape = [1, 2], strides = [3, 1]>(x) y = Relu(a)",
+        "a = MaxPool<ceil_mode = 1, kernel_shape = [1, 2], strides = [3, 1]>(x) "
+        "b = MaxPool<ceil_mode = 1, kernel_shape = [1, 1], strides = [1, 3]>(a) s = Shape(b) y = Expand(b, s)",
+        'a = ConvTranspose<auto_pad = "SAME_UPPER", output_padding = [1, 1], strides = [2, 2]>(x, w) y = Relu(a)',
+    ],
+)
+def test_plans_are_right_from_the_start(nodes):
+    model = parse(f"{HEAD} (float[1, 2, n, 5] x, float[2, 2, 3, 3] w) => (float[a, b, c, d] y) {{ {nodes} }}")
+    feed = {"x": np.ones((1, 2, 3, 5), np.float32), "w": np.ones((2, 2, 3, 3), np.float32)}
+    values = specialize(prepare(model), {name: array.shape for name, array in feed.items()}).graph.values
+    expected = expected_shape(model, feed)
+    assert values["y"].shape == expected
+    with nna.InferenceSession(model, devices=["fake_npu", "cpu"]) as session:
+        assert session.run(None, feed)[0].shape == expected
+        assert "fake_npu" in {step.device for step in session.provenance.steps}
