@@ -15,7 +15,6 @@ from nnadapter.drivers.providers import options_of_cpu
 from nnadapter.errors import InvalidModelError, ModelFileError
 from nnadapter.onnx.equations import check_equations
 from nnadapter.onnx.files import load_model
-from nnadapter.onnx.gradients import expand_gradients
 from nnadapter.options import Options
 from nnadapter.planning.setting import Setting
 from nnadapter.running.engine import Engine
@@ -58,11 +57,10 @@ def make_engine(
         except ModelFileError:
             raise
         except InvalidModelError:
-            given = load_model(source)
-            check_equations(given)
-            model = expand_gradients(given)
+            model = load_model(source)
+            check_equations(model)
             refused = _refused(model, setting, session_options)
-            if model is given and not refused:
+            if not refused:
                 raise
         return PlannedEngine(model, setting, options, session_options, refused)
     except BaseException:
