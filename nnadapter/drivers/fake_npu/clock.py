@@ -139,7 +139,7 @@ def _by_steps(inputs: Types, outputs: Types) -> float:
 
 _PRODUCTS: Mapping[str, Callable[[Types, Types], float]] = MappingProxyType(
     {
-        **dict.fromkeys(("convolution", "pointwise_convolution", "scoring_convolution", "fully_connected"), _by_filter),
+        **dict.fromkeys(("convolution", "pointwise_convolution", "fully_connected"), _by_filter),
         _REPEATED: _by_taps,
         "winograd_convolution": _by_tiles,
         "transposed_convolution": _spread_by_filter,

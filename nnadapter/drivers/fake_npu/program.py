@@ -24,7 +24,7 @@ from nnadapter.errors import IncompatibleProgramError
 from nnadapter.ir.operand import Array
 
 MAGIC = b"FAKENPU\0"
-VERSION = 4
+VERSION = 5
 """Raised whenever a kernel's packing, parameters or scratch change, so that older programs are compiled anew."""
 
 _ENVELOPE = Envelope(magic=MAGIC, version=VERSION)
