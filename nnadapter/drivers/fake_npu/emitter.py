@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels import KERNELS
 from nnadapter.ir.derived import derived
@@ -27,9 +28,11 @@ class Emitter:
     Every IR operand has at most one tensor, whose dimensions are the operand's, in the operand's layout.
     """
 
-    def __init__(self, model: Model, *, half_precision: bool) -> None:
+    def __init__(self, model: Model, arithmetic: Arithmetic) -> None:
         self.model = model
-        self._half_precision = half_precision
+        self.exact = arithmetic.exact
+        """See `Arithmetic`."""
+        self._half_precision = arithmetic.half_precision
         self._tensors: list[NpuTensor] = []
         self._instructions: list[Instruction] = []
         self._tensor_of: dict[int, int] = {}

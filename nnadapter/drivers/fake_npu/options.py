@@ -9,6 +9,7 @@ from math import isfinite
 from pathlib import Path
 
 from nnadapter.drivers.capability import Option, OptionValues
+from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
 from nnadapter.drivers.fake_npu.clock import simulated_profile
 from nnadapter.drivers.fake_npu.operations import OPERATIONS
 from nnadapter.drivers.profile import Profile
@@ -36,6 +37,11 @@ OPTIONS = (
         default="float32",
         choices=("float32", "float16"),
         help="With float16, weights and the result of every instruction are rounded to half precision.",
+    ),
+    Option(
+        name="exact",
+        default=False,
+        help="No convolution by transformed tiles (Winograd's), which rounds otherwise than its definition; slower.",
     ),
     Option(
         name="threads",
@@ -117,7 +123,7 @@ class FakeNpuOptions:
     switched_off: frozenset[str]
     """Adapter IR types."""
     memory_bytes: int
-    half_precision: bool
+    arithmetic: Arithmetic
     threads: int
     dump_passes: str
     check_passes: bool
@@ -137,12 +143,16 @@ def read_options(values: OptionValues) -> FakeNpuOptions:
     return FakeNpuOptions(
         switched_off=operations_named(names),
         memory_bytes=int(memory_bytes),  # type: ignore[arg-type]
-        half_precision=values["precision"] == "float16",
+        arithmetic=Arithmetic(half_precision=_is_half(values), exact=bool(values["exact"])),
         threads=int(threads),  # type: ignore[arg-type]
         dump_passes=_folder(str(values["dump_passes"])),
         check_passes=bool(values["check_passes"]),
         profile=_simulated(values),
     )
+
+
+def _is_half(values: OptionValues) -> bool:
+    return values["precision"] == "float16"
 
 
 def _simulated(values: OptionValues) -> Profile | None:
@@ -152,7 +162,7 @@ def _simulated(values: OptionValues) -> Profile | None:
     wrong = next((name for name, limit in limits.items() if not isfinite(limit)), None)
     if wrong is not None:
         raise InvalidOptionError(f"option {wrong!r} of device 'fake_npu' is {limits[wrong]}, expected a finite number")
-    return simulated_profile(**limits, half_precision=values["precision"] == "float16")
+    return simulated_profile(**limits, half_precision=_is_half(values))
 
 
 def _folder(name: str) -> str:

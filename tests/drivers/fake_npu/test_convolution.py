@@ -11,7 +11,8 @@ from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels import KERNELS
 from nnadapter.drivers.fake_npu.kernels.kernel import Call
 from nnadapter.drivers.fake_npu.kernels.winograd import pack_winograd_filter
-from tests.drivers.fake_npu.harness import close, floats, kernels_of, oracle, run
+from nnadapter.ir.definition.interpret import interpret
+from tests.drivers.fake_npu.harness import close, context, floats, kernels_of, model_of, oracle, run, run_model
 
 CONVOLUTIONS = {
     "plain": ((3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1, 5),
@@ -80,6 +81,22 @@ def test_convolution_of_transformed_tiles(case, bias):
     assert kernels_of("CONV_2D", arrays, fused, constants) == ["winograd_convolution"]
     expected = oracle("Relu", [oracle("Conv", arrays, {"pads": pads}, constants)])
     close(run("CONV_2D", arrays, fused, constants), expected, 2e-4)
+
+
+def test_an_exact_context_has_no_transformed_tiles():
+    """A weight of 0 hides a huge pixel from a sum, but not from a tile."""
+    image, weight = floats(1, 64, 40, 40), floats(64, 64, 3, 3, seed=1)
+    image[:, :, ::7, ::7] *= 1e6
+    weight[:, :, 0, 0] = 0
+    model, feeds = model_of("CONV_2D", [image, weight], {"pads": (1, 1, 1, 1)}, (1,))
+    (wanted,) = interpret(model, feeds)
+    counts, errors = [], []
+    for exact in (False, True):
+        counts.append(context(exact=exact).admit(model).facts.get("winograd_convolutions", 0))
+        (result,) = run_model(model, feeds, exact=exact)
+        errors.append(np.abs(result - wanted)[:, :, 8::7, 8::7].max())
+    assert counts == [1, 0]
+    assert errors[1] < 1e-4 < 1e-2 < errors[0]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_a_table_says_what_float32_would(type_, source, target):
     # what is at the edge of two integers may fall to either side; infinities are saturated, NaN is the smallest
     assert np.abs(found.astype(int) - wanted.astype(int)).max() <= 1
     assert np.count_nonzero(found != wanted) <= 2
-    kernels = {instruction.kernel for instruction in lower(model, half_precision=False).graph.instructions}
+    kernels = {instruction.kernel for instruction in lower(model).graph.instructions}
     assert kernels == {"look_up"}
 
 
@@ -72,7 +72,7 @@ def test_sums_are_exact_however_long(depth, constants):
 def test_small_sums_are_added_up_in_float32_and_large_ones_in_float64(value, dtype):
     types = [quantized("uint8", 1.0, 0), quantized("int8", 1.0, 0)]
     arrays = [np.zeros((1, 600, 4, 4), np.uint8), np.full((2, 600, 1, 1), value, np.int8)]
-    graph = lower(model_of("CONV_2D", arrays, types, constants=(1,))[0], half_precision=False).graph
+    graph = lower(model_of("CONV_2D", arrays, types, constants=(1,))[0]).graph
     (product,) = (each for each in graph.instructions if each.kernel == "pointwise_convolution")
     assert graph.tensors[product.outputs[0]].type.dtype == dtype
 

@@ -5,7 +5,8 @@ import pytest
 from onnx import parser
 
 import nnadapter as nna
-from nnadapter.drivers.fake_npu.evaluation import EVALUATORS, evaluate
+from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
+from nnadapter.drivers.fake_npu.evaluation import evaluate, evaluator
 from nnadapter.drivers.fake_npu.lowering import PASSES, lower
 from nnadapter.errors import InvalidOptionError, PassError
 from nnadapter.ir.definition.interpret import interpret
@@ -43,14 +44,14 @@ def test_constants_are_folded_with_the_device_s_own_kernels(half):
     program = Program(x=(1, 2, 2, 2))
     weight = program("EXP", random(1, 2, 2, 1, 1))
     made = program.finish(program("CONV_2D", program.x, weight))
-    lowered = lower(made, half_precision=half)
+    lowered = lower(made, Arithmetic(half_precision=half))
     assert "unary" not in {instruction.kernel for instruction in lowered.graph.instructions}
     assert len(lowered.roles.runs_as(made)) == 2
-    assert EVALUATORS[half] is EVALUATORS[half]
+    assert evaluator(Arithmetic(half_precision=half)) is evaluator(Arithmetic(half_precision=half))
 
 
 def test_a_filter_that_is_computed_from_constants_is_one_after_folding():
-    lowered = lower(model(computed=True), half_precision=False)
+    lowered = lower(model(computed=True))
     kernels = [instruction.kernel for instruction in lowered.graph.instructions]
     assert len([kernel for kernel in kernels if kernel != "transpose"]) == 1
 

@@ -29,6 +29,9 @@ from nnadapter.drivers.fake_npu.kernels.phased_copy import bind_padded_copy
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
 
+WINOGRAD = "winograd_convolution"
+"""The kernel's name."""
+
 _FILTER_TRANSFORM = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 _BLOCK_TILES = 256
 """Tiles of one block: rows of each matrix product. Fewer make the products slow, more fall out of cache."""
@@ -191,6 +194,6 @@ def _bind_output_transform(products: Array, out: Array) -> list[Run]:
 
 
 WINOGRAD_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {"winograd_convolution": Kernel(bind=_bind_winograd, scratch=_scratch, fuses=True)}
+    {WINOGRAD: Kernel(bind=_bind_winograd, scratch=_scratch, fuses=True)}
 )
 """Rows of the kernel table."""

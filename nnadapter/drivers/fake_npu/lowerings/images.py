@@ -15,7 +15,7 @@ from nnadapter.drivers.fake_npu.kernels.depthwise import pack_depthwise_filter
 from nnadapter.drivers.fake_npu.kernels.matrix import pack_bias
 from nnadapter.drivers.fake_npu.kernels.transposed_convolution import pack_transposed_filter
 from nnadapter.drivers.fake_npu.kernels.windows import Window
-from nnadapter.drivers.fake_npu.kernels.winograd import pack_winograd_filter, suits_winograd
+from nnadapter.drivers.fake_npu.kernels.winograd import WINOGRAD, pack_winograd_filter, suits_winograd
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, activation_of
 from nnadapter.ir.derived import derived
 from nnadapter.ir.model import ABSENT, Operation
@@ -58,7 +58,7 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     weight = emitter.constant(operation.inputs[1])
     parameters = window_parameters(operation, weight.shape[2:])
     group: Any = operation.attributes["group"]
-    kernel, packed = _packed(weight, group, Window.of(parameters), result.dimensions)
+    kernel, packed = _packed(emitter, weight, group, Window.of(parameters), result.dimensions)
     inputs = [image, emitter.add_constant(packed)]
     if _has_bias(operation):
         inputs.append(emitter.add_constant(derived(pack_bias, emitter.constant(operation.inputs[2]))))
@@ -66,11 +66,11 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     set_image(emitter, operation.outputs[0], output)
 
 
-def _packed(weight: Array, group: int, window: Window, result: tuple[int, ...]) -> tuple[str, Array]:
+def _packed(emitter: Emitter, weight: Array, group: int, window: Window, result: tuple[int, ...]) -> tuple[str, Array]:
     """The kernel that suits a convolution, and the filter as that kernel wants it."""
     if group == 1:
-        if suits_winograd(window, weight.shape, result):
-            return "winograd_convolution", derived(pack_winograd_filter, weight)
+        if not emitter.exact and suits_winograd(window, weight.shape, result):
+            return WINOGRAD, derived(pack_winograd_filter, weight)
         kernel = "pointwise_convolution" if window.is_pointwise else "convolution"
         return kernel, derived(pack_filter, weight, group=group)
     if group == weight.shape[0] and weight.shape[1] == 1:
