@@ -11,7 +11,7 @@ from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels import KERNELS
 from nnadapter.drivers.fake_npu.kernels.kernel import Call
 from nnadapter.drivers.fake_npu.kernels.winograd import pack_winograd_filter
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from tests.drivers.fake_npu.harness import close, context, floats, kernels_of, model_of, oracle, run, run_model
 
 CONVOLUTIONS = {
@@ -89,7 +89,7 @@ def test_an_exact_context_has_no_transformed_tiles():
     image[:, :, ::7, ::7] *= 1e6
     weight[:, :, 0, 0] = 0
     model, feeds = model_of("CONV_2D", [image, weight], {"pads": (1, 1, 1, 1)}, (1,))
-    (wanted,) = interpret(model, feeds)
+    (wanted,) = by_definition(model, feeds)
     counts, errors = [], []
     for exact in (False, True):
         counts.append(context(exact=exact).admit(model).facts.get("winograd_convolutions", 0))

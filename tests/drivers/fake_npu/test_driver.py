@@ -18,7 +18,7 @@ from nnadapter.drivers.fake_npu.options import operations_named
 from nnadapter.drivers.fake_npu.program import MAGIC
 from nnadapter.errors import DeviceNotFoundError, IncompatibleProgramError, InvalidOptionError
 from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.operations import SCHEMAS
 from partition.verdict import Reason
@@ -265,6 +265,6 @@ def test_float16_models():
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_network_computes_what_its_operations_mean(batch):
     model, x = small_network(batch), floats(batch, 4, 12, 12, seed=7)
-    expected = interpret(model, [x])
+    expected = by_definition(model, [x])
     for result, wanted in zip(context().compile(model).create_execution().compute([x]), expected, strict=True):
         close(result, wanted, 1e-4)

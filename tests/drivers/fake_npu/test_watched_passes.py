@@ -9,7 +9,7 @@ from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
 from nnadapter.drivers.fake_npu.evaluation import evaluate, evaluator
 from nnadapter.drivers.fake_npu.lowering import PASSES, lower
 from nnadapter.errors import InvalidOptionError, PassError
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from nnadapter.ir.passes import check_numbers, run_passes
 from tests.drivers.fake_npu.harness import context, run_model
 from tests.ir.passes.program import Program, feeds, random
@@ -29,7 +29,7 @@ def test_models_run_without_passes(dtype):
     program = Program(dtype, x=(2, 3, 4))
     y = program("SOFTMAX", program("MAT_MUL", program.x, np.asarray(random(1, 4, 5), dtype)), axis=2)
     made = program.finish(y)
-    (got,), (expected,) = evaluate(made, feeds(made)), interpret(made, feeds(made))
+    (got,), (expected,) = evaluate(made, feeds(made)), by_definition(made, feeds(made))
     np.testing.assert_allclose(got, expected, rtol=5e-3 if dtype == "float16" else 1e-5)
 
 
