@@ -32,10 +32,7 @@ def capability() -> Capability:
         limits=LIMITS,
         operations=tuple(
             OperationSupport(
-                type=type_,
-                dtypes=row.other_dtypes.get(0, row.dtypes),
-                ranks=row.ranks,
-                limits=row.limits_in_words,
+                type=type_, dtypes=row.other_dtypes.get(0, row.dtypes), ranks=row.ranks, limits=row.limits_in_words
             )
             for type_, row in sorted(OPERATIONS.items())
         ),

@@ -10,7 +10,7 @@ from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels import KERNELS
 from nnadapter.ir.derived import derived
-from nnadapter.ir.model import Model
+from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Lifetime, dtype_name
 from nnadapter.ir.traced_arrays import applied
 
@@ -125,14 +125,35 @@ class Emitter:
         outputs = tuple(range(first, len(self._tensors)))
         self._instructions.append(
             Instruction(
-                kernel=kernel,
-                inputs=tuple(inputs),
-                outputs=outputs,
-                parameters=parameters or {},
-                activation=activation,
+                kernel=kernel, inputs=tuple(inputs), outputs=outputs, parameters=parameters or {}, activation=activation
             )
         )
         return outputs
+
+    def emit_operation(
+        self,
+        operation: Operation,
+        kernel: str,
+        parameters: Parameters | None = None,
+        activation: Activation | None = None,
+        inputs: Sequence[int] | None = None,
+    ) -> None:
+        """Write an operation as one instruction, whose results are the operation's.
+
+        Args:
+            operation: what is written.
+            kernel: of the instruction.
+            parameters: of the instruction.
+            activation: fused to it.
+            inputs: tensors, the operation's inputs that are there if None.
+        """
+        if inputs is None:
+            inputs = [self.tensor(operand) for operand in operation.inputs if operand != ABSENT]
+        results = [self.result_type(operand) for operand in operation.outputs]
+        for operand, tensor in zip(
+            operation.outputs, self.emit(kernel, inputs, results, parameters, activation), strict=True
+        ):
+            self.assign(operand, tensor)
 
     def round_results(self, operands: Sequence[int]) -> None:
         """Round what was computed to half precision, where the operand or the whole context is in half precision."""

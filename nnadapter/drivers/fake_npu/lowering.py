@@ -81,11 +81,7 @@ class Lowered:
 
 
 def lower(
-    model: Model,
-    arithmetic: Arithmetic = USUAL,
-    *,
-    passes: Sequence[str] = PASSES,
-    check: Observer | None = None,
+    model: Model, arithmetic: Arithmetic = USUAL, *, passes: Sequence[str] = PASSES, check: Observer | None = None
 ) -> Lowered:
     """Lower a model whose operations were all taken."""
     prepared = run_passes(_numbered(model), passes, check, own=_own(arithmetic))

@@ -15,17 +15,14 @@ from nnadapter.drivers.fake_npu.lowerings import (
     images,
     linear_algebra,
     losses,
-    matrix,
     movement,
     normalization,
     quantized,
-    reduction,
-    sampling,
     sequences,
     tables,
 )
+from nnadapter.drivers.fake_npu.lowerings.computed_filters import with_filter
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, direct, unary
-from nnadapter.drivers.fake_npu.lowerings.volumes import lower_col_to_im, volume_convolution, window_pooling
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.operations.quantization import EIGHT_BITS, REALS, TABULATED
 
@@ -130,31 +127,38 @@ _IMAGES = {
 _STATISTICS = {1: "scale", 2: "bias", 3: "mean", 4: "variance"}
 
 _MATRIX_AND_NORMALIZATION = {
-    "FULLY_CONNECTED": Row(lower=matrix.lower_fully_connected, dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
-    "MAT_MUL": Row(lower=matrix.lower_matmul, dtypes=FLOATS | {DataType.INT32}, ranks=(1, LARGEST_RANK)),
+    "FULLY_CONNECTED": Row(lower=direct("fully_connected"), dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
+    "MAT_MUL": Row(
+        lower=direct("matmul", "transpose_x", "transpose_y"), dtypes=FLOATS | {DataType.INT32}, ranks=(1, LARGEST_RANK)
+    ),
     "BATCH_NORMALIZATION": Row(
         lower=normalization.lower_batch_normalization, dtypes=FLOATS, ranks=(2, LARGEST_RANK), constants=_STATISTICS
     ),
-    "LAYER_NORMALIZATION": Row(lower=normalization.lower_layer_normalization, dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
+    "LAYER_NORMALIZATION": Row(
+        lower=direct("layer_normalization", "axis", "epsilon"), dtypes=FLOATS, ranks=(1, LARGEST_RANK)
+    ),
     "INSTANCE_NORMALIZATION": Row(
         lower=normalization.lower_instance_normalization, dtypes=FLOATS, ranks=(3, LARGEST_RANK)
     ),
     "LOCAL_RESPONSE_NORMALIZATION": Row(
         lower=normalization.lower_local_response_normalization, dtypes=FLOATS, ranks=(2, LARGEST_RANK)
     ),
-    "SOFTMAX": Row(lower=normalization.lower_softmax, dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
-    "LOG_SOFTMAX": Row(lower=normalization.lower_log_softmax, dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
+    "SOFTMAX": Row(lower=direct("softmax", "axis"), dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
+    "LOG_SOFTMAX": Row(lower=direct("log_softmax", "axis"), dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
 }
 
 _REDUCTIONS = {
-    "REDUCE_MEAN": Row(lower=reduction.reduction("reduce_mean"), dtypes=FLOATS),
+    "REDUCE_MEAN": Row(lower=direct("reduce_mean", "axes"), dtypes=FLOATS),
     **{
-        name.upper(): Row(lower=reduction.reduction(name), dtypes=NUMBERS)
+        name.upper(): Row(lower=direct(name, "axes"), dtypes=NUMBERS)
         for name in ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod")
     },
-    **{name.upper(): Row(lower=reduction.extreme(name), dtypes=NUMBERS) for name in ("arg_max", "arg_min")},
-    "CUM_SUM": Row(lower=reduction.lower_running_sum, dtypes=NUMBERS),
-    "TOP_K": Row(lower=reduction.lower_top_k, dtypes=NUMBERS),
+    **{
+        name.upper(): Row(lower=direct(name, "axis", "select_last_index"), dtypes=NUMBERS)
+        for name in ("arg_max", "arg_min")
+    },
+    "CUM_SUM": Row(lower=direct("running_sum", "axis", "exclusive", "reverse"), dtypes=NUMBERS),
+    "TOP_K": Row(lower=direct("top_k", "axis", "largest"), dtypes=NUMBERS),
 }
 
 
@@ -166,15 +170,15 @@ _MOVEMENTS = {
     "RESHAPE": _moving(movement.lower_reshape),
     "TRANSPOSE": _moving(movement.lower_transpose),
     "EXPAND": _moving(movement.lower_expand),
-    "TILE": _moving(movement.lower_tile),
+    "TILE": _moving(direct("tile", "repeats")),
     "CONCAT": _moving(movement.lower_concat),
-    "SPLIT": _moving(movement.lower_split),
-    "SLICE": _moving(movement.lower_slice),
-    "GATHER": _moving(movement.lower_gather, {1: INDICES}),
-    "GATHER_ELEMENTS": _moving(movement.lower_gather_elements, {1: INDICES}),
-    "PAD": _moving(movement.lower_pad),
-    "RESIZE_NEAREST": _moving(movement.lower_resize_nearest),
-    "RESIZE_LINEAR": Row(lower=movement.lower_resize_linear, dtypes=FLOATS),
+    "SPLIT": _moving(direct("split", "axis")),
+    "SLICE": _moving(direct("slice", "starts", "ends", "axes", "steps")),
+    "GATHER": _moving(direct("gather", "axis"), {1: INDICES}),
+    "GATHER_ELEMENTS": _moving(direct("gather_elements", "axis"), {1: INDICES}),
+    "PAD": _moving(direct("pad", "mode", "pads", "value")),
+    "RESIZE_NEAREST": _moving(direct("resize_nearest", "scales", "coordinate_transformation_mode", "nearest_mode")),
+    "RESIZE_LINEAR": Row(lower=direct("resize_linear", "scales", "coordinate_transformation_mode"), dtypes=FLOATS),
 }
 
 _INTEGERS = COMPARABLE - FLOATS
@@ -197,13 +201,13 @@ _FURTHER_FUNCTIONS = {
     "BIT_CAST": Row(
         lower=generation.lower_bit_cast, dtypes=HELD, limits="bytes that become bool are true unless 0", moves=True
     ),
-    "CUM_PROD": Row(lower=reduction.lower_running_product, dtypes=COMPARABLE),
-    "HARDMAX": Row(lower=reduction.lower_hardmax, dtypes=FLOATS),
-    "TRILU": Row(lower=linear_algebra.lower_triangle, dtypes=HELD, moves=True),
-    "DETERMINANT": Row(lower=linear_algebra.lower_determinant, dtypes=FLOATS),
+    "CUM_PROD": Row(lower=direct("running_product", "axis", "exclusive", "reverse"), dtypes=COMPARABLE),
+    "HARDMAX": Row(lower=direct("hardmax", "axis"), dtypes=FLOATS),
+    "TRILU": Row(lower=direct("triangle", "upper", "k"), dtypes=HELD, moves=True),
+    "DETERMINANT": Row(lower=direct("determinant"), dtypes=FLOATS),
     "EINSUM": Row(lower=linear_algebra.lower_einsum, dtypes=COMPARABLE),
     "FILL": _moving(movement.lower_expand),
-    "RANGE": Row(lower=generation.lower_range, dtypes=COMPARABLE),
+    "RANGE": Row(lower=direct("range"), dtypes=COMPARABLE),
     "EYE_LIKE": _moving(generation.lower_eye),
 }
 
@@ -219,31 +223,43 @@ _POSITIONS = {
 }
 
 _VOLUME = (5, 5)
+
+
+def _over_windows(kernel: str, *more: str) -> Lower:
+    """Windows over [N, C, …] in ONNX's order; `more` names attributes beside the window's."""
+    return direct(kernel, "kernel_shape", "strides", "dilations", "pads", *more)
+
+
 _WINDOWS = {
-    "CONV_3D": Row(lower=volume_convolution("volume_convolution"), dtypes=FLOATS, ranks=_VOLUME),
-    "CONV_3D_TRANSPOSE": Row(lower=volume_convolution("transposed_volume_convolution"), dtypes=FLOATS, ranks=_VOLUME),
-    "MAX_POOL_3D": Row(lower=window_pooling("max_pool_axes"), dtypes=NUMBERS, ranks=_VOLUME),
-    "AVERAGE_POOL_3D": Row(
-        lower=window_pooling("average_pool_axes", "count_include_pad"), dtypes=FLOATS, ranks=_VOLUME
-    ),
-    "LP_POOL_2D": Row(lower=window_pooling("p_norm_pool", "p"), dtypes=FLOATS, ranks=(4, 4)),
-    "LP_POOL_3D": Row(lower=window_pooling("p_norm_pool", "p"), dtypes=FLOATS, ranks=_VOLUME),
+    "CONV_3D": Row(lower=with_filter("volume_convolution"), dtypes=FLOATS, ranks=_VOLUME),
+    "CONV_3D_TRANSPOSE": Row(lower=with_filter("transposed_volume_convolution"), dtypes=FLOATS, ranks=_VOLUME),
+    "MAX_POOL_3D": Row(lower=_over_windows("max_pool_axes"), dtypes=NUMBERS, ranks=_VOLUME),
+    "AVERAGE_POOL_3D": Row(lower=_over_windows("average_pool_axes", "count_include_pad"), dtypes=FLOATS, ranks=_VOLUME),
+    "LP_POOL_2D": Row(lower=_over_windows("p_norm_pool", "p"), dtypes=FLOATS, ranks=(4, 4)),
+    "LP_POOL_3D": Row(lower=_over_windows("p_norm_pool", "p"), dtypes=FLOATS, ranks=_VOLUME),
     **{
         f"MAX_POOL_{rank}D_WITH_INDICES": Row(
-            lower=window_pooling("max_pool_with_indices", "storage_order"), dtypes=NUMBERS, ranks=(rank + 2, rank + 2)
+            lower=_over_windows("max_pool_with_indices", "storage_order"), dtypes=NUMBERS, ranks=(rank + 2, rank + 2)
         )
         for rank in (2, 3)
     },
     "MAX_UNPOOL_2D": Row(lower=direct("max_unpool"), dtypes=NUMBERS, other_dtypes={1: INDICES}, ranks=(4, 4)),
-    "COL_TO_IM": Row(lower=lower_col_to_im, dtypes=FLOATS, ranks=(3, 3)),
+    "COL_TO_IM": Row(lower=_over_windows("columns_to_image"), dtypes=FLOATS, ranks=(3, 3)),
 }
 
 _SAMPLING = {
-    "GRID_SAMPLE": Row(lower=sampling.lower_grid_sample, dtypes=FLOATS, ranks=(4, 5)),
-    "AFFINE_GRID": Row(lower=sampling.lower_affine_grid, dtypes=FLOATS, ranks=(3, 3)),
-    "ROI_ALIGN": Row(lower=sampling.lower_roi_align, dtypes=FLOATS, other_dtypes={2: INDICES}, ranks=(4, 4)),
-    "MAX_ROI_POOL": Row(lower=sampling.lower_max_roi_pool, dtypes=FLOATS, ranks=(4, 4)),
-    "DEFORMABLE_CONV_2D": Row(lower=sampling.lower_deformable_convolution, dtypes=FLOATS, ranks=(4, 4)),
+    "GRID_SAMPLE": Row(
+        lower=direct("grid_sample", "mode", "padding_mode", "align_corners"), dtypes=FLOATS, ranks=(4, 5)
+    ),
+    "AFFINE_GRID": Row(lower=direct("affine_grid", "align_corners"), dtypes=FLOATS, ranks=(3, 3)),
+    "ROI_ALIGN": Row(
+        lower=direct("roi_align", "spatial_scale", "sampling_ratio", "mode", "half_pixel"),
+        dtypes=FLOATS,
+        other_dtypes={2: INDICES},
+        ranks=(4, 4),
+    ),
+    "MAX_ROI_POOL": Row(lower=direct("max_roi_pool", "spatial_scale"), dtypes=FLOATS, ranks=(4, 4)),
+    "DEFORMABLE_CONV_2D": Row(lower=with_filter("deformable_convolution", "offset_group"), dtypes=FLOATS, ranks=(4, 4)),
 }
 
 _SEQUENCES = {
@@ -269,7 +285,7 @@ _SEQUENCES = {
         other_dtypes={3: FLOATS | BOOLEANS, 4: INDICES},
         ranks=(4, 4),
     ),
-    "ROTARY_EMBEDDING": Row(lower=elementwise.direct("rotary_embedding", "interleaved"), dtypes=FLOATS, ranks=(4, 4)),
+    "ROTARY_EMBEDDING": Row(lower=direct("rotary_embedding", "interleaved"), dtypes=FLOATS, ranks=(4, 4)),
     "LINEAR_ATTENTION": Row(
         lower=sequences.by_role("linear_attention", "query_heads", "key_value_heads", "scale", "update_rule"),
         dtypes=FLOATS,
@@ -280,22 +296,17 @@ _SEQUENCES = {
 }
 
 _NORMS_LOSSES_AND_SPECTRA = {
-    "RMS_NORMALIZATION": Row(lower=elementwise.direct("rms_normalization", "axis", "epsilon"), dtypes=FLOATS),
-    "LP_NORMALIZATION": Row(lower=elementwise.direct("lp_normalization", "axis", "p"), dtypes=FLOATS),
-    "MEAN_VARIANCE_NORMALIZATION": Row(
-        lower=elementwise.direct("mean_variance_normalization", "axes", "epsilon"), dtypes=FLOATS
-    ),
+    "RMS_NORMALIZATION": Row(lower=direct("rms_normalization", "axis", "epsilon"), dtypes=FLOATS),
+    "LP_NORMALIZATION": Row(lower=direct("lp_normalization", "axis", "p"), dtypes=FLOATS),
+    "MEAN_VARIANCE_NORMALIZATION": Row(lower=direct("mean_variance_normalization", "axes", "epsilon"), dtypes=FLOATS),
     "NEGATIVE_LOG_LIKELIHOOD_LOSS": Row(
         lower=losses.lower_likelihood_loss, dtypes=FLOATS, other_dtypes={1: INDICES}, ranks=(2, LARGEST_RANK)
     ),
     "SOFTMAX_CROSS_ENTROPY_LOSS": Row(
         lower=losses.lower_cross_entropy_loss, dtypes=FLOATS, other_dtypes={1: INDICES}, ranks=(2, LARGEST_RANK)
     ),
-    "DFT": Row(lower=elementwise.direct("fourier_transform", "axis", "length", "inverse", "onesided"), dtypes=FLOATS),
-    "STFT": Row(
-        lower=elementwise.direct("short_time_fourier_transform", "frame_step", "frame_length", "onesided"),
-        dtypes=FLOATS,
-    ),
+    "DFT": Row(lower=direct("fourier_transform", "axis", "length", "inverse", "onesided"), dtypes=FLOATS),
+    "STFT": Row(lower=direct("short_time_fourier_transform", "frame_step", "frame_length", "onesided"), dtypes=FLOATS),
 }
 
 _STORED: Types = EIGHT_BITS | {DataType.INT32}

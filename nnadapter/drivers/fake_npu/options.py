@@ -18,6 +18,13 @@ from nnadapter.errors import InvalidOptionError
 DEFAULT_MEMORY_BYTES = 4 << 30
 """What a context has unless its option memory_bytes says otherwise."""
 
+
+def _limit(name: str, default: float, minimum: float, meaning: str) -> Option:
+    """Of the simulated hardware."""
+    text = f"Of the simulated hardware: {meaning}"
+    return Option(name=name, default=default, minimum=minimum, help=text, affects_speed=False)
+
+
 OPTIONS = (
     Option(
         name="switched_off",
@@ -67,34 +74,10 @@ OPTIONS = (
         choices=("real", "simulated"),
         help="With simulated, the device's time is that of the hardware it stands for, in costs and in reports.",
     ),
-    Option(
-        name="peak_gflops",
-        default=1000.0,
-        minimum=0.001,
-        help="Of the simulated hardware: 1e9 floating-point operations per second, twice as many with float16.",
-        affects_speed=False,
-    ),
-    Option(
-        name="bandwidth_gbs",
-        default=30.0,
-        minimum=0.001,
-        help="Of the simulated hardware: 1e9 bytes per second of its own memory.",
-        affects_speed=False,
-    ),
-    Option(
-        name="launch_us",
-        default=100.0,
-        minimum=0.0,
-        help="Of the simulated hardware: microseconds to start a segment.",
-        affects_speed=False,
-    ),
-    Option(
-        name="transfer_gbs",
-        default=5.0,
-        minimum=0.001,
-        help="Of the simulated hardware: 1e9 bytes per second between host and device.",
-        affects_speed=False,
-    ),
+    _limit("peak_gflops", 1000.0, 0.001, "1e9 floating-point operations per second, twice as many with float16."),
+    _limit("bandwidth_gbs", 30.0, 0.001, "1e9 bytes per second of its own memory."),
+    _limit("launch_us", 100.0, 0.0, "microseconds to start a segment."),
+    _limit("transfer_gbs", 5.0, 0.001, "1e9 bytes per second between host and device."),
 )
 """The table that the host validates against."""
 

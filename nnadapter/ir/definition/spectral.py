@@ -40,8 +40,5 @@ def _stft(x, window=None, *, frame_step, frame_length, onesided):  # type: ignor
     return np.stack([_dft(frame, 1, frame_length, False, onesided) for frame in frames], 1)
 
 
-SPECTRAL: Mapping[str, Callable[..., Any]] = {
-    "DFT": _dft,
-    "STFT": _stft,
-}
+SPECTRAL: Mapping[str, Callable[..., Any]] = {"DFT": _dft, "STFT": _stft}
 """By operation."""

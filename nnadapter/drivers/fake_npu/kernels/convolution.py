@@ -6,16 +6,15 @@ O / group], so that a window's elements lie in the order in which they are copie
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
+from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import blocks, even_blocks, gemm_rows
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
 from nnadapter.drivers.fake_npu.kernels.matrix import bind_epilogue, bind_rows
 from nnadapter.drivers.fake_npu.kernels.phased_copy import bind_padded_copy, copy_dimensions
 from nnadapter.drivers.fake_npu.kernels.window_matrix import bind_window_matrix
@@ -50,21 +49,19 @@ def _output_blocks(result: tuple[int, ...], row_bytes: int) -> Iterator[tuple[sl
             yield some, rows
 
 
-def _convolution_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _convolution_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """The matrix of one block, then the padded copy of a small image.
 
     None where each window is one pixel, which lies in the image as it would in a matrix.
     """
-    window = Window.of(parameters)
+    window = Window.of(outline.parameters)
     if window.is_pointwise:
         return ()
-    image, result, depth = inputs[0].dimensions, outputs[0].dimensions, inputs[1].dimensions[1]
+    image, result, depth = outline.inputs[0].dimensions, outline.outputs[0].dimensions, outline.inputs[1].dimensions[1]
     rows = max(_block_rows(block, result) for block in _output_blocks(result, depth * 4))
-    needed = [TensorType(inputs[0].dtype, (rows, depth))]
+    needed = [TensorType(outline.inputs[0].dtype, (rows, depth))]
     padded = copy_dimensions(window, image, result, 1)
-    copy = None if padded is None else TensorType(inputs[0].dtype, padded)
+    copy = None if padded is None else TensorType(outline.inputs[0].dtype, padded)
     needed += [copy] if copy is not None and copy.nbytes <= _SMALL_COPY_BYTES else []
     return tuple(needed)
 
@@ -98,10 +95,8 @@ def _bind_convolution(call: Call) -> Run:
     return in_sequence(steps)
 
 
-CONVOLUTION_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {
-        "convolution": Kernel(bind=_bind_convolution, scratch=_convolution_scratch, fuses=True),
-        "pointwise_convolution": Kernel(bind=_bind_pointwise, fuses=True),
-    }
-)
+CONVOLUTION_KERNELS: Mapping[str, Kernel] = {
+    "convolution": Kernel(bind=_bind_convolution, scratch=_convolution_scratch, fuses=True),
+    "pointwise_convolution": Kernel(bind=_bind_pointwise, fuses=True),
+}
 """Rows of the kernel table."""
