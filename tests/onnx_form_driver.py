@@ -25,4 +25,4 @@ class OnnxFormDriver(Driver):
         return OnnxFormDevice()
 
     def devices(self):
-        return (DeviceInfo(name="onnxform"),)
+        return (DeviceInfo(name="onnxform", available=False, reason="it is opened by its name alone"),)

@@ -56,11 +56,10 @@ class Emitter:
 
     def constant(self, operand: int) -> Array:
         """The contents of a constant operand, in the device's cells."""
-        value = self.model.operands[operand].value
+        value, dtype = self.model.operands[operand].value, self.model.operands[operand].type.dtype
         assert value is not None, "a temporary is read before it is set"
-        is_float = value.dtype.kind == "f"
-        if is_float and (self._half_precision or value.dtype != np.float32):
-            return derived(_in_cells, value, half_precision=self._half_precision)
+        if self._is_half(dtype):
+            return derived(_in_cells, value)
         return value
 
     def type_of(self, tensor: int) -> TensorType:
@@ -159,7 +158,7 @@ class Emitter:
         """Round what was computed to half precision, where the operand or the whole context is in half precision."""
         for operand in operands:
             dtype = self.model.operands[operand].type.dtype
-            if dtype is DataType.FLOAT16 or (self._half_precision and dtype is DataType.FLOAT32):
+            if self._is_half(dtype):
                 self._tensor_of[operand] = self._rounded(self._tensor_of[operand])
 
     def finish(self) -> NpuGraph:
@@ -201,6 +200,9 @@ class Emitter:
             self._tensor_of[operand] = self._rounded(given)
         return given
 
+    def _is_half(self, dtype: DataType) -> bool:
+        return dtype is DataType.FLOAT16 or (self._half_precision and dtype is DataType.FLOAT32)
+
     def _rounded(self, tensor: int) -> int:
         return self.emit("round_to_half", (tensor,), (self.type_of(tensor),))[0]
 
@@ -218,7 +220,6 @@ def _reshaped(value: Array, *, dimensions: tuple[int, ...]) -> Array:
     return value.reshape(dimensions)
 
 
-def _in_cells(value: Array, *, half_precision: bool) -> Array:
-    """Floating-point contents in float32, rounded to half precision first where the device computes so."""
-    rounded = value.astype(np.float16) if half_precision else value
-    return rounded.astype(np.float32)
+def _in_cells(value: Array) -> Array:
+    """Contents in float32, rounded to half precision."""
+    return value.astype(np.float16).astype(np.float32)

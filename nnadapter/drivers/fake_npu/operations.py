@@ -32,9 +32,11 @@ FLOATS: Types = frozenset({DataType.FLOAT32, DataType.FLOAT16})
 NUMBERS: Types = FLOATS | {DataType.INT8, DataType.UINT8, DataType.INT32}
 INDICES: Types = frozenset({DataType.INT32, DataType.INT64})
 BOOLEANS: Types = frozenset({DataType.BOOL})
-COMPARABLE: Types = NUMBERS | INDICES
-HELD: Types = NUMBERS | INDICES | BOOLEANS
-"""Every data type that the device can hold: int64 and bool only for indices, conditions and what is made of them."""
+ALL_FLOATS: Types = FLOATS | {DataType.FLOAT64}
+ALL_NUMBERS: Types = NUMBERS | {DataType.INT64, DataType.FLOAT64}
+"""What works element by element, compares, reduces or multiplies matrices takes these; what is tuned, those above."""
+HELD: Types = ALL_NUMBERS | BOOLEANS
+"""Every data type that the device can hold."""
 
 LARGEST_RANK = 6
 NOT_EMPTY = "tensors with at least one element"
@@ -79,7 +81,7 @@ _FILTER = {1: "filter", 2: "bias"}
 
 
 def _floating(*functions: str) -> dict[str, Row]:
-    return {name.upper(): Row(lower=unary(name), dtypes=FLOATS) for name in functions}
+    return {name.upper(): Row(lower=unary(name), dtypes=ALL_FLOATS) for name in functions}
 
 
 def _binary(kernels: Mapping[str, str], dtypes: Types) -> dict[str, Row]:
@@ -89,27 +91,27 @@ def _binary(kernels: Mapping[str, str], dtypes: Types) -> dict[str, Row]:
 _ELEMENTWISE = {
     **_floating("exp", "log", "sqrt", "reciprocal", "erf", "sin", "cos", "tanh", "sigmoid", "softplus", "softsign"),
     **_floating("mish"),
-    **{name.upper(): Row(lower=unary(name), dtypes=NUMBERS) for name in ("abs", "neg", "sign", "relu")},
-    **{name.upper(): Row(lower=elementwise.rounding(name), dtypes=NUMBERS) for name in ("floor", "ceil", "round")},
-    **_binary({"ADD": "add", "SUB": "subtract", "MUL": "multiply", "DIV": "divide"}, NUMBERS),
-    **_binary({"MAX": "maximum", "MIN": "minimum"}, NUMBERS),
+    **{name.upper(): Row(lower=unary(name), dtypes=ALL_NUMBERS) for name in ("abs", "neg", "sign", "relu")},
+    **{name.upper(): Row(lower=elementwise.rounding(name), dtypes=ALL_NUMBERS) for name in ("floor", "ceil", "round")},
+    **_binary({"ADD": "add", "SUB": "subtract", "MUL": "multiply", "DIV": "divide"}, ALL_NUMBERS),
+    **_binary({"MAX": "maximum", "MIN": "minimum"}, ALL_NUMBERS),
     **_binary({"EQUAL": "equal"}, HELD),
-    **_binary({"GREATER": "greater", "GREATER_EQUAL": "greater_equal"}, COMPARABLE),
-    **_binary({"LESS": "less", "LESS_EQUAL": "less_equal"}, COMPARABLE),
+    **_binary({"GREATER": "greater", "GREATER_EQUAL": "greater_equal"}, ALL_NUMBERS),
+    **_binary({"LESS": "less", "LESS_EQUAL": "less_equal"}, ALL_NUMBERS),
     **_binary({"AND": "and", "OR": "or", "XOR": "xor"}, BOOLEANS),
-    "SWISH": Row(lower=unary("swish", "alpha"), dtypes=FLOATS),
-    "GELU": Row(lower=elementwise.lower_gelu, dtypes=FLOATS),
-    "HARD_SIGMOID": Row(lower=unary("hard_sigmoid", "alpha", "beta"), dtypes=FLOATS),
-    "HARD_SWISH": Row(lower=unary("hard_swish", "alpha", "beta"), dtypes=FLOATS),
-    "LEAKY_RELU": Row(lower=unary("leaky_relu", "alpha"), dtypes=FLOATS),
-    "ELU": Row(lower=unary("elu", "alpha"), dtypes=FLOATS),
-    "SELU": Row(lower=unary("selu", "alpha", "gamma"), dtypes=FLOATS),
-    "CLIP": Row(lower=elementwise.lower_clip, dtypes=NUMBERS),
+    "SWISH": Row(lower=unary("swish", "alpha"), dtypes=ALL_FLOATS),
+    "GELU": Row(lower=elementwise.lower_gelu, dtypes=ALL_FLOATS),
+    "HARD_SIGMOID": Row(lower=unary("hard_sigmoid", "alpha", "beta"), dtypes=ALL_FLOATS),
+    "HARD_SWISH": Row(lower=unary("hard_swish", "alpha", "beta"), dtypes=ALL_FLOATS),
+    "LEAKY_RELU": Row(lower=unary("leaky_relu", "alpha"), dtypes=ALL_FLOATS),
+    "ELU": Row(lower=unary("elu", "alpha"), dtypes=ALL_FLOATS),
+    "SELU": Row(lower=unary("selu", "alpha", "gamma"), dtypes=ALL_FLOATS),
+    "CLIP": Row(lower=elementwise.lower_clip, dtypes=ALL_NUMBERS),
     "NOT": Row(lower=unary("not"), dtypes=BOOLEANS),
-    "PRELU": Row(lower=direct("prelu"), dtypes=FLOATS),
-    "POW": Row(lower=elementwise.lower_power, dtypes=NUMBERS, other_dtypes={1: COMPARABLE}),
-    "MOD": Row(lower=elementwise.lower_modulo, dtypes=NUMBERS),
-    "SUM": Row(lower=elementwise.lower_sum, dtypes=FLOATS),
+    "PRELU": Row(lower=direct("prelu"), dtypes=ALL_FLOATS),
+    "POW": Row(lower=elementwise.lower_power, dtypes=ALL_NUMBERS, other_dtypes={1: ALL_NUMBERS}),
+    "MOD": Row(lower=elementwise.lower_modulo, dtypes=ALL_NUMBERS),
+    "SUM": Row(lower=elementwise.lower_sum, dtypes=ALL_FLOATS),
     "WHERE": Row(lower=direct("where"), dtypes=HELD, other_dtypes={0: BOOLEANS}, moves=True),
     "CAST": Row(lower=elementwise.lower_cast, dtypes=HELD),
     "ASSIGN": Row(lower=elementwise.lower_assign, dtypes=HELD, moves=True),
@@ -127,15 +129,15 @@ _IMAGES = {
 _STATISTICS = {1: "scale", 2: "bias", 3: "mean", 4: "variance"}
 
 _MATRIX_AND_NORMALIZATION = {
-    "FULLY_CONNECTED": Row(lower=direct("fully_connected"), dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
+    "FULLY_CONNECTED": Row(lower=direct("fully_connected"), dtypes=ALL_FLOATS, ranks=(1, LARGEST_RANK)),
     "MAT_MUL": Row(
-        lower=direct("matmul", "transpose_x", "transpose_y"), dtypes=FLOATS | {DataType.INT32}, ranks=(1, LARGEST_RANK)
+        lower=direct("matmul", "transpose_x", "transpose_y"), dtypes=ALL_FLOATS | INDICES, ranks=(1, LARGEST_RANK)
     ),
     "BATCH_NORMALIZATION": Row(
         lower=normalization.lower_batch_normalization, dtypes=FLOATS, ranks=(2, LARGEST_RANK), constants=_STATISTICS
     ),
     "LAYER_NORMALIZATION": Row(
-        lower=direct("layer_normalization", "axis", "epsilon"), dtypes=FLOATS, ranks=(1, LARGEST_RANK)
+        lower=direct("layer_normalization", "axis", "epsilon"), dtypes=ALL_FLOATS, ranks=(1, LARGEST_RANK)
     ),
     "INSTANCE_NORMALIZATION": Row(
         lower=normalization.lower_instance_normalization, dtypes=FLOATS, ranks=(3, LARGEST_RANK)
@@ -148,17 +150,17 @@ _MATRIX_AND_NORMALIZATION = {
 }
 
 _REDUCTIONS = {
-    "REDUCE_MEAN": Row(lower=direct("reduce_mean", "axes"), dtypes=FLOATS),
+    "REDUCE_MEAN": Row(lower=direct("reduce_mean", "axes"), dtypes=ALL_FLOATS),
     **{
-        name.upper(): Row(lower=direct(name, "axes"), dtypes=NUMBERS)
+        name.upper(): Row(lower=direct(name, "axes"), dtypes=ALL_NUMBERS)
         for name in ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod")
     },
     **{
-        name.upper(): Row(lower=direct(name, "axis", "select_last_index"), dtypes=NUMBERS)
+        name.upper(): Row(lower=direct(name, "axis", "select_last_index"), dtypes=ALL_NUMBERS)
         for name in ("arg_max", "arg_min")
     },
-    "CUM_SUM": Row(lower=direct("running_sum", "axis", "exclusive", "reverse"), dtypes=NUMBERS),
-    "TOP_K": Row(lower=direct("top_k", "axis", "largest"), dtypes=NUMBERS),
+    "CUM_SUM": Row(lower=direct("running_sum", "axis", "exclusive", "reverse"), dtypes=ALL_NUMBERS),
+    "TOP_K": Row(lower=direct("top_k", "axis", "largest"), dtypes=ALL_NUMBERS),
 }
 
 
@@ -181,18 +183,18 @@ _MOVEMENTS = {
     "RESIZE_LINEAR": Row(lower=direct("resize_linear", "scales", "coordinate_transformation_mode"), dtypes=FLOATS),
 }
 
-_INTEGERS = COMPARABLE - FLOATS
+_INTEGERS = ALL_NUMBERS - ALL_FLOATS
 
 _FURTHER_FUNCTIONS = {
     **_floating("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "tan", "is_nan", "rsqrt"),
-    "SQUARE": Row(lower=unary("square"), dtypes=NUMBERS),
+    "SQUARE": Row(lower=unary("square"), dtypes=ALL_NUMBERS),
     **_binary({"NOT_EQUAL": "not_equal"}, HELD),
-    **_binary({"FLOOR_DIV": "floor_divide"}, NUMBERS),
-    "IS_INF": Row(lower=unary("is_inf", "detect_negative", "detect_positive"), dtypes=FLOATS),
-    "CELU": Row(lower=unary("celu", "alpha"), dtypes=FLOATS),
-    "SHRINK": Row(lower=unary("shrink", "bias", "lambd"), dtypes=NUMBERS),
-    "THRESHOLDED_RELU": Row(lower=unary("thresholded_relu", "alpha"), dtypes=FLOATS),
-    "SWIGLU": Row(lower=direct("swiglu", "alpha"), dtypes=FLOATS),
+    **_binary({"FLOOR_DIV": "floor_divide"}, ALL_NUMBERS),
+    "IS_INF": Row(lower=unary("is_inf", "detect_negative", "detect_positive"), dtypes=ALL_FLOATS),
+    "CELU": Row(lower=unary("celu", "alpha"), dtypes=ALL_FLOATS),
+    "SHRINK": Row(lower=unary("shrink", "bias", "lambd"), dtypes=ALL_NUMBERS),
+    "THRESHOLDED_RELU": Row(lower=unary("thresholded_relu", "alpha"), dtypes=ALL_FLOATS),
+    "SWIGLU": Row(lower=direct("swiglu", "alpha"), dtypes=ALL_FLOATS),
     **{
         name.upper(): Row(lower=direct(name), dtypes=_INTEGERS) for name in ("bitwise_and", "bitwise_or", "bitwise_xor")
     },
@@ -201,13 +203,13 @@ _FURTHER_FUNCTIONS = {
     "BIT_CAST": Row(
         lower=generation.lower_bit_cast, dtypes=HELD, limits="bytes that become bool are true unless 0", moves=True
     ),
-    "CUM_PROD": Row(lower=direct("running_product", "axis", "exclusive", "reverse"), dtypes=COMPARABLE),
-    "HARDMAX": Row(lower=direct("hardmax", "axis"), dtypes=FLOATS),
+    "CUM_PROD": Row(lower=direct("running_product", "axis", "exclusive", "reverse"), dtypes=ALL_NUMBERS),
+    "HARDMAX": Row(lower=direct("hardmax", "axis"), dtypes=ALL_FLOATS),
     "TRILU": Row(lower=direct("triangle", "upper", "k"), dtypes=HELD, moves=True),
-    "DETERMINANT": Row(lower=direct("determinant"), dtypes=FLOATS),
-    "EINSUM": Row(lower=linear_algebra.lower_einsum, dtypes=COMPARABLE),
+    "DETERMINANT": Row(lower=direct("determinant"), dtypes=ALL_FLOATS),
+    "EINSUM": Row(lower=linear_algebra.lower_einsum, dtypes=ALL_NUMBERS),
     "FILL": _moving(movement.lower_expand),
-    "RANGE": Row(lower=direct("range"), dtypes=COMPARABLE),
+    "RANGE": Row(lower=direct("range"), dtypes=ALL_NUMBERS),
     "EYE_LIKE": _moving(generation.lower_eye),
 }
 
@@ -218,7 +220,7 @@ _POSITIONS = {
     ),
     "SCATTER_ND": Row(lower=direct("scatter_nd", "reduction"), dtypes=HELD, other_dtypes={1: INDICES}),
     "TENSOR_SCATTER": _moving(direct("tensor_scatter", "axis", "mode"), {2: INDICES}),
-    "ONE_HOT": Row(lower=direct("one_hot", "axis"), dtypes=HELD, other_dtypes={0: COMPARABLE}, moves=True),
+    "ONE_HOT": Row(lower=direct("one_hot", "axis"), dtypes=HELD, other_dtypes={0: ALL_NUMBERS}, moves=True),
     "REVERSE_SEQUENCE": _moving(direct("reverse_sequence", "batch_axis", "time_axis"), {1: INDICES}),
 }
 

@@ -43,7 +43,7 @@ OPTIONS = (
         name="precision",
         default="float32",
         choices=("float32", "float16"),
-        help="With float16, weights and the result of every instruction are rounded to half precision.",
+        help="With float16, weights and the result of every instruction are rounded to half precision, but float64.",
     ),
     Option(
         name="exact",

@@ -87,8 +87,8 @@ def test_an_unknown_operation_cannot_be_switched_off():
 
 
 REFUSALS = {
-    "float64": ("RELU", [np.zeros(3)], {}, Reason.UNSUPPORTED_DTYPE, "float64.*accepted: .*float32"),
-    "int64 sum": ("ADD", [np.zeros(3, np.int64)] * 2, {}, Reason.UNSUPPORTED_DTYPE, "int64"),
+    "float64": ("SOFTMAX", [np.zeros(3)], {"axis": 0}, Reason.UNSUPPORTED_DTYPE, "float64.*accepted: .*float32"),
+    "uint16 sum": ("ADD", [np.zeros(3, np.uint16)] * 2, {}, Reason.UNSUPPORTED_DTYPE, "uint16"),
     "output": ("CAST", [np.zeros(3, np.int8)], {"to": "uint16"}, Reason.UNSUPPORTED_DTYPE, "uint16"),
     "rank": ("RELU", [floats(1, 1, 1, 1, 1, 1, 1)], {}, Reason.UNSUPPORTED_RANK, "rank 0 to 6"),
     "filter": ("CONV_2D", [floats(1, 2, 5, 5), floats(2, 2, 3, 3)], {}, Reason.NOT_CONSTANT, "filter 'input1'"),

@@ -61,8 +61,8 @@ def _divide(x: Array, y: Array, out: Array) -> None:
 
 
 def _power(x: Array, exponent: Array, out: Array) -> None:
-    """Powers; integers go through float64, because numpy has no negative integer powers."""
-    if out.dtype.kind == "f":
+    """Powers; integers go through float64, as ONNX Runtime's do, but for those of 64 bits, which it does not hold."""
+    if out.dtype.kind == "f" or (out.dtype == x.dtype == exponent.dtype == np.int64 and exponent.min() >= 0):
         np.power(x, exponent.astype(x.dtype, copy=False), out)
     else:
         np.copyto(out, np.power(x.astype(np.float64), exponent), casting="unsafe")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import pi, sqrt
+from math import erf, pi, sqrt
 
 import numpy as np
 
@@ -54,22 +54,32 @@ def _tanh_of_polynomial(coefficients: tuple[float, ...], x: Array, out: Array, s
     np.tanh(out, out)
 
 
+_exact_erf = np.frompyfunc(erf, 1, 1)
+"""For float64, of which the polynomial has not the digits."""
+
+
 def _erf(x: Array, out: Array, square: Array, value: Array) -> None:
+    if x.dtype == np.float64:
+        np.copyto(out, _exact_erf(x), casting="unsafe")
+        return
     _tanh_of_polynomial(_ERF, x, value, square)
     np.copyto(out, value)
 
 
 def _gelu(x: Array, out: Array, square: Array, value: Array) -> None:
     """0.5 x (1 + erf(x / sqrt 2))."""
-    _tanh_of_polynomial(_GELU, x, value, square)
+    if x.dtype == np.float64:
+        np.copyto(value, _exact_erf(np.multiply(x, sqrt(0.5))), casting="unsafe")
+    else:
+        _tanh_of_polynomial(_GELU, x, value, square)
     np.multiply(value, 0.5, value)
     np.add(value, 0.5, value)
     np.multiply(x, value, out)
 
 
 @lru_cache(maxsize=64)
-def _block_of(value: float) -> Array:
-    block = np.full(BLOCK_ELEMENTS, value, np.float32)
+def _block_of(value: float, dtype: str) -> Array:
+    block = np.full(BLOCK_ELEMENTS, value, dtype)
     block.flags.writeable = False
     return block
 
@@ -80,7 +90,7 @@ def _bound(value: float, x: Array) -> Array | int:
     Floats are compared with a block full of the number, which numpy does several times faster than with the number.
     """
     if x.dtype.kind == "f":
-        return _block_of(value)[: x.size]
+        return _block_of(value, x.dtype.name)[: x.size]
     limits = np.iinfo(x.dtype)
     return int(max(min(value, limits.max), limits.min))
 
