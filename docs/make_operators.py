@@ -101,6 +101,7 @@ def _operations() -> Iterator[str]:
     yield "## What fake_npu takes"
     yield ""
     yield f"{len(OPERATIONS)} of the {len(SCHEMAS)} operations of the adapter IR."
+    yield "What each of them computes is said by the definition of the adapter IR, `nnadapter/ir/definition/`."
     yield "`nnadapter ops fake_npu` prints the same."
     yield f"What holds for {LIMITS}."
     yield ""

@@ -99,7 +99,7 @@ def wrong_operand(context: nna.Context) -> None:
 def wrong_model(context: nna.Context) -> None:
     """A model that its device does not take."""
     builder = nna.ModelBuilder()
-    picture = builder.add_input("picture", OperandType(DataType.FLOAT64, PICTURE.dimensions))
+    picture = builder.add_input("picture", OperandType(DataType.UINT16, PICTURE.dimensions))
     nna.Compilation(context, builder.finish(builder.add_operation("RELU", (picture,)))).compile()
 
 

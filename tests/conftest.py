@@ -44,6 +44,7 @@ def trial_drivers(nothing_installed, tmp_path_factory):
             "metered": "tests.metered_driver:MeteredDriver",
             "lying": "tests.lying_driver:LyingDriver",
             "planted": "tests.planted_driver:PlantedDriver",
+            "onnxform": "tests.onnx_form_driver:OnnxFormDriver",
             "old": "tests.trial_driver:OldDriver",
             "abstract": "tests.trial_driver:AbstractDriver",
             "notadriver": "tests.trial_driver:NotADriver",

@@ -11,7 +11,7 @@ import pytest
 
 from nnadapter.drivers.fake_npu.options import OPTIONS
 from nnadapter.errors import PassError
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from nnadapter.ir.passes import PASSES, check_numbers, run_passes
 from tests.ir.passes.program import Program, check, random, types
 from tests.test_docs import blocks, page
@@ -85,7 +85,7 @@ def test_the_error_of_the_page_is_real(names):
     wanted = program.finish(program("PRELU", program.x, np.full((3,), 0.25, np.float32)))
     given = np.array([[1, 2, -4]], np.float32)
     with pytest.raises(PassError) as caught:
-        run_passes(wanted, [prelu_to_leaky_relu], check_numbers(interpret, feeds=lambda _: [given]))
+        run_passes(wanted, [prelu_to_leaky_relu], check_numbers(by_definition, feeds=lambda _: [given]))
     assert f"{caught.value}\n" in blocks(page(PAGE), "text")
 
 

@@ -1,4 +1,4 @@
-"""A driver for tests: correct by the interpreter, and faulty on request, through its options."""
+"""A driver for tests: correct by the definition, and faulty on request, through its options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nnadapter.drivers import (
     Unsupported,
 )
 from nnadapter.errors import CancelledError, InvalidInputError
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 
 FAULTS = (
     "none",
@@ -61,7 +61,7 @@ class TrialExecution(Execution):
             raise InvalidInputError("not my kind of input")
         if self.fault == "compute_cancelled":
             raise CancelledError("I had enough")
-        results = interpret(self.model, inputs)
+        results = by_definition(self.model, inputs)
         if self.fault == "count":
             return results[:-1]
         if self.fault == "shape":

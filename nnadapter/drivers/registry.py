@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
 
-from nnadapter.drivers.capability import DeviceInfo, Role
+from nnadapter.drivers.capability import DeviceInfo, ModelForm, Role
 from nnadapter.drivers.common_names import devices_called
 from nnadapter.drivers.declared import check_capability, check_info
 from nnadapter.drivers.interface import INTERFACE_VERSION, Device, Driver
@@ -48,6 +48,10 @@ _BUILT_IN = {
     "qnn": "nnadapter.drivers.qnn.driver:QnnDriver",
     "reference": "nnadapter.drivers.reference:ReferenceDriver",
 }
+
+
+_TAKE_ONNX = frozenset({"cpu", "openvino", "ort", "qnn", "reference"})
+"""Built-in drivers whose devices take ONNX: known without opening one, which would load a vendor's software."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,16 @@ def open_device(name: str) -> Device:
         if name not in _devices:
             _devices[name] = _open(driver_name, device_id, name)
         return _devices[name]
+
+
+def takes_onnx(name: str) -> bool:
+    """Whether the device called `name` takes ONNX, as far as that is known without opening it."""
+    driver_name = name.partition(":")[0]
+    if driver_name in _BUILT_IN:
+        return driver_name in _TAKE_ONNX
+    with _lock:
+        opened = [device for each, device in _devices.items() if each.partition(":")[0] == driver_name]
+    return any(device.capability.form is ModelForm.ONNX for device in opened)
 
 
 def device_lock(name: str) -> threading.Lock:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
-from types import MappingProxyType
 
 import numpy as np
 
@@ -65,13 +64,11 @@ def _items(value: object) -> Sequence[object]:
     raise TypeError
 
 
-_NORMALIZE: Mapping[Kind, Callable[[object], AttributeValue]] = MappingProxyType(
-    {
-        Kind.BOOL: _boolean,
-        Kind.INT: _integer,
-        Kind.FLOAT: _real,
-        Kind.STRING: _string,
-        Kind.INTS: _integers,
-        Kind.FLOATS: _reals,
-    }
-)
+_NORMALIZE: Mapping[Kind, Callable[[object], AttributeValue]] = {
+    Kind.BOOL: _boolean,
+    Kind.INT: _integer,
+    Kind.FLOAT: _real,
+    Kind.STRING: _string,
+    Kind.INTS: _integers,
+    Kind.FLOATS: _reals,
+}

@@ -13,14 +13,14 @@ from nnadapter.drivers.border import ask_admission, ask_supported, checked_progr
 from nnadapter.drivers.capability import Capability, ModelForm
 from nnadapter.drivers.interface import KERNEL, NO_OPERATION, Admission, Context, Program, SegmentModel
 from nnadapter.drivers.profile import Profile
-from nnadapter.errors import CompilationError, IncompatibleProgramError, InvalidOptionError
+from nnadapter.errors import CompilationError, IncompatibleProgramError
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, Operand
 from nnadapter.ir.operations.custom import CustomCall
 from nnadapter.kernels.calling import KernelCall
 from nnadapter.kernels.choosing import Choice, KernelTable, Request
 from nnadapter.kernels.program import KernelProgram, Turn
-from nnadapter.kernels.registry import kernel_table
+from nnadapter.kernels.registry import kernel_table, no_kernels
 from nnadapter.kernels.splitting import Piece, calls_in, split, without_calls
 from nnadapter.kernels.stored import MAGIC, Stored, StoredPiece, calls_model, read
 from nnadapter.process.closing import close_all
@@ -265,8 +265,5 @@ def with_kernels(device: str, capability: Capability, context: Context) -> tuple
         return context, table
     if capability.form is not ModelForm.IR:
         context.close()
-        raise InvalidOptionError(
-            f"kernel {table.kernels[-1].name!r} is registered for device {device!r}, which takes ONNX; kernels run "
-            "between programs of devices that take the adapter IR, so register it for one of these"
-        )
+        raise no_kernels(device)
     return KernelContext(context, table), table

@@ -12,7 +12,7 @@ from typing import Any
 from nnadapter.drivers.border import FAILURES
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.kernel import InferRule, Kernel, KernelFunction, KernelOrigin, KernelType
-from nnadapter.drivers.registry import sources
+from nnadapter.drivers.registry import sources, takes_onnx
 from nnadapter.drivers.selection import HOSTS, canonical
 from nnadapter.errors import DriverWarning, InvalidOptionError, close_names
 from nnadapter.kernels.choosing import KernelTable
@@ -61,7 +61,8 @@ def register_kernel(
         almost.
 
     Raises:
-        InvalidOptionError: something does not fit, or `device` is one of the host's own.
+        InvalidOptionError: something does not fit, or `device` is known to take ONNX. Of a device that has to be opened
+            to know, the session says so.
     """
     kernel = Kernel(
         device=_accelerator(device),
@@ -90,13 +91,19 @@ def _accelerator(device: object) -> str:
     chosen = canonical(device) if isinstance(device, str) and ":" not in device else device
     if not isinstance(chosen, str) or not chosen:
         raise InvalidOptionError(f"a kernel is registered for a device by its name, got {device!r}")
-    if chosen in HOSTS:
-        raise InvalidOptionError(
-            f"device {chosen!r} takes no kernels; give ONNX Runtime a library of custom ops in session options, or "
-            "register the kernel for an accelerator"
-        )
+    if takes_onnx(chosen):
+        raise no_kernels(chosen)
     _warn_of_a_name_like_another(chosen)
     return chosen
+
+
+def no_kernels(device: str) -> InvalidOptionError:
+    """The error of a kernel for a device that takes ONNX."""
+    return InvalidOptionError(
+        f"a kernel is registered for device {device!r}, which takes ONNX; kernels run between programs of devices that "
+        "take the adapter IR, so register it for one of these, such as fake_npu, or give ONNX Runtime a library of "
+        "custom ops in session options"
+    )
 
 
 def _warn_of_a_name_like_another(device: str) -> None:

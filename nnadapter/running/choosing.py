@@ -15,7 +15,6 @@ from nnadapter.drivers.providers import options_of_cpu
 from nnadapter.errors import InvalidModelError, ModelFileError
 from nnadapter.onnx.equations import check_equations
 from nnadapter.onnx.files import load_model
-from nnadapter.onnx.gradients import expand_gradients
 from nnadapter.options import Options
 from nnadapter.planning.setting import Setting
 from nnadapter.running.engine import Engine
@@ -51,20 +50,17 @@ def make_engine(
         NotDelegatedError, CompilationError: fallback is forbidden and would be needed.
     """
     try:
-        if not setting.devices[0].is_host:
-            return PlannedEngine(load_model(source), setting, options, session_options)
-        try:
-            return HostEngine(source, setting, session_options, options_of_cpu(*providers), arguments)
-        except ModelFileError:
-            raise
-        except InvalidModelError:
-            given = load_model(source)
-            check_equations(given)
-            model = expand_gradients(given)
-            refused = _refused(model, setting, session_options)
-            if model is given and not refused:
+        refused: Mapping[int, Unsupported] = {}
+        if setting.devices[0].is_host:
+            try:
+                return HostEngine(source, setting, session_options, options_of_cpu(*providers), arguments)
+            except ModelFileError:
                 raise
-        return PlannedEngine(model, setting, options, session_options, refused)
+            except InvalidModelError:
+                refused = _refused(load_model(source), setting, session_options)
+                if not refused:
+                    raise
+        return PlannedEngine(load_model(source), setting, options, session_options, refused)
     except BaseException:
         setting.close()
         raise
@@ -74,6 +70,7 @@ def _refused(
     model: onnx.ModelProto, setting: Setting, session_options: onnxruntime.SessionOptions | None
 ) -> dict[int, Unsupported]:
     """What the last resort would have to take, if it takes all of it; empty where it cannot help."""
+    check_equations(model)
     refused = refused_nodes(model, session_options)
     verdicts = setting.last_resort.context.supported(model) if refused else ()
     return refused if all(verdicts[position] for position in refused) else {}

@@ -66,7 +66,7 @@ class Subject:
 
 
 def of_ir(case: RandomCase, precision: Precision) -> Subject:
-    """A random model, with what the interpreter of the adapter IR makes of it."""
+    """A random model, with what the definition makes of it."""
     return _of_model(precision, case.model, case.feeds)
 
 

@@ -44,6 +44,10 @@ EXCLUDED: Mapping[str, tuple[str, ...]] = {
     "ONNX Runtime and ONNX differ on what the indices count in where output_shape is given": (
         "test_maxunpool_export_with_output_shape",
     ),
+    "Gradient, of the preview of training, has no implementation": (
+        "test_gradient_of_add",
+        "test_gradient_of_add_and_mul",
+    ),
     "the result is right, but onnx's runner cannot compare a sequence that holds a scalar": ("test_loop16_seq_none",),
 }
 """Names by reason."""

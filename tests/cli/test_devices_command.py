@@ -12,7 +12,7 @@ import nnadapter as nna
 
 def test_devices_lists_good_and_broken_drivers(call):
     out = re.sub(" +", " ", call("devices").stdout)  # the first column is as wide as the longest name
-    assert "fake_npu accelerator nnadapter numpy reference 1.0, available" in out
+    assert "fake_npu accelerator nnadapter numpy 1.0, available" in out
     assert "missing not available: driver 'missing' of trial 1.0 did not load: ModuleNotFoundError" in out
     assert "precision: With float16" in out and "[float32|float16; default: float32]" in out
 

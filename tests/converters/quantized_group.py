@@ -9,7 +9,7 @@ from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convert import convert_graph
 from nnadapter.converters.groups import find_groups
 from nnadapter.converters.quantized_groups import convert_quantized_group
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from nnadapter.ir.verify import verify
 from nnadapter.onnx.node import read_node
 from nnadapter.onnx.schemas import since_version
@@ -123,7 +123,7 @@ def compare(group, model, optimized=False):
     wanted = group.expected(optimized)
     assert found.dtype == wanted.dtype
     np.testing.assert_array_equal(found, wanted)
-    np.testing.assert_array_equal(interpret(model, given)[0], wanted)
+    np.testing.assert_array_equal(by_definition(model, given)[0], wanted)
 
 
 RESULT = (np.float32(0.05), np.uint8(110))

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from nnadapter.converters import Conversion, OnnxNode, convert_graph, converted, read_node, since_version
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from nnadapter.ir.operand import Array
 from nnadapter.ir.verify import verify
 from partition.graph import Value
@@ -117,7 +117,7 @@ def check(
     }
     ordered = [feeds[conversion.model.operands[index].name] for index in conversion.model.inputs]
     wanted = expected(model, feeds) if oracle is None else list(oracle)
-    for got, want in zip(interpret(conversion.model, ordered), wanted, strict=True):
+    for got, want in zip(by_definition(conversion.model, ordered), wanted, strict=True):
         assert got.dtype == want.dtype
         assert got.shape == want.shape
         wide = np.float64 if got.dtype.kind not in "biu" else got.dtype

@@ -3,7 +3,7 @@ import onnx.parser
 import pytest
 
 from nnadapter.converters import OnnxNode, convert_graph
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from nnadapter.ir.operand import Lifetime
 from nnadapter.ir.verify import verify
 from nnadapter.onnx.refusal import Refusal
@@ -155,7 +155,7 @@ def test_a_chain_runs():
     """)
     conversion = convert(model)
     assert all(conversion.verdicts)
-    (y,) = interpret(conversion.model, [np.ones((1, 2, 4, 4), np.float32)])
+    (y,) = by_definition(conversion.model, [np.ones((1, 2, 4, 4), np.float32)])
     assert y.shape == (1, 2)
 
 
@@ -175,5 +175,5 @@ def test_names_that_look_made_up_hinder_nothing():
     verify(found.model)
     assert [found.model.operands[index].name for index in found.model.outputs] == ["%2", "%4"]
     x, z = np.random.default_rng(0).random((2, 2, 3)).astype(np.float32)
-    for result in interpret(found.model, [x, z]):
+    for result in by_definition(found.model, [x, z]):
         np.testing.assert_array_equal(result, np.maximum(x, z))

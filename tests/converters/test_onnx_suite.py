@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from nnadapter.ir.verify import verify
 from partition.verdict import Reason, Unsupported
 from tests.converters.single_node import convert
@@ -56,7 +56,7 @@ def _reason(conversion):
 def _agrees(case, conversion, feeds):
     verify(conversion.model)
     model = conversion.model
-    results = interpret(model, [feeds[model.operands[index].name] for index in model.inputs])
+    results = by_definition(model, [feeds[model.operands[index].name] for index in model.inputs])
     tolerance = 2**-6 if case.name in _ROUNDED_BETWEEN else 1e-3
     return all(
         got.dtype == want.dtype

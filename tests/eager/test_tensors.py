@@ -60,13 +60,13 @@ def test_tensors_of_two_devices_do_not_meet():
 
 
 def test_what_a_device_refuses_is_said():
-    x = nna.tensor([1, 2], device="fake_npu")
-    with pytest.raises(NotDelegatedError, match=r"ADD of int64\[2\], int64\[2\]: unsupported_dtype.*forbidden"):
+    x = nna.tensor([1, 2], "uint16", device="fake_npu")
+    with pytest.raises(NotDelegatedError, match=r"ADD of uint16\[2\], uint16\[2\]: unsupported_dtype.*forbidden"):
         x + x
     with pytest.raises(NotDelegatedError, match=r"numpy\.sort"):
         np.sort(x)
     assert nna.set_eager_fallback("warn") == "forbid"
-    with pytest.warns(FallbackWarning, match=r"ADD of int64.*numpy does it on the host") as warned:
+    with pytest.warns(FallbackWarning, match=r"ADD of uint16.*numpy does it on the host") as warned:
         assert (x + x).tolist() == [2, 4]
     assert warned[0].filename == __file__
     nna.set_eager_fallback("allow")
@@ -76,9 +76,9 @@ def test_what_a_device_refuses_is_said():
 
 
 def test_a_kernel_for_what_a_device_refuses():
-    x = nna.tensor([1, 2], device="fake_npu")
-    wide = nna.KernelType(precision="int64")
-    kernel = nna.register_kernel("fake_npu", "Add", lambda a, b: a + b, inputs=[wide, wide])
+    x = nna.tensor([1, 2], "uint16", device="fake_npu")
+    unsigned = nna.KernelType(precision="uint16")
+    kernel = nna.register_kernel("fake_npu", "Add", lambda a, b: a + b, inputs=[unsigned, unsigned])
     assert (x + x).tolist() == [2, 4]
     nna.unregister_kernel(kernel)
     with pytest.raises(NotDelegatedError):
@@ -93,7 +93,7 @@ def test_a_kernel_that_overrides(overrides):
 
 
 def test_a_kernel_that_fails_falls_back():
-    x = nna.tensor([1], device="fake_npu")
+    x = nna.tensor([1], "uint16", device="fake_npu")
     nna.register_kernel("fake_npu", "Add", lambda a, b: {}[1], name="faulty")
     with pytest.raises(NotDelegatedError, match="kernel 'faulty' of Add raised KeyError"):
         x + x
@@ -156,3 +156,29 @@ def test_many_threads_and_few_programs():
         thread.join()
     kept.clear()
     assert not wrong
+
+
+def test_the_first_lines_that_people_try_run_on_the_device():
+    x = nna.tensor([1, 2, 3], device="fake_npu")
+    y = nna.tensor(np.array([[0.1, 0.2, 0.3], [1.5, -2.5, 0.0]]), device="fake_npu")
+    for got, wanted in [
+        (x + x, [2, 4, 6]),
+        (x * 2**40 - 1, [2**40 - 1, 2**41 - 1, 3 * 2**40 - 1]),
+        (x.sum(), 6),
+        (x == 2, [False, True, False]),
+        (x // 2, [0, 1, 1]),
+        (x % 2, [1, 0, 1]),
+        (x[1:], [2, 3]),
+        (x.reshape(3, 1), [[1], [2], [3]]),
+        (np.concatenate([x, x]), [1, 2, 3, 1, 2, 3]),
+        (x.max(), 3),
+        (y + y, y.numpy() + y.numpy()),
+        (y.T, y.numpy().T),
+        (y[0], y.numpy()[0]),
+        (np.exp(y), np.exp(y.numpy())),
+        (y > 0.2, y.numpy() > 0.2),
+        (y.sum(1), y.numpy().sum(1)),
+    ]:
+        np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-15)
+        assert got.place.device == "fake_npu"
+        assert got.dtype == np.asarray(wanted).dtype

@@ -19,7 +19,7 @@ _ATTEMPTS = 4
 _HELD = sorted(HELD)
 _WEIGHTED = [DataType.FLOAT32, DataType.FLOAT32, DataType.FLOAT16, *_HELD]
 """What models of the device's data types are made of, floating-point types more often."""
-_WIDER = [*_WEIGHTED, DataType.FLOAT64, DataType.INT16, DataType.UINT32]
+_WIDER = [*_WEIGHTED, DataType.INT16, DataType.UINT32]
 
 
 def anything(model: Model) -> bool:

@@ -56,7 +56,8 @@ def test_another_device_is_refused(context):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"precision": "float16"}, "computes in float32, got a context with precision 'float16'"),
+        ({"precision": "float16"}, "computes with precision float32, got a context with precision float16"),
+        ({"exact": True}, "computes with precision float32, got a context with precision float32, exact"),
         ({"memory_bytes": 64}, r"needs \d+ bytes of device memory, got a context with memory_bytes 64"),
         ({"switched_off": "Exp"}, "has EXP, got a context with it in switched_off"),
     ],
@@ -77,7 +78,7 @@ def test_a_context_with_the_same_options_is_taken(context):
         execution.set_inputs([X, Y])
         results.append(execution.compute()[0])
     np.testing.assert_array_equal(*results)
-    with pytest.raises(nna.errors.IncompatibleProgramError, match="computes in float16"):
+    with pytest.raises(nna.errors.IncompatibleProgramError, match="computes with precision float16"):
         nna.Compilation.deserialize(context, compilation.serialize())
 
 

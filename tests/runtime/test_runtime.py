@@ -26,14 +26,14 @@ from nnadapter.errors import (
     NotDelegatedError,
 )
 from nnadapter.ir import DataType, OperandType
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from partition.verdict import Reason
 from tests.runtime.small import X, Y, small, trial
 from tests.trial_driver import COUNTS, TrialContext, TrialExecution
 
 
 @pytest.mark.parametrize("name", ["fake_npu", "fake_npu:0", "trial"])
-def test_a_model_runs_as_the_interpreter_says(name):
+def test_a_model_runs_as_the_definition_says(name):
     with nna.Device.acquire(name) as device, nna.Context(device) as context:
         assert device.name == name.removesuffix(":0")
         compilation = nna.Compilation(context, small())
@@ -49,7 +49,7 @@ def test_a_model_runs_as_the_interpreter_says(name):
             execution.set_input(1, Y)
             results = execution.compute()
             assert execution.output("total") is execution.output(1) is results[1]
-    for got, expected in zip(results, interpret(small(), [X, Y]), strict=True):
+    for got, expected in zip(results, by_definition(small(), [X, Y]), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 

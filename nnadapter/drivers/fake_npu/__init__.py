@@ -1,4 +1,6 @@
-"""fake_npu: the reference driver, an accelerator that runs on the host, in numpy.
+"""fake_npu: the fast device in numpy, an accelerator that runs on the host, tuned.
+
+What operations compute is said by `nnadapter.ir.definition`, which is there to be read; here it is made fast.
 
 Read it in the order in which a model passes through it: driver, options, context, operations (the table), verdicts,
 lowering with lowerings/, emitter and graph, reuse, scratch, memory and planner, program, arena, execution, kernels/.

@@ -7,7 +7,6 @@ A segment is launched, and every input and output is transferred. Nothing overla
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph, TensorType
 from nnadapter.drivers.fake_npu.operations import HELD
@@ -137,18 +136,16 @@ def _by_steps(inputs: Types, outputs: Types) -> float:
     return steps * (inputs[1].size + inputs[2].size)
 
 
-_PRODUCTS: Mapping[str, Callable[[Types, Types], float]] = MappingProxyType(
-    {
-        **dict.fromkeys(("convolution", "pointwise_convolution", "scoring_convolution", "fully_connected"), _by_filter),
-        _REPEATED: _by_taps,
-        "winograd_convolution": _by_tiles,
-        "transposed_convolution": _spread_by_filter,
-        "volume_convolution": _by_volume_filter,
-        "transposed_volume_convolution": _spread_by_volume_filter,
-        "matmul": _by_inner_axis,
-        "einsum": _by_einsum,
-        "attention": _by_keys,
-        **dict.fromkeys(("lstm", "gru", "rnn"), _by_steps),
-    }
-)
+_PRODUCTS: Mapping[str, Callable[[Types, Types], float]] = {
+    **dict.fromkeys(("convolution", "pointwise_convolution", "fully_connected"), _by_filter),
+    _REPEATED: _by_taps,
+    "winograd_convolution": _by_tiles,
+    "transposed_convolution": _spread_by_filter,
+    "volume_convolution": _by_volume_filter,
+    "transposed_volume_convolution": _spread_by_volume_filter,
+    "matmul": _by_inner_axis,
+    "einsum": _by_einsum,
+    "attention": _by_keys,
+    **dict.fromkeys(("lstm", "gru", "rnn"), _by_steps),
+}
 """Kernel -> multiply-adds, from the types of its inputs and outputs."""

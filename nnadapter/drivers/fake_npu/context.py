@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from nnadapter.drivers.fake_npu.arena import Arenas
 from nnadapter.drivers.fake_npu.clock import simulated_seconds
 from nnadapter.drivers.fake_npu.graph import NpuGraph
+from nnadapter.drivers.fake_npu.kernels.winograd import WINOGRAD
 from nnadapter.drivers.fake_npu.lowering import lower
 from nnadapter.drivers.fake_npu.needs import Needs, check_needs
 from nnadapter.drivers.fake_npu.observing import observer
@@ -36,7 +37,7 @@ class FakeNpuContext(Context):
         self.arenas = Arenas()
         """Working memory that all programs of this context share."""
         self._verdicts = Verdicts(options.switched_off)
-        self._lowerings = Lowerings(half_precision=options.half_precision)
+        self._lowerings = Lowerings(options.arithmetic)
         self._prepared: WeakKeyDictionary[Model, Prepared] = WeakKeyDictionary()
         self._lock = Lock()
 
@@ -65,6 +66,7 @@ class FakeNpuContext(Context):
                 "arena_lower_bound_bytes": memory.arena_lower_bound_bytes,
                 "arena_over_bound_percent": memory.arena_over_bound_percent,
                 "instructions": len(found.graph.instructions),
+                **_winograd(found.graph),
                 **self._simulated(found.graph),
             },
         )
@@ -106,14 +108,14 @@ class FakeNpuContext(Context):
         self.arenas.clear()
 
     def _prepare(self, model: Model) -> Prepared:
-        half = self._options.half_precision
-        watch = observer(self._options.dump_passes, self._options.check_passes, half_precision=half)
+        options = self._options
+        watch = observer(options.dump_passes, options.check_passes, options.arithmetic)
         with invalid_models_told(model):
             if watch is None:
                 return self._lowerings.prepare(model)
             # What is looked at is no trace, so every model is seen.
             verify(model)
-            return prepared(lower(model, half_precision=half, check=watch), model)
+            return prepared(lower(model, options.arithmetic, check=watch), model)
 
     def _program(self, model: Model, found: Prepared) -> Program:
         needs = self._needs(model, found)
@@ -121,7 +123,7 @@ class FakeNpuContext(Context):
 
     def _needs(self, model: Model, found: Prepared) -> Needs:
         return Needs(
-            half_precision=self._options.half_precision,
+            arithmetic=self._options.arithmetic,
             memory_bytes=found.weight_bytes + found.memory.arena_bytes + _border_bytes(model),
             operations=tuple(sorted({type_ for operation in model.operations for type_ in types_needed(operation)})),
         )
@@ -139,6 +141,12 @@ class FakeNpuContext(Context):
             f"and outputs), available: {available}; the option memory_bytes sets it"
         )
         return Unsupported(Reason.MEMORY_LIMIT, detail)
+
+
+def _winograd(graph: NpuGraph) -> dict[str, int]:
+    """How many convolutions round otherwise than their definition, if any do."""
+    count = sum(instruction.kernel == WINOGRAD for instruction in graph.instructions)
+    return {"winograd_convolutions": count} if count else {}
 
 
 def _border_bytes(model: Model) -> int:

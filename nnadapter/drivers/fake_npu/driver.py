@@ -32,10 +32,7 @@ def capability() -> Capability:
         limits=LIMITS,
         operations=tuple(
             OperationSupport(
-                type=type_,
-                dtypes=row.other_dtypes.get(0, row.dtypes),
-                ranks=row.ranks,
-                limits=row.limits_in_words,
+                type=type_, dtypes=row.other_dtypes.get(0, row.dtypes), ranks=row.ranks, limits=row.limits_in_words
             )
             for type_, row in sorted(OPERATIONS.items())
         ),
@@ -43,7 +40,7 @@ def capability() -> Capability:
 
 
 class FakeNpuDriver(Driver):
-    """The reference driver: a made-up accelerator that runs on the host, in numpy."""
+    """The fast device in numpy: a made-up accelerator that runs on the host."""
 
     def open(self, device_id: str) -> Device:
         """See `Driver.open`.
@@ -62,7 +59,7 @@ class FakeNpuDriver(Driver):
                 name="fake_npu",
                 vendor="nnadapter",
                 type=DeviceType.ACCELERATOR,
-                sub_type="numpy reference",
+                sub_type="numpy",
                 version="1.0",
                 capability=capability(),
             ),

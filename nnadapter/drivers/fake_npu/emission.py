@@ -6,19 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.operations import OPERATIONS
 from nnadapter.ir.model import Model, Operation
 
 
-def emit(model: Model, *, half_precision: bool) -> tuple[NpuGraph, Sequence[Sequence[Instruction]]]:
+def emit(model: Model, arithmetic: Arithmetic) -> tuple[NpuGraph, Sequence[Sequence[Instruction]]]:
     """Return the graph of a model whose operations were all taken, and the instructions of each operation.
 
     What is computed of constants meanwhile may overflow, as kernels may: the limit is the right result.
     """
     with np.errstate(all="ignore"):
-        emitter = Emitter(model, half_precision=half_precision)
+        emitter = Emitter(model, arithmetic)
         instructions = [_lower_operation(emitter, operation) for operation in model.operations]
         return emitter.finish(), instructions
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels import KERNELS
 from nnadapter.ir.derived import derived
-from nnadapter.ir.model import Model
+from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Lifetime, dtype_name
 from nnadapter.ir.traced_arrays import applied
 
@@ -27,9 +28,11 @@ class Emitter:
     Every IR operand has at most one tensor, whose dimensions are the operand's, in the operand's layout.
     """
 
-    def __init__(self, model: Model, *, half_precision: bool) -> None:
+    def __init__(self, model: Model, arithmetic: Arithmetic) -> None:
         self.model = model
-        self._half_precision = half_precision
+        self.exact = arithmetic.exact
+        """See `Arithmetic`."""
+        self._half_precision = arithmetic.half_precision
         self._tensors: list[NpuTensor] = []
         self._instructions: list[Instruction] = []
         self._tensor_of: dict[int, int] = {}
@@ -53,11 +56,10 @@ class Emitter:
 
     def constant(self, operand: int) -> Array:
         """The contents of a constant operand, in the device's cells."""
-        value = self.model.operands[operand].value
+        value, dtype = self.model.operands[operand].value, self.model.operands[operand].type.dtype
         assert value is not None, "a temporary is read before it is set"
-        is_float = value.dtype.kind == "f"
-        if is_float and (self._half_precision or value.dtype != np.float32):
-            return derived(_in_cells, value, half_precision=self._half_precision)
+        if self._is_half(dtype):
+            return derived(_in_cells, value)
         return value
 
     def type_of(self, tensor: int) -> TensorType:
@@ -122,20 +124,41 @@ class Emitter:
         outputs = tuple(range(first, len(self._tensors)))
         self._instructions.append(
             Instruction(
-                kernel=kernel,
-                inputs=tuple(inputs),
-                outputs=outputs,
-                parameters=parameters or {},
-                activation=activation,
+                kernel=kernel, inputs=tuple(inputs), outputs=outputs, parameters=parameters or {}, activation=activation
             )
         )
         return outputs
+
+    def emit_operation(
+        self,
+        operation: Operation,
+        kernel: str,
+        parameters: Parameters | None = None,
+        activation: Activation | None = None,
+        inputs: Sequence[int] | None = None,
+    ) -> None:
+        """Write an operation as one instruction, whose results are the operation's.
+
+        Args:
+            operation: what is written.
+            kernel: of the instruction.
+            parameters: of the instruction.
+            activation: fused to it.
+            inputs: tensors, the operation's inputs that are there if None.
+        """
+        if inputs is None:
+            inputs = [self.tensor(operand) for operand in operation.inputs if operand != ABSENT]
+        results = [self.result_type(operand) for operand in operation.outputs]
+        for operand, tensor in zip(
+            operation.outputs, self.emit(kernel, inputs, results, parameters, activation), strict=True
+        ):
+            self.assign(operand, tensor)
 
     def round_results(self, operands: Sequence[int]) -> None:
         """Round what was computed to half precision, where the operand or the whole context is in half precision."""
         for operand in operands:
             dtype = self.model.operands[operand].type.dtype
-            if dtype is DataType.FLOAT16 or (self._half_precision and dtype is DataType.FLOAT32):
+            if self._is_half(dtype):
                 self._tensor_of[operand] = self._rounded(self._tensor_of[operand])
 
     def finish(self) -> NpuGraph:
@@ -177,6 +200,9 @@ class Emitter:
             self._tensor_of[operand] = self._rounded(given)
         return given
 
+    def _is_half(self, dtype: DataType) -> bool:
+        return dtype is DataType.FLOAT16 or (self._half_precision and dtype is DataType.FLOAT32)
+
     def _rounded(self, tensor: int) -> int:
         return self.emit("round_to_half", (tensor,), (self.type_of(tensor),))[0]
 
@@ -194,7 +220,6 @@ def _reshaped(value: Array, *, dimensions: tuple[int, ...]) -> Array:
     return value.reshape(dimensions)
 
 
-def _in_cells(value: Array, *, half_precision: bool) -> Array:
-    """Floating-point contents in float32, rounded to half precision first where the device computes so."""
-    rounded = value.astype(np.float16) if half_precision else value
-    return rounded.astype(np.float32)
+def _in_cells(value: Array) -> Array:
+    """Contents in float32, rounded to half precision."""
+    return value.astype(np.float16).astype(np.float32)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from types import MappingProxyType
+from functools import cache, partial
 
+from nnadapter.drivers.fake_npu.arithmetic import USUAL, Arithmetic
 from nnadapter.drivers.fake_npu.emission import emit
-from nnadapter.drivers.fake_npu.evaluation import EVALUATORS
+from nnadapter.drivers.fake_npu.evaluation import evaluator
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.ir.model import Model, Operation
@@ -41,13 +41,11 @@ PASSES = (
 `simplify` comes once more for the transposes that the new layout brings, and `remove_dead` for what that leaves."""
 
 
-_OWN: Mapping[bool, Mapping[str, Pass]] = MappingProxyType(
-    {
-        half_precision: {"fold_constants": partial(fold_constants, evaluate=evaluate, sizes=False)}
-        for half_precision, evaluate in EVALUATORS.items()
-    }
-)
-"""The passes that have parameters, by whether the device computes in half precision."""
+@cache
+def _own(arithmetic: Arithmetic) -> Mapping[str, Pass]:
+    """The passes that have parameters."""
+    return {"fold_constants": partial(fold_constants, evaluate=evaluator(arithmetic), sizes=False)}
+
 
 _SIDE_WORK = frozenset({"transpose", "round_to_half", "cast", "copy", "center", "requantize"})
 """Kernels that stand beside what an operation does; a report names them only where there is nothing else."""
@@ -83,11 +81,11 @@ class Lowered:
 
 
 def lower(
-    model: Model, *, half_precision: bool, passes: Sequence[str] = PASSES, check: Observer | None = None
+    model: Model, arithmetic: Arithmetic = USUAL, *, passes: Sequence[str] = PASSES, check: Observer | None = None
 ) -> Lowered:
     """Lower a model whose operations were all taken."""
-    prepared = run_passes(_numbered(model), passes, check, own=_OWN[half_precision])
-    graph, instructions = emit(prepared, half_precision=half_precision)
+    prepared = run_passes(_numbered(model), passes, check, own=_own(arithmetic))
+    graph, instructions = emit(prepared, arithmetic)
     return Lowered(graph, _roles(model, prepared.operations, instructions))
 
 

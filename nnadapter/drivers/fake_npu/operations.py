@@ -15,17 +15,14 @@ from nnadapter.drivers.fake_npu.lowerings import (
     images,
     linear_algebra,
     losses,
-    matrix,
     movement,
     normalization,
     quantized,
-    reduction,
-    sampling,
     sequences,
     tables,
 )
+from nnadapter.drivers.fake_npu.lowerings.computed_filters import with_filter
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, direct, unary
-from nnadapter.drivers.fake_npu.lowerings.volumes import lower_col_to_im, volume_convolution, window_pooling
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.operations.quantization import EIGHT_BITS, REALS, TABULATED
 
@@ -35,9 +32,11 @@ FLOATS: Types = frozenset({DataType.FLOAT32, DataType.FLOAT16})
 NUMBERS: Types = FLOATS | {DataType.INT8, DataType.UINT8, DataType.INT32}
 INDICES: Types = frozenset({DataType.INT32, DataType.INT64})
 BOOLEANS: Types = frozenset({DataType.BOOL})
-COMPARABLE: Types = NUMBERS | INDICES
-HELD: Types = NUMBERS | INDICES | BOOLEANS
-"""Every data type that the device can hold: int64 and bool only for indices, conditions and what is made of them."""
+ALL_FLOATS: Types = FLOATS | {DataType.FLOAT64}
+ALL_NUMBERS: Types = NUMBERS | {DataType.INT64, DataType.FLOAT64}
+"""What works element by element, compares, reduces or multiplies matrices takes these; what is tuned, those above."""
+HELD: Types = ALL_NUMBERS | BOOLEANS
+"""Every data type that the device can hold."""
 
 LARGEST_RANK = 6
 NOT_EMPTY = "tensors with at least one element"
@@ -82,7 +81,7 @@ _FILTER = {1: "filter", 2: "bias"}
 
 
 def _floating(*functions: str) -> dict[str, Row]:
-    return {name.upper(): Row(lower=unary(name), dtypes=FLOATS) for name in functions}
+    return {name.upper(): Row(lower=unary(name), dtypes=ALL_FLOATS) for name in functions}
 
 
 def _binary(kernels: Mapping[str, str], dtypes: Types) -> dict[str, Row]:
@@ -92,27 +91,27 @@ def _binary(kernels: Mapping[str, str], dtypes: Types) -> dict[str, Row]:
 _ELEMENTWISE = {
     **_floating("exp", "log", "sqrt", "reciprocal", "erf", "sin", "cos", "tanh", "sigmoid", "softplus", "softsign"),
     **_floating("mish"),
-    **{name.upper(): Row(lower=unary(name), dtypes=NUMBERS) for name in ("abs", "neg", "sign", "relu")},
-    **{name.upper(): Row(lower=elementwise.rounding(name), dtypes=NUMBERS) for name in ("floor", "ceil", "round")},
-    **_binary({"ADD": "add", "SUB": "subtract", "MUL": "multiply", "DIV": "divide"}, NUMBERS),
-    **_binary({"MAX": "maximum", "MIN": "minimum"}, NUMBERS),
+    **{name.upper(): Row(lower=unary(name), dtypes=ALL_NUMBERS) for name in ("abs", "neg", "sign", "relu")},
+    **{name.upper(): Row(lower=elementwise.rounding(name), dtypes=ALL_NUMBERS) for name in ("floor", "ceil", "round")},
+    **_binary({"ADD": "add", "SUB": "subtract", "MUL": "multiply", "DIV": "divide"}, ALL_NUMBERS),
+    **_binary({"MAX": "maximum", "MIN": "minimum"}, ALL_NUMBERS),
     **_binary({"EQUAL": "equal"}, HELD),
-    **_binary({"GREATER": "greater", "GREATER_EQUAL": "greater_equal"}, COMPARABLE),
-    **_binary({"LESS": "less", "LESS_EQUAL": "less_equal"}, COMPARABLE),
+    **_binary({"GREATER": "greater", "GREATER_EQUAL": "greater_equal"}, ALL_NUMBERS),
+    **_binary({"LESS": "less", "LESS_EQUAL": "less_equal"}, ALL_NUMBERS),
     **_binary({"AND": "and", "OR": "or", "XOR": "xor"}, BOOLEANS),
-    "SWISH": Row(lower=unary("swish", "alpha"), dtypes=FLOATS),
-    "GELU": Row(lower=elementwise.lower_gelu, dtypes=FLOATS),
-    "HARD_SIGMOID": Row(lower=unary("hard_sigmoid", "alpha", "beta"), dtypes=FLOATS),
-    "HARD_SWISH": Row(lower=unary("hard_swish", "alpha", "beta"), dtypes=FLOATS),
-    "LEAKY_RELU": Row(lower=unary("leaky_relu", "alpha"), dtypes=FLOATS),
-    "ELU": Row(lower=unary("elu", "alpha"), dtypes=FLOATS),
-    "SELU": Row(lower=unary("selu", "alpha", "gamma"), dtypes=FLOATS),
-    "CLIP": Row(lower=elementwise.lower_clip, dtypes=NUMBERS),
+    "SWISH": Row(lower=unary("swish", "alpha"), dtypes=ALL_FLOATS),
+    "GELU": Row(lower=elementwise.lower_gelu, dtypes=ALL_FLOATS),
+    "HARD_SIGMOID": Row(lower=unary("hard_sigmoid", "alpha", "beta"), dtypes=ALL_FLOATS),
+    "HARD_SWISH": Row(lower=unary("hard_swish", "alpha", "beta"), dtypes=ALL_FLOATS),
+    "LEAKY_RELU": Row(lower=unary("leaky_relu", "alpha"), dtypes=ALL_FLOATS),
+    "ELU": Row(lower=unary("elu", "alpha"), dtypes=ALL_FLOATS),
+    "SELU": Row(lower=unary("selu", "alpha", "gamma"), dtypes=ALL_FLOATS),
+    "CLIP": Row(lower=elementwise.lower_clip, dtypes=ALL_NUMBERS),
     "NOT": Row(lower=unary("not"), dtypes=BOOLEANS),
-    "PRELU": Row(lower=direct("prelu"), dtypes=FLOATS),
-    "POW": Row(lower=elementwise.lower_power, dtypes=NUMBERS, other_dtypes={1: COMPARABLE}),
-    "MOD": Row(lower=elementwise.lower_modulo, dtypes=NUMBERS),
-    "SUM": Row(lower=elementwise.lower_sum, dtypes=FLOATS),
+    "PRELU": Row(lower=direct("prelu"), dtypes=ALL_FLOATS),
+    "POW": Row(lower=elementwise.lower_power, dtypes=ALL_NUMBERS, other_dtypes={1: ALL_NUMBERS}),
+    "MOD": Row(lower=elementwise.lower_modulo, dtypes=ALL_NUMBERS),
+    "SUM": Row(lower=elementwise.lower_sum, dtypes=ALL_FLOATS),
     "WHERE": Row(lower=direct("where"), dtypes=HELD, other_dtypes={0: BOOLEANS}, moves=True),
     "CAST": Row(lower=elementwise.lower_cast, dtypes=HELD),
     "ASSIGN": Row(lower=elementwise.lower_assign, dtypes=HELD, moves=True),
@@ -130,31 +129,38 @@ _IMAGES = {
 _STATISTICS = {1: "scale", 2: "bias", 3: "mean", 4: "variance"}
 
 _MATRIX_AND_NORMALIZATION = {
-    "FULLY_CONNECTED": Row(lower=matrix.lower_fully_connected, dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
-    "MAT_MUL": Row(lower=matrix.lower_matmul, dtypes=FLOATS | {DataType.INT32}, ranks=(1, LARGEST_RANK)),
+    "FULLY_CONNECTED": Row(lower=direct("fully_connected"), dtypes=ALL_FLOATS, ranks=(1, LARGEST_RANK)),
+    "MAT_MUL": Row(
+        lower=direct("matmul", "transpose_x", "transpose_y"), dtypes=ALL_FLOATS | INDICES, ranks=(1, LARGEST_RANK)
+    ),
     "BATCH_NORMALIZATION": Row(
         lower=normalization.lower_batch_normalization, dtypes=FLOATS, ranks=(2, LARGEST_RANK), constants=_STATISTICS
     ),
-    "LAYER_NORMALIZATION": Row(lower=normalization.lower_layer_normalization, dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
+    "LAYER_NORMALIZATION": Row(
+        lower=direct("layer_normalization", "axis", "epsilon"), dtypes=ALL_FLOATS, ranks=(1, LARGEST_RANK)
+    ),
     "INSTANCE_NORMALIZATION": Row(
         lower=normalization.lower_instance_normalization, dtypes=FLOATS, ranks=(3, LARGEST_RANK)
     ),
     "LOCAL_RESPONSE_NORMALIZATION": Row(
         lower=normalization.lower_local_response_normalization, dtypes=FLOATS, ranks=(2, LARGEST_RANK)
     ),
-    "SOFTMAX": Row(lower=normalization.lower_softmax, dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
-    "LOG_SOFTMAX": Row(lower=normalization.lower_log_softmax, dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
+    "SOFTMAX": Row(lower=direct("softmax", "axis"), dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
+    "LOG_SOFTMAX": Row(lower=direct("log_softmax", "axis"), dtypes=FLOATS, ranks=(1, LARGEST_RANK)),
 }
 
 _REDUCTIONS = {
-    "REDUCE_MEAN": Row(lower=reduction.reduction("reduce_mean"), dtypes=FLOATS),
+    "REDUCE_MEAN": Row(lower=direct("reduce_mean", "axes"), dtypes=ALL_FLOATS),
     **{
-        name.upper(): Row(lower=reduction.reduction(name), dtypes=NUMBERS)
+        name.upper(): Row(lower=direct(name, "axes"), dtypes=ALL_NUMBERS)
         for name in ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod")
     },
-    **{name.upper(): Row(lower=reduction.extreme(name), dtypes=NUMBERS) for name in ("arg_max", "arg_min")},
-    "CUM_SUM": Row(lower=reduction.lower_running_sum, dtypes=NUMBERS),
-    "TOP_K": Row(lower=reduction.lower_top_k, dtypes=NUMBERS),
+    **{
+        name.upper(): Row(lower=direct(name, "axis", "select_last_index"), dtypes=ALL_NUMBERS)
+        for name in ("arg_max", "arg_min")
+    },
+    "CUM_SUM": Row(lower=direct("running_sum", "axis", "exclusive", "reverse"), dtypes=ALL_NUMBERS),
+    "TOP_K": Row(lower=direct("top_k", "axis", "largest"), dtypes=ALL_NUMBERS),
 }
 
 
@@ -166,29 +172,29 @@ _MOVEMENTS = {
     "RESHAPE": _moving(movement.lower_reshape),
     "TRANSPOSE": _moving(movement.lower_transpose),
     "EXPAND": _moving(movement.lower_expand),
-    "TILE": _moving(movement.lower_tile),
+    "TILE": _moving(direct("tile", "repeats")),
     "CONCAT": _moving(movement.lower_concat),
-    "SPLIT": _moving(movement.lower_split),
-    "SLICE": _moving(movement.lower_slice),
-    "GATHER": _moving(movement.lower_gather, {1: INDICES}),
-    "GATHER_ELEMENTS": _moving(movement.lower_gather_elements, {1: INDICES}),
-    "PAD": _moving(movement.lower_pad),
-    "RESIZE_NEAREST": _moving(movement.lower_resize_nearest),
-    "RESIZE_LINEAR": Row(lower=movement.lower_resize_linear, dtypes=FLOATS),
+    "SPLIT": _moving(direct("split", "axis")),
+    "SLICE": _moving(direct("slice", "starts", "ends", "axes", "steps")),
+    "GATHER": _moving(direct("gather", "axis"), {1: INDICES}),
+    "GATHER_ELEMENTS": _moving(direct("gather_elements", "axis"), {1: INDICES}),
+    "PAD": _moving(direct("pad", "mode", "pads", "value")),
+    "RESIZE_NEAREST": _moving(direct("resize_nearest", "scales", "coordinate_transformation_mode", "nearest_mode")),
+    "RESIZE_LINEAR": Row(lower=direct("resize_linear", "scales", "coordinate_transformation_mode"), dtypes=FLOATS),
 }
 
-_INTEGERS = COMPARABLE - FLOATS
+_INTEGERS = ALL_NUMBERS - ALL_FLOATS
 
 _FURTHER_FUNCTIONS = {
     **_floating("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "tan", "is_nan", "rsqrt"),
-    "SQUARE": Row(lower=unary("square"), dtypes=NUMBERS),
+    "SQUARE": Row(lower=unary("square"), dtypes=ALL_NUMBERS),
     **_binary({"NOT_EQUAL": "not_equal"}, HELD),
-    **_binary({"FLOOR_DIV": "floor_divide"}, NUMBERS),
-    "IS_INF": Row(lower=unary("is_inf", "detect_negative", "detect_positive"), dtypes=FLOATS),
-    "CELU": Row(lower=unary("celu", "alpha"), dtypes=FLOATS),
-    "SHRINK": Row(lower=unary("shrink", "bias", "lambd"), dtypes=NUMBERS),
-    "THRESHOLDED_RELU": Row(lower=unary("thresholded_relu", "alpha"), dtypes=FLOATS),
-    "SWIGLU": Row(lower=direct("swiglu", "alpha"), dtypes=FLOATS),
+    **_binary({"FLOOR_DIV": "floor_divide"}, ALL_NUMBERS),
+    "IS_INF": Row(lower=unary("is_inf", "detect_negative", "detect_positive"), dtypes=ALL_FLOATS),
+    "CELU": Row(lower=unary("celu", "alpha"), dtypes=ALL_FLOATS),
+    "SHRINK": Row(lower=unary("shrink", "bias", "lambd"), dtypes=ALL_NUMBERS),
+    "THRESHOLDED_RELU": Row(lower=unary("thresholded_relu", "alpha"), dtypes=ALL_FLOATS),
+    "SWIGLU": Row(lower=direct("swiglu", "alpha"), dtypes=ALL_FLOATS),
     **{
         name.upper(): Row(lower=direct(name), dtypes=_INTEGERS) for name in ("bitwise_and", "bitwise_or", "bitwise_xor")
     },
@@ -197,13 +203,13 @@ _FURTHER_FUNCTIONS = {
     "BIT_CAST": Row(
         lower=generation.lower_bit_cast, dtypes=HELD, limits="bytes that become bool are true unless 0", moves=True
     ),
-    "CUM_PROD": Row(lower=reduction.lower_running_product, dtypes=COMPARABLE),
-    "HARDMAX": Row(lower=reduction.lower_hardmax, dtypes=FLOATS),
-    "TRILU": Row(lower=linear_algebra.lower_triangle, dtypes=HELD, moves=True),
-    "DETERMINANT": Row(lower=linear_algebra.lower_determinant, dtypes=FLOATS),
-    "EINSUM": Row(lower=linear_algebra.lower_einsum, dtypes=COMPARABLE),
+    "CUM_PROD": Row(lower=direct("running_product", "axis", "exclusive", "reverse"), dtypes=ALL_NUMBERS),
+    "HARDMAX": Row(lower=direct("hardmax", "axis"), dtypes=ALL_FLOATS),
+    "TRILU": Row(lower=direct("triangle", "upper", "k"), dtypes=HELD, moves=True),
+    "DETERMINANT": Row(lower=direct("determinant"), dtypes=ALL_FLOATS),
+    "EINSUM": Row(lower=linear_algebra.lower_einsum, dtypes=ALL_NUMBERS),
     "FILL": _moving(movement.lower_expand),
-    "RANGE": Row(lower=generation.lower_range, dtypes=COMPARABLE),
+    "RANGE": Row(lower=direct("range"), dtypes=ALL_NUMBERS),
     "EYE_LIKE": _moving(generation.lower_eye),
 }
 
@@ -214,36 +220,48 @@ _POSITIONS = {
     ),
     "SCATTER_ND": Row(lower=direct("scatter_nd", "reduction"), dtypes=HELD, other_dtypes={1: INDICES}),
     "TENSOR_SCATTER": _moving(direct("tensor_scatter", "axis", "mode"), {2: INDICES}),
-    "ONE_HOT": Row(lower=direct("one_hot", "axis"), dtypes=HELD, other_dtypes={0: COMPARABLE}, moves=True),
+    "ONE_HOT": Row(lower=direct("one_hot", "axis"), dtypes=HELD, other_dtypes={0: ALL_NUMBERS}, moves=True),
     "REVERSE_SEQUENCE": _moving(direct("reverse_sequence", "batch_axis", "time_axis"), {1: INDICES}),
 }
 
 _VOLUME = (5, 5)
+
+
+def _over_windows(kernel: str, *more: str) -> Lower:
+    """Windows over [N, C, …] in ONNX's order; `more` names attributes beside the window's."""
+    return direct(kernel, "kernel_shape", "strides", "dilations", "pads", *more)
+
+
 _WINDOWS = {
-    "CONV_3D": Row(lower=volume_convolution("volume_convolution"), dtypes=FLOATS, ranks=_VOLUME),
-    "CONV_3D_TRANSPOSE": Row(lower=volume_convolution("transposed_volume_convolution"), dtypes=FLOATS, ranks=_VOLUME),
-    "MAX_POOL_3D": Row(lower=window_pooling("max_pool_axes"), dtypes=NUMBERS, ranks=_VOLUME),
-    "AVERAGE_POOL_3D": Row(
-        lower=window_pooling("average_pool_axes", "count_include_pad"), dtypes=FLOATS, ranks=_VOLUME
-    ),
-    "LP_POOL_2D": Row(lower=window_pooling("p_norm_pool", "p"), dtypes=FLOATS, ranks=(4, 4)),
-    "LP_POOL_3D": Row(lower=window_pooling("p_norm_pool", "p"), dtypes=FLOATS, ranks=_VOLUME),
+    "CONV_3D": Row(lower=with_filter("volume_convolution"), dtypes=FLOATS, ranks=_VOLUME),
+    "CONV_3D_TRANSPOSE": Row(lower=with_filter("transposed_volume_convolution"), dtypes=FLOATS, ranks=_VOLUME),
+    "MAX_POOL_3D": Row(lower=_over_windows("max_pool_axes"), dtypes=NUMBERS, ranks=_VOLUME),
+    "AVERAGE_POOL_3D": Row(lower=_over_windows("average_pool_axes", "count_include_pad"), dtypes=FLOATS, ranks=_VOLUME),
+    "LP_POOL_2D": Row(lower=_over_windows("p_norm_pool", "p"), dtypes=FLOATS, ranks=(4, 4)),
+    "LP_POOL_3D": Row(lower=_over_windows("p_norm_pool", "p"), dtypes=FLOATS, ranks=_VOLUME),
     **{
         f"MAX_POOL_{rank}D_WITH_INDICES": Row(
-            lower=window_pooling("max_pool_with_indices", "storage_order"), dtypes=NUMBERS, ranks=(rank + 2, rank + 2)
+            lower=_over_windows("max_pool_with_indices", "storage_order"), dtypes=NUMBERS, ranks=(rank + 2, rank + 2)
         )
         for rank in (2, 3)
     },
     "MAX_UNPOOL_2D": Row(lower=direct("max_unpool"), dtypes=NUMBERS, other_dtypes={1: INDICES}, ranks=(4, 4)),
-    "COL_TO_IM": Row(lower=lower_col_to_im, dtypes=FLOATS, ranks=(3, 3)),
+    "COL_TO_IM": Row(lower=_over_windows("columns_to_image"), dtypes=FLOATS, ranks=(3, 3)),
 }
 
 _SAMPLING = {
-    "GRID_SAMPLE": Row(lower=sampling.lower_grid_sample, dtypes=FLOATS, ranks=(4, 5)),
-    "AFFINE_GRID": Row(lower=sampling.lower_affine_grid, dtypes=FLOATS, ranks=(3, 3)),
-    "ROI_ALIGN": Row(lower=sampling.lower_roi_align, dtypes=FLOATS, other_dtypes={2: INDICES}, ranks=(4, 4)),
-    "MAX_ROI_POOL": Row(lower=sampling.lower_max_roi_pool, dtypes=FLOATS, ranks=(4, 4)),
-    "DEFORMABLE_CONV_2D": Row(lower=sampling.lower_deformable_convolution, dtypes=FLOATS, ranks=(4, 4)),
+    "GRID_SAMPLE": Row(
+        lower=direct("grid_sample", "mode", "padding_mode", "align_corners"), dtypes=FLOATS, ranks=(4, 5)
+    ),
+    "AFFINE_GRID": Row(lower=direct("affine_grid", "align_corners"), dtypes=FLOATS, ranks=(3, 3)),
+    "ROI_ALIGN": Row(
+        lower=direct("roi_align", "spatial_scale", "sampling_ratio", "mode", "half_pixel"),
+        dtypes=FLOATS,
+        other_dtypes={2: INDICES},
+        ranks=(4, 4),
+    ),
+    "MAX_ROI_POOL": Row(lower=direct("max_roi_pool", "spatial_scale"), dtypes=FLOATS, ranks=(4, 4)),
+    "DEFORMABLE_CONV_2D": Row(lower=with_filter("deformable_convolution", "offset_group"), dtypes=FLOATS, ranks=(4, 4)),
 }
 
 _SEQUENCES = {
@@ -269,7 +287,7 @@ _SEQUENCES = {
         other_dtypes={3: FLOATS | BOOLEANS, 4: INDICES},
         ranks=(4, 4),
     ),
-    "ROTARY_EMBEDDING": Row(lower=elementwise.direct("rotary_embedding", "interleaved"), dtypes=FLOATS, ranks=(4, 4)),
+    "ROTARY_EMBEDDING": Row(lower=direct("rotary_embedding", "interleaved"), dtypes=FLOATS, ranks=(4, 4)),
     "LINEAR_ATTENTION": Row(
         lower=sequences.by_role("linear_attention", "query_heads", "key_value_heads", "scale", "update_rule"),
         dtypes=FLOATS,
@@ -280,22 +298,17 @@ _SEQUENCES = {
 }
 
 _NORMS_LOSSES_AND_SPECTRA = {
-    "RMS_NORMALIZATION": Row(lower=elementwise.direct("rms_normalization", "axis", "epsilon"), dtypes=FLOATS),
-    "LP_NORMALIZATION": Row(lower=elementwise.direct("lp_normalization", "axis", "p"), dtypes=FLOATS),
-    "MEAN_VARIANCE_NORMALIZATION": Row(
-        lower=elementwise.direct("mean_variance_normalization", "axes", "epsilon"), dtypes=FLOATS
-    ),
+    "RMS_NORMALIZATION": Row(lower=direct("rms_normalization", "axis", "epsilon"), dtypes=FLOATS),
+    "LP_NORMALIZATION": Row(lower=direct("lp_normalization", "axis", "p"), dtypes=FLOATS),
+    "MEAN_VARIANCE_NORMALIZATION": Row(lower=direct("mean_variance_normalization", "axes", "epsilon"), dtypes=FLOATS),
     "NEGATIVE_LOG_LIKELIHOOD_LOSS": Row(
         lower=losses.lower_likelihood_loss, dtypes=FLOATS, other_dtypes={1: INDICES}, ranks=(2, LARGEST_RANK)
     ),
     "SOFTMAX_CROSS_ENTROPY_LOSS": Row(
         lower=losses.lower_cross_entropy_loss, dtypes=FLOATS, other_dtypes={1: INDICES}, ranks=(2, LARGEST_RANK)
     ),
-    "DFT": Row(lower=elementwise.direct("fourier_transform", "axis", "length", "inverse", "onesided"), dtypes=FLOATS),
-    "STFT": Row(
-        lower=elementwise.direct("short_time_fourier_transform", "frame_step", "frame_length", "onesided"),
-        dtypes=FLOATS,
-    ),
+    "DFT": Row(lower=direct("fourier_transform", "axis", "length", "inverse", "onesided"), dtypes=FLOATS),
+    "STFT": Row(lower=direct("short_time_fourier_transform", "frame_step", "frame_length", "onesided"), dtypes=FLOATS),
 }
 
 _STORED: Types = EIGHT_BITS | {DataType.INT32}

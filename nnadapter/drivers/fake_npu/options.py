@@ -9,6 +9,7 @@ from math import isfinite
 from pathlib import Path
 
 from nnadapter.drivers.capability import Option, OptionValues
+from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
 from nnadapter.drivers.fake_npu.clock import simulated_profile
 from nnadapter.drivers.fake_npu.operations import OPERATIONS
 from nnadapter.drivers.profile import Profile
@@ -16,6 +17,13 @@ from nnadapter.errors import InvalidOptionError
 
 DEFAULT_MEMORY_BYTES = 4 << 30
 """What a context has unless its option memory_bytes says otherwise."""
+
+
+def _limit(name: str, default: float, minimum: float, meaning: str) -> Option:
+    """Of the simulated hardware."""
+    text = f"Of the simulated hardware: {meaning}"
+    return Option(name=name, default=default, minimum=minimum, help=text, affects_speed=False)
+
 
 OPTIONS = (
     Option(
@@ -35,7 +43,12 @@ OPTIONS = (
         name="precision",
         default="float32",
         choices=("float32", "float16"),
-        help="With float16, weights and the result of every instruction are rounded to half precision.",
+        help="With float16, weights and the result of every instruction are rounded to half precision, but float64.",
+    ),
+    Option(
+        name="exact",
+        default=False,
+        help="No convolution by transformed tiles (Winograd's), which rounds otherwise than its definition; slower.",
     ),
     Option(
         name="threads",
@@ -61,34 +74,10 @@ OPTIONS = (
         choices=("real", "simulated"),
         help="With simulated, the device's time is that of the hardware it stands for, in costs and in reports.",
     ),
-    Option(
-        name="peak_gflops",
-        default=1000.0,
-        minimum=0.001,
-        help="Of the simulated hardware: 1e9 floating-point operations per second, twice as many with float16.",
-        affects_speed=False,
-    ),
-    Option(
-        name="bandwidth_gbs",
-        default=30.0,
-        minimum=0.001,
-        help="Of the simulated hardware: 1e9 bytes per second of its own memory.",
-        affects_speed=False,
-    ),
-    Option(
-        name="launch_us",
-        default=100.0,
-        minimum=0.0,
-        help="Of the simulated hardware: microseconds to start a segment.",
-        affects_speed=False,
-    ),
-    Option(
-        name="transfer_gbs",
-        default=5.0,
-        minimum=0.001,
-        help="Of the simulated hardware: 1e9 bytes per second between host and device.",
-        affects_speed=False,
-    ),
+    _limit("peak_gflops", 1000.0, 0.001, "1e9 floating-point operations per second, twice as many with float16."),
+    _limit("bandwidth_gbs", 30.0, 0.001, "1e9 bytes per second of its own memory."),
+    _limit("launch_us", 100.0, 0.0, "microseconds to start a segment."),
+    _limit("transfer_gbs", 5.0, 0.001, "1e9 bytes per second between host and device."),
 )
 """The table that the host validates against."""
 
@@ -117,7 +106,7 @@ class FakeNpuOptions:
     switched_off: frozenset[str]
     """Adapter IR types."""
     memory_bytes: int
-    half_precision: bool
+    arithmetic: Arithmetic
     threads: int
     dump_passes: str
     check_passes: bool
@@ -137,12 +126,16 @@ def read_options(values: OptionValues) -> FakeNpuOptions:
     return FakeNpuOptions(
         switched_off=operations_named(names),
         memory_bytes=int(memory_bytes),  # type: ignore[arg-type]
-        half_precision=values["precision"] == "float16",
+        arithmetic=Arithmetic(half_precision=_is_half(values), exact=bool(values["exact"])),
         threads=int(threads),  # type: ignore[arg-type]
         dump_passes=_folder(str(values["dump_passes"])),
         check_passes=bool(values["check_passes"]),
         profile=_simulated(values),
     )
+
+
+def _is_half(values: OptionValues) -> bool:
+    return values["precision"] == "float16"
 
 
 def _simulated(values: OptionValues) -> Profile | None:
@@ -152,7 +145,7 @@ def _simulated(values: OptionValues) -> Profile | None:
     wrong = next((name for name, limit in limits.items() if not isfinite(limit)), None)
     if wrong is not None:
         raise InvalidOptionError(f"option {wrong!r} of device 'fake_npu' is {limits[wrong]}, expected a finite number")
-    return simulated_profile(**limits, half_precision=values["precision"] == "float16")
+    return simulated_profile(**limits, half_precision=_is_half(values))
 
 
 def _folder(name: str) -> str:

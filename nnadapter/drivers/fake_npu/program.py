@@ -15,6 +15,7 @@ import numpy as np
 
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
 from nnadapter.drivers.fake_npu.arena import Arenas
+from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
 from nnadapter.drivers.fake_npu.execution import FakeNpuExecution
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, TensorType
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
@@ -24,7 +25,7 @@ from nnadapter.errors import IncompatibleProgramError
 from nnadapter.ir.operand import Array
 
 MAGIC = b"FAKENPU\0"
-VERSION = 4
+VERSION = 5
 """Raised whenever a kernel's packing, parameters or scratch change, so that older programs are compiled anew."""
 
 _ENVELOPE = Envelope(magic=MAGIC, version=VERSION)
@@ -108,7 +109,12 @@ def deserialize_program(blob: bytes, arenas: Arenas, threads: int) -> FakeNpuPro
     )
     homes = tuple((Home(home), position) for home, position in header["homes"])
     memory = MemoryPlan(homes, header["arena_bytes"], header["arena_lower_bound_bytes"])
-    needs = Needs(**{name: _tuples(value) for name, value in header["needs"].items()})
+    needs = header["needs"]
+    needs = Needs(
+        arithmetic=Arithmetic(**needs["arithmetic"]),
+        memory_bytes=needs["memory_bytes"],
+        operations=tuple(needs["operations"]),
+    )
     return FakeNpuProgram(graph, memory, arenas, needs, threads=threads, unshared_bytes=weights.nbytes)
 
 

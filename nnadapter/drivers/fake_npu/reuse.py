@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
+from nnadapter.drivers.fake_npu.arithmetic import USUAL, Arithmetic
 from nnadapter.drivers.fake_npu.bound_constants import BoundConstants
 from nnadapter.drivers.fake_npu.graph import NpuGraph, NpuTensor, TensorType
 from nnadapter.drivers.fake_npu.lowering import lower
@@ -120,7 +121,7 @@ class _OfModel:
 class LoweringTemplate:
     """A lowered model whose sizes are traced numbers, and whose constants are traced arrays."""
 
-    def __init__(self, model: Model, groups: Groups, values: Sequence[Any], *, half_precision: bool) -> None:
+    def __init__(self, model: Model, groups: Groups, values: Sequence[Any], arithmetic: Arithmetic = USUAL) -> None:
         self._groups = groups
         self._trace = Trace()
         traced = list(values)
@@ -131,7 +132,7 @@ class LoweringTemplate:
         self._arrays = ArrayTrace(constants(model))
         sized = with_numbers(model, traced) if variables else model
         of_any = with_constants(sized, self._arrays.variables())
-        self._lowered = lower(of_any, half_precision=half_precision)
+        self._lowered = lower(of_any, arithmetic)
         contents = self._arrays.finish()
         graph = self._lowered.graph
         self._numbers = Interned()
@@ -237,8 +238,8 @@ class _Known:
 class Lowerings:
     """Prepares models, each structure as seldom as possible; safe to use from many threads."""
 
-    def __init__(self, *, half_precision: bool) -> None:
-        self._half_precision = half_precision
+    def __init__(self, arithmetic: Arithmetic = USUAL) -> None:
+        self._arithmetic = arithmetic
         self._known: OrderedDict[Hashable, _Known] = OrderedDict()
         self._lock = Lock()
 
@@ -261,7 +262,7 @@ class Lowerings:
             if filled is not None:
                 self._keep(known, template)
                 return filled
-        return self._traced(model, known, values) or prepared(lower(model, half_precision=self._half_precision), model)
+        return self._traced(model, known, values) or prepared(lower(model, self._arithmetic), model)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -274,7 +275,7 @@ class Lowerings:
         if known.hopeless:
             return None
         try:
-            template = LoweringTemplate(model, groups, values, half_precision=self._half_precision)
+            template = LoweringTemplate(model, groups, values, self._arithmetic)
             filled = template.filled(model, values)
         except Exception:  # noqa: BLE001  what saves work must not be what fails; nothing traced gives the same
             known.failures += 1

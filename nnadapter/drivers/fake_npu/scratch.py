@@ -5,7 +5,7 @@ from __future__ import annotations
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph, NpuTensor, TensorType
 from nnadapter.drivers.fake_npu.kernels import KERNELS
 from nnadapter.drivers.fake_npu.kernels.elementwise import activation_scratch
-from nnadapter.drivers.fake_npu.kernels.kernel import no_scratch
+from nnadapter.drivers.fake_npu.kernels.kernel import Outline, no_scratch
 
 
 def with_scratch(graph: NpuGraph) -> NpuGraph:
@@ -28,7 +28,7 @@ def _wanted(graph: NpuGraph, instruction: Instruction) -> tuple[TensorType, ...]
         return ()
     inputs = [graph.tensors[tensor].type for tensor in instruction.inputs]
     outputs = [graph.tensors[tensor].type for tensor in instruction.outputs]
-    scratch = rule(inputs, outputs, instruction.parameters)
+    scratch = rule(Outline(inputs, outputs, instruction.parameters))
     if instruction.activation is None:
         return scratch
     return (*scratch, *activation_scratch(instruction.activation.function, outputs[0]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from threading import Lock
-from types import MappingProxyType
 
 from nnadapter.drivers.fake_npu.operations import LARGEST_RANK, NOT_EMPTY, OPERATIONS, SMALL_RANK, Row, Types
 from nnadapter.ir.model import ABSENT, Model, Operation
@@ -17,15 +16,13 @@ _STRUCTURES = 16
 """Models whose verdicts are remembered; the oldest goes first."""
 
 
-_NEEDED: Mapping[tuple[str, object], tuple[str, ...]] = MappingProxyType(
-    {
-        ("GELU", "none"): ("ERF",),
-        ("GELU", "tanh"): ("TANH",),
-        ("HARD_SWISH", None): ("HARD_SIGMOID",),
-        ("SWISH", None): ("SIGMOID",),
-        ("LAYER_NORMALIZATION", None): ("REDUCE_MEAN", "SQRT"),
-    }
-)
+_NEEDED: Mapping[tuple[str, object], tuple[str, ...]] = {
+    ("GELU", "none"): ("ERF",),
+    ("GELU", "tanh"): ("TANH",),
+    ("HARD_SWISH", None): ("HARD_SIGMOID",),
+    ("SWISH", None): ("SIGMOID",),
+    ("LAYER_NORMALIZATION", None): ("REDUCE_MEAN", "SQRT"),
+}
 """Operation and its form -> what it is made of: who switches that off means to see the device without it."""
 
 

@@ -1,4 +1,4 @@
-"""What the interpreter does with quantized operands: integers as int64, reals as float32, nothing clever."""
+"""Operations on quantized operands: integers as int64, reals as float32, nothing clever."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _product(plain: Callable[..., Any], types: Any, result: OperandType, channel
 
 def _real(plain: Callable[..., Any], types: Any, result: OperandType) -> Callable[..., Any]:
     def function(*inputs: Array, finish: Any, **attributes: Any) -> Any:
-        # in float64 and rounded once, as the interpreter computes with all floats
+        # in float64 and rounded once, as all floats are computed with
         reals = [to_reals(x, type_).astype(np.float64) for x, type_ in zip(inputs, types, strict=True)]
         computed = finish(np.asarray(plain(*reals, **attributes), np.float32))
         return [to_integers(computed.astype(np.float32), result)]

@@ -1,4 +1,4 @@
-"""The functions of `nnadapter.ir.definition.interpret` that read images between their pixels, place by place."""
+"""What reads images between their pixels, place by place."""
 
 from __future__ import annotations
 
@@ -167,11 +167,11 @@ def _deformable(
     return result if bias is None else result + bias[:, None, None]
 
 
-SAMPLING_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+SAMPLING: Mapping[str, Callable[..., Any]] = {
     "GRID_SAMPLE": _grid_sample,
     "AFFINE_GRID": _affine_grid,
     "ROI_ALIGN": _roi_align,
     "MAX_ROI_POOL": _max_roi_pool,
     "DEFORMABLE_CONV_2D": _deformable,
 }
-"""Rows for the interpreter's table."""
+"""By operation."""

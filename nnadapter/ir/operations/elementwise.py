@@ -182,14 +182,7 @@ _OTHER = (
         per_output(1),
         "NNAPI POW; ONNX Pow-15: the result has the data type of input",
     ),
-    row(
-        "MOD",
-        pair(NUMERIC),
-        _modulo,
-        per_output(1),
-        "ONNX Mod-13",
-        attributes=(Attribute("fmod", Kind.BOOL, False),),
-    ),
+    row("MOD", pair(NUMERIC), _modulo, per_output(1), "ONNX Mod-13", attributes=(Attribute("fmod", Kind.BOOL, False),)),
     row(
         "SUM",
         (Role("inputs", FLOATING, variadic=True, same="inputs"),),
@@ -213,14 +206,7 @@ ROWS: tuple[OperationSchema, ...] = (
     ),
     *(row(type_, pair(dtypes), rule, per_output(1), source) for type_, dtypes, rule, source in _BINARY),
     *(
-        row(
-            type_,
-            pair(NUMERIC),
-            fusable(_broadcast),
-            fused(per_output(1)),
-            source,
-            attributes=FUSE_ATTRIBUTES,
-        )
+        row(type_, pair(NUMERIC), fusable(_broadcast), fused(per_output(1)), source, attributes=FUSE_ATTRIBUTES)
         for type_, source in _FUSABLE_BINARY
     ),
     *_OTHER,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import OperandType
@@ -11,21 +10,19 @@ from nnadapter.ir.operations.access import floats, string
 from nnadapter.ir.operations.row import Types
 from nnadapter.ir.schema import Attribute, Attributes, FlopsRule, Kind, ShapeRule
 
-FUSE_CODES: Mapping[str, tuple[tuple[str, ...], int]] = MappingProxyType(
-    {
-        "none": ((), 0),
-        "relu": ((), 1),
-        "clip": (("min", "max"), 2),
-        "sigmoid": ((), 4),
-        "hard_sigmoid": (("alpha", "beta"), 4),
-        "hard_swish": (("alpha", "beta"), 5),
-        "tanh": ((), 1),
-        "leaky_relu": (("alpha",), 2),
-        "gelu": ((), 5),
-        "gelu_tanh": ((), 9),
-        "swish": ((), 5),
-    }
-)
+FUSE_CODES: Mapping[str, tuple[tuple[str, ...], int]] = {
+    "none": ((), 0),
+    "relu": ((), 1),
+    "clip": (("min", "max"), 2),
+    "sigmoid": ((), 4),
+    "hard_sigmoid": (("alpha", "beta"), 4),
+    "hard_swish": (("alpha", "beta"), 5),
+    "tanh": ((), 1),
+    "leaky_relu": (("alpha",), 2),
+    "gelu": ((), 5),
+    "gelu_tanh": ((), 9),
+    "swish": ((), 5),
+}
 """By code: the names of its `fuse_parameters`, and its arithmetic steps per element, those of the operation itself.
 
 Source: NNAPI FuseCode, extended by the activations that today's networks use.

@@ -56,14 +56,7 @@ ROWS: tuple[OperationSchema, ...] = (
         attributes=(Attribute("upper", Kind.BOOL, True), Attribute("k", Kind.INT, 0)),
         ranks=(2, 64),
     ),
-    row(
-        "DETERMINANT",
-        (Role("input", FLOATING),),
-        _determinant,
-        _determinant_flops,
-        "ONNX Det-22",
-        ranks=(2, 64),
-    ),
+    row("DETERMINANT", (Role("input", FLOATING),), _determinant, _determinant_flops, "ONNX Det-22", ranks=(2, 64)),
     row(
         "EINSUM",
         (Role("inputs", NUMERIC, variadic=True, same="inputs"),),

@@ -143,14 +143,7 @@ ROWS: tuple[OperationSchema, ...] = (
         "NNADAPTER_EXPAND; ONNX Expand-13, with the resulting shape",
         attributes=(Attribute("shape", Kind.INTS),),
     ),
-    row(
-        "TILE",
-        _INPUT,
-        _tile,
-        no_flops,
-        "NNAPI TILE; ONNX Tile-13",
-        attributes=(Attribute("repeats", Kind.INTS),),
-    ),
+    row("TILE", _INPUT, _tile, no_flops, "NNAPI TILE; ONNX Tile-13", attributes=(Attribute("repeats", Kind.INTS),)),
     row(
         "CONCAT",
         (Role("inputs", variadic=True, same="inputs"),),

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from math import isclose
-from types import MappingProxyType
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, INTEGER, DataType, OperandType, Quantization
@@ -40,7 +39,7 @@ MOVERS = _types(
 )
 """Operations whose results are quantized as all their data inputs are, per tensor. CONCAT also takes inputs that
 differ, as an operation of reals."""
-PRODUCTS: Mapping[str, int] = MappingProxyType({"CONV_2D": 0, "FULLY_CONNECTED": 0, "MAT_MUL": -1})
+PRODUCTS: Mapping[str, int] = {"CONV_2D": 0, "FULLY_CONNECTED": 0, "MAT_MUL": -1}
 """By operation: the axis of the second input along which it may be quantized."""
 TABULATED = _types(
     "RELU CLIP EXP LOG SQRT RECIPROCAL ERF SIN COS TANH SIGMOID SOFTPLUS SOFTSIGN MISH SWISH GELU HARD_SIGMOID"

@@ -6,7 +6,6 @@ Sizes: steps T, batch B, features I, directions D (1 or 2), hidden units H, gate
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, DataType, OperandType
@@ -14,25 +13,23 @@ from nnadapter.ir.operations.access import floats, string
 from nnadapter.ir.operations.row import Types, present, row
 from nnadapter.ir.schema import Attribute, Attributes, FlopsRule, Kind, OperationSchema, Role, ShapeRule
 
-GATES: Mapping[str, int] = MappingProxyType({"LSTM": 4, "GRU": 3, "RNN": 1})
+GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
 """How many gates each layer has; their order is ONNX's: input, output, forget, cell; update, reset, hidden."""
-FUNCTIONS_PER_DIRECTION: Mapping[str, int] = MappingProxyType({"LSTM": 3, "GRU": 2, "RNN": 1})
+FUNCTIONS_PER_DIRECTION: Mapping[str, int] = {"LSTM": 3, "GRU": 2, "RNN": 1}
 """How many names the attribute `activations` holds per direction: gates, cell, hidden; gates, hidden; hidden."""
-PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "affine": ("alpha", "beta"),
-        "elu": ("alpha",),
-        "hard_sigmoid": ("alpha", "beta"),
-        "leaky_relu": ("alpha",),
-        "relu": (),
-        "scaled_tanh": ("alpha", "beta"),
-        "sigmoid": (),
-        "softplus": (),
-        "softsign": (),
-        "tanh": (),
-        "thresholded_relu": ("alpha",),
-    }
-)
+PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    "affine": ("alpha", "beta"),
+    "elu": ("alpha",),
+    "hard_sigmoid": ("alpha", "beta"),
+    "leaky_relu": ("alpha",),
+    "relu": (),
+    "scaled_tanh": ("alpha", "beta"),
+    "sigmoid": (),
+    "softplus": (),
+    "softsign": (),
+    "tanh": (),
+    "thresholded_relu": ("alpha",),
+}
 """The functions that gates may have, and which of `activation_alpha` and `activation_beta` they read."""
 
 _DIRECTIONS: Mapping[str, int] = {"forward": 1, "reverse": 1, "bidirectional": 2}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 
 import numpy as np
 
@@ -15,16 +14,14 @@ from nnadapter.ir.passes.run import Observer
 from nnadapter.ir.passes.sampling import sample_inputs
 from nnadapter.ir.verify import verify
 
-TOLERANCES: Mapping[DataType, float] = MappingProxyType(
-    {
-        DataType.FLOAT64: 1e-9,
-        DataType.FLOAT32: 1e-4,
-        DataType.FLOAT16: 2e-2,
-        DataType.BFLOAT16: 1e-1,
-        DataType.FLOAT8E4M3FN: 3e-1,
-        DataType.FLOAT8E5M2: 6e-1,
-    }
-)
+TOLERANCES: Mapping[DataType, float] = {
+    DataType.FLOAT64: 1e-9,
+    DataType.FLOAT32: 1e-4,
+    DataType.FLOAT16: 2e-2,
+    DataType.BFLOAT16: 1e-1,
+    DataType.FLOAT8E4M3FN: 3e-1,
+    DataType.FLOAT8E5M2: 6e-1,
+}
 """Allowed difference over the largest number of an output, by its data type; every other type must be equal."""
 
 _SMALLEST_SCALE = 1e-3

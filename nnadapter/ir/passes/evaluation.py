@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -38,16 +37,14 @@ def _slice(attributes: Mapping[str, Any], x: Array) -> Array:
     return x[tuple(where)]
 
 
-MOVES: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    {
-        "ASSIGN": lambda attributes, x: x,
-        "CONCAT": lambda attributes, *inputs: np.concatenate(inputs, attributes["axis"]),
-        "EXPAND": lambda attributes, x: np.broadcast_to(x, attributes["shape"]),
-        "RESHAPE": lambda attributes, x: x.reshape(attributes["shape"]),
-        "SLICE": _slice,
-        "SPLIT": _split,
-        "TILE": lambda attributes, x: np.tile(x, attributes["repeats"]),
-        "TRANSPOSE": lambda attributes, x: x.transpose(attributes["perm"]),
-    }
-)
+MOVES: Mapping[str, Callable[..., Any]] = {
+    "ASSIGN": lambda attributes, x: x,
+    "CONCAT": lambda attributes, *inputs: np.concatenate(inputs, attributes["axis"]),
+    "EXPAND": lambda attributes, x: np.broadcast_to(x, attributes["shape"]),
+    "RESHAPE": lambda attributes, x: x.reshape(attributes["shape"]),
+    "SLICE": _slice,
+    "SPLIT": _split,
+    "TILE": lambda attributes, x: np.tile(x, attributes["repeats"]),
+    "TRANSPOSE": lambda attributes, x: x.transpose(attributes["perm"]),
+}
 """By operation type: attributes and inputs -> one result, or a list of them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
@@ -14,19 +13,17 @@ from nnadapter.ir.rewrite import Rule, apply_rules
 FUSABLE = ("CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED", "MAT_MUL", "ADD", "SUB", "MUL", "DIV")
 """Operations that have a `fuse_code`."""
 
-_ACTIVATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "RELU": ("relu", ()),
-        "CLIP": ("clip", ("min", "max")),
-        "SIGMOID": ("sigmoid", ()),
-        "HARD_SIGMOID": ("hard_sigmoid", ("alpha", "beta")),
-        "HARD_SWISH": ("hard_swish", ("alpha", "beta")),
-        "TANH": ("tanh", ()),
-        "LEAKY_RELU": ("leaky_relu", ("alpha",)),
-        "GELU": ("gelu", ()),
-        "SWISH": ("swish", ()),
-    }
-)
+_ACTIVATIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "RELU": ("relu", ()),
+    "CLIP": ("clip", ("min", "max")),
+    "SIGMOID": ("sigmoid", ()),
+    "HARD_SIGMOID": ("hard_sigmoid", ("alpha", "beta")),
+    "HARD_SWISH": ("hard_swish", ("alpha", "beta")),
+    "TANH": ("tanh", ()),
+    "LEAKY_RELU": ("leaky_relu", ("alpha",)),
+    "GELU": ("gelu", ()),
+    "SWISH": ("swish", ()),
+}
 """By operation type: the fuse code, and the attributes that are its parameters."""
 
 

@@ -79,11 +79,7 @@ def _softmax(scores: Pattern) -> OperationPattern:
 
 
 _PRODUCT = operation(
-    "MAT_MUL",
-    operand("query", when=_has_heads),
-    operand("key", when=_has_heads),
-    name="product",
-    transpose_x=False,
+    "MAT_MUL", operand("query", when=_has_heads), operand("key", when=_has_heads), name="product", transpose_x=False
 )
 _SCALED = either(
     operation("MUL", _PRODUCT, constant("factor", when=_is_scale)),

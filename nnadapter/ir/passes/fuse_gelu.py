@@ -75,7 +75,4 @@ _ARGUMENT = either(
 )
 _TANH = operation("TANH", _ARGUMENT)
 
-_RULES = (
-    *(Rule(form, _made("none")) for form in _forms(_ERF)),
-    *(Rule(form, _made("tanh")) for form in _forms(_TANH)),
-)
+_RULES = (*(Rule(form, _made("none")) for form in _forms(_ERF)), *(Rule(form, _made("tanh")) for form in _forms(_TANH)))

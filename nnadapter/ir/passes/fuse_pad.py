@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from nnadapter.errors import InvalidModelError
@@ -109,9 +108,11 @@ def _is_plain(host: Operation) -> bool:
     return _ints(host, "dilations") == (1, 1) and not host.attributes["ceil_mode"]
 
 
-_FITS: Mapping[str, Callable[[ModelEditor, Operation, Operation], bool]] = MappingProxyType(
-    {"CONV_2D": _pads_zeros, "MAX_POOL_2D": _is_never_largest, "AVERAGE_POOL_2D": _is_counted}
-)
+_FITS: Mapping[str, Callable[[ModelEditor, Operation, Operation], bool]] = {
+    "CONV_2D": _pads_zeros,
+    "MAX_POOL_2D": _is_never_largest,
+    "AVERAGE_POOL_2D": _is_counted,
+}
 """Whether the value that was padded with is what the operation pads with."""
 
 _PAD = operation("PAD", operand("input"), name="pad", mode="constant")

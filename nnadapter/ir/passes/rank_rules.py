@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from types import MappingProxyType
 from typing import Any, Protocol
 
 from nnadapter.ir.model import ABSENT, Operation
@@ -227,19 +226,17 @@ def _kinds(dimensions: Sequence[int], touched: Any, joins: bool) -> list[Any]:
     ]
 
 
-RULES: Mapping[str, RankRule] = MappingProxyType(
-    {
-        **dict.fromkeys(ELEMENTWISE, _elementwise),
-        **dict.fromkeys(STEPWISE, _stepwise),
-        **dict.fromkeys(("SOFTMAX", "LOG_SOFTMAX", "CUM_SUM", "TOP_K", "ARG_MAX", "ARG_MIN"), _along_one_axis),
-        **dict.fromkeys(("CONCAT", "SPLIT"), _along_one_axis),
-        **dict.fromkeys(("BATCH_NORMALIZATION", "INSTANCE_NORMALIZATION"), _per_channel),
-        "TRANSPOSE": _transpose,
-        "GATHER": _gather,
-        "GATHER_ELEMENTS": _gather_elements,
-        "FULLY_CONNECTED": _fully_connected,
-        "MAT_MUL": _mat_mul,
-        "LAYER_NORMALIZATION": _layer_normalization,
-    }
-)
+RULES: Mapping[str, RankRule] = {
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(STEPWISE, _stepwise),
+    **dict.fromkeys(("SOFTMAX", "LOG_SOFTMAX", "CUM_SUM", "TOP_K", "ARG_MAX", "ARG_MIN"), _along_one_axis),
+    **dict.fromkeys(("CONCAT", "SPLIT"), _along_one_axis),
+    **dict.fromkeys(("BATCH_NORMALIZATION", "INSTANCE_NORMALIZATION"), _per_channel),
+    "TRANSPOSE": _transpose,
+    "GATHER": _gather,
+    "GATHER_ELEMENTS": _gather_elements,
+    "FULLY_CONNECTED": _fully_connected,
+    "MAT_MUL": _mat_mul,
+    "LAYER_NORMALIZATION": _layer_normalization,
+}
 """By operation type; an operation that is not here keeps its dimensions."""

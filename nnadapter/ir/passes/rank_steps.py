@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from nnadapter.ir.model import Operation
@@ -102,22 +101,20 @@ def _expand(operation: Operation, place: Mapping[int, int], shape: Axes) -> Mapp
 
 
 _REPEATABLE = frozenset({"REDUCE_SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "REDUCE_MEAN"})
-STEPWISE: Mapping[str, Step] = MappingProxyType(
-    {
-        **{
-            type_: Step(
-                touched=_named,
-                attributes=_reduce,
-                joins=True,
-                repeats=type_ in _REPEATABLE,
-                repeats_integers=type_ != "REDUCE_MEAN",
-            )
-            for type_ in REDUCING - {"ARG_MAX", "ARG_MIN"}
-        },
-        "EXPAND": Step(touched=_changed, attributes=_expand, joins=True),
-        "PAD": Step(touched=_padded, attributes=_pad),
-        "SLICE": Step(touched=_named, attributes=_slice),
-        "TILE": Step(touched=_repeated, attributes=_tile),
-    }
-)
+STEPWISE: Mapping[str, Step] = {
+    **{
+        type_: Step(
+            touched=_named,
+            attributes=_reduce,
+            joins=True,
+            repeats=type_ in _REPEATABLE,
+            repeats_integers=type_ != "REDUCE_MEAN",
+        )
+        for type_ in REDUCING - {"ARG_MAX", "ARG_MIN"}
+    },
+    "EXPAND": Step(touched=_changed, attributes=_expand, joins=True),
+    "PAD": Step(touched=_padded, attributes=_pad),
+    "SLICE": Step(touched=_named, attributes=_slice),
+    "TILE": Step(touched=_repeated, attributes=_tile),
+}
 """By operation type."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from nnadapter.ir.passes.view import Axes
@@ -77,18 +76,16 @@ def _whole(value: Any) -> int:
     return int(value)
 
 
-REMAP: Mapping[str, Remap] = MappingProxyType(
-    {
-        **dict.fromkeys(IMAGE | ELEMENTWISE, _unchanged),
-        **dict.fromkeys(("CONCAT", "SPLIT", "SOFTMAX", "LOG_SOFTMAX", "CUM_SUM", "TOP_K", "ARG_MAX", "ARG_MIN"), _axis),
-        **dict.fromkeys(REDUCING - {"ARG_MAX", "ARG_MIN"}, _axes),
-        **dict.fromkeys(("RESIZE_NEAREST", "RESIZE_LINEAR"), _permuted("shape", "scales")),
-        **dict.fromkeys(("CUM_PROD", "HARDMAX"), _axis),
-        "TILE": _permuted("repeats"),
-        "SLICE": _slices,
-        "PAD": _pads,
-    }
-)
+REMAP: Mapping[str, Remap] = {
+    **dict.fromkeys(IMAGE | ELEMENTWISE, _unchanged),
+    **dict.fromkeys(("CONCAT", "SPLIT", "SOFTMAX", "LOG_SOFTMAX", "CUM_SUM", "TOP_K", "ARG_MAX", "ARG_MIN"), _axis),
+    **dict.fromkeys(REDUCING - {"ARG_MAX", "ARG_MIN"}, _axes),
+    **dict.fromkeys(("RESIZE_NEAREST", "RESIZE_LINEAR"), _permuted("shape", "scales")),
+    **dict.fromkeys(("CUM_PROD", "HARDMAX"), _axis),
+    "TILE": _permuted("repeats"),
+    "SLICE": _slices,
+    "PAD": _pads,
+}
 """By operation type; an operation that is not here wants NCHW."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from nnadapter.ir.editing import editing
@@ -76,20 +75,18 @@ def _all(name: str, number: float) -> _Handler:
 
 
 _UNLIMITED = (float("-inf"), float("inf"))
-_HANDLERS: Mapping[str, _Handler] = MappingProxyType(
-    {
-        "MUL": _with(1, 0, 1),
-        "DIV": _with(1, 1),
-        "ADD": _with(0, 0, 1),
-        "SUB": _with(0, 1),
-        "POW": _with(1, 1),
-        "CLIP": _where(lambda attributes: (attributes["min"], attributes["max"]) == _UNLIMITED),
-        "PAD": _all("pads", 0),
-        "SLICE": _all("steps", 1),
-        "EXPAND": _where(lambda attributes: True),
-        "TILE": _all("repeats", 1),
-        "SPLIT": _where(lambda attributes: len(attributes["split"]) == 1),
-        "RESIZE_NEAREST": _all("scales", 1),
-        "RESIZE_LINEAR": _all("scales", 1),
-    }
-)
+_HANDLERS: Mapping[str, _Handler] = {
+    "MUL": _with(1, 0, 1),
+    "DIV": _with(1, 1),
+    "ADD": _with(0, 0, 1),
+    "SUB": _with(0, 1),
+    "POW": _with(1, 1),
+    "CLIP": _where(lambda attributes: (attributes["min"], attributes["max"]) == _UNLIMITED),
+    "PAD": _all("pads", 0),
+    "SLICE": _all("steps", 1),
+    "EXPAND": _where(lambda attributes: True),
+    "TILE": _all("repeats", 1),
+    "SPLIT": _where(lambda attributes: len(attributes["split"]) == 1),
+    "RESIZE_NEAREST": _all("scales", 1),
+    "RESIZE_LINEAR": _all("scales", 1),
+}

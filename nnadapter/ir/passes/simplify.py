@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
@@ -101,13 +100,11 @@ def _bypass(editor: ModelEditor, index: int, source: int) -> bool:
     return bypass(editor, (index, before) if between and before is not None else (index,), source)
 
 
-_HANDLERS: Mapping[str, Callable[[ModelEditor, int], None]] = MappingProxyType(
-    {
-        "ASSIGN": _copy,
-        "CAST": _copy,
-        "CONCAT": _concat,
-        "RESHAPE": _reshape,
-        "SUM": _sum,
-        "TRANSPOSE": _transpose,
-    }
-)
+_HANDLERS: Mapping[str, Callable[[ModelEditor, int], None]] = {
+    "ASSIGN": _copy,
+    "CAST": _copy,
+    "CONCAT": _concat,
+    "RESHAPE": _reshape,
+    "SUM": _sum,
+    "TRANSPOSE": _transpose,
+}

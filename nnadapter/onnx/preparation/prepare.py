@@ -28,7 +28,6 @@ from nnadapter.ir.operand import Array, freeze
 from nnadapter.onnx.branches import inline_branches
 from nnadapter.onnx.equations import check_equations
 from nnadapter.onnx.functions import expand_functions
-from nnadapter.onnx.gradients import expand_gradients
 from nnadapter.onnx.graphs import read_nodes
 from nnadapter.onnx.inference import Inference, Known
 from nnadapter.onnx.model import OnnxModel, read_model
@@ -105,8 +104,7 @@ class Specialized:
 def prepare(model: onnx.ModelProto, operators: Operators) -> Prepared:
     """Return `model` with what does not depend on input shapes done.
 
-    An `If` with a condition that is known gives way to its branch, `Gradient` to what computes it: the model may be
-    another one than was given.
+    An `If` with a condition that is known gives way to its branch: the model may be another one than was given.
 
     Args:
         model: the model.
@@ -118,7 +116,7 @@ def prepare(model: onnx.ModelProto, operators: Operators) -> Prepared:
     check_versions(model)
     check_equations(model)
     nodes = read_nodes(model)
-    ordered = expand_gradients(in_order(model, nodes))
+    ordered = in_order(model, nodes)
     expanded, origins = expand_functions(ordered, operators, nodes=nodes if ordered is model else None)
     given = prepared = prepare_again(expanded, origins, operators, nodes if expanded is model else None)
     while conditions := _known_conditions(prepared):

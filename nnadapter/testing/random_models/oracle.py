@@ -1,6 +1,6 @@
 """What a model computes, and how far a device may be from it.
 
-The oracle runs operation by operation, each by `interpret`. How far results may be off follows from the
+The oracle runs operation by operation, each by its definition. How far results may be off follows from the
 model itself: it is run again with every value off by a few units in the last place of its data type. Where such a run
 gives something else (a comparison that flips, a cancellation), a device may too. This is stochastic arithmetic as in
 J. Vignes, A stochastic arithmetic for reliable scientific computation, 1993.
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import Array, DataType, Lifetime, Operand
 from nnadapter.testing.tolerances import BANDS
@@ -33,7 +33,7 @@ def compute_operation(model: Model, position: int, given: Sequence[Array | None]
     """What one operation of a model makes of the values of its inputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, with a warning
-        return interpret(_alone(model, position), _distinct(model.operations[position].inputs, given))
+        return by_definition(_alone(model, position), _distinct(model.operations[position].inputs, given))
 
 
 def _distinct(operands: Sequence[int], given: Sequence[Array | None]) -> list[Array]:

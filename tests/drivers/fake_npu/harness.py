@@ -58,7 +58,7 @@ def run(type_, arrays, attributes=None, constants=(), **options):
 def kernels_of(type_, arrays, attributes=None, constants=()):
     """What one operation is lowered to, without what moves its image between layouts."""
     model, _ = model_of(type_, arrays, attributes, constants)
-    names = [instruction.kernel for instruction in lower(model, half_precision=False).graph.instructions]
+    names = [instruction.kernel for instruction in lower(model).graph.instructions]
     return [name for name in names if name != "transpose"]
 
 

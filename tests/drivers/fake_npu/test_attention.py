@@ -1,4 +1,4 @@
-"""Attention and what stands around it, on the device against the interpreter."""
+"""Attention and what stands around it, on the device against the definition."""
 
 import numpy as np
 import pytest
@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu.kernels import attention
 from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from tests.drivers.fake_npu.harness import close, floats, model_of, run, run_model, type_of
 
 
 def _agrees(type_, arrays, attributes, **options):
     model, feeds = model_of(type_, arrays, attributes)
-    for got, want in zip(run_model(model, feeds, **options), interpret(model, feeds), strict=True):
+    for got, want in zip(run_model(model, feeds, **options), by_definition(model, feeds), strict=True):
         assert got.dtype == want.dtype
         close(got, want)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from nnadapter.ir.schema import AttributeValue
 from tests.drivers.fake_npu.harness import close, floats, run_model, type_of
 
@@ -18,7 +18,7 @@ def after_negation(type_: str, arrays: list[np.ndarray], attributes: dict[str, A
     computed = [builder.add_operation("NEG", [operand])[0] for operand in given]
     made = builder.add_operation(type_, computed, attributes)
     model = builder.finish([builder.add_operation("NEG", [operand])[0] for operand in made])
-    for found, expected in zip(run_model(model, arrays), interpret(model, arrays), strict=True):
+    for found, expected in zip(run_model(model, arrays), by_definition(model, arrays), strict=True):
         close(found, expected)
 
 

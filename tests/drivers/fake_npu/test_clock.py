@@ -20,7 +20,7 @@ LIMITS = {"peak_gflops": 1.0, "bandwidth_gbs": 1.0, "launch_us": 100.0, "transfe
 
 def products(model):
     """FLOPs of the lowered instructions that are products, by the clock."""
-    graph = with_scratch(lower(model, half_precision=False).graph)
+    graph = with_scratch(lower(model).graph)
     found = 0.0
     for each in graph.instructions:
         types = [[graph.tensors[index].type for index in group] for group in (each.inputs, each.outputs)]
@@ -68,7 +68,7 @@ def test_transformed_tiles_count_their_own_products():
 def test_seconds_by_hand():
     program = Program(x=(4, 8))
     model = program.finish(program("NEG", program.x))
-    graph = lower(model, half_precision=False).graph
+    graph = lower(model).graph
     nbytes = 4 * 32
     expected = 100e-6 + 2 * 10e-6 + 2 * nbytes / 1e9 + 1e-6 + 2 * nbytes / 1e9
     profile = simulated_profile(**LIMITS, half_precision=False)

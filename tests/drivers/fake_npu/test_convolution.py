@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels import KERNELS
-from nnadapter.drivers.fake_npu.kernels.kernel import Call
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Outline
 from nnadapter.drivers.fake_npu.kernels.winograd import pack_winograd_filter
-from tests.drivers.fake_npu.harness import close, floats, kernels_of, oracle, run
+from nnadapter.ir.definition import by_definition
+from tests.drivers.fake_npu.harness import close, context, floats, kernels_of, model_of, oracle, run, run_model
 
 CONVOLUTIONS = {
     "plain": ((3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1, 5),
@@ -82,6 +83,22 @@ def test_convolution_of_transformed_tiles(case, bias):
     close(run("CONV_2D", arrays, fused, constants), expected, 2e-4)
 
 
+def test_an_exact_context_has_no_transformed_tiles():
+    """A weight of 0 hides a huge pixel from a sum, but not from a tile."""
+    image, weight = floats(1, 64, 40, 40), floats(64, 64, 3, 3, seed=1)
+    image[:, :, ::7, ::7] *= 1e6
+    weight[:, :, 0, 0] = 0
+    model, feeds = model_of("CONV_2D", [image, weight], {"pads": (1, 1, 1, 1)}, (1,))
+    (wanted,) = by_definition(model, feeds)
+    counts, errors = [], []
+    for exact in (False, True):
+        counts.append(context(exact=exact).admit(model).facts.get("winograd_convolutions", 0))
+        (result,) = run_model(model, feeds, exact=exact)
+        errors.append(np.abs(result - wanted)[:, :, 8::7, 8::7].max())
+    assert counts == [1, 0]
+    assert errors[1] < 1e-4 < 1e-2 < errors[0]
+
+
 @pytest.mark.parametrize(
     ("image", "outputs", "changed"),
     [
@@ -116,7 +133,8 @@ def test_tiles_of_any_image(count, height, width, pads):
     kernel, packed = KERNELS["winograd_convolution"], pack_winograd_filter(weight)
     types = [TensorType("float32", array.shape) for array in (x, packed, out)]
     scratch = [
-        np.full(type_.dimensions, np.nan, np.float32) for type_ in kernel.scratch(types[:2], types[2:], parameters)
+        np.full(type_.dimensions, np.nan, np.float32)
+        for type_ in kernel.scratch(Outline(types[:2], types[2:], parameters))
     ]
     kernel.bind(Call(inputs=(x, packed), outputs=(out,), scratch=tuple(scratch), parameters=parameters))()
     expected = oracle("Conv", [x.transpose(0, 3, 1, 2), weight], {"pads": pads}, (1,))

@@ -7,7 +7,7 @@ from tests.ir.passes.program import Program, check, random
 
 
 def kernels(model):
-    return [instruction.kernel for instruction in lower(model, half_precision=False).graph.instructions]
+    return [instruction.kernel for instruction in lower(model).graph.instructions]
 
 
 def test_spelled_out_operations_are_put_together_before_their_parts_are_folded():
@@ -40,7 +40,7 @@ def test_constants_do_not_depend_on_the_images(type_, group, kernel):
     for batch, height, width in ((1, 5, 9), (3, 40, 23)):
         program = Program(x=(batch, 24, height, width))
         model = program.finish(program(type_, program.x, weight, bias, group=group))
-        tensors = lower(model, half_precision=False).graph.tensors
+        tensors = lower(model).graph.tensors
         found.append([tensor.value for tensor in tensors if tensor.value is not None])
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -52,7 +52,7 @@ def test_equal_weights_of_two_models_are_packed_once():
     for _ in range(2):
         program = Program(x=(1, 24, 9, 9))
         models.append(program.finish(program("CONV_2D", program.x, random(1, 24, 24, 3, 3), random(2, 24))))
-        tensors = lower(models[-1], half_precision=False).graph.tensors
+        tensors = lower(models[-1]).graph.tensors
         packed.append([tensor.value for tensor in tensors if tensor.value is not None])
     assert len(packed[0]) == 2
     for one, other in zip(*packed, strict=True):

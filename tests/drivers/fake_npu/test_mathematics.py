@@ -1,4 +1,4 @@
-"""Functions, bits, triangles, equations and generators against ONNX Runtime, numpy, and the plain interpreter."""
+"""Functions, bits, triangles, equations and generators against ONNX Runtime, numpy, and the definition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from tests.drivers.fake_npu.harness import close, floats, kernels_of, model_of, oracle, run, run_model
 
 _EVERYWHERE = {
@@ -64,14 +64,14 @@ _PARAMETERS = [
 def test_parameters_and_strange_numbers(type_, attributes):
     x = np.concatenate([floats(50), np.array([np.inf, -np.inf, 0, 3e38, -3e38, np.nan], np.float32)])
     model, feeds = model_of(type_, [x], attributes)
-    close(run_model(model, feeds)[0], interpret(model, feeds)[0])
+    close(run_model(model, feeds)[0], by_definition(model, feeds)[0])
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
 def test_shrink_of_integers(dtype):
     x = np.arange(0, 100, 7).astype(dtype)
     model, feeds = model_of("SHRINK", [x], {"lambd": 20.0, "bias": 5.0})
-    np.testing.assert_array_equal(run_model(model, feeds)[0], interpret(model, feeds)[0])
+    np.testing.assert_array_equal(run_model(model, feeds)[0], by_definition(model, feeds)[0])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -112,7 +112,7 @@ def test_bitwise(dtype):
 def test_shifts_within_and_beyond_the_bits(direction, dtype):
     counts = np.arange(-3 if dtype != "uint8" else 0, 70).astype(dtype)
     model, feeds = model_of("BIT_SHIFT", [_integers(dtype, 20, 1), counts], {"direction": direction})
-    np.testing.assert_array_equal(run_model(model, feeds)[0], interpret(model, feeds)[0])
+    np.testing.assert_array_equal(run_model(model, feeds)[0], by_definition(model, feeds)[0])
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_bytes_become_true():
 def test_running_product(exclusive, reverse, dtype):
     x = np.random.default_rng(0).integers(-3, 4, (3, 6, 2)).astype(dtype)
     model, feeds = model_of("CUM_PROD", [x], {"axis": 1, "exclusive": exclusive, "reverse": reverse})
-    np.testing.assert_array_equal(run_model(model, feeds)[0], interpret(model, feeds)[0])
+    np.testing.assert_array_equal(run_model(model, feeds)[0], by_definition(model, feeds)[0])
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from tests.drivers.fake_npu.harness import close, floats, model_of, oracle, run, run_model
 
 
@@ -32,7 +32,7 @@ def test_lp_normalization(axis, p):
     x[1, :, 1] = 0
     x[1, 2] = 0
     model, feeds = model_of("LP_NORMALIZATION", [x], {"axis": axis, "p": p})
-    close(run_model(model, feeds)[0], interpret(model, feeds)[0])
+    close(run_model(model, feeds)[0], by_definition(model, feeds)[0])
     if axis == 1:
         close(run_model(model, feeds)[0], oracle("LpNormalization", [x], {"axis": axis, "p": p}))
 
@@ -77,7 +77,7 @@ def test_an_ignored_label_may_be_no_class():
 def test_fourier_transform(parts, inverse, onesided, axis, length):
     attributes = {"axis": axis, "length": length, "inverse": inverse, "onesided": onesided}
     model, feeds = model_of("DFT", [floats(6, 6, 3, parts)], attributes)
-    close(run_model(model, feeds)[0], interpret(model, feeds)[0])
+    close(run_model(model, feeds)[0], by_definition(model, feeds)[0])
 
 
 @pytest.mark.parametrize("window", [True, False])
@@ -86,4 +86,4 @@ def test_fourier_transform(parts, inverse, onesided, axis, length):
 def test_short_time_fourier_transform(step, length, parts, onesided, window):
     arrays = [floats(2, 16, parts), *([floats(length, seed=1)] if window else [])]
     model, feeds = model_of("STFT", arrays, {"frame_step": step, "frame_length": length, "onesided": onesided})
-    close(run_model(model, feeds)[0], interpret(model, feeds)[0])
+    close(run_model(model, feeds)[0], by_definition(model, feeds)[0])

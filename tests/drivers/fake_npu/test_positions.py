@@ -1,4 +1,4 @@
-"""Kernels that read and write at positions, against the interpreter."""
+"""Kernels that read and write at positions, against the definition."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.errors import ExecutionError
-from tests.drivers.fake_npu.against_interpreter import agrees
+from tests.drivers.fake_npu.against_definition import agrees
 from tests.drivers.fake_npu.harness import floats, model_of, run, run_model
 
 _DTYPES = ["float32", "float16", "int8", "uint8", "int32", "int64", "bool"]

@@ -5,7 +5,7 @@ import pytest
 
 from nnadapter.drivers.fake_npu.lowering import lower
 from nnadapter.ir import DataType, ModelBuilder, OperandType, QuantisedType, Quantization
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from nnadapter.ir.operations.quantization import TABULATED
 from tests.drivers.fake_npu.harness import context, run_model
 
@@ -40,11 +40,11 @@ def test_a_table_says_what_float32_would(type_, source, target):
     result = quantized(target, 0.05, 10)
     attributes = {"min": -1.0, "max": 2.0} if type_ == "CLIP" else {}
     model, feeds = model_of(type_, [x], [quantized(source, 0.04, 5)], attributes, result=result)
-    (found,), (wanted,) = run_model(model, feeds), interpret(model, feeds)
+    (found,), (wanted,) = run_model(model, feeds), by_definition(model, feeds)
     # what is at the edge of two integers may fall to either side; infinities are saturated, NaN is the smallest
     assert np.abs(found.astype(int) - wanted.astype(int)).max() <= 1
     assert np.count_nonzero(found != wanted) <= 2
-    kernels = {instruction.kernel for instruction in lower(model, half_precision=False).graph.instructions}
+    kernels = {instruction.kernel for instruction in lower(model).graph.instructions}
     assert kernels == {"look_up"}
 
 
@@ -53,7 +53,7 @@ def test_operations_of_two_are_as_dequantized(type_):
     x, y = (grid.reshape(256, 256) for grid in np.meshgrid(all_values("int8"), all_values("uint8")))
     types = [quantized("int8", 0.031, -7), quantized("uint8", 0.017, 120)]
     model, feeds = model_of(type_, [x, y], types, result=quantized("int8", 0.043, 3))
-    (found,), (wanted,) = run_model(model, feeds), interpret(model, feeds)
+    (found,), (wanted,) = run_model(model, feeds), by_definition(model, feeds)
     np.testing.assert_array_equal(found, wanted)
 
 
@@ -72,7 +72,7 @@ def test_sums_are_exact_however_long(depth, constants):
 def test_small_sums_are_added_up_in_float32_and_large_ones_in_float64(value, dtype):
     types = [quantized("uint8", 1.0, 0), quantized("int8", 1.0, 0)]
     arrays = [np.zeros((1, 600, 4, 4), np.uint8), np.full((2, 600, 1, 1), value, np.int8)]
-    graph = lower(model_of("CONV_2D", arrays, types, constants=(1,))[0], half_precision=False).graph
+    graph = lower(model_of("CONV_2D", arrays, types, constants=(1,))[0]).graph
     (product,) = (each for each in graph.instructions if each.kernel == "pointwise_convolution")
     assert graph.tensors[product.outputs[0]].type.dtype == dtype
 
@@ -83,7 +83,7 @@ def test_a_bias_counts_among_the_sums():
     result = quantized("int8", 2.0**18, 0)
     for constants in ((1, 2), (1,), ()):
         model, feeds = model_of("FULLY_CONNECTED", arrays, types, constants=constants, result=result)
-        np.testing.assert_array_equal(run_model(model, feeds)[0], interpret(model, feeds)[0])
+        np.testing.assert_array_equal(run_model(model, feeds)[0], by_definition(model, feeds)[0])
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_activations_become_bounds(code, parameters):
     types = [quantized("int8", 0.1, 3), quantized("int8", 0.02, 0)]
     attributes = {"fuse_code": code, "fuse_parameters": parameters}
     model, feeds = model_of("FULLY_CONNECTED", arrays, types, attributes, (1,), quantized("int8", 0.1, -20))
-    np.testing.assert_array_equal(run_model(model, feeds)[0], interpret(model, feeds)[0])
+    np.testing.assert_array_equal(run_model(model, feeds)[0], by_definition(model, feeds)[0])
 
 
 def test_transposed_factors():
@@ -106,7 +106,7 @@ def test_transposed_factors():
     attributes = {"transpose_x": True, "transpose_y": True}
     for constants in ((1,), ()):
         model, feeds = model_of("MAT_MUL", [x, y], types, attributes, constants, quantized("int8", 3.0, 0))
-        np.testing.assert_array_equal(run_model(model, feeds)[0], interpret(model, feeds)[0])
+        np.testing.assert_array_equal(run_model(model, feeds)[0], by_definition(model, feeds)[0])
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -120,7 +120,7 @@ def test_integers_and_reals_along_an_axis(axis):
     given = builder.add_input("x", OperandType(DataType.FLOAT32, x.shape))
     (integers,) = builder.add_operation("QUANTIZE", (given,), quantized=(along,))
     model = builder.finish([integers, *builder.add_operation("DEQUANTIZE", (integers,))])
-    for found, wanted in zip(run_model(model, [x]), interpret(model, [x]), strict=True):
+    for found, wanted in zip(run_model(model, [x]), by_definition(model, [x]), strict=True):
         np.testing.assert_array_equal(found, wanted)
 
 
@@ -147,4 +147,4 @@ def test_programs_on_quantized_operands_are_deserialized():
     program = opened.compile(model)
     deserialized = opened.deserialize(program.serialize())
     for each in (program, deserialized):
-        np.testing.assert_array_equal(each.create_execution().compute(feeds)[0], interpret(model, feeds)[0])
+        np.testing.assert_array_equal(each.create_execution().compute(feeds)[0], by_definition(model, feeds)[0])

@@ -44,7 +44,7 @@ def convolution(count: int, height: int, width: int) -> Model:
 
 
 def plainly(model: Model) -> Prepared:
-    return prepared(lower(model, half_precision=False), model)
+    return prepared(lower(model), model)
 
 
 def same(found: NpuGraph, expected: NpuGraph) -> None:
@@ -60,14 +60,14 @@ def same(found: NpuGraph, expected: NpuGraph) -> None:
 @given(st.lists(SIZES, min_size=2, max_size=6))
 @settings(max_examples=30, deadline=None)
 def test_other_sizes(sizes: Sequence[tuple[int, int, int]]) -> None:
-    lowerings = Lowerings(half_precision=False)
+    lowerings = Lowerings()
     for size in sizes:
         model = convolution(*size)
         same(lowerings.prepare(model).graph, plainly(model).graph)
 
 
 def test_lowering_happens_once_for_sizes_that_decide_nothing() -> None:
-    lowerings = Lowerings(half_precision=False)
+    lowerings = Lowerings()
     lowerings.prepare(convolution(2, 4, 40))
     assert lowerings.templates == 1, "the first model does not say what varies"
     for height in range(5, 25):
@@ -76,14 +76,14 @@ def test_lowering_happens_once_for_sizes_that_decide_nothing() -> None:
 
 
 def test_fixed_sizes_are_lowered_once() -> None:
-    lowerings = Lowerings(half_precision=False)
+    lowerings = Lowerings()
     for _ in range(3):
         lowerings.prepare(convolution(2, 5, 6))
     assert lowerings.templates == 1
 
 
 def test_a_template_that_is_used_stays() -> None:
-    lowerings = Lowerings(half_precision=False)
+    lowerings = Lowerings()
     for images in (2, 1, 3, 1, 4, 1, 5):
         same(lowerings.prepare(convolution(images, 5, 6)).graph, plainly(convolution(images, 5, 6)).graph)
     assert lowerings.templates <= 3, "one for the first count alone"
@@ -96,7 +96,7 @@ def test_attributes_that_are_no_number_stay_what_they_are() -> None:
         (pad,) = builder.add_operation("PAD", (x,), {"pads": (0, 1, 0, 1), "mode": "constant", "value": float("nan")})
         return builder.finish([pad])
 
-    lowerings = Lowerings(half_precision=False)
+    lowerings = Lowerings()
     for width in (3, 3, 4, 5, 6):
         (instruction,) = lowerings.prepare(padded(width)).graph.instructions
         assert np.isnan(instruction.parameters["value"])
@@ -104,7 +104,7 @@ def test_attributes_that_are_no_number_stay_what_they_are() -> None:
 
 
 def test_constants_of_old_models_are_bounded() -> None:
-    lowerings = Lowerings(half_precision=False)
+    lowerings = Lowerings()
     tables = []
     for size in range(1, 9):
         table = freeze(np.zeros((size, 1 << 20), np.float32))
@@ -120,7 +120,7 @@ def test_constants_of_old_models_are_bounded() -> None:
 @pytest.mark.parametrize("kind", OCR_SHAPES)
 def test_text_recognition_models(kind: str) -> None:
     prepared = prepare(ocr_model(kind))
-    conversions, lowerings = Conversions(prepared), Lowerings(half_precision=False)
+    conversions, lowerings = Conversions(prepared), Lowerings()
     for shape in OCR_SHAPES[kind]:
         filled = lowerings.prepare(conversions.of({"x": shape})[1].model)
         alone = specialize(prepared, {"x": shape})
@@ -154,7 +154,7 @@ def test_every_lowering_works_with_traced_numbers() -> None:
         groups: dict[object, list[int]] = {}
         for place, value in enumerate(values):
             groups.setdefault((type(value), value), []).append(place)
-        template = LoweringTemplate(model, Groups.of(values, list(groups.values())), values, half_precision=False)
+        template = LoweringTemplate(model, Groups.of(values, list(groups.values())), values)
         filled = template.filled(model, values)
         assert filled is not None, name
         same(filled.graph, plainly(model).graph)
@@ -191,7 +191,7 @@ def test_every_lowering_works_with_traced_constants() -> None:
             expected = [plainly(each).graph for each in (first, second)]
         except NNAdapterError:
             continue  # contents that no model has
-        template = LoweringTemplate(first, Groups.of(numbers(first), ()), numbers(first), half_precision=False)
+        template = LoweringTemplate(first, Groups.of(numbers(first), ()), numbers(first))
         filled = template.filled(first, numbers(first))
         assert filled is not None, name
         same(filled.graph, expected[0])
@@ -205,7 +205,7 @@ def test_every_lowering_works_with_traced_constants() -> None:
 
 
 def test_a_context_holds_no_weights() -> None:
-    lowerings, weights = Lowerings(half_precision=False), []
+    lowerings, weights = Lowerings(), []
     for seed in range(4):
         model = layer(seed)
         lowerings.prepare(model)
@@ -232,7 +232,7 @@ def layer(seed: int, width: int = 8) -> Model:
 
 
 def test_layers_are_lowered_once() -> None:
-    lowerings = Lowerings(half_precision=False)
+    lowerings = Lowerings()
     for seed in range(6):
         model = layer(seed)
         found, expected = lowerings.prepare(model), plainly(model)
@@ -244,7 +244,7 @@ def test_layers_are_lowered_once() -> None:
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans()), min_size=2, max_size=6))
 @settings(max_examples=40, deadline=None)
 def test_contents_that_decide_something_are_told_apart(rows: list[tuple[int, int, bool]]) -> None:
-    lowerings = Lowerings(half_precision=False)
+    lowerings = Lowerings()
     for factor, offset, equal in rows:
         builder = ModelBuilder()
         x = builder.add_input("x", OperandType(DataType.FLOAT32, (2, 3)))

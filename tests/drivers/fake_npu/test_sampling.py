@@ -1,4 +1,4 @@
-"""Kernels that read images between their pixels, against the interpreter."""
+"""Kernels that read images between their pixels, against the definition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu.kernels.interpolation import reflected
 from nnadapter.errors import ExecutionError
-from tests.drivers.fake_npu.against_interpreter import agrees
+from tests.drivers.fake_npu.against_definition import agrees
 from tests.drivers.fake_npu.harness import floats, model_of, run, run_model
 
 

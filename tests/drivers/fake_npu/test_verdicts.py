@@ -35,5 +35,5 @@ def test_refusals_are_judged_each_time() -> None:
 def test_other_structures_are_judged_for_themselves() -> None:
     verdicts = Verdicts(())
     assert verdicts.of(relu(2, 3)) == (SUPPORTED,)
-    (refusal,) = verdicts.of(relu(2, 3, dtype=DataType.FLOAT64))
+    (refusal,) = verdicts.of(relu(2, 3, dtype=DataType.BFLOAT16))
     assert refusal.reason is Reason.UNSUPPORTED_DTYPE

@@ -1,4 +1,4 @@
-"""Kernels over windows of any rank, against the interpreter."""
+"""Kernels over windows of any rank, against the definition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from nnadapter.drivers.fake_npu.kernels import volumes
 from nnadapter.errors import ExecutionError
-from tests.drivers.fake_npu.against_interpreter import agrees
+from tests.drivers.fake_npu.against_definition import agrees
 from tests.drivers.fake_npu.harness import floats, model_of, run_model
 
 _WINDOWS = [

@@ -3,7 +3,7 @@
 import numpy as np
 
 from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.verify import verify as check_model
 
@@ -91,7 +91,7 @@ def check(function, model, tolerance=2e-5, keeps_origins=True):
     if keeps_origins:
         assert origins(after) == origins(model)
     given = feeds(model)
-    for got, expected in zip(interpret(after, given), interpret(model, given), strict=True):
+    for got, expected in zip(by_definition(after, given), by_definition(model, given), strict=True):
         np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
     return after
 

@@ -3,7 +3,7 @@ import pytest
 
 from nnadapter.errors import PassError
 from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.passes import all_of, check_numbers, dump_to, run_passes
@@ -32,14 +32,14 @@ def replacing(type_, by, **attributes):
 
 
 def test_a_pass_that_keeps_the_numbers_is_let_through():
-    run_passes(model(), ["simplify", replacing("RELU", "CLIP", min=0.0)], check_numbers(interpret))
+    run_passes(model(), ["simplify", replacing("RELU", "CLIP", min=0.0)], check_numbers(by_definition))
 
 
 def test_a_pass_that_changes_them_is_named_with_the_output_and_the_place():
     with pytest.raises(
         PassError, match=r"pass 'wrong' changed output 'v5'.*largest difference is .* at \[\d, \d, \d\]"
     ) as caught:
-        run_passes(model(), ["simplify", replacing("NEG", "ABS")], check_numbers(interpret))
+        run_passes(model(), ["simplify", replacing("NEG", "ABS")], check_numbers(by_definition))
     assert (caught.value.name, caught.value.output) == ("wrong", "v5")
 
 
@@ -47,7 +47,7 @@ def test_the_place_is_that_of_the_largest_difference():
     given = np.array([1, -2, 5, -9], "f").reshape(2, 2)
     program = Program(x=(2, 2))
     wanted = program.finish(program("NEG", program.x))
-    check = check_numbers(interpret, feeds=lambda _: [given])
+    check = check_numbers(by_definition, feeds=lambda _: [given])
     with pytest.raises(PassError, match=r"difference is 10 at \[1, 0\], got 5.0, expected -5.0 within"):
         run_passes(wanted, [replacing("NEG", "ABS")], check)
 
@@ -62,13 +62,13 @@ def test_unsound_models_and_other_borders_are_named():
         return Model(given.operands, given.operations[::-1], given.inputs, given.outputs)
 
     with pytest.raises(PassError, match=r"'renames' made a model with the inputs 'y' .*, expected 'x'"):
-        run_passes(model(), [renames], check_numbers(interpret))
+        run_passes(model(), [renames], check_numbers(by_definition))
     with pytest.raises(PassError, match=r"'breaks' made a model that is not sound: .*reads operand"):
-        run_passes(model(), [breaks], check_numbers(interpret))
+        run_passes(model(), [breaks], check_numbers(by_definition))
 
 
 @pytest.mark.parametrize("made", [None, 3, ()])
-@pytest.mark.parametrize("check", [None, check_numbers(interpret)])
+@pytest.mark.parametrize("check", [None, check_numbers(by_definition)])
 def test_a_pass_that_returns_no_model_is_named(made, check):
     with pytest.raises(PassError, match=f"pass 'mine' returned {type(made).__name__}, expected a Model") as caught:
         run_passes(model(), ["mine"], check, own={"mine": lambda given: made})
@@ -115,10 +115,10 @@ def test_the_tolerance_is_that_of_the_data_type(dtype, fits):
     wanted = program.finish(program("CLIP", program.x, min=0.0, max=9.0))
     pass_ = replacing("CLIP", "CLIP", min=1e-5, max=9.0)
     if fits:
-        run_passes(wanted, [pass_], check_numbers(interpret))
+        run_passes(wanted, [pass_], check_numbers(by_definition))
     else:
         with pytest.raises(PassError, match="changed output"):
-            run_passes(wanted, [pass_], check_numbers(interpret))
+            run_passes(wanted, [pass_], check_numbers(by_definition))
 
 
 def test_integers_are_equal_or_not():
@@ -134,9 +134,9 @@ def test_not_a_number_agrees_with_itself_and_infinities_too():
     given = np.array([np.nan, np.inf, -np.inf, 1], "f")
     program = Program(x=(4,))
     wanted = program.finish(program("ASSIGN", program.x))
-    run_passes(wanted, [replacing("ASSIGN", "ASSIGN")], check_numbers(interpret, feeds=lambda _: [given]))
+    run_passes(wanted, [replacing("ASSIGN", "ASSIGN")], check_numbers(by_definition, feeds=lambda _: [given]))
     with pytest.raises(PassError, match="largest difference is inf"):
-        run_passes(wanted, [replacing("ASSIGN", "RELU")], check_numbers(interpret, feeds=lambda _: [given]))
+        run_passes(wanted, [replacing("ASSIGN", "RELU")], check_numbers(by_definition, feeds=lambda _: [given]))
 
 
 def test_samples_are_valid_indices_and_the_same_every_time():
@@ -148,7 +148,7 @@ def test_samples_are_valid_indices_and_the_same_every_time():
     for type_, one, other in zip(types, first, again, strict=True):
         assert (one.dtype.name, one.shape) == (type_.dtype.value, type_.dimensions)
         np.testing.assert_array_equal(one, other)
-    interpret(model, first)
+    by_definition(model, first)
 
 
 def test_every_step_is_a_file(tmp_path):

@@ -2,14 +2,14 @@ from functools import partial
 
 import numpy as np
 
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.passes.fold_constants import fold_constants
 from nnadapter.ir.structure import numbers, with_numbers
 from nnadapter.ir.tracing import Trace
 from tests.ir.passes.program import Program, check, origins, random, types
 
-FOLD = partial(fold_constants, evaluate=interpret)
+FOLD = partial(fold_constants, evaluate=by_definition)
 
 
 def test_a_chain_of_constants_is_computed():
@@ -41,7 +41,7 @@ def test_results_are_remembered():
 
     def evaluate(model, inputs):
         calls.append(model)
-        return interpret(model, inputs)
+        return by_definition(model, inputs)
 
     weight = random(1, 3)
     weight.flags.writeable = False

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu.lowering import PASSES as DEVICE_PASSES
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.passes import PASSES, check_numbers, run_passes
 from nnadapter.ir.structure import constants, numbers
@@ -229,7 +229,7 @@ def test_passes_change_nothing_but_the_form(model, order):
 @settings(max_examples=50, deadline=None)
 @given(models(), st.permutations(list(PASSES)))
 def test_every_step_computes_the_same(model, order):
-    run_passes(model, order, check_numbers(interpret, tolerances=STEP_TOLERANCES))
+    run_passes(model, order, check_numbers(by_definition, tolerances=STEP_TOLERANCES))
 
 
 @pytest.mark.parametrize("name", IDEMPOTENT)

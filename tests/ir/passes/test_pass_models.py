@@ -6,7 +6,7 @@ import onnxruntime
 import pytest
 
 from nnadapter.converters.convert import convert_graph
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from nnadapter.ir.passes import PASSES, run_passes
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.preparation.prepare import specialize
@@ -35,4 +35,4 @@ def test_all_passes_on_a_network_for_text(kind):
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     given = np.random.default_rng(0).standard_normal(SHAPES[kind]).astype(np.float32)
     (expected,) = session.run(None, {session.get_inputs()[0].name: given})
-    np.testing.assert_allclose(interpret(after, [given])[0], expected, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(by_definition(after, [given])[0], expected, rtol=1e-3, atol=1e-5)

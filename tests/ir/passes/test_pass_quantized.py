@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu.lowering import PASSES as DEVICE_PASSES
 from nnadapter.ir import DataType, ModelBuilder, OperandType, QuantisedType, Quantization, verify
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from nnadapter.ir.passes import PASSES, run_passes
 from nnadapter.ir.passes.quantized_to_real import quantized_to_real
 from nnadapter.ir.passes.symmetric_to_asymmetric import symmetric_to_asymmetric
@@ -83,7 +83,7 @@ def grow(network, kind):
 
 
 ROUNDED = {"SIGMOID", "AVERAGE_POOL_2D"}
-"""In float32 on the device, in float64 in the interpreter: a result may fall on the other side of a half."""
+"""In float32 on the device, in float64 in the definition: a result may fall on the other side of a half."""
 KINDS = [
     "CONV_2D",
     "ADD",
@@ -109,7 +109,7 @@ def check(function, model):
     verify_again(after)
     assert border(after) == border(model)
     given = feeds(model)
-    for got, wanted in zip(interpret(after, given), interpret(model, given), strict=True):
+    for got, wanted in zip(by_definition(after, given), by_definition(model, given), strict=True):
         np.testing.assert_array_equal(got, wanted)
     return after
 
@@ -140,7 +140,7 @@ def test_networks_on_the_device_and_through_passes(data):
     check(lambda model: run_passes(model, names), model)
     check(lambda model: run_passes(model, DEVICE_PASSES), model)
     if not ROUNDED & set(types(model)):
-        for got, wanted in zip(run_model(model, feeds(model)), interpret(model, feeds(model)), strict=True):
+        for got, wanted in zip(run_model(model, feeds(model)), by_definition(model, feeds(model)), strict=True):
             np.testing.assert_array_equal(got, wanted)
 
 
@@ -204,7 +204,7 @@ def test_a_scalar_is_shifted():
     model = builder.finish(builder.add_operation("DEQUANTIZE", (constant,)))
     after = symmetric_to_asymmetric(model)
     verify(after)
-    assert interpret(after, []) == interpret(model, []) == [1.0]
+    assert by_definition(after, []) == by_definition(model, []) == [1.0]
 
 
 def test_integers_of_a_constant_are_kept_for_those_who_see_them():
@@ -215,5 +215,5 @@ def test_integers_of_a_constant_are_kept_for_those_who_see_them():
     model = builder.finish((reals, place, constant))
     after = symmetric_to_asymmetric(model)
     verify(after)
-    for got, expected in zip(interpret(after, []), interpret(model, []), strict=True):
+    for got, expected in zip(by_definition(after, []), by_definition(model, []), strict=True):
         np.testing.assert_array_equal(got, expected)

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from nnadapter.drivers.fake_npu.kernels.accumulation import ACCUMULATION_KERNELS
 from nnadapter.drivers.fake_npu.kernels.attention import ATTENTION_KERNELS
 from nnadapter.drivers.fake_npu.kernels.convolution import CONVOLUTION_KERNELS
 from nnadapter.drivers.fake_npu.kernels.depthwise import DEPTHWISE_KERNELS
 from nnadapter.drivers.fake_npu.kernels.elementwise import ELEMENTWISE_KERNELS
 from nnadapter.drivers.fake_npu.kernels.gating import GATING_KERNELS
-from nnadapter.drivers.fake_npu.kernels.generation import GENERATION_KERNELS
 from nnadapter.drivers.fake_npu.kernels.kernel import Kernel
-from nnadapter.drivers.fake_npu.kernels.linear_algebra import LINEAR_ALGEBRA_KERNELS
 from nnadapter.drivers.fake_npu.kernels.losses import LOSS_KERNELS
 from nnadapter.drivers.fake_npu.kernels.matrix import MATRIX_KERNELS
 from nnadapter.drivers.fake_npu.kernels.movement import MOVEMENT_KERNELS
 from nnadapter.drivers.fake_npu.kernels.normalization import NORMALIZATION_KERNELS
-from nnadapter.drivers.fake_npu.kernels.norms import NORM_KERNELS
 from nnadapter.drivers.fake_npu.kernels.pooling import POOLING_KERNELS
 from nnadapter.drivers.fake_npu.kernels.quantized_elements import QUANTIZED_ELEMENT_KERNELS
 from nnadapter.drivers.fake_npu.kernels.recurrent import RECURRENT_KERNELS
@@ -36,19 +32,15 @@ from nnadapter.drivers.fake_npu.kernels.winograd import WINOGRAD_KERNELS
 
 KERNELS: Mapping[str, Kernel] = MappingProxyType(
     {
-        **ACCUMULATION_KERNELS,
         **CONVOLUTION_KERNELS,
         **DEPTHWISE_KERNELS,
         **ELEMENTWISE_KERNELS,
         **GATING_KERNELS,
-        **GENERATION_KERNELS,
-        **LINEAR_ALGEBRA_KERNELS,
         **ATTENTION_KERNELS,
         **LOSS_KERNELS,
         **MATRIX_KERNELS,
         **MOVEMENT_KERNELS,
         **NORMALIZATION_KERNELS,
-        **NORM_KERNELS,
         **POOLING_KERNELS,
         **RECURRENT_KERNELS,
         **QUANTIZED_ELEMENT_KERNELS,

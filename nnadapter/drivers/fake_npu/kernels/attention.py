@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 
 import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import blocks
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
 from nnadapter.ir.operand import Array
 
 _BLOCK_SCORES = 1 << 18
@@ -42,14 +41,12 @@ def _blocks(sizes: tuple[int, int, int, int, int]) -> Iterator[Block]:
             yield item, head
 
 
-def _scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _scratch(outline: Outline) -> tuple[TensorType, ...]:
     """Scores of a block, one number for each of its rows, and a mask's or the lengths' forbidden places."""
-    sizes = _sizes([type_.dimensions for type_ in inputs])
+    sizes = _sizes([type_.dimensions for type_ in outline.inputs])
     batch, _, shared, queries, keys = sizes
     rows = max((item.stop - item.start) * (head.stop - head.start) for item, head in _blocks(sizes)) * shared * queries
-    types = dict(zip(parameters["roles"], inputs, strict=True))
+    types = dict(zip(outline.parameters["roles"], outline.inputs, strict=True))
     forbidden = []
     if "mask" in types and types["mask"].dtype == "bool":
         forbidden.append(TensorType("bool", types["mask"].dimensions))
@@ -211,17 +208,13 @@ def _bind_rotary(call: Call) -> Run:
     return run
 
 
-def _rotary_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
-    half = TensorType(inputs[0].dtype, (*inputs[0].dimensions[:3], inputs[1].dimensions[2]))
+def _rotary_scratch(outline: Outline) -> tuple[TensorType, ...]:
+    half = TensorType(outline.inputs[0].dtype, (*outline.inputs[0].dimensions[:3], outline.inputs[1].dimensions[2]))
     return half, half
 
 
-ATTENTION_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {
-        "attention": Kernel(bind=_bind_attention, scratch=_scratch),
-        "rotary_embedding": Kernel(bind=_bind_rotary, scratch=_rotary_scratch),
-    }
-)
+ATTENTION_KERNELS: Mapping[str, Kernel] = {
+    "attention": Kernel(bind=_bind_attention, scratch=_scratch),
+    "rotary_embedding": Kernel(bind=_bind_rotary, scratch=_rotary_scratch),
+}
 """Rows of the kernel table."""

@@ -6,16 +6,15 @@ O / group], so that a window's elements lie in the order in which they are copie
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
+from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import blocks, even_blocks, gemm_rows
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
 from nnadapter.drivers.fake_npu.kernels.matrix import bind_epilogue, bind_rows
 from nnadapter.drivers.fake_npu.kernels.phased_copy import bind_padded_copy, copy_dimensions
 from nnadapter.drivers.fake_npu.kernels.window_matrix import bind_window_matrix
@@ -33,45 +32,10 @@ def pack_filter(weight: Array, *, group: int) -> Array:
     return np.ascontiguousarray(grouped.transpose(0, 3, 4, 2, 1)).reshape(group, -1, outputs // group)
 
 
-def widen(packed: Array) -> Array:
-    """The same in float64, twice the bytes, for `scoring_convolution`."""
-    return packed.astype(np.float64)
-
-
 def _bind_pointwise(call: Call) -> Run:
     (x, weight, *bias), (out,) = call.inputs, call.outputs
     rows, result = x.reshape(-1, x.shape[3]), out.reshape(-1, out.shape[3])
     return bind_rows(rows, weight[0], bias[0] if bias else None, result, call.finish)
-
-
-def _scoring_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
-    """The image and the result in float64."""
-    return tuple(TensorType("float64", type_.dimensions) for type_ in (inputs[0], outputs[0]))
-
-
-def _bind_scoring(call: Call) -> Run:
-    """A pointwise convolution accumulated in float64 and rounded once, for scores of classes.
-
-    Why: equal filters must give equal scores, so that ties stay ties. A matrix product in float32 adds up its columns
-    in different orders, and equal filters give results that differ in the last bit; where scores are large, a softmax
-    makes of that bit a winner. Rounded from float64, they are equal but for sums that lie at the edge of two floats.
-
-    What it costs: a bit over twice the time of the product in float32, copies in float64 of the image and of the
-    result, and a filter of twice the bytes. A network has one such convolution, at its end.
-    """
-    (x, weight, *bias), (out,), (wide, scores) = call.inputs, call.outputs, call.scratch
-    rows, products = wide.reshape(-1, wide.shape[3]), scores.reshape(-1, scores.shape[3])
-
-    return in_sequence(
-        [
-            partial(np.copyto, wide, x),
-            partial(np.matmul, rows, weight[0], products),
-            partial(np.copyto, out, scores, casting="same_kind"),
-            *bind_epilogue(out, bias[0] if bias else None, call.finish),
-        ]
-    )
 
 
 def _output_blocks(result: tuple[int, ...], row_bytes: int) -> Iterator[tuple[slice, slice]]:
@@ -85,21 +49,19 @@ def _output_blocks(result: tuple[int, ...], row_bytes: int) -> Iterator[tuple[sl
             yield some, rows
 
 
-def _convolution_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _convolution_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """The matrix of one block, then the padded copy of a small image.
 
     None where each window is one pixel, which lies in the image as it would in a matrix.
     """
-    window = Window.of(parameters)
+    window = Window.of(outline.parameters)
     if window.is_pointwise:
         return ()
-    image, result, depth = inputs[0].dimensions, outputs[0].dimensions, inputs[1].dimensions[1]
+    image, result, depth = outline.inputs[0].dimensions, outline.outputs[0].dimensions, outline.inputs[1].dimensions[1]
     rows = max(_block_rows(block, result) for block in _output_blocks(result, depth * 4))
-    needed = [TensorType(inputs[0].dtype, (rows, depth))]
+    needed = [TensorType(outline.inputs[0].dtype, (rows, depth))]
     padded = copy_dimensions(window, image, result, 1)
-    copy = None if padded is None else TensorType(inputs[0].dtype, padded)
+    copy = None if padded is None else TensorType(outline.inputs[0].dtype, padded)
     needed += [copy] if copy is not None and copy.nbytes <= _SMALL_COPY_BYTES else []
     return tuple(needed)
 
@@ -133,11 +95,8 @@ def _bind_convolution(call: Call) -> Run:
     return in_sequence(steps)
 
 
-CONVOLUTION_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {
-        "convolution": Kernel(bind=_bind_convolution, scratch=_convolution_scratch, fuses=True),
-        "pointwise_convolution": Kernel(bind=_bind_pointwise, fuses=True),
-        "scoring_convolution": Kernel(bind=_bind_scoring, scratch=_scoring_scratch, fuses=True),
-    }
-)
+CONVOLUTION_KERNELS: Mapping[str, Kernel] = {
+    "convolution": Kernel(bind=_bind_convolution, scratch=_convolution_scratch, fuses=True),
+    "pointwise_convolution": Kernel(bind=_bind_pointwise, fuses=True),
+}
 """Rows of the kernel table."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from math import gcd
-from types import MappingProxyType
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
+from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
 from nnadapter.drivers.fake_npu.kernels.matrix import bind_epilogue
 from nnadapter.drivers.fake_npu.kernels.phased_copy import bind_padded_copy, copy_dimensions
 from nnadapter.drivers.fake_npu.kernels.windows import Window
@@ -80,18 +79,16 @@ def _depthwise_rows(result: tuple[int, ...]) -> int:
     return max(1, min(result[1], BLOCK_ELEMENTS // (result[2] * result[3])))
 
 
-def _depthwise_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _depthwise_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """With a horizontal stride, one block of partial sums; then the padded copy if there is one."""
-    window, image, result = Window.of(parameters), inputs[0].dimensions, outputs[0].dimensions
+    window, image, result = Window.of(outline.parameters), outline.inputs[0].dimensions, outline.outputs[0].dimensions
     phases = window.strides[1]
     needed = []
     if phases > 1:
-        needed.append(TensorType(inputs[0].dtype, (_depthwise_rows(result), result[2] * result[3])))
+        needed.append(TensorType(outline.inputs[0].dtype, (_depthwise_rows(result), result[2] * result[3])))
     copy = copy_dimensions(window, image, result, phases)
     if copy is not None:
-        needed.append(TensorType(inputs[0].dtype, copy))
+        needed.append(TensorType(outline.inputs[0].dtype, copy))
     return tuple(needed)
 
 
@@ -141,7 +138,7 @@ def _terms(
     return terms
 
 
-DEPTHWISE_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {"depthwise_convolution": Kernel(bind=_bind_depthwise, scratch=_depthwise_scratch, fuses=True)}
-)
+DEPTHWISE_KERNELS: Mapping[str, Kernel] = {
+    "depthwise_convolution": Kernel(bind=_bind_depthwise, scratch=_depthwise_scratch, fuses=True)
+}
 """Rows of the kernel table."""

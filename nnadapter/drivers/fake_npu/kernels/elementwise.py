@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.graph import Activation, Parameters, TensorType
+from nnadapter.drivers.fake_npu.graph import Activation, TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks
 from nnadapter.drivers.fake_npu.kernels.functions import FUNCTIONS, Function
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Finish, Kernel, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Finish, Kernel, Outline, Run, in_sequence
 from nnadapter.ir.operand import Array
 
 
@@ -48,10 +47,8 @@ def _over_blocks(function: Function, x: Array, out: Array, temporaries: Sequence
     )
 
 
-def _unary_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
-    return activation_scratch(parameters["function"], outputs[0])
+def _unary_scratch(outline: Outline) -> tuple[TensorType, ...]:
+    return activation_scratch(outline.parameters["function"], outline.outputs[0])
 
 
 def _divide(x: Array, y: Array, out: Array) -> None:
@@ -64,42 +61,40 @@ def _divide(x: Array, y: Array, out: Array) -> None:
 
 
 def _power(x: Array, exponent: Array, out: Array) -> None:
-    """Powers; integers go through float64, because numpy has no negative integer powers."""
-    if out.dtype.kind == "f":
+    """Powers; integers go through float64, as ONNX Runtime's do, but for those of 64 bits, which it does not hold."""
+    if out.dtype.kind == "f" or (out.dtype == x.dtype == exponent.dtype == np.int64 and exponent.min() >= 0):
         np.power(x, exponent.astype(x.dtype, copy=False), out)
     else:
         np.copyto(out, np.power(x.astype(np.float64), exponent), casting="unsafe")
 
 
-BINARY: Mapping[str, Callable[..., object]] = MappingProxyType(
-    {
-        "add": np.add,
-        "and": np.logical_and,
-        "bitwise_and": np.bitwise_and,
-        "bitwise_or": np.bitwise_or,
-        "bitwise_xor": np.bitwise_xor,
-        "divide": _divide,
-        "equal": np.equal,
-        "float_modulo": np.fmod,
-        "floor_divide": np.floor_divide,
-        "greater": np.greater,
-        "greater_equal": np.greater_equal,
-        "less": np.less,
-        "less_equal": np.less_equal,
-        "maximum": np.maximum,
-        "minimum": np.minimum,
-        "modulo": np.mod,
-        "multiply": np.multiply,
-        "not_equal": np.not_equal,
-        "or": np.logical_or,
-        "power": _power,
-        # numpy defines shifts by too much, and by less than nothing, as ONNX does: the sign is what stays.
-        "shift_left": np.left_shift,
-        "shift_right": np.right_shift,
-        "subtract": np.subtract,
-        "xor": np.logical_xor,
-    }
-)
+BINARY: Mapping[str, Callable[..., object]] = {
+    "add": np.add,
+    "and": np.logical_and,
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+    "divide": _divide,
+    "equal": np.equal,
+    "float_modulo": np.fmod,
+    "floor_divide": np.floor_divide,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "modulo": np.mod,
+    "multiply": np.multiply,
+    "not_equal": np.not_equal,
+    "or": np.logical_or,
+    "power": _power,
+    # numpy defines shifts by too much, and by less than nothing, as ONNX does: the sign is what stays.
+    "shift_left": np.left_shift,
+    "shift_right": np.right_shift,
+    "subtract": np.subtract,
+    "xor": np.logical_xor,
+}
 """Functions of two variables, called as `function(x, y, out=out)`."""
 
 
@@ -195,21 +190,18 @@ def _bind_round_to_half(call: Call) -> Run:
     return run
 
 
-ELEMENTWISE_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {name: Kernel(bind=_bind_binary(name), in_place=(0, 1), fuses=True) for name in BINARY}
-    | {
-        "cast": Kernel(bind=_bind_cast),
-        "prelu": Kernel(bind=_bind_prelu, scratch=lambda inputs, outputs, parameters: (outputs[0],), in_place=(0,)),
-        "round_to_half": Kernel(
-            bind=_bind_round_to_half,
-            scratch=lambda inputs, outputs, parameters: (
-                TensorType("float16", (min(outputs[0].size, BLOCK_ELEMENTS),)),
-            ),
-            in_place=(0,),
-        ),
-        "sum": Kernel(bind=_bind_sum, in_place=(0, 1)),
-        "unary": Kernel(bind=_bind_unary, scratch=_unary_scratch, in_place=(0,)),
-        "where": Kernel(bind=_bind_where),
-    }
-)
+ELEMENTWISE_KERNELS: Mapping[str, Kernel] = {
+    name: Kernel(bind=_bind_binary(name), in_place=(0, 1), fuses=True) for name in BINARY
+} | {
+    "cast": Kernel(bind=_bind_cast),
+    "prelu": Kernel(bind=_bind_prelu, scratch=lambda outline: (outline.outputs[0],), in_place=(0,)),
+    "round_to_half": Kernel(
+        bind=_bind_round_to_half,
+        scratch=lambda outline: (TensorType("float16", (min(outline.outputs[0].size, BLOCK_ELEMENTS),)),),
+        in_place=(0,),
+    ),
+    "sum": Kernel(bind=_bind_sum, in_place=(0, 1)),
+    "unary": Kernel(bind=_bind_unary, scratch=_unary_scratch, in_place=(0,)),
+    "where": Kernel(bind=_bind_where),
+}
 """Rows of the kernel table."""

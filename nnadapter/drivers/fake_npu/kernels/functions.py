@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import pi, sqrt
-from types import MappingProxyType
+from math import erf, pi, sqrt
 
 import numpy as np
 
@@ -55,22 +54,32 @@ def _tanh_of_polynomial(coefficients: tuple[float, ...], x: Array, out: Array, s
     np.tanh(out, out)
 
 
+_exact_erf = np.frompyfunc(erf, 1, 1)
+"""For float64, of which the polynomial has not the digits."""
+
+
 def _erf(x: Array, out: Array, square: Array, value: Array) -> None:
+    if x.dtype == np.float64:
+        np.copyto(out, _exact_erf(x), casting="unsafe")
+        return
     _tanh_of_polynomial(_ERF, x, value, square)
     np.copyto(out, value)
 
 
 def _gelu(x: Array, out: Array, square: Array, value: Array) -> None:
     """0.5 x (1 + erf(x / sqrt 2))."""
-    _tanh_of_polynomial(_GELU, x, value, square)
+    if x.dtype == np.float64:
+        np.copyto(value, _exact_erf(np.multiply(x, sqrt(0.5))), casting="unsafe")
+    else:
+        _tanh_of_polynomial(_GELU, x, value, square)
     np.multiply(value, 0.5, value)
     np.add(value, 0.5, value)
     np.multiply(x, value, out)
 
 
 @lru_cache(maxsize=64)
-def _block_of(value: float) -> Array:
-    block = np.full(BLOCK_ELEMENTS, value, np.float32)
+def _block_of(value: float, dtype: str) -> Array:
+    block = np.full(BLOCK_ELEMENTS, value, dtype)
     block.flags.writeable = False
     return block
 
@@ -81,7 +90,7 @@ def _bound(value: float, x: Array) -> Array | int:
     Floats are compared with a block full of the number, which numpy does several times faster than with the number.
     """
     if x.dtype.kind == "f":
-        return _block_of(value)[: x.size]
+        return _block_of(value, x.dtype.name)[: x.size]
     limits = np.iinfo(x.dtype)
     return int(max(min(value, limits.max), limits.min))
 
@@ -212,54 +221,52 @@ def _single(function: Function) -> UnaryFunction:
     return UnaryFunction(_always(function), blocked=False)
 
 
-FUNCTIONS: Mapping[str, UnaryFunction] = MappingProxyType(
-    {
-        "abs": _single(np.absolute),
-        "acos": _single(np.arccos),
-        "acosh": _single(np.arccosh),
-        "asin": _single(np.arcsin),
-        "asinh": _single(np.arcsinh),
-        "atan": _single(np.arctan),
-        "atanh": _single(np.arctanh),
-        "bitwise_not": _single(np.bitwise_not),
-        "ceil": _single(np.ceil),
-        "celu": UnaryFunction(celu, 1),
-        "clip": UnaryFunction(_clip),
-        "cos": _single(np.cos),
-        "cosh": _single(np.cosh),
-        "elu": UnaryFunction(_elu, 1),
-        "erf": UnaryFunction(_always(_erf), 2),
-        "exp": _single(np.exp),
-        "floor": _single(np.floor),
-        "gelu": UnaryFunction(_always(_gelu), 2),
-        "gelu_tanh": UnaryFunction(_always(_gelu_tanh), 1),
-        "hard_sigmoid": UnaryFunction(_hard_sigmoid),
-        "hard_swish": UnaryFunction(_hard_swish, 1),
-        "is_inf": UnaryFunction(is_infinite, blocked=False),
-        "is_nan": _single(np.isnan),
-        "leaky_relu": UnaryFunction(_leaky_relu, 1),
-        "log": _single(np.log),
-        "mish": UnaryFunction(_always(_mish), 2),
-        "neg": _single(np.negative),
-        "not": _single(np.logical_not),
-        "reciprocal": _single(np.reciprocal),
-        "relu": UnaryFunction(_always(_relu)),
-        "round": _single(np.rint),
-        "rsqrt": UnaryFunction(_always(_rsqrt)),
-        "selu": UnaryFunction(_selu, 1),
-        "sigmoid": UnaryFunction(_always(_sigmoid)),
-        "shrink": UnaryFunction(shrink, 2),
-        "sign": _single(np.sign),
-        "sin": _single(np.sin),
-        "sinh": _single(np.sinh),
-        "softplus": UnaryFunction(_always(_softplus), 1),
-        "softsign": UnaryFunction(_always(_softsign), 1),
-        "square": _single(np.square),
-        "sqrt": _single(np.sqrt),
-        "swish": UnaryFunction(_swish, 1),
-        "tan": _single(np.tan),
-        "tanh": _single(np.tanh),
-        "thresholded_relu": UnaryFunction(thresholded_relu, 1),
-    }
-)
+FUNCTIONS: Mapping[str, UnaryFunction] = {
+    "abs": _single(np.absolute),
+    "acos": _single(np.arccos),
+    "acosh": _single(np.arccosh),
+    "asin": _single(np.arcsin),
+    "asinh": _single(np.arcsinh),
+    "atan": _single(np.arctan),
+    "atanh": _single(np.arctanh),
+    "bitwise_not": _single(np.bitwise_not),
+    "ceil": _single(np.ceil),
+    "celu": UnaryFunction(celu, 1),
+    "clip": UnaryFunction(_clip),
+    "cos": _single(np.cos),
+    "cosh": _single(np.cosh),
+    "elu": UnaryFunction(_elu, 1),
+    "erf": UnaryFunction(_always(_erf), 2),
+    "exp": _single(np.exp),
+    "floor": _single(np.floor),
+    "gelu": UnaryFunction(_always(_gelu), 2),
+    "gelu_tanh": UnaryFunction(_always(_gelu_tanh), 1),
+    "hard_sigmoid": UnaryFunction(_hard_sigmoid),
+    "hard_swish": UnaryFunction(_hard_swish, 1),
+    "is_inf": UnaryFunction(is_infinite, blocked=False),
+    "is_nan": _single(np.isnan),
+    "leaky_relu": UnaryFunction(_leaky_relu, 1),
+    "log": _single(np.log),
+    "mish": UnaryFunction(_always(_mish), 2),
+    "neg": _single(np.negative),
+    "not": _single(np.logical_not),
+    "reciprocal": _single(np.reciprocal),
+    "relu": UnaryFunction(_always(_relu)),
+    "round": _single(np.rint),
+    "rsqrt": UnaryFunction(_always(_rsqrt)),
+    "selu": UnaryFunction(_selu, 1),
+    "sigmoid": UnaryFunction(_always(_sigmoid)),
+    "shrink": UnaryFunction(shrink, 2),
+    "sign": _single(np.sign),
+    "sin": _single(np.sin),
+    "sinh": _single(np.sinh),
+    "softplus": UnaryFunction(_always(_softplus), 1),
+    "softsign": UnaryFunction(_always(_softsign), 1),
+    "square": _single(np.square),
+    "sqrt": _single(np.sqrt),
+    "swish": UnaryFunction(_swish, 1),
+    "tan": _single(np.tan),
+    "tanh": _single(np.tanh),
+    "thresholded_relu": UnaryFunction(thresholded_relu, 1),
+}
 """By the name that instructions and the adapter IR's fuse codes use. Parameters are the IR's attributes, in order."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isinf
-from types import MappingProxyType
 
 import numpy as np
 
@@ -99,7 +98,9 @@ def _thresholded_relu(alpha: float) -> Change:
     return thresholded_relu
 
 
-_OWN: Mapping[str, Callable[..., Change]] = MappingProxyType(
-    {"affine": _affine, "scaled_tanh": _scaled_tanh, "thresholded_relu": _thresholded_relu}
-)
+_OWN: Mapping[str, Callable[..., Change]] = {
+    "affine": _affine,
+    "scaled_tanh": _scaled_tanh,
+    "thresholded_relu": _thresholded_relu,
+}
 """Functions that only recurrent layers have."""

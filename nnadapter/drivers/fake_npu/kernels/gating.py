@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from types import MappingProxyType
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
+from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks
 from nnadapter.drivers.fake_npu.kernels.functions import FUNCTIONS, Function
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
 from nnadapter.ir.operand import Array
 
 
-def _scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
-    return (TensorType(outputs[0].dtype, (min(outputs[0].size, BLOCK_ELEMENTS),)),)
+def _scratch(outline: Outline) -> tuple[TensorType, ...]:
+    return (TensorType(outline.outputs[0].dtype, (min(outline.outputs[0].size, BLOCK_ELEMENTS),)),)
 
 
 def _gated(swish: Function, gate: Array, value: Array, out: Array, opened: Array) -> None:
@@ -38,7 +35,5 @@ def _bind_swiglu(call: Call) -> Run:
     )
 
 
-GATING_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {"swiglu": Kernel(bind=_bind_swiglu, scratch=_scratch, in_place=(0, 1))}
-)
+GATING_KERNELS: Mapping[str, Kernel] = {"swiglu": Kernel(bind=_bind_swiglu, scratch=_scratch, in_place=(0, 1))}
 """Rows of the kernel table."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from itertools import product
-from types import MappingProxyType
 
 import numpy as np
 
@@ -51,9 +50,7 @@ def _far(distance: Array) -> Array:
     return ((_CUBIC_ALPHA * distance - 5 * _CUBIC_ALPHA) * distance + 8 * _CUBIC_ALPHA) * distance - 4 * _CUBIC_ALPHA
 
 
-NEIGHBORS: Mapping[str, Callable[[Array], Neighbors]] = MappingProxyType(
-    {"cubic": _cubic, "linear": _linear, "nearest": _nearest}
-)
+NEIGHBORS: Mapping[str, Callable[[Array], Neighbors]] = {"cubic": _cubic, "linear": _linear, "nearest": _nearest}
 """By mode: places -> neighbors, whose indices are whole numbers that may lie outside; places are whole if nearest."""
 
 

@@ -33,14 +33,21 @@ class Call:
     """The fused activation; only kernels with `fuses` are given one, and they must bind it to all of their output."""
 
 
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """One instruction before it has memory."""
+
+    inputs: Sequence[TensorType]
+    outputs: Sequence[TensorType]
+    parameters: Parameters
+
+
 Bind = Callable[[Call], Run]
-ScratchRule = Callable[[Sequence[TensorType], Sequence[TensorType], Parameters], tuple[TensorType, ...]]
-"""Types of inputs and outputs, parameters -> types of the scratch buffers."""
+ScratchRule = Callable[[Outline], tuple[TensorType, ...]]
+"""Gives the types of the scratch buffers."""
 
 
-def no_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def no_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """The scratch rule of kernels that need none."""
     return ()
 

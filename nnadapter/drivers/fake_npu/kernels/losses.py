@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
+from nnadapter.drivers.fake_npu.graph import TensorType
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run
 from nnadapter.ir.operand import Array
 
 
-def _scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _scratch(outline: Outline) -> tuple[TensorType, ...]:
     """Which targets count, the classes to look up, losses and weights."""
-    dimensions = inputs[1].dimensions
+    dimensions = outline.inputs[1].dimensions
     return (
         TensorType("bool", dimensions),
         TensorType("int64", dimensions),
-        TensorType(inputs[0].dtype, dimensions),
-        TensorType(inputs[0].dtype, dimensions),
+        TensorType(outline.inputs[0].dtype, dimensions),
+        TensorType(outline.inputs[0].dtype, dimensions),
     )
 
 
@@ -59,7 +57,5 @@ def _mean(losses: Array, weights: Array, out: Array) -> None:
 
 _REDUCTIONS = MappingProxyType({"mean": _mean, "none": _none, "sum": _sum})
 
-LOSS_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {"negative_log_likelihood": Kernel(bind=_bind_likelihood, scratch=_scratch)}
-)
+LOSS_KERNELS: Mapping[str, Kernel] = {"negative_log_likelihood": Kernel(bind=_bind_likelihood, scratch=_scratch)}
 """Rows of the kernel table."""

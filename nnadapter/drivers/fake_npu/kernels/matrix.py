@@ -1,10 +1,9 @@
-"""Matrix kernels: products, with bias and activation applied while a block of rows is in cache."""
+"""Matrix kernels: products, whose bias and activation come while a block of rows is in cache, and linear algebra."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from types import MappingProxyType
 
 import numpy as np
 
@@ -86,10 +85,41 @@ def _transposed(matrices: Array) -> Array:
     return matrices if matrices.ndim < 2 else matrices.swapaxes(-1, -2)
 
 
-MATRIX_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {
-        "fully_connected": Kernel(bind=_bind_fully_connected, fuses=True),
-        "matmul": Kernel(bind=_bind_matmul, fuses=True),
-    }
-)
+def _bind_triangle(call: Call) -> Run:
+    """What lies beyond the diagonal is made zero; the rest is copied."""
+    (x,), (out,), parameters = call.inputs, call.outputs, call.parameters
+    upper, k = parameters["upper"], parameters["k"]
+    rows, columns = (np.arange(size) for size in x.shape[-2:])
+    distance = columns - rows[:, None]
+    zero = out.dtype.type(0)
+    gone = distance < k if upper else distance > k
+
+    def run() -> None:
+        np.copyto(out, x)
+        np.copyto(out, zero, where=gone)
+
+    return run
+
+
+def _bind_determinant(call: Call) -> Run:
+    (x,), (out,) = call.inputs, call.outputs
+    return lambda: np.copyto(out, np.linalg.det(x))
+
+
+def _bind_einsum(call: Call) -> Run:
+    """The order in which more than two factors are multiplied is chosen once, for these sizes."""
+    inputs, (out,), equation = call.inputs, call.outputs, call.parameters["equation"]
+    if len(inputs) == 1:
+        return lambda: np.einsum(equation, *inputs, out=out)
+    path, _ = np.einsum_path(equation, *inputs, optimize="optimal" if len(inputs) <= 4 else "greedy")
+    return lambda: np.einsum(equation, *inputs, out=out, optimize=path)
+
+
+MATRIX_KERNELS: Mapping[str, Kernel] = {
+    "fully_connected": Kernel(bind=_bind_fully_connected, fuses=True),
+    "matmul": Kernel(bind=_bind_matmul, fuses=True),
+    "determinant": Kernel(bind=_bind_determinant),
+    "einsum": Kernel(bind=_bind_einsum),
+    "triangle": Kernel(bind=_bind_triangle, in_place=(0,)),
+}
 """Rows of the kernel table."""

@@ -1,17 +1,16 @@
-"""Kernels that relate each element to its neighbors along axes: softmax and the normalizations."""
+"""Kernels that relate each element to its neighbors along axes: softmax, and normalizations by means and norms."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
-from types import MappingProxyType
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
+from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
-from nnadapter.drivers.fake_npu.kernels.summation import bind_summation, partial_sums
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run
+from nnadapter.drivers.fake_npu.kernels.summation import bind_summation, partial_sums, reduced
 
 _BLOCK = 2 * BLOCK_ELEMENTS
 """Elements of one block of rows."""
@@ -27,12 +26,10 @@ def _row_block(rows: tuple[int, ...]) -> int:
     return max(1, min(rows[0], _BLOCK // prod(rows[1:])))
 
 
-def _softmax_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _softmax_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """One number for every row of a block: its maximum, then its sum."""
-    rows = _rows(inputs[0].dimensions, parameters["axis"])
-    return (TensorType(inputs[0].dtype, (_row_block(rows), 1, *rows[2:])),)
+    rows = _rows(outline.inputs[0].dimensions, outline.parameters["axis"])
+    return (TensorType(outline.inputs[0].dtype, (_row_block(rows), 1, *rows[2:])),)
 
 
 def _bind_softmax(call: Call) -> Run:
@@ -71,20 +68,16 @@ def _bind_log_softmax(call: Call) -> Run:
     return run
 
 
-def _log_softmax_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
-    rows = _rows(inputs[0].dimensions, parameters["axis"])
-    return TensorType(inputs[0].dtype, (rows[0], 1, *rows[2:])), outputs[0]
+def _log_softmax_scratch(outline: Outline) -> tuple[TensorType, ...]:
+    rows = _rows(outline.inputs[0].dimensions, outline.parameters["axis"])
+    return TensorType(outline.inputs[0].dtype, (rows[0], 1, *rows[2:])), outline.outputs[0]
 
 
-def _layer_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _layer_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """Mean, then deviation, of every row of a block."""
-    depth = prod(inputs[0].dimensions[parameters["axis"] :])
-    rows = _row_block((inputs[0].size // depth, depth))
-    return TensorType(inputs[0].dtype, (rows,)), TensorType(inputs[0].dtype, (rows,))
+    depth = prod(outline.inputs[0].dimensions[outline.parameters["axis"] :])
+    rows = _row_block((outline.inputs[0].size // depth, depth))
+    return TensorType(outline.inputs[0].dtype, (rows,)), TensorType(outline.inputs[0].dtype, (rows,))
 
 
 def _bind_layer(call: Call) -> Run:
@@ -123,15 +116,10 @@ def _bind_layer(call: Call) -> Run:
     return run
 
 
-def _instance_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _instance_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """The squared distances, mean and deviation of every channel of every image, then what summing takes."""
-    dimensions = list(inputs[0].dimensions)
-    for axis in parameters["axes"]:
-        dimensions[axis] = 1
-    few = TensorType(inputs[0].dtype, tuple(dimensions))
-    return inputs[0], few, few, *partial_sums(inputs[0], parameters["axes"])
+    type_, axes = outline.inputs[0], outline.parameters["axes"]
+    return type_, reduced(type_, axes), reduced(type_, axes), *partial_sums(type_, axes)
 
 
 def _bind_instance(call: Call) -> Run:
@@ -188,17 +176,101 @@ def _bind_local_response(call: Call) -> Run:
     return run
 
 
-NORMALIZATION_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {
-        "instance_normalization": Kernel(bind=_bind_instance, scratch=_instance_scratch, in_place=(0,)),
-        "layer_normalization": Kernel(bind=_bind_layer, scratch=_layer_scratch, in_place=(0,)),
-        "local_response_normalization": Kernel(
-            bind=_bind_local_response,
-            scratch=lambda inputs, outputs, parameters: (inputs[0], inputs[0]),
-            in_place=(0,),
-        ),
-        "log_softmax": Kernel(bind=_bind_log_softmax, scratch=_log_softmax_scratch, in_place=(0,)),
-        "softmax": Kernel(bind=_bind_softmax, scratch=_softmax_scratch, in_place=(0,)),
-    }
-)
+def _rms_scratch(outline: Outline) -> tuple[TensorType, ...]:
+    """The norm of every row."""
+    return (TensorType(outline.inputs[0].dtype, (prod(outline.inputs[0].dimensions[: outline.parameters["axis"]]),)),)
+
+
+def _bind_rms(call: Call) -> Run:
+    """Computes x / sqrt(mean(x^2) + epsilon) * scale over all axes from `axis` on, block by block of rows."""
+    (x, scale), (out,), (norms,) = call.inputs, call.outputs, call.scratch
+    axis, epsilon = call.parameters["axis"], call.parameters["epsilon"]
+    normalized = x.shape[axis:]
+    depth = prod(normalized)
+    rows, results = x.reshape(-1, depth), out.reshape(-1, depth)
+    # A scale that differs between rows multiplies the whole result at the end.
+    per_row = any(size != 1 for size in scale.shape[: max(0, scale.ndim - len(normalized))])
+    # A scale may be computed after this is bound: it is spread over views, not copied into one row.
+    factors = 1 if per_row else scale.reshape(scale.shape[max(0, scale.ndim - len(normalized)) :])
+    pieces = [
+        (rows[some], results[some], results[some].reshape(-1, *normalized), norms[some])
+        for some in blocks(len(rows), max(1, BLOCK_ELEMENTS // depth))
+    ]
+
+    def run() -> None:
+        for source, target, spread, norm in pieces:
+            np.einsum("rd,rd->r", source, source, out=norm)
+            np.divide(norm, depth, norm)
+            np.add(norm, epsilon, norm)
+            np.sqrt(norm, norm)
+            np.divide(source, norm[:, None], target)
+            np.multiply(spread, factors, spread)
+        if per_row:
+            np.multiply(out, scale, out)
+
+    return run
+
+
+def _lp_scratch(outline: Outline) -> tuple[TensorType, ...]:
+    """Absolute values or squares, and their sums."""
+    return outline.inputs[0], reduced(outline.inputs[0], (outline.parameters["axis"],))
+
+
+def _bind_lp(call: Call) -> Run:
+    """Computes x / norm(x) along an axis; zeros have no direction and stay zeros."""
+    (x,), (out,), (terms, norm) = call.inputs, call.outputs, call.scratch
+    axis, squares = call.parameters["axis"], call.parameters["p"] == 2
+
+    def run() -> None:
+        if squares:
+            np.multiply(x, x, terms)
+        else:
+            np.absolute(x, terms)
+        np.add.reduce(terms, axis=axis, keepdims=True, out=norm)
+        if squares:
+            np.sqrt(norm, norm)
+        np.copyto(norm, 1, where=norm == 0)
+        np.divide(x, norm, out)
+
+    return run
+
+
+def _mvn_scratch(outline: Outline) -> tuple[TensorType, ...]:
+    """The squared distances, their means, and what summing takes."""
+    type_, axes = outline.inputs[0], outline.parameters["axes"]
+    return type_, reduced(type_, axes), *partial_sums(type_, axes)
+
+
+def _bind_mvn(call: Call) -> Run:
+    """(x - mean) / (sqrt(mean((x - mean)^2)) + epsilon), means over `axes`."""
+    (x,), (out,), (squares, mean, *part) = call.inputs, call.outputs, call.scratch
+    axes, epsilon, share = call.parameters["axes"], call.parameters["epsilon"], mean.size / x.size
+    add, add_squares = bind_summation(x, mean, axes, part), bind_summation(squares, mean, axes, part)
+
+    def run() -> None:
+        add()
+        np.multiply(mean, share, mean)
+        np.subtract(x, mean, out)
+        np.multiply(out, out, squares)
+        add_squares()
+        np.multiply(mean, share, mean)
+        np.sqrt(mean, mean)
+        np.add(mean, epsilon, mean)
+        np.divide(out, mean, out)
+
+    return run
+
+
+NORMALIZATION_KERNELS: Mapping[str, Kernel] = {
+    "instance_normalization": Kernel(bind=_bind_instance, scratch=_instance_scratch, in_place=(0,)),
+    "layer_normalization": Kernel(bind=_bind_layer, scratch=_layer_scratch, in_place=(0,)),
+    "local_response_normalization": Kernel(
+        bind=_bind_local_response, scratch=lambda outline: (outline.inputs[0], outline.inputs[0]), in_place=(0,)
+    ),
+    "log_softmax": Kernel(bind=_bind_log_softmax, scratch=_log_softmax_scratch, in_place=(0,)),
+    "softmax": Kernel(bind=_bind_softmax, scratch=_softmax_scratch, in_place=(0,)),
+    "lp_normalization": Kernel(bind=_bind_lp, scratch=_lp_scratch, in_place=(0,)),
+    "mean_variance_normalization": Kernel(bind=_bind_mvn, scratch=_mvn_scratch, in_place=(0,)),
+    "rms_normalization": Kernel(bind=_bind_rms, scratch=_rms_scratch, in_place=(0,)),
+}
 """Rows of the kernel table."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
+from nnadapter.drivers.fake_npu.graph import TensorType
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run
 from nnadapter.drivers.fake_npu.kernels.phased_copy import bind_padded_copy, copy_dimensions
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
@@ -17,12 +16,10 @@ Combine = Callable[..., object]
 """A function of two variables, called as `combine(x, y, out=out)`."""
 
 
-def _pooling_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _pooling_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """The result along rows, then the padded copy if there is one."""
-    window, image, result = Window.of(parameters), inputs[0].dimensions, outputs[0].dimensions
-    dtype, phases = inputs[0].dtype, window.strides[1]
+    window, image, result = Window.of(outline.parameters), outline.inputs[0].dimensions, outline.outputs[0].dimensions
+    dtype, phases = outline.inputs[0].dtype, window.strides[1]
     lines = (image[0], window.reach(result[1:3])[0], *result[2:])
     copy = copy_dimensions(window, image, result, phases)
     return tuple(TensorType(dtype, dimensions) for dimensions in (lines, copy) if dimensions is not None)
@@ -86,10 +83,8 @@ def _bind_average(call: Call) -> Run:
     return run
 
 
-POOLING_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {
-        "average_pool": Kernel(bind=_bind_average, scratch=_pooling_scratch),
-        "max_pool": Kernel(bind=_bind_max, scratch=_pooling_scratch),
-    }
-)
+POOLING_KERNELS: Mapping[str, Kernel] = {
+    "average_pool": Kernel(bind=_bind_average, scratch=_pooling_scratch),
+    "max_pool": Kernel(bind=_bind_max, scratch=_pooling_scratch),
+}
 """Rows of the kernel table."""

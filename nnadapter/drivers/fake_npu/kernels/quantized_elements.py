@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
-from types import MappingProxyType
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
+from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
 from nnadapter.ir.operand import Array
 
 
@@ -61,10 +60,8 @@ def _pieces(arrays: Sequence[Array], values: Sequence[Array], axis: int) -> Iter
         yield [*(matrix[block] for matrix in matrices), *chosen]
 
 
-def _block_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
-    return (TensorType("float32", (prod(_block_size(outputs[0].dimensions, parameters["axis"])),)),)
+def _block_scratch(outline: Outline) -> tuple[TensorType, ...]:
+    return (TensorType("float32", (prod(_block_size(outline.outputs[0].dimensions, outline.parameters["axis"])),)),)
 
 
 def to_integers(combine: Callable[..., object], low: float, high: float) -> Callable[..., None]:
@@ -137,13 +134,11 @@ def _bind_look_up(call: Call) -> Run:
     return in_sequence([partial(_look_up, x[block], table, out[block]) for block in blocks(x.size, BLOCK_ELEMENTS)])
 
 
-QUANTIZED_ELEMENT_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {
-        "center": Kernel(bind=_bind_center),
-        "dequantize": Kernel(bind=_bind_to_reals),
-        "look_up": Kernel(bind=_bind_look_up),
-        "quantize": Kernel(bind=_bind_to_integers(np.divide), scratch=_block_scratch),
-        "requantize": Kernel(bind=_bind_to_integers(np.multiply), scratch=_block_scratch),
-    }
-)
+QUANTIZED_ELEMENT_KERNELS: Mapping[str, Kernel] = {
+    "center": Kernel(bind=_bind_center),
+    "dequantize": Kernel(bind=_bind_to_reals),
+    "look_up": Kernel(bind=_bind_look_up),
+    "quantize": Kernel(bind=_bind_to_integers(np.divide), scratch=_block_scratch),
+    "requantize": Kernel(bind=_bind_to_integers(np.multiply), scratch=_block_scratch),
+}
 """Rows of the kernel table."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
-from types import MappingProxyType
 
 import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS
 from nnadapter.drivers.fake_npu.kernels.gates import Gate, bind_gate, gates_of
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, ScratchRule, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, ScratchRule, in_sequence
 from nnadapter.ir.operand import Array
 
 States = tuple[Array, ...]
@@ -31,11 +30,9 @@ MakeBias = Callable[[Array, int, Parameters], Array]
 
 
 def _scratch(gates: int) -> ScratchRule:
-    def wanted(
-        inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-    ) -> tuple[TensorType, ...]:
+    def wanted(outline: Outline) -> tuple[TensorType, ...]:
         """Products of all steps, what a cell needs, and states before they are known to be valid."""
-        (steps, _, batch, hidden), dtype = outputs[0].dimensions, inputs[0].dtype
+        (steps, _, batch, hidden), dtype = outline.outputs[0].dimensions, outline.inputs[0].dtype
         state = TensorType(dtype, (batch, hidden))
         return (
             TensorType(dtype, (steps, batch, gates * hidden)),
@@ -43,7 +40,7 @@ def _scratch(gates: int) -> ScratchRule:
             TensorType(dtype, (gates, batch, hidden)),
             state,
             TensorType(dtype, (min(gates * batch * hidden, BLOCK_ELEMENTS),)),
-            *(state for _ in outputs[1:]),
+            *(state for _ in outline.outputs[1:]),
         )
 
     return wanted
@@ -253,11 +250,9 @@ def _rnn_cell(
     return step
 
 
-RECURRENT_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {
-        "gru": Kernel(bind=_bind(_gru_cell, _gru_bias), scratch=_scratch(3)),
-        "lstm": Kernel(bind=_bind(_lstm_cell, _whole_bias), scratch=_scratch(4)),
-        "rnn": Kernel(bind=_bind(_rnn_cell, _whole_bias), scratch=_scratch(1)),
-    }
-)
+RECURRENT_KERNELS: Mapping[str, Kernel] = {
+    "gru": Kernel(bind=_bind(_gru_cell, _gru_bias), scratch=_scratch(3)),
+    "lstm": Kernel(bind=_bind(_lstm_cell, _whole_bias), scratch=_scratch(4)),
+    "rnn": Kernel(bind=_bind(_rnn_cell, _whole_bias), scratch=_scratch(1)),
+}
 """Rows of the kernel table."""

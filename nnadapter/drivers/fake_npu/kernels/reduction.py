@@ -1,14 +1,13 @@
-"""Kernels along axes: reductions, positions of extremes, the largest few."""
+"""Kernels along axes: reductions, positions of extremes, the largest few, running sums and products."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
+from nnadapter.drivers.fake_npu.graph import TensorType
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run
 from nnadapter.drivers.fake_npu.kernels.summation import bind_summation, partial_sums
 from nnadapter.ir.operand import Array
 
@@ -23,10 +22,8 @@ def _bind_reduction(function: np.ufunc) -> Callable[[Call], Run]:
     return bind
 
 
-def _sum_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
-    return partial_sums(inputs[0], parameters["axes"])
+def _sum_scratch(outline: Outline) -> tuple[TensorType, ...]:
+    return partial_sums(outline.inputs[0], outline.parameters["axes"])
 
 
 def _bind_sum(call: Call) -> Run:
@@ -97,16 +94,63 @@ def _bind_top_k(call: Call) -> Run:
     return run
 
 
-REDUCTION_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {
-        "arg_max": Kernel(bind=_bind_extreme(np.argmax, np.fmax)),
-        "arg_min": Kernel(bind=_bind_extreme(np.argmin, np.fmin)),
-        "reduce_max": Kernel(bind=_bind_reduction(np.maximum)),
-        "reduce_mean": Kernel(bind=_bind_mean, scratch=_sum_scratch),
-        "reduce_min": Kernel(bind=_bind_reduction(np.minimum)),
-        "reduce_prod": Kernel(bind=_bind_reduction(np.multiply)),
-        "reduce_sum": Kernel(bind=_bind_sum, scratch=_sum_scratch),
-        "top_k": Kernel(bind=_bind_top_k),
-    }
-)
+def bind_running(function: np.ufunc, first: int) -> Callable[[Call], Run]:
+    """A running total; `first` is what an exclusive one starts with."""
+
+    def bind(call: Call) -> Run:
+        (x,), (out,) = call.inputs, call.outputs
+        axis = call.parameters["axis"]
+        if call.parameters["reverse"]:
+            x, out = np.flip(x, axis), np.flip(out, axis)
+        # From here on, "first" means first in the direction of the total.
+        x, out = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
+        if not call.parameters["exclusive"]:
+            return lambda: function.accumulate(x, axis=0, dtype=out.dtype, out=out)
+
+        def run() -> None:
+            out[0] = first
+            function.accumulate(x[:-1], axis=0, dtype=out.dtype, out=out[1:])
+
+        return run
+
+    return bind
+
+
+def _without(type_: TensorType, axis: int) -> tuple[int, ...]:
+    return (*type_.dimensions[:axis], *type_.dimensions[axis + 1 :])
+
+
+def _hardmax_scratch(outline: Outline) -> tuple[TensorType, ...]:
+    return (TensorType("int64", _without(outline.inputs[0], outline.parameters["axis"])),)
+
+
+def _bind_hardmax(call: Call) -> Run:
+    """1 where an element's position is that of the first of the largest, 0 elsewhere.
+
+    What is not a number is the largest. What ONNX Runtime makes of it depends on how it vectorizes.
+    """
+    (x,), (out,), (largest,), axis = call.inputs, call.outputs, call.scratch, call.parameters["axis"]
+    positions = np.arange(x.shape[axis]).reshape([-1 if place == axis else 1 for place in range(x.ndim)])
+    spread = np.expand_dims(largest, axis)
+
+    def run() -> None:
+        np.argmax(x, axis=axis, out=largest)
+        np.equal(positions, spread, out=out)
+
+    return run
+
+
+REDUCTION_KERNELS: Mapping[str, Kernel] = {
+    "arg_max": Kernel(bind=_bind_extreme(np.argmax, np.fmax)),
+    "arg_min": Kernel(bind=_bind_extreme(np.argmin, np.fmin)),
+    "reduce_max": Kernel(bind=_bind_reduction(np.maximum)),
+    "reduce_mean": Kernel(bind=_bind_mean, scratch=_sum_scratch),
+    "reduce_min": Kernel(bind=_bind_reduction(np.minimum)),
+    "reduce_prod": Kernel(bind=_bind_reduction(np.multiply)),
+    "reduce_sum": Kernel(bind=_bind_sum, scratch=_sum_scratch),
+    "top_k": Kernel(bind=_bind_top_k),
+    "hardmax": Kernel(bind=_bind_hardmax, scratch=_hardmax_scratch),
+    "running_product": Kernel(bind=bind_running(np.multiply, 1)),
+    "running_sum": Kernel(bind=bind_running(np.add, 0)),
+}
 """Rows of the kernel table."""

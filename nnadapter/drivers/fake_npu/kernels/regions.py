@@ -137,7 +137,8 @@ def _bins(first: np.float32, last: np.float32, bins: int, size: int) -> tuple[Ar
     return np.clip(pixels, 0, size - 1), ends > begins
 
 
-REGION_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {"max_roi_pool": Kernel(bind=_bind_max_roi_pool), "roi_align": Kernel(bind=_bind_roi_align)}
-)
+REGION_KERNELS: Mapping[str, Kernel] = {
+    "max_roi_pool": Kernel(bind=_bind_max_roi_pool),
+    "roi_align": Kernel(bind=_bind_roi_align),
+}
 """Rows of the kernel table."""

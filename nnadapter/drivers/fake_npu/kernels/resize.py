@@ -6,13 +6,12 @@ Source: ONNX Resize, whose formulas map a place in the result back to one in the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 
 import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.copying import bind_copy
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
 from nnadapter.ir.operand import Array
 
 CoordinateRule = Callable[[Array, np.float32, int, int], Array]
@@ -43,28 +42,24 @@ def _asymmetric(place: Array, scale: np.float32, size: int, result: int) -> Arra
     return place / scale
 
 
-COORDINATES: Mapping[str, CoordinateRule] = MappingProxyType(
-    {
-        "align_corners": _align_corners,
-        "asymmetric": _asymmetric,
-        "half_pixel": _half_pixel,
-        "half_pixel_symmetric": _half_pixel_symmetric,
-        "pytorch_half_pixel": _pytorch_half_pixel,
-    }
-)
+COORDINATES: Mapping[str, CoordinateRule] = {
+    "align_corners": _align_corners,
+    "asymmetric": _asymmetric,
+    "half_pixel": _half_pixel,
+    "half_pixel_symmetric": _half_pixel_symmetric,
+    "pytorch_half_pixel": _pytorch_half_pixel,
+}
 """By ONNX's coordinate_transformation_mode."""
 
 _ALMOST = 1e-6
-ROUNDINGS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
-    {
-        "ceil": np.ceil,
-        "floor": np.floor,
-        # Half is compared, not added, since 3.4999998 + 0.5 is 4 in float32. What is a bit short of half counts as half
-        # where half goes up: so does ONNX Runtime.
-        "round_prefer_ceil": lambda place: np.floor(place) + (place - np.floor(place) >= 0.5 - _ALMOST),
-        "round_prefer_floor": lambda place: np.floor(place) + (place - np.floor(place) > 0.5),
-    }
-)
+ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
+    "ceil": np.ceil,
+    "floor": np.floor,
+    # Half is compared, not added, since 3.4999998 + 0.5 is 4 in float32. What is a bit short of half counts as half
+    # where half goes up: so does ONNX Runtime.
+    "round_prefer_ceil": lambda place: np.floor(place) + (place - np.floor(place) >= 0.5 - _ALMOST),
+    "round_prefer_floor": lambda place: np.floor(place) + (place - np.floor(place) > 0.5),
+}
 """By ONNX's nearest_mode."""
 
 
@@ -129,23 +124,19 @@ def _bind_take(x: Array, indices: Array, axis: int, out: Array) -> Run:
     return lambda: np.take(x, indices, axis=axis, out=out, mode="clip")
 
 
-def _nearest_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _nearest_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """The result of every axis but the last to be resized."""
-    stages = _stages(inputs[0].dimensions, outputs[0].dimensions, parameters)
-    return tuple(TensorType(inputs[0].dtype, dimensions) for dimensions in stages[:-1])
+    stages = _stages(outline.inputs[0].dimensions, outline.outputs[0].dimensions, outline.parameters)
+    return tuple(TensorType(outline.inputs[0].dtype, dimensions) for dimensions in stages[:-1])
 
 
-def _linear_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _linear_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """The result of every axis but the last to be resized; then the upper neighbors, as large as the largest."""
-    stages = _stages(inputs[0].dimensions, outputs[0].dimensions, parameters)
-    kept = [TensorType(inputs[0].dtype, dimensions) for dimensions in stages]
+    stages = _stages(outline.inputs[0].dimensions, outline.outputs[0].dimensions, outline.parameters)
+    kept = [TensorType(outline.inputs[0].dtype, dimensions) for dimensions in stages]
     if not kept:
         return ()
-    return (*kept[:-1], TensorType(inputs[0].dtype, (max(stage.size for stage in kept),)))
+    return (*kept[:-1], TensorType(outline.inputs[0].dtype, (max(stage.size for stage in kept),)))
 
 
 def _bind_linear(call: Call) -> Run:
@@ -181,10 +172,8 @@ def _bind_interpolation(x: Array, places: Array, axis: int, upper: Array, out: A
     return run
 
 
-RESIZE_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {
-        "resize_linear": Kernel(bind=_bind_linear, scratch=_linear_scratch),
-        "resize_nearest": Kernel(bind=_bind_nearest, scratch=_nearest_scratch),
-    }
-)
+RESIZE_KERNELS: Mapping[str, Kernel] = {
+    "resize_linear": Kernel(bind=_bind_linear, scratch=_linear_scratch),
+    "resize_nearest": Kernel(bind=_bind_nearest, scratch=_nearest_scratch),
+}
 """Rows of the kernel table."""

@@ -5,30 +5,21 @@ What has one number per place is made anew in every run; what has one per place 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import prod
-from types import MappingProxyType
 
 import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
-from nnadapter.drivers.fake_npu.kernels.interpolation import (
-    NEIGHBORS,
-    Neighbors,
-    reflected,
-    weighted_sum,
-    zero_outside,
-)
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
+from nnadapter.drivers.fake_npu.kernels.interpolation import NEIGHBORS, Neighbors, reflected, weighted_sum, zero_outside
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
 
 
-def _grid_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _grid_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """One neighbor of every place of one image."""
-    return (TensorType("float32", (inputs[0].dimensions[1], prod(outputs[0].dimensions[2:]))),)
+    return (TensorType("float32", (outline.inputs[0].dimensions[1], prod(outline.outputs[0].dimensions[2:]))),)
 
 
 def _bind_grid_sample(call: Call) -> Run:
@@ -88,13 +79,11 @@ def _even(size: int, corners: bool) -> Array:
     return ((np.arange(size, dtype=np.float64) * 2 + 1) / size - 1).astype(np.float32)
 
 
-def _deformable_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _deformable_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """What one tap reads of every channel, twice, and its products for one group of outputs."""
-    channels, positions = inputs[0].dimensions[1], prod(outputs[0].dimensions[2:])
+    channels, positions = outline.inputs[0].dimensions[1], prod(outline.outputs[0].dimensions[2:])
     read = TensorType("float32", (channels, positions))
-    products = TensorType("float32", (outputs[0].dimensions[1] // parameters["group"], positions))
+    products = TensorType("float32", (outline.outputs[0].dimensions[1] // outline.parameters["group"], positions))
     return read, read, products
 
 
@@ -158,11 +147,9 @@ def _read(image: Array, places: list[tuple[Array, Array]], mask: Array | None, r
             np.multiply(targets[group], mask[group], targets[group])
 
 
-SAMPLING_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {
-        "affine_grid": Kernel(bind=_bind_affine_grid),
-        "deformable_convolution": Kernel(bind=_bind_deformable, scratch=_deformable_scratch),
-        "grid_sample": Kernel(bind=_bind_grid_sample, scratch=_grid_scratch),
-    }
-)
+SAMPLING_KERNELS: Mapping[str, Kernel] = {
+    "affine_grid": Kernel(bind=_bind_affine_grid),
+    "deformable_convolution": Kernel(bind=_bind_deformable, scratch=_deformable_scratch),
+    "grid_sample": Kernel(bind=_bind_grid_sample, scratch=_grid_scratch),
+}
 """Rows of the kernel table."""

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import prod
-from types import MappingProxyType
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
+from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.indices import bind_places, check_indices
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run
 from nnadapter.errors import ExecutionError
 from nnadapter.ir.operand import Array
 
-_COMBINE: Mapping[str, Callable[..., None]] = MappingProxyType(
-    {"add": np.add.at, "mul": np.multiply.at, "max": np.maximum.at, "min": np.minimum.at}
-)
+_COMBINE: Mapping[str, Callable[..., None]] = {
+    "add": np.add.at,
+    "mul": np.multiply.at,
+    "max": np.maximum.at,
+    "min": np.minimum.at,
+}
 """By reduction: combines `updates` with what is at `places` already, one after the other."""
 
 
@@ -27,11 +29,9 @@ def _scatter(reduction: str, target: Array, places: Array, updates: Array) -> No
         _COMBINE[reduction](target, places, updates)
 
 
-def _rows_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _rows_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """Two places for every row of indices."""
-    return (TensorType("int64", inputs[1].dimensions[:-1]),) * 2
+    return (TensorType("int64", outline.inputs[1].dimensions[:-1]),) * 2
 
 
 def _bind_gather_nd(call: Call) -> Run:
@@ -68,11 +68,9 @@ def _bind_scatter_nd(call: Call) -> Run:
     return run
 
 
-def _elements_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _elements_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """A place for every update."""
-    return (TensorType("int64", inputs[1].dimensions),)
+    return (TensorType("int64", outline.inputs[1].dimensions),)
 
 
 def _bind_scatter_elements(call: Call) -> Run:
@@ -123,11 +121,9 @@ def _bind_tensor_scatter(call: Call) -> Run:
     return run
 
 
-def _one_hot_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _one_hot_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """Every index, and whether each element is on."""
-    return TensorType("int64", inputs[0].dimensions), TensorType("bool", outputs[0].dimensions)
+    return TensorType("int64", outline.inputs[0].dimensions), TensorType("bool", outline.outputs[0].dimensions)
 
 
 def _bind_one_hot(call: Call) -> Run:
@@ -162,14 +158,12 @@ def _bind_reverse_sequence(call: Call) -> Run:
     return run
 
 
-SCATTERING_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {
-        "gather_nd": Kernel(bind=_bind_gather_nd, scratch=_rows_scratch),
-        "one_hot": Kernel(bind=_bind_one_hot, scratch=_one_hot_scratch),
-        "reverse_sequence": Kernel(bind=_bind_reverse_sequence),
-        "scatter_elements": Kernel(bind=_bind_scatter_elements, scratch=_elements_scratch),
-        "scatter_nd": Kernel(bind=_bind_scatter_nd, scratch=_rows_scratch),
-        "tensor_scatter": Kernel(bind=_bind_tensor_scatter),
-    }
-)
+SCATTERING_KERNELS: Mapping[str, Kernel] = {
+    "gather_nd": Kernel(bind=_bind_gather_nd, scratch=_rows_scratch),
+    "one_hot": Kernel(bind=_bind_one_hot, scratch=_one_hot_scratch),
+    "reverse_sequence": Kernel(bind=_bind_reverse_sequence),
+    "scatter_elements": Kernel(bind=_bind_scatter_elements, scratch=_elements_scratch),
+    "scatter_nd": Kernel(bind=_bind_scatter_nd, scratch=_rows_scratch),
+    "tensor_scatter": Kernel(bind=_bind_tensor_scatter),
+}
 """Rows of the kernel table."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
+from nnadapter.drivers.fake_npu.graph import TensorType
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run
 from nnadapter.ir.operand import Array
 
 
@@ -25,14 +24,12 @@ def _bind_transform(call: Call) -> Run:
     return lambda: np.copyto(target, transform(source, length, axis), casting="same_kind")
 
 
-_TRANSFORMS: Mapping[tuple[bool, bool], Callable[..., Array]] = MappingProxyType(
-    {
-        (False, False): np.fft.fft,
-        (False, True): np.fft.rfft,
-        (True, False): np.fft.ifft,
-        (True, True): np.fft.irfft,
-    }
-)
+_TRANSFORMS: Mapping[tuple[bool, bool], Callable[..., Array]] = {
+    (False, False): np.fft.fft,
+    (False, True): np.fft.rfft,
+    (True, False): np.fft.ifft,
+    (True, True): np.fft.irfft,
+}
 """By inverse and onesided."""
 
 
@@ -52,17 +49,18 @@ def _bind_short_time(call: Call) -> Run:
     return run
 
 
-def _short_time_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
-    batch, frames = outputs[0].dimensions[:2]
-    return (TensorType(inputs[0].dtype, (batch, frames, parameters["frame_length"], inputs[0].dimensions[2])),)
+def _short_time_scratch(outline: Outline) -> tuple[TensorType, ...]:
+    batch, frames = outline.outputs[0].dimensions[:2]
+    return (
+        TensorType(
+            outline.inputs[0].dtype,
+            (batch, frames, outline.parameters["frame_length"], outline.inputs[0].dimensions[2]),
+        ),
+    )
 
 
-SPECTRAL_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {
-        "fourier_transform": Kernel(bind=_bind_transform),
-        "short_time_fourier_transform": Kernel(bind=_bind_short_time, scratch=_short_time_scratch),
-    }
-)
+SPECTRAL_KERNELS: Mapping[str, Kernel] = {
+    "fourier_transform": Kernel(bind=_bind_transform),
+    "short_time_fourier_transform": Kernel(bind=_bind_short_time, scratch=_short_time_scratch),
+}
 """Rows of the kernel table."""

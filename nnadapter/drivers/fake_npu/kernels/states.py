@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
+from nnadapter.drivers.fake_npu.graph import TensorType
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run
 from nnadapter.ir.operand import Array
 
 
@@ -50,12 +49,10 @@ def _bind_linear_attention(call: Call) -> Run:
     return run
 
 
-def _linear_attention_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _linear_attention_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """What is added to the states at one step, and what they say of its keys."""
-    batch, groups, _, depth = outputs[1].dimensions
-    return outputs[1], TensorType(outputs[1].dtype, (batch, groups, 1, depth))
+    batch, groups, _, depth = outline.outputs[1].dimensions
+    return outline.outputs[1], TensorType(outline.outputs[1].dtype, (batch, groups, 1, depth))
 
 
 def _bind_causal_convolution(call: Call) -> Run:
@@ -90,22 +87,20 @@ def _swish(x: Array, gate: Array) -> None:
     np.divide(x, gate, x)
 
 
-def _causal_convolution_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _causal_convolution_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """State and input side by side, and one tap's share of the result."""
-    batch, channels, length = inputs[0].dimensions
-    return TensorType(inputs[0].dtype, (batch, channels, length + outputs[1].dimensions[2])), outputs[0]
+    batch, channels, length = outline.inputs[0].dimensions
+    return TensorType(
+        outline.inputs[0].dtype, (batch, channels, length + outline.outputs[1].dimensions[2])
+    ), outline.outputs[0]
 
 
 def _named(call: Call) -> Mapping[str, Array]:
     return dict(zip(call.parameters["roles"], call.inputs, strict=True))
 
 
-STATE_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {
-        "causal_convolution": Kernel(bind=_bind_causal_convolution, scratch=_causal_convolution_scratch),
-        "linear_attention": Kernel(bind=_bind_linear_attention, scratch=_linear_attention_scratch),
-    }
-)
+STATE_KERNELS: Mapping[str, Kernel] = {
+    "causal_convolution": Kernel(bind=_bind_causal_convolution, scratch=_causal_convolution_scratch),
+    "linear_attention": Kernel(bind=_bind_linear_attention, scratch=_linear_attention_scratch),
+}
 """Rows of the kernel table."""

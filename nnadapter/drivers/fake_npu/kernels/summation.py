@@ -15,9 +15,12 @@ def partial_sums(type_: TensorType, axes: Sequence[int]) -> tuple[TensorType, ..
     """Scratch for sums along one of several axes; nothing where there is but one, which needs one step."""
     if len(axes) < 2:
         return ()
-    first = _first_axis(len(type_.dimensions), axes)
-    dimensions = (1 if axis == first else size for axis, size in enumerate(type_.dimensions))
-    return (TensorType(type_.dtype, tuple(dimensions)),)
+    return (reduced(type_, (_first_axis(len(type_.dimensions), axes),)),)
+
+
+def reduced(type_: TensorType, axes: Sequence[int]) -> TensorType:
+    """The type with these axes of size 1."""
+    return TensorType(type_.dtype, tuple(1 if axis in axes else size for axis, size in enumerate(type_.dimensions)))
 
 
 def _first_axis(rank: int, axes: Sequence[int]) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
+from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import GEMM_BLOCK_BYTES, blocks
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
 from nnadapter.drivers.fake_npu.kernels.matrix import bind_epilogue
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
@@ -27,11 +26,9 @@ def _rows_of_inputs(image: tuple[int, ...], row_bytes: int) -> int:
     return max(1, min(image[1], GEMM_BLOCK_BYTES // (row_bytes * image[2])))
 
 
-def _transposed_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _transposed_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """The products of one block of input rows with every tap of one group's filter."""
-    image, columns = inputs[0].dimensions, inputs[1].dimensions[2]
+    image, columns = outline.inputs[0].dimensions, outline.inputs[1].dimensions[2]
     return (TensorType("float32", (_rows_of_inputs(image, columns * 4) * image[2], columns)),)
 
 
@@ -123,7 +120,7 @@ def _landing(count: int, size: int, stride: int, offset: int) -> tuple[slice, sl
     return slice(first, last), slice(first * stride + offset, (last - 1) * stride + offset + 1, stride)
 
 
-TRANSPOSED_CONVOLUTION_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {"transposed_convolution": Kernel(bind=_bind_transposed, scratch=_transposed_scratch, fuses=True)}
-)
+TRANSPOSED_CONVOLUTION_KERNELS: Mapping[str, Kernel] = {
+    "transposed_convolution": Kernel(bind=_bind_transposed, scratch=_transposed_scratch, fuses=True)
+}
 """Rows of the kernel table."""

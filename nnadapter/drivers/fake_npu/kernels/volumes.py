@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import prod
-from types import MappingProxyType
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
+from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import blocks
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
 from nnadapter.drivers.fake_npu.kernels.window_axes import bind_overlap, bind_padding
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
@@ -25,13 +24,15 @@ def _slices_at_once(depth: int, result: Sequence[int]) -> int:
     return int(min(result[0], max(1, _MATRIX_BYTES // (4 * depth * prod(result[1:])))))
 
 
-def _convolution_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _convolution_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """The matrix of a block of windows, the products of a block, and the padded copy of a volume if there is one."""
-    window, image, result = Window.of(parameters), inputs[0].dimensions, outputs[0].dimensions[2:]
-    outputs_per_group, *rest = inputs[1].dimensions
-    outputs_per_group //= parameters["group"]
+    window, image, result = (
+        Window.of(outline.parameters),
+        outline.inputs[0].dimensions,
+        outline.outputs[0].dimensions[2:],
+    )
+    outputs_per_group, *rest = outline.inputs[1].dimensions
+    outputs_per_group //= outline.parameters["group"]
     positions = _slices_at_once(prod(rest), result) * prod(result[1:])
     needed = [TensorType("float32", (prod(rest) * positions,)), TensorType("float32", (outputs_per_group * positions,))]
     if window.needs_copy(image[2:], result):
@@ -78,18 +79,13 @@ def _bias(out: Array, bias: Sequence[Array]) -> list[Run]:
     return [partial(np.add, out, each.reshape(-1, 1, 1, 1), out) for each in bias]
 
 
-def _transposed_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _transposed_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """The products of one volume with every tap of one group's filter, and the result before it is cropped."""
-    volume, (_, channels, *kernel) = inputs[0].dimensions, inputs[1].dimensions
-    window, result = Window.of(parameters), outputs[0].dimensions[2:]
+    volume, (_, channels, *kernel) = outline.inputs[0].dimensions, outline.inputs[1].dimensions
+    window, result = Window.of(outline.parameters), outline.outputs[0].dimensions[2:]
     reach = zip(window.reach(volume[2:]), result, window.begins, strict=True)
     full = (max(far, size + begin) for far, size, begin in reach)
-    return (
-        TensorType("float32", (channels, *kernel, *volume[2:])),
-        TensorType("float32", (channels, *full)),
-    )
+    return (TensorType("float32", (channels, *kernel, *volume[2:])), TensorType("float32", (channels, *full)))
 
 
 def _bind_transposed(call: Call) -> Run:
@@ -106,13 +102,11 @@ def _bind_transposed(call: Call) -> Run:
     return in_sequence([*steps, *_bias(out, bias)])
 
 
-def _overlap_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _overlap_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """One padded image."""
-    pads, image = parameters["pads"], outputs[0].dimensions[2:]
+    pads, image = outline.parameters["pads"], outline.outputs[0].dimensions[2:]
     sizes = (size + pads[axis] + pads[axis + len(image)] for axis, size in enumerate(image))
-    return (TensorType(inputs[0].dtype, (outputs[0].dimensions[1], *sizes)),)
+    return (TensorType(outline.inputs[0].dtype, (outline.outputs[0].dimensions[1], *sizes)),)
 
 
 def _bind_columns_to_image(call: Call) -> Run:
@@ -123,11 +117,9 @@ def _bind_columns_to_image(call: Call) -> Run:
     return in_sequence([bind_overlap(part, window, full, target) for part, target in zip(columns, out, strict=True)])
 
 
-VOLUME_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {
-        "columns_to_image": Kernel(bind=_bind_columns_to_image, scratch=_overlap_scratch),
-        "transposed_volume_convolution": Kernel(bind=_bind_transposed, scratch=_transposed_scratch),
-        "volume_convolution": Kernel(bind=_bind_convolution, scratch=_convolution_scratch),
-    }
-)
+VOLUME_KERNELS: Mapping[str, Kernel] = {
+    "columns_to_image": Kernel(bind=_bind_columns_to_image, scratch=_overlap_scratch),
+    "transposed_volume_convolution": Kernel(bind=_bind_transposed, scratch=_transposed_scratch),
+    "volume_convolution": Kernel(bind=_bind_convolution, scratch=_convolution_scratch),
+}
 """Rows of the kernel table."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
-from types import MappingProxyType
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
+from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.indices import check_indices
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
 from nnadapter.drivers.fake_npu.kernels.window_axes import bind_padding
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
@@ -29,12 +28,10 @@ def _stages(padded: tuple[int, ...], result: tuple[int, ...]) -> list[tuple[int,
     return [(*result[: axis + 1], *padded[axis + 1 :]) for axis in range(2, len(result))]
 
 
-def _scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _scratch(outline: Outline) -> tuple[TensorType, ...]:
     """The padded copy, then the result of every axis but the last."""
-    window, dtype, result = Window.of(parameters), inputs[0].dtype, outputs[0].dimensions
-    padded = (*inputs[0].dimensions[:2], *window.reach(result[2:]))
+    window, dtype, result = Window.of(outline.parameters), outline.inputs[0].dtype, outline.outputs[0].dimensions
+    padded = (*outline.inputs[0].dimensions[:2], *window.reach(result[2:]))
     return tuple(TensorType(dtype, dimensions) for dimensions in (padded, *_stages(padded, result)[:-1]))
 
 
@@ -85,12 +82,13 @@ def _bind_norm(call: Call) -> Run:
     return in_sequence([padding, *before, *_bind_axes(call, np.add), *after])
 
 
-def _indices_scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _indices_scratch(outline: Outline) -> tuple[TensorType, ...]:
     """The padded copy, and whether an element is larger than all before it."""
-    padded = (*inputs[0].dimensions[:2], *Window.of(parameters).reach(outputs[0].dimensions[2:]))
-    return TensorType(inputs[0].dtype, padded), TensorType("bool", outputs[0].dimensions)
+    padded = (
+        *outline.inputs[0].dimensions[:2],
+        *Window.of(outline.parameters).reach(outline.outputs[0].dimensions[2:]),
+    )
+    return TensorType(outline.inputs[0].dtype, padded), TensorType("bool", outline.outputs[0].dimensions)
 
 
 def _bind_max_with_indices(call: Call) -> Run:
@@ -150,13 +148,11 @@ def _bind_unpool(call: Call) -> Run:
     return run
 
 
-WINDOW_POOLING_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {
-        "average_pool_axes": Kernel(bind=_bind_average, scratch=_scratch),
-        "max_pool_axes": Kernel(bind=_bind_max, scratch=_scratch),
-        "max_pool_with_indices": Kernel(bind=_bind_max_with_indices, scratch=_indices_scratch),
-        "max_unpool": Kernel(bind=_bind_unpool),
-        "p_norm_pool": Kernel(bind=_bind_norm, scratch=_scratch),
-    }
-)
+WINDOW_POOLING_KERNELS: Mapping[str, Kernel] = {
+    "average_pool_axes": Kernel(bind=_bind_average, scratch=_scratch),
+    "max_pool_axes": Kernel(bind=_bind_max, scratch=_scratch),
+    "max_pool_with_indices": Kernel(bind=_bind_max_with_indices, scratch=_indices_scratch),
+    "max_unpool": Kernel(bind=_bind_unpool),
+    "p_norm_pool": Kernel(bind=_bind_norm, scratch=_scratch),
+}
 """Rows of the kernel table."""

@@ -13,21 +13,23 @@ Images are [N, H, W, C]. The filter [O, C, 3, 3] is packed at compile time as [1
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
-from types import MappingProxyType
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
+from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import blocks, even_blocks
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
 from nnadapter.drivers.fake_npu.kernels.matrix import bind_epilogue
 from nnadapter.drivers.fake_npu.kernels.phased_copy import bind_padded_copy
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
+
+WINOGRAD = "winograd_convolution"
+"""The kernel's name."""
 
 _FILTER_TRANSFORM = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 _BLOCK_TILES = 256
@@ -97,12 +99,10 @@ def _tile_blocks(result: tuple[int, ...]) -> Iterator[_Block]:
             yield _Block(images=some, rows=rows, columns=width)
 
 
-def _scratch(
-    inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
-) -> tuple[TensorType, ...]:
+def _scratch(outline: Outline) -> tuple[TensorType, ...]:
     """The pixels of one block; these transformed; then half transformed pixels, and products, one after the other."""
-    channels, depth = inputs[0].dimensions[3], outputs[0].dimensions[3]
-    found = [*_tile_blocks(outputs[0].dimensions)]
+    channels, depth = outline.inputs[0].dimensions[3], outline.outputs[0].dimensions[3]
+    found = [*_tile_blocks(outline.outputs[0].dimensions)]
     patch = max(prod(block.patch) * channels for block in found)
     transformed = max(16 * prod(block.tiles) * channels for block in found)
     shared = max(max(_half(block, channels), 16 * prod(block.tiles) * depth) for block in found)
@@ -190,7 +190,5 @@ def _bind_output_transform(products: Array, out: Array) -> list[Run]:
     return steps
 
 
-WINOGRAD_KERNELS: Mapping[str, Kernel] = MappingProxyType(
-    {"winograd_convolution": Kernel(bind=_bind_winograd, scratch=_scratch, fuses=True)}
-)
+WINOGRAD_KERNELS: Mapping[str, Kernel] = {WINOGRAD: Kernel(bind=_bind_winograd, scratch=_scratch, fuses=True)}
 """Rows of the kernel table."""

@@ -26,17 +26,12 @@ def activation_of(operation: Operation) -> Activation | None:
 
 
 def direct(kernel: str, *parameters: str) -> Lower:
-    """One instruction with the operation's inputs, outputs, and the named attributes as they are."""
+    """One instruction with the operation's inputs that are there, outputs, and the named attributes as they are."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
-        inputs = [emitter.tensor(operand) for operand in operation.inputs]
-        results = [emitter.result_type(operand) for operand in operation.outputs]
         values = {name: operation.attributes[name] for name in parameters}
         activation = activation_of(operation) if "fuse_code" in operation.attributes else None
-        for operand, tensor in zip(
-            operation.outputs, emitter.emit(kernel, inputs, results, values, activation), strict=True
-        ):
-            emitter.assign(operand, tensor)
+        emitter.emit_operation(operation, kernel, values, activation)
 
     return lower
 
@@ -56,10 +51,8 @@ def _number(operation: Operation, name: str) -> float:
 
 
 def _emit_unary(emitter: Emitter, operation: Operation, function: str, *arguments: float) -> None:
-    (output,) = operation.outputs
     parameters = {"function": function, "arguments": arguments}
-    results = (emitter.result_type(output),)
-    emitter.assign(output, emitter.emit("unary", (emitter.tensor(operation.inputs[0]),), results, parameters)[0])
+    emitter.emit_operation(operation, "unary", parameters, inputs=(emitter.tensor(operation.inputs[0]),))
 
 
 def lower_assign(emitter: Emitter, operation: Operation) -> None:
@@ -110,8 +103,7 @@ def lower_power(emitter: Emitter, operation: Operation) -> None:
     base, exponent = operation.inputs
     known = _single_exponent(emitter, base, exponent)
     if known == 2:
-        tensor, result = emitter.tensor(base), emitter.result_type(operation.outputs[0])
-        emitter.assign(operation.outputs[0], emitter.emit("multiply", (tensor, tensor), (result,))[0])
+        emitter.emit_operation(operation, "multiply", inputs=(emitter.tensor(base),) * 2)
     elif known == 0.5:
         _emit_unary(emitter, operation, "sqrt")
     else:

@@ -6,15 +6,10 @@ from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.lowerings.elementwise import direct, lower_assign
 from nnadapter.ir.model import Operation
 
-lower_range = direct("range")
-"""RANGE."""
-
 
 def lower_eye(emitter: Emitter, operation: Operation) -> None:
     """EYE_LIKE; nothing of the input is read."""
-    (output,) = operation.outputs
-    parameters = {"k": operation.attributes["k"]}
-    emitter.assign(output, emitter.emit("diagonal", (), (emitter.result_type(output),), parameters)[0])
+    emitter.emit_operation(operation, "diagonal", {"k": operation.attributes["k"]}, inputs=())
 
 
 def lower_bit_shift(emitter: Emitter, operation: Operation) -> None:

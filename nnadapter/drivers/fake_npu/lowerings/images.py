@@ -10,20 +10,17 @@ from typing import Any
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
-from nnadapter.drivers.fake_npu.kernels.convolution import pack_filter, widen
+from nnadapter.drivers.fake_npu.kernels.convolution import pack_filter
 from nnadapter.drivers.fake_npu.kernels.depthwise import pack_depthwise_filter
 from nnadapter.drivers.fake_npu.kernels.matrix import pack_bias
 from nnadapter.drivers.fake_npu.kernels.transposed_convolution import pack_transposed_filter
 from nnadapter.drivers.fake_npu.kernels.windows import Window
-from nnadapter.drivers.fake_npu.kernels.winograd import pack_winograd_filter, suits_winograd
+from nnadapter.drivers.fake_npu.kernels.winograd import WINOGRAD, pack_winograd_filter, suits_winograd
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, activation_of
 from nnadapter.ir.derived import derived
-from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.model import ABSENT, Operation
 from nnadapter.ir.operand import Array, Layout
 
-_COMPARE = frozenset(("SOFTMAX", "LOG_SOFTMAX", "ARG_MAX"))
-_KEEP_CHANNELS = frozenset(("RELU", "REDUCE_MEAN", "RESHAPE", "TRANSPOSE", "ASSIGN"))
-_LONGEST_WAY_TO_CLASSES = 6
 _TO_CHANNELS_LAST = (0, 2, 3, 1)
 _TO_CHANNELS_FIRST = (0, 3, 1, 2)
 
@@ -56,18 +53,12 @@ def window_parameters(operation: Operation, kernel_shape: object) -> Parameters:
 
 
 def lower_convolution(emitter: Emitter, operation: Operation) -> None:
-    """CONV_2D: by one matrix product, channel by channel, by transformed tiles, or by a matrix of windows.
-
-    A pointwise one that scores classes is computed in float64, so that equal filters give equal scores and ties stay
-    ties; that takes over twice the time of the product in float32, and twice its bytes.
-    """
+    """CONV_2D: by one matrix product, channel by channel, by transformed tiles, or by a matrix of windows."""
     image, result = image_of(emitter, operation.inputs[0]), image_type(emitter, operation.outputs[0])
     weight = emitter.constant(operation.inputs[1])
     parameters = window_parameters(operation, weight.shape[2:])
     group: Any = operation.attributes["group"]
-    kernel, packed = _packed(weight, group, Window.of(parameters), result.dimensions)
-    if kernel == "pointwise_convolution" and _scores_classes(emitter.model, operation):
-        kernel, packed = "scoring_convolution", derived(widen, packed)
+    kernel, packed = _packed(emitter, weight, group, Window.of(parameters), result.dimensions)
     inputs = [image, emitter.add_constant(packed)]
     if _has_bias(operation):
         inputs.append(emitter.add_constant(derived(pack_bias, emitter.constant(operation.inputs[2]))))
@@ -75,34 +66,16 @@ def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     set_image(emitter, operation.outputs[0], output)
 
 
-def _packed(weight: Array, group: int, window: Window, result: tuple[int, ...]) -> tuple[str, Array]:
+def _packed(emitter: Emitter, weight: Array, group: int, window: Window, result: tuple[int, ...]) -> tuple[str, Array]:
     """The kernel that suits a convolution, and the filter as that kernel wants it."""
     if group == 1:
-        if suits_winograd(window, weight.shape, result):
-            return "winograd_convolution", derived(pack_winograd_filter, weight)
+        if not emitter.exact and suits_winograd(window, weight.shape, result):
+            return WINOGRAD, derived(pack_winograd_filter, weight)
         kernel = "pointwise_convolution" if window.is_pointwise else "convolution"
         return kernel, derived(pack_filter, weight, group=group)
     if group == weight.shape[0] and weight.shape[1] == 1:
         return "depthwise_convolution", derived(pack_depthwise_filter, weight)
     return "convolution", derived(pack_filter, weight, group=group)
-
-
-def _scores_classes(model: Model, operation: Operation) -> bool:
-    """Whether the result is only averaged over positions, and then compared over channels.
-
-    It is asked of the shape of the model alone, and seldom true: once, at the end of a classifier that has a
-    convolution for its last layer. Elsewhere a last bit decides nothing, and float64 would be paid for nothing.
-    """
-    for _ in range(_LONGEST_WAY_TO_CLASSES):
-        readers = model.consumers.get(operation.outputs[0], ())
-        if len(readers) != 1:
-            return False
-        operation = model.operations[readers[0]]
-        if operation.type in _COMPARE:
-            return True
-        if operation.type not in _KEEP_CHANNELS:
-            return False
-    return False
 
 
 def _has_bias(operation: Operation) -> bool:

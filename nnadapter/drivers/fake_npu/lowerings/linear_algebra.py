@@ -8,14 +8,8 @@ from string import ascii_letters
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import TensorType
-from nnadapter.drivers.fake_npu.lowerings.elementwise import direct
 from nnadapter.ir.model import Operation
 from nnadapter.ir.operations.equation import Equation, label_sizes, read_equation
-
-lower_triangle = direct("triangle", "upper", "k")
-"""TRILU."""
-lower_determinant = direct("determinant")
-"""DETERMINANT."""
 
 
 def lower_einsum(emitter: Emitter, operation: Operation) -> None:
@@ -95,7 +89,4 @@ def _lower_directly(emitter: Emitter, operation: Operation, equation: Equation) 
     letters = dict(zip(equation.labels, ascii_letters, strict=False))
     terms = ("".join(letters[label] for label in term) for term in (*equation.terms, equation.result))
     *factors, result = terms
-    inputs = [emitter.tensor(operand) for operand in operation.inputs]
-    results = [emitter.result_type(operation.outputs[0])]
-    (output,) = emitter.emit("einsum", inputs, results, {"equation": f"{','.join(factors)}->{result}"})
-    emitter.assign(operation.outputs[0], output)
+    emitter.emit_operation(operation, "einsum", {"equation": f"{','.join(factors)}->{result}"})

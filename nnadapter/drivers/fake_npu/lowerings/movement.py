@@ -8,23 +8,6 @@ from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.lowerings.elementwise import direct, lower_assign
 from nnadapter.ir.model import Operation
 
-lower_tile = direct("tile", "repeats")
-"""TILE."""
-lower_split = direct("split", "axis")
-"""SPLIT."""
-lower_slice = direct("slice", "starts", "ends", "axes", "steps")
-"""SLICE."""
-lower_gather = direct("gather", "axis")
-"""GATHER."""
-lower_gather_elements = direct("gather_elements", "axis")
-"""GATHER_ELEMENTS."""
-lower_pad = direct("pad", "mode", "pads", "value")
-"""PAD."""
-lower_resize_nearest = direct("resize_nearest", "scales", "coordinate_transformation_mode", "nearest_mode")
-"""RESIZE_NEAREST."""
-lower_resize_linear = direct("resize_linear", "scales", "coordinate_transformation_mode")
-"""RESIZE_LINEAR."""
-
 
 def lower_reshape(emitter: Emitter, operation: Operation) -> None:
     """RESHAPE: tensors are contiguous, so it is a view."""

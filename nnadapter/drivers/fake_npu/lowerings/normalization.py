@@ -5,15 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
-from nnadapter.drivers.fake_npu.lowerings.elementwise import direct
-from nnadapter.ir.model import ABSENT, Operation
+from nnadapter.ir.model import Operation
 from nnadapter.ir.operand import Array, Layout
 from nnadapter.ir.traced_arrays import applied
-
-lower_softmax = direct("softmax", "axis")
-"""SOFTMAX."""
-lower_log_softmax = direct("log_softmax", "axis")
-"""LOG_SOFTMAX."""
 
 
 def _channel_axis(emitter: Emitter, operand: int) -> int:
@@ -42,30 +36,21 @@ def _factors_and_offsets(
     return factor.astype(np.float32).reshape(shape), (bias - mean * factor).astype(np.float32).reshape(shape)
 
 
-def lower_layer_normalization(emitter: Emitter, operation: Operation) -> None:
-    """LAYER_NORMALIZATION, with or without bias."""
-    inputs = [emitter.tensor(operand) for operand in operation.inputs if operand != ABSENT]
-    parameters = {name: operation.attributes[name] for name in ("axis", "epsilon")}
-    results = (emitter.result_type(operation.outputs[0]),)
-    emitter.assign(operation.outputs[0], emitter.emit("layer_normalization", inputs, results, parameters)[0])
-
-
 def lower_instance_normalization(emitter: Emitter, operation: Operation) -> None:
     """INSTANCE_NORMALIZATION over all axes but batch and channel."""
-    inputs = [emitter.tensor(operand) for operand in operation.inputs]
-    result = emitter.result_type(operation.outputs[0])
     channel = _channel_axis(emitter, operation.inputs[0])
     parameters = {
-        "axes": tuple(axis for axis in range(1, len(result.dimensions)) if axis != channel),
+        "axes": tuple(
+            axis for axis in range(1, emitter.model.operands[operation.inputs[0]].type.rank) if axis != channel
+        ),
         "channel_axis": channel,
         "epsilon": operation.attributes["epsilon"],
     }
-    emitter.assign(operation.outputs[0], emitter.emit("instance_normalization", inputs, (result,), parameters)[0])
+    emitter.emit_operation(operation, "instance_normalization", parameters)
 
 
 def lower_local_response_normalization(emitter: Emitter, operation: Operation) -> None:
     """LOCAL_RESPONSE_NORMALIZATION across channels."""
     parameters = {name: operation.attributes[name] for name in ("size", "alpha", "beta", "bias")}
     parameters["channel_axis"] = _channel_axis(emitter, operation.inputs[0])
-    inputs, results = (emitter.tensor(operation.inputs[0]),), (emitter.result_type(operation.outputs[0]),)
-    emitter.assign(operation.outputs[0], emitter.emit("local_response_normalization", inputs, results, parameters)[0])
+    emitter.emit_operation(operation, "local_response_normalization", parameters)

@@ -43,13 +43,9 @@ def _functions(operation: Operation) -> dict[str, Any]:
 
 
 def _emit(emitter: Emitter, operation: Operation, kernel: str, values: Mapping[str, Any]) -> None:
-    given = [
-        (role.name, emitter.tensor(operand))
+    given = {
+        role.name: emitter.tensor(operand)
         for role, operand in zip(schema_of(operation.type).inputs, operation.inputs, strict=False)
         if operand != ABSENT
-    ]
-    results = [emitter.result_type(operand) for operand in operation.outputs]
-    parameters = {"roles": tuple(name for name, _ in given), **values}
-    made = emitter.emit(kernel, [tensor for _, tensor in given], results, parameters)
-    for operand, tensor in zip(operation.outputs, made, strict=True):
-        emitter.assign(operand, tensor)
+    }
+    emitter.emit_operation(operation, kernel, {"roles": tuple(given), **values}, inputs=tuple(given.values()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from nnadapter.drivers.fake_npu.arithmetic import USUAL
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.execution import bind
 from nnadapter.drivers.fake_npu.kernels.quantized_elements import to_integers
@@ -57,7 +58,7 @@ def _computed(plain: Lower, operation: Operation, reals: Array) -> Array:
     builder = ModelBuilder()
     given = builder.add_input("x", OperandType(DataType.FLOAT32, reals.shape))
     model = builder.finish(builder.add_operation(operation.type, (given,), operation.attributes))
-    emitter = Emitter(model, half_precision=False)
+    emitter = Emitter(model, USUAL)
     plain(emitter, model.operations[0])
     graph = with_scratch(emitter.finish())
     arrays = [np.empty(tensor.type.dimensions, tensor.type.dtype) for tensor in graph.tensors]

@@ -1,4 +1,4 @@
-"""The functions of `nnadapter.ir.definition.interpret` that read and write at positions, element by element."""
+"""What reads and writes at positions, element by element."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _reverse_sequence(x: Array, lengths: Array, batch_axis: int, time_axis: int)
     return result
 
 
-POSITION_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+SCATTERING: Mapping[str, Callable[..., Any]] = {
     "GATHER_ND": _gather_nd,
     "SCATTER_ELEMENTS": _scatter_elements,
     "SCATTER_ND": _scatter_nd,
@@ -77,4 +77,4 @@ POSITION_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "ONE_HOT": _one_hot,
     "REVERSE_SEQUENCE": _reverse_sequence,
 }
-"""Rows for the interpreter's table."""
+"""By operation."""

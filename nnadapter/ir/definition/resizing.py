@@ -1,4 +1,4 @@
-"""The functions of the interpreter that give pictures another size: `[N, C, H, W]` in and out."""
+"""What gives pictures another size: `[N, C, H, W]` in and out."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def _space_to_depth(x: Array, block_size: int) -> Array:
     return blocks.transpose(0, 3, 5, 1, 2, 4).reshape(n, c * block_size**2, h // block_size, w // block_size)
 
 
-IMAGE_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+RESIZING: Mapping[str, Callable[..., Any]] = {
     "RESIZE_NEAREST": _resize_nearest,
     "RESIZE_LINEAR": _resize_linear,
     "DEPTH_TO_SPACE": _depth_to_space,
     "SPACE_TO_DEPTH": _space_to_depth,
 }
-"""Rows for the interpreter's table."""
+"""By operation."""

@@ -1,4 +1,4 @@
-"""One operation on the device, compared with the interpreter of the adapter IR."""
+"""One operation on the device, compared with the definition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.ir.definition.interpret import interpret
+from nnadapter.ir.definition import by_definition
 from nnadapter.ir.operand import Array
 from tests.drivers.fake_npu.harness import context, model_of
 
@@ -29,7 +29,7 @@ def agrees(
     assert all(opened.supported(model)), opened.supported(model)
     deserialized = opened.deserialize(opened.compile(model).serialize())
     found = list(deserialized.create_execution().compute(feeds))
-    for got, want in zip(found, interpret(model, feeds), strict=True):
+    for got, want in zip(found, by_definition(model, feeds), strict=True):
         assert got.dtype == want.dtype
         wide = np.float64 if got.dtype.kind == "f" else got.dtype
         np.testing.assert_allclose(got.astype(wide), want.astype(wide), rtol=tolerance, atol=tolerance)

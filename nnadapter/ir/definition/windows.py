@@ -1,4 +1,4 @@
-"""The functions of `nnadapter.ir.definition.interpret` over windows of any rank, [N, C, …] in and out."""
+"""Convolutions and pools over windows of any rank, [N, C, …] in and out."""
 
 from __future__ import annotations
 
@@ -178,11 +178,11 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "AVERAGE_POOL": _average_pool,
     "LP_POOL": _pool(lambda x: 0, lambda elements, p: (np.abs(elements) ** p).sum(-1) ** (1 / p)),
 }
-WINDOW_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+WINDOWS: Mapping[str, Callable[..., Any]] = {
     **{f"{name}_{rank}D": function for name, function in _FUNCTIONS.items() for rank in (2, 3)},
     **{f"CONV_{rank}D_TRANSPOSE": _conv_transpose for rank in (2, 3)},
     **{f"MAX_POOL_{rank}D_WITH_INDICES": _max_with_indices for rank in (2, 3)},
     "MAX_UNPOOL_2D": _unpool,
     "COL_TO_IM": _col_to_im,
 }
-"""Rows for the interpreter's table."""
+"""By operation."""

@@ -1,0 +1,45 @@
+"""Products, determinants and triangles of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from nnadapter.ir.operand import Array
+
+
+def _fully_connected(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    return x @ weight.T if bias is None else x @ weight.T + bias
+
+
+def _mat_mul(x: Array, y: Array, transpose_x: bool, transpose_y: bool) -> Any:
+    return np.matmul(x.swapaxes(-1, -2) if transpose_x else x, y.swapaxes(-1, -2) if transpose_y else y)
+
+
+_EXPANDED = 4
+
+
+def _determinant(x: Array) -> Array:
+    """By Laplace's expansion along the first row; larger ones by elimination."""
+    if x.shape[-1] == 0:
+        return np.ones(x.shape[:-2])
+    if x.shape[-1] > _EXPANDED:
+        return np.asarray(np.linalg.det(x.astype(np.float64)))
+    total = np.zeros(x.shape[:-2])
+    for column in range(x.shape[-1]):
+        minor = np.delete(x[..., 1:, :], column, -1)
+        total = total + (-1) ** column * x[..., 0, column] * _determinant(minor)
+    return total
+
+
+MATRIX: Mapping[str, Callable[..., Any]] = {
+    "FULLY_CONNECTED": _fully_connected,
+    "MAT_MUL": _mat_mul,
+    "TRILU": lambda x, upper, k: np.triu(x, k) if upper else np.tril(x, k),
+    "DETERMINANT": _determinant,
+    "EINSUM": lambda *inputs, equation: np.einsum(equation, *inputs),
+    "EYE_LIKE": lambda x, to, k: np.eye(x.shape[0], x.shape[1], int(k)),
+}
+"""By operation."""

@@ -1,0 +1,111 @@
+"""What a model computes: operation by operation, each by its function.
+
+Floating-point values are held as float64 while an operation computes and rounded to its output's type afterwards, so
+that a device may be compared against this at the tolerance of its own arithmetic. An operation that looks at pictures
+(see `_IMAGE`) is given `[N, C, H, W]` whatever the layout of its input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnadapter.ir.definition.attention import ATTENTION
+from nnadapter.ir.definition.bits import BITS
+from nnadapter.ir.definition.elementwise import ACTIVATIONS, ELEMENTWISE, cast
+from nnadapter.ir.definition.losses import LOSSES
+from nnadapter.ir.definition.matrix import MATRIX
+from nnadapter.ir.definition.movement import MOVEMENT
+from nnadapter.ir.definition.normalization import NORMALIZATION
+from nnadapter.ir.definition.quantized import quantized_function
+from nnadapter.ir.definition.recurrent import RECURRENT
+from nnadapter.ir.definition.reduction import REDUCTION
+from nnadapter.ir.definition.resizing import RESIZING
+from nnadapter.ir.definition.sampling import SAMPLING
+from nnadapter.ir.definition.scattering import SCATTERING
+from nnadapter.ir.definition.spectral import SPECTRAL
+from nnadapter.ir.definition.windows import WINDOWS
+from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.operand import Array, DataType, Layout
+
+
+def by_definition(model: Model, inputs: Sequence[Array]) -> list[Array]:
+    """Return what `model` computes, in the order of `model.outputs`; `inputs` are in that of `model.inputs`."""
+    values: dict[int, Array] = {
+        index: operand.value for index, operand in enumerate(model.operands) if operand.value is not None
+    }
+    for index, given in zip(model.inputs, inputs, strict=True):
+        _expect(model, index, np.asarray(given))
+        values[index] = np.asarray(given)
+    for operation in model.operations:
+        arguments = [None if index == ABSENT else values[index] for index in operation.inputs]
+        for index, result in zip(operation.outputs, _compute(model, operation, arguments), strict=True):
+            values[index] = cast(result, model.operands[index].type.dtype)
+            _expect(model, index, values[index])
+    return [values[index] for index in model.outputs]
+
+
+def _expect(model: Model, index: int, value: Array) -> None:
+    operand = model.operands[index]
+    assert value.shape == operand.type.dimensions, f"{operand.name}: {value.shape}, the model says {operand.type}"
+    assert value.dtype == np.dtype(operand.type.dtype), f"{operand.name}: {value.dtype}, the model says {operand.type}"
+
+
+def _compute(model: Model, operation: Operation, arguments: list[Array | None]) -> list[Array]:
+    attributes = dict(operation.attributes)
+    fuse_code, parameters = attributes.pop("fuse_code", "none"), attributes.pop("fuse_parameters", ())
+    wide: list[Any] = list(arguments) if operation.type == "BIT_CAST" else [_widen(argument) for argument in arguments]
+    channels_last = model.operands[operation.inputs[0]].type.layout is Layout.NHWC and operation.type in _IMAGE
+    if channels_last:
+        wide[0] = np.transpose(wide[0], (0, 3, 1, 2))
+    with np.errstate(all="ignore"):
+        activation = ACTIVATIONS.get(str(fuse_code), _as_it_is)
+        function: Any = quantized_function(model, operation, FUNCTIONS.get(operation.type))
+        given: tuple[Any, ...] = parameters if isinstance(parameters, tuple) else ()
+        results = function(*wide, finish=lambda result: activation(result, *given), **attributes)
+    return [np.transpose(result, (0, 2, 3, 1)) for result in results] if channels_last else results
+
+
+def _as_it_is(result: Array) -> Array:
+    return result
+
+
+def _widen(value: Array | None) -> Any:
+    if value is None or not DataType(value.dtype.name).is_floating:
+        return value
+    return value.astype(np.float64)
+
+
+_IMAGE = frozenset(
+    {
+        "CONV_2D",
+        "CONV_2D_TRANSPOSE",
+        "MAX_POOL_2D",
+        "AVERAGE_POOL_2D",
+        "BATCH_NORMALIZATION",
+        "INSTANCE_NORMALIZATION",
+        "LOCAL_RESPONSE_NORMALIZATION",
+        "DEPTH_TO_SPACE",
+        "SPACE_TO_DEPTH",
+    }
+)
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    **ELEMENTWISE,
+    **BITS,
+    **MATRIX,
+    **NORMALIZATION,
+    **REDUCTION,
+    **MOVEMENT,
+    **SCATTERING,
+    **RESIZING,
+    **SAMPLING,
+    **WINDOWS,
+    **RECURRENT,
+    **ATTENTION,
+    **LOSSES,
+    **SPECTRAL,
+}
+"""One function for each operation of the schema table; `quantized` has those of quantized operands."""
