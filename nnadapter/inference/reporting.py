@@ -22,7 +22,7 @@ from nnadapter.process.collecting import paused_collection
 from nnadapter.reports.building import report_of
 from nnadapter.reports.report import PartitionReport
 from nnadapter.running.fallback import refuse_fallback, warn_of_idle, warn_of_last_resort
-from nnadapter.running.measuring import EARLIER, Memory
+from nnadapter.running.measuring import EARLIER, PastChoices
 from nnadapter.running.observed import Observed
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _observed(
     judgment = planner.judge(default_shapes(prepared, given))
     if setting.constraints.policy != "measured":
         return Observed(partitioning=planner.settle(judgment), model=name)
-    known, why = Memory(model, setting).recall(judgment)
+    known, why = PastChoices(setting).recall(judgment)
     if known is None:
         note = f"not measured yet: a run of the model measures it{f'; {why}' if why else ''}"
         return Observed(partitioning=planner.settle(judgment), chosen=note, notes=(note,), model=name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
+from itertools import chain
 
 import onnx
 
@@ -31,6 +33,16 @@ class OnnxModel:
     def opsets(self) -> dict[str, int]:
         """The version of every operator set that the model imports, by domain."""
         return opsets_of(self.model.opset_import)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the message's contents; weights one by one, as a model of 2 GiB cannot be written as one."""
+        found = sha256()
+        graph = self.model.graph
+        parts = (graph.node, graph.input, graph.output, graph.initializer, graph.sparse_initializer)
+        for each in chain(*parts, self.model.opset_import, self.model.functions):
+            found.update(each.SerializeToString(deterministic=True))
+        return found.hexdigest()
 
 
 def read_model(

@@ -9,10 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from hashlib import sha256
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nnadapter.costs.calibration_files import driver_version
 from nnadapter.costs.remembered import MeasuredCandidate, MeasuredChoice, MeasuredDevice, choice_key, recall, remember
@@ -28,9 +26,6 @@ from partition.by_cost.latency import Candidate
 from partition.by_cost.origin import OriginKind
 from partition.plan import Plan
 
-if TYPE_CHECKING:
-    import onnx
-
 EARLIER = "measured in an earlier session"
 """How a remembered choice came about."""
 _MOST = 6
@@ -45,11 +40,11 @@ _TURN_SECONDS = 0.02
 """A turn of short runs takes about so long."""
 
 
-class Memory:
-    """What was measured of one model, here and in earlier sessions."""
+class PastChoices:
+    """What was measured in one setting, here and in earlier sessions."""
 
-    def __init__(self, model: onnx.ModelProto, setting: Setting) -> None:
-        self._model, self._setting = model, setting
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
 
     def recall(self, judgment: Judgment) -> tuple[Recalled | None, str]:
         """Return what was chosen for these verdicts and shapes, and a note: why a file that is there is not used."""
@@ -85,19 +80,7 @@ class Memory:
         constraints = self._setting.constraints
         named = [device.name for device in self._setting.devices if device.named]
         said = f"{constraints.rules!r} {constraints.plan_file!r} {constraints.fallback} {named}"
-        return choice_key(self._digest, devices, judgment.model.shapes, own_version(), said)
-
-    @cached_property
-    def _digest(self) -> str:
-        """Of the model's contents; weights one by one, as a model of 2 GiB cannot be written as one."""
-        found = sha256()
-        graph = self._model.graph
-        for part in (graph.node, graph.input, graph.output, graph.initializer, graph.sparse_initializer):
-            for each in part:
-                found.update(each.SerializeToString(deterministic=True))
-        for each in (*self._model.opset_import, *self._model.functions):
-            found.update(each.SerializeToString(deterministic=True))
-        return found.hexdigest()
+        return choice_key(judgment.model.prepared.digest, devices, judgment.model.shapes, own_version(), said)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -111,10 +94,10 @@ class Recalled:
 
 
 class Measurer:
-    """Chooses by measurement for one model and session."""
+    """Chooses by measurement for one session."""
 
-    def __init__(self, model: onnx.ModelProto, compiler: Compiler) -> None:
-        self._memory, self._compiler = Memory(model, compiler.setting), compiler
+    def __init__(self, compiler: Compiler) -> None:
+        self._memory, self._compiler = PastChoices(compiler.setting), compiler
 
     def choose(self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any], *, made_up: bool) -> Compiled:
         """Return the fastest candidate for these shapes, remembered or measured now.
