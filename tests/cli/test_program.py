@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -154,6 +155,19 @@ def test_progress_goes_to_a_terminal_only(monkeypatch, capsys, terminal):
     assert any(each.err for each in shown) == terminal and not any(each.out for each in shown)
 
 
+def everything(descriptor):
+    """What is written to a terminal until its other side is closed."""
+    read = b""
+    while True:
+        try:
+            more = os.read(descriptor, 1 << 16)
+        except OSError:  # what Linux says of a terminal whose other side is closed; others give nothing
+            return read
+        if not more:
+            return read
+        read += more
+
+
 @pytest.mark.parametrize("command", ["report", "run", "compare"])
 def test_results_go_where_they_shall_while_progress_is_shown(folder, command):
     """A bar on the terminal takes hold of the standard streams for a while, and of the right ones."""
@@ -163,13 +177,15 @@ def test_results_go_where_they_shall_while_progress_is_shown(folder, command):
         f"main(['{command}', 'chain.onnx', '-d', 'fake_npu'], standalone_mode=False)"
     )
     ours, theirs = pty.openpty()
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=theirs, text=True, env=ENVIRONMENT, timeout=120
-        )
-        shown = os.read(ours, 1 << 16).decode()
-    finally:
-        os.close(ours)
-        os.close(theirs)
+    with ThreadPoolExecutor(1) as reader:
+        terminal = reader.submit(everything, ours)  # while it is written: a terminal that nobody reads is full soon
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=theirs, text=True, env=ENVIRONMENT
+            )
+        finally:
+            os.close(theirs)
+        shown = terminal.result(60).decode()
+    os.close(ours)
     assert done.returncode == 0 and "fake_npu" in done.stdout and "\x1b" not in done.stdout
     assert "fake_npu" not in shown and "\x1b" in shown
