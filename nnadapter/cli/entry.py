@@ -13,7 +13,7 @@ _COMMANDS = ("devices", "ops", "report", "run", "compare", "calibrate", "conform
 """In the order of the help; each is a module beside this one with a command of its name, hyphens as underscores."""
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """Finds sub-commands by module name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -55,7 +55,7 @@ def _version() -> str:
         return "(not installed)"
 
 
-@click.group("nnadapter", cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("nnadapter", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
 )

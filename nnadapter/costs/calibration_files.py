@@ -27,7 +27,7 @@ FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredCalibration:
     """What there is for a device."""
 
     calibration: Calibration | None
@@ -35,7 +35,7 @@ class Found:
     """Why there is none although one was kept."""
 
 
-def find_calibration(device: str, table: Sequence[Option], options: OptionValues) -> Found:
+def find_calibration(device: str, table: Sequence[Option], options: OptionValues) -> StoredCalibration:
     """Return the calibration of a device under its options, if it was made with this version of its driver.
 
     Args:
@@ -50,11 +50,11 @@ def find_calibration(device: str, table: Sequence[Option], options: OptionValues
     try:
         kept = read_calibration(calibration_file(device, asked), device, asked)
     except FileNotFoundError:
-        return Found(None, _for_others(device, asked))
+        return StoredCalibration(None, _for_others(device, asked))
     made, now = (kept.driver_version, kept.interface_version), (driver_version(device), INTERFACE_VERSION)
     if made == now:
-        return Found(kept)
-    return Found(
+        return StoredCalibration(kept)
+    return StoredCalibration(
         None,
         f"the calibration of device {device!r} was made with version {kept.driver_version or 'unknown'} of its driver "
         f"and interface {_dotted(made[1])}, now {now[0] or 'unknown'} and {_dotted(now[1])}, and is not used; "

@@ -39,7 +39,7 @@ class Threading(StrEnum):
     """One computation at a time on the whole device."""
 
 
-class Role(StrEnum):
+class DeviceRole(StrEnum):
     """What a device is to a session. Drivers from outside are accelerators."""
 
     ACCELERATOR = "accelerator"
@@ -52,7 +52,7 @@ class Role(StrEnum):
     @property
     def accelerates(self) -> bool:
         """Whether nodes on such a device count as delegated."""
-        return self is Role.ACCELERATOR
+        return self is DeviceRole.ACCELERATOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class Capability:
     form: ModelForm
     """In which form it takes segments."""
     threading: Threading = Threading.SERIAL
-    role: Role = Role.ACCELERATOR
+    role: DeviceRole = DeviceRole.ACCELERATOR
     memory_bytes: int | None = None
     """Size of the device's memory, if it is limited. `Context.admit` judges every segment by itself against it; a
     device that keeps all programs of a plan in memory at once must leave room for the others."""

@@ -9,11 +9,11 @@ from typing import Any
 from nnadapter.drivers.capability import (
     Capability,
     DeviceInfo,
+    DeviceRole,
     DeviceType,
     ModelForm,
     OperationSupport,
     Option,
-    Role,
     Threading,
 )
 from nnadapter.drivers.profile import Profile
@@ -21,7 +21,7 @@ from nnadapter.drivers.profile import Profile
 _CAPABILITY: Mapping[str, type | UnionType] = {
     "form": ModelForm,
     "threading": Threading,
-    "role": Role,
+    "role": DeviceRole,
     "memory_bytes": int | None,
     "options": tuple,
     "operations": tuple,

@@ -19,10 +19,10 @@ import numpy as np
 from nnadapter.drivers.capability import (
     Capability,
     DeviceInfo,
+    DeviceRole,
     DeviceType,
     ModelForm,
     OptionValues,
-    Role,
     Threading,
 )
 from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
@@ -46,7 +46,9 @@ _PROFILE = Profile(
     host_memory=True,
 )
 """An assumption: one thread of Python, with numpy where the evaluator uses it."""
-_CAPABILITY = Capability(form=ModelForm.ONNX, threading=Threading.EXCLUSIVE, role=Role.LAST_RESORT, profile=_PROFILE)
+_CAPABILITY = Capability(
+    form=ModelForm.ONNX, threading=Threading.EXCLUSIVE, role=DeviceRole.LAST_RESORT, profile=_PROFILE
+)
 _OWN_DOMAIN = "ai.onnx"
 """The long spelling of ONNX's own domain, which the evaluator does not know."""
 

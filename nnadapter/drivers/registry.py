@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
 
-from nnadapter.drivers.capability import DeviceInfo, ModelForm, Role
+from nnadapter.drivers.capability import DeviceInfo, DeviceRole, ModelForm
 from nnadapter.drivers.common_names import devices_called
 from nnadapter.drivers.declared import check_capability, check_info
 from nnadapter.drivers.interface import INTERFACE_VERSION, Device, Driver
@@ -168,7 +168,7 @@ def _open(driver_name: str, device_id: str, name: str) -> Device:
         device = driver.open(device_id)
         role = check_capability(device.capability).role
         if driver_name not in _BUILT_IN and not role.accelerates:
-            raise TypeError(f"its role is {role.value!r}, expected {Role.ACCELERATOR.value!r}")
+            raise TypeError(f"its role is {role.value!r}, expected {DeviceRole.ACCELERATOR.value!r}")
         return device
     except (NNAdapterError, KeyboardInterrupt):
         raise

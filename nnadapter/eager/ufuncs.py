@@ -28,7 +28,7 @@ class Rule(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class UfuncRow:
     """One ufunc."""
 
     type: str
@@ -38,12 +38,12 @@ class Row:
     rule: Rule = Rule.SAME
 
 
-def _rows(rule: Rule, text: str) -> dict[str, Row]:
+def _rows(rule: Rule, text: str) -> dict[str, UfuncRow]:
     triples = [each.split() for each in text.strip().splitlines()]
-    return {name: Row(type_, op_type, rule) for name, type_, op_type in triples}
+    return {name: UfuncRow(type_, op_type, rule) for name, type_, op_type in triples}
 
 
-UFUNCS: Mapping[str, Row] = MappingProxyType(
+UFUNCS: Mapping[str, UfuncRow] = MappingProxyType(
     {
         **_rows(
             Rule.SAME,
@@ -166,7 +166,7 @@ def _holds(dtype: Dtype, numbers: Sequence[object]) -> bool:
     return all(limits.min <= number <= limits.max for number in numbers if isinstance(number, int))
 
 
-def _dtype(row: Row, arrays: Sequence[Array], numbers: Sequence[object]) -> Dtype:
+def _dtype(row: UfuncRow, arrays: Sequence[Array], numbers: Sequence[object]) -> Dtype:
     found = np.dtype(np.bool_) if row.rule is Rule.BOOLEAN else common([array.dtype for array in arrays], numbers)
     return floating(found) if row.rule is Rule.FLOATING else found
 

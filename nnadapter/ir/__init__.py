@@ -32,7 +32,7 @@ from nnadapter.ir.extract import submodel
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Layout, Lifetime, Operand, OperandType, QuantisedType, Quantization
 from nnadapter.ir.operations import SCHEMAS, schema_of
-from nnadapter.ir.schema import Attribute, Attributes, AttributeValue, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, AttributeValue, OperationSchema, Role
 from nnadapter.ir.text import digest, to_text
 from nnadapter.ir.verify import check_attributes, check_inputs, verify
 
@@ -41,10 +41,10 @@ __all__ = [
     "SCHEMAS",
     "Array",
     "Attribute",
+    "AttributeKind",
     "AttributeValue",
     "Attributes",
     "DataType",
-    "Kind",
     "Layout",
     "Lifetime",
     "Model",

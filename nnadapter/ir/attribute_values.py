@@ -7,11 +7,11 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from nnadapter.ir.schema import AttributeValue, Kind
+from nnadapter.ir.schema import AttributeKind, AttributeValue
 from nnadapter.ir.tracing import Traced
 
 
-def normalized(kind: Kind, value: object) -> AttributeValue:
+def normalized(kind: AttributeKind, value: object) -> AttributeValue:
     """Return `value` as a Python value of that kind: numpy numbers become Python's, lists and vectors tuples.
 
     Raises:
@@ -64,11 +64,11 @@ def _items(value: object) -> Sequence[object]:
     raise TypeError
 
 
-_NORMALIZE: Mapping[Kind, Callable[[object], AttributeValue]] = {
-    Kind.BOOL: _boolean,
-    Kind.INT: _integer,
-    Kind.FLOAT: _real,
-    Kind.STRING: _string,
-    Kind.INTS: _integers,
-    Kind.FLOATS: _reals,
+_NORMALIZE: Mapping[AttributeKind, Callable[[object], AttributeValue]] = {
+    AttributeKind.BOOL: _boolean,
+    AttributeKind.INT: _integer,
+    AttributeKind.FLOAT: _real,
+    AttributeKind.STRING: _string,
+    AttributeKind.INTS: _integers,
+    AttributeKind.FLOATS: _reals,
 }

@@ -20,7 +20,7 @@ QuantizationRule = Callable[[Sequence[OperandType | None], OperandType, Attribut
 """Types of the inputs, a quantized result, attributes; raises InvalidModelError if they do not belong together."""
 
 
-class Kind(StrEnum):
+class AttributeKind(StrEnum):
     """The type of an attribute."""
 
     BOOL = "bool"
@@ -51,7 +51,7 @@ class Attribute:
     """One named attribute of an operation."""
 
     name: str
-    kind: Kind
+    kind: AttributeKind
     default: AttributeValue | None = None
     """Taken when the attribute is not given; None makes it required."""
     choices: tuple[str, ...] = ()

@@ -30,7 +30,7 @@ _Form = Hashable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Step:
+class _TracedStep:
     """One call of a function. What it makes is put behind the arrays that there are, in its order."""
 
     function: Callable[..., Any]
@@ -60,7 +60,7 @@ class ArrayTrace:
     def __init__(self, arrays: Sequence[Array]) -> None:
         self._values: list[Any] = list(arrays)
         self._variables = [_form(array) for array in arrays]
-        self._steps: list[_Step] = []
+        self._steps: list[_TracedStep] = []
         self._looked: dict[int, str] = {}
         self._comparisons: dict[Callable[[Array], Hashable], _Comparison] = {}
 
@@ -98,7 +98,7 @@ class ArrayTrace:
         """What a function makes of arrays, of which one at least is traced: an array, None, or a tuple of these."""
         made = function(*map(self._contents, arrays), **parameters)
         form = _form(made)
-        self._steps.append(_Step(function, tuple(map(_given, arrays)), parameters, form))
+        self._steps.append(_TracedStep(function, tuple(map(_given, arrays)), parameters, form))
         parts = made if isinstance(made, tuple) else (made,)
         first = len(self._values)
         self._values.extend(parts)
@@ -108,7 +108,9 @@ class ArrayTrace:
     def decide(self, function: Callable[..., _Answer], arrays: Sequence[Any], parameters: dict[str, Any]) -> _Answer:
         """What a function says of arrays, on which something is decided from here on."""
         answer = function(*map(self._contents, arrays), **parameters)
-        self._steps.append(_Step(function, tuple(map(_given, arrays)), parameters, None, cast("Hashable", answer)))
+        self._steps.append(
+            _TracedStep(function, tuple(map(_given, arrays)), parameters, None, cast("Hashable", answer))
+        )
         return answer
 
     def look(self, array: TracedArray) -> Array:

@@ -17,7 +17,7 @@ from nnadapter.ir.wellformed import check_well_formed
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _CheckList:
     """What a row says, laid out so that checking one operation costs a few microseconds."""
 
     schema: OperationSchema
@@ -29,20 +29,20 @@ class _Plan:
     attributes: Mapping[str, Attribute]
 
 
-_PLANS: dict[str, _Plan] = {}
+_PLANS: dict[str, _CheckList] = {}
 
 
-def _plan_of(schema: OperationSchema) -> _Plan:
+def _plan_of(schema: OperationSchema) -> _CheckList:
     plan = _PLANS.get(schema.type)
     if plan is None or plan.schema is not schema:
         plan = _PLANS[schema.type] = _make_plan(schema)
     return plan
 
 
-def _make_plan(schema: OperationSchema) -> _Plan:
+def _make_plan(schema: OperationSchema) -> _CheckList:
     position = {role.name: index for index, role in enumerate(schema.inputs)}
     variadic = bool(schema.inputs) and schema.inputs[-1].variadic
-    return _Plan(
+    return _CheckList(
         schema,
         tuple((role, None if role.same is None else position[role.same]) for role in schema.inputs),
         1 + max((index for index, role in enumerate(schema.inputs) if not role.optional), default=-1),
@@ -97,7 +97,7 @@ def _check_same(schema: OperationSchema, role: Role, type_: OperandType, other: 
         )
 
 
-def _counts(plan: _Plan) -> str:
+def _counts(plan: _CheckList) -> str:
     names = ", ".join(role.name + ("?" if role.optional else "…" if role.variadic else "") for role, _ in plan.roles)
     span = f"{plan.smallest} or more" if plan.largest is None else _span((plan.smallest, plan.largest))
     return f"{span} ({names})"

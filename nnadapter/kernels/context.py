@@ -21,7 +21,7 @@ from nnadapter.kernels.calling import KernelCall
 from nnadapter.kernels.choosing import Choice, KernelTable, Request
 from nnadapter.kernels.program import KernelProgram, Turn
 from nnadapter.kernels.registry import kernel_table, no_kernels
-from nnadapter.kernels.splitting import Piece, calls_in, split, without_calls
+from nnadapter.kernels.splitting import KernelPiece, calls_in, split, without_calls
 from nnadapter.kernels.stored import MAGIC, Stored, StoredPiece, calls_model, read
 from nnadapter.process.closing import close_all
 from partition.verdict import SUPPORTED, Unsupported, Verdict
@@ -114,7 +114,7 @@ class KernelContext(Context):
         types = [model.operands[operand].type for operand in operation.inputs if operand != ABSENT]
         return call, self.table.choose(Request.of(call, types))
 
-    def _bound(self, model: Model, piece: Piece) -> KernelCall:
+    def _bound(self, model: Model, piece: KernelPiece) -> KernelCall:
         return self._bind(model, model.operations[piece.operations[0]])
 
     def _bind(self, model: Model, operation: Operation) -> KernelCall:
@@ -160,7 +160,7 @@ class _Deserialized:
         return checked_program(self._inner.deserialize(self._blob))
 
 
-def _stored(model: Model, pieces: Sequence[Piece], calls: Sequence[int]) -> Stored:
+def _stored(model: Model, pieces: Sequence[KernelPiece], calls: Sequence[int]) -> Stored:
     def names(operands: Sequence[int]) -> tuple[str, ...]:
         return tuple(model.operands[operand].name for operand in operands)
 
@@ -229,13 +229,13 @@ class _Texts:
         self._calls: Counter[str] = Counter()
         self._programs = 0
 
-    def call(self, piece: Piece, bound: KernelCall) -> None:
+    def call(self, piece: KernelPiece, bound: KernelCall) -> None:
         name = bound.kernel.name
         self._calls[name] += 1
         again = f" #{self._calls[name]}" if self._calls[name] > 1 else ""
         self.found[piece.operations[0]] = f"{KERNEL}{name}{again}"
 
-    def program(self, piece: Piece, model: Model, answer: Admission) -> None:
+    def program(self, piece: KernelPiece, model: Model, answer: Admission) -> None:
         number, self._programs = self._programs, self._programs + 1
         told = answer.runs_as if len(answer.runs_as) == len(piece.operations) else ()
         for place, position in enumerate(piece.operations):

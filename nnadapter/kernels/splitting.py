@@ -17,7 +17,7 @@ from nnadapter.ir.operations.custom import CUSTOM
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class KernelPiece:
     """What is run in one go."""
 
     operations: tuple[int, ...]
@@ -34,7 +34,7 @@ def calls_in(model: Model) -> list[int]:
     return [position for position, operation in enumerate(model.operations) if operation.type == CUSTOM]
 
 
-def split(model: Model) -> tuple[Piece, ...]:
+def split(model: Model) -> tuple[KernelPiece, ...]:
     """Return the pieces of a segment, in an order in which they can run. Linear in the model."""
     levels = _levels(model)
     read = _read_outside(model, levels)
@@ -80,18 +80,18 @@ def _read_outside(model: Model, levels: Sequence[int]) -> set[int]:
     return found
 
 
-def _pieces(model: Model, positions: list[int], read: set[int]) -> Iterator[Piece]:
+def _pieces(model: Model, positions: list[int], read: set[int]) -> Iterator[KernelPiece]:
     if model.operations[positions[0]].type != CUSTOM:
         made = {operand for position in positions for operand in model.operations[position].outputs}
         inputs = _inputs_of(model, positions, made)
         ordered = dict.fromkeys(operand for position in positions for operand in model.operations[position].outputs)
         outputs = tuple(operand for operand in ordered if operand in read)
-        yield Piece(tuple(positions), inputs, outputs, submodel(model, positions, inputs, outputs))
+        yield KernelPiece(tuple(positions), inputs, outputs, submodel(model, positions, inputs, outputs))
         return
     # Calls may wait for calls of their own level: the model's order is one in which all can run.
     for position in positions:
         operation = model.operations[position]
-        yield Piece((position,), operation.inputs, operation.outputs, None)
+        yield KernelPiece((position,), operation.inputs, operation.outputs, None)
 
 
 def _inputs_of(model: Model, positions: Sequence[int], made: set[int]) -> tuple[int, ...]:

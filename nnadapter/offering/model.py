@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nnadapter.converters.convert import Conversion
 from nnadapter.offering.segments import OnnxParts
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized
-from nnadapter.onnx.preparation.structure import Structure
+from nnadapter.onnx.preparation.structure import NodeHashes
 from partition.graph import Graph
 
 
@@ -33,7 +33,7 @@ class ShapedModel:
         return self.specialized.graph
 
     @property
-    def structure(self) -> Structure:
+    def structure(self) -> NodeHashes:
         """Hashes of the model's own nodes, worked out when they are first asked for."""
         return self.prepared.structure
 

@@ -180,7 +180,9 @@ def _instance(body: onnx.FunctionProto, node: onnx.NodeProto, name: str, taken: 
 
     An output that is an input as well, or that was listed before, is copied by an Identity.
     """
-    call = _Call(next(filter(None, node.output), name), taken, {each.name: each for each in body.attribute_proto})
+    call = _FunctionCall(
+        next(filter(None, node.output), name), taken, {each.name: each for each in body.attribute_proto}
+    )
     call.attributes.update((each.name, each) for each in node.attribute)
     call.names.update(zip(body.input, [*node.input, *[""] * (len(body.input) - len(node.input))], strict=False))
     copies = call.take_outputs(body.output, node.output)
@@ -201,7 +203,7 @@ def _free_name(stem: str, taken: set[str]) -> str:
 
 
 @dataclass(slots=True)
-class _Call:
+class _FunctionCall:
     """One call of a function: what names and attributes of its body stand for."""
 
     prefix: str

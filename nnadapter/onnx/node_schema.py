@@ -25,7 +25,7 @@ _ALL_OR_FEWEST = frozenset({"BatchNormalization"})
 
 
 @dataclass(frozen=True, slots=True)
-class _Rules:
+class _SchemaRules:
     """The part of a schema that is compared."""
 
     called: str
@@ -66,11 +66,11 @@ def contradiction_of(proto: onnx.NodeProto, since_version: int, node: Node | Non
     inputs = node.inputs
     absent = tuple(position for position, name in enumerate(inputs) if not name) if "" in inputs else ()
     stated = tuple((attribute.name, attribute.type) for attribute in proto.attribute)
-    form = _Form(stated, len(inputs), len(node.outputs), absent)
+    form = _NodeForm(stated, len(inputs), len(node.outputs), absent)
     return _contradiction(node.op_type, since_version, node.domain, form)
 
 
-class _Form(NamedTuple):
+class _NodeForm(NamedTuple):
     """What of a node is compared."""
 
     stated: tuple[tuple[str, int], ...]
@@ -82,12 +82,12 @@ class _Form(NamedTuple):
 
 
 @lru_cache(maxsize=_FORMS)
-def _contradiction(op_type: str, since_version: int, domain: str, form: _Form) -> str:
+def _contradiction(op_type: str, since_version: int, domain: str, form: _NodeForm) -> str:
     rules = _rules(op_type, since_version, domain)
     return next(_contradictions(form, rules), "") if rules else ""
 
 
-def _contradictions(form: _Form, rules: _Rules) -> Iterator[str]:
+def _contradictions(form: _NodeForm, rules: _SchemaRules) -> Iterator[str]:
     stated: set[str] = set()
     for name, type_ in form.stated:
         expected = rules.types.get(name)
@@ -121,12 +121,12 @@ def _counted(least: int, most: int) -> str:
 
 
 @cache
-def _rules(op_type: str, since_version: int, domain: str) -> _Rules | None:
+def _rules(op_type: str, since_version: int, domain: str) -> _SchemaRules | None:
     try:
         schema = onnx.defs.get_schema(op_type, since_version, domain)
     except onnx.defs.SchemaError:
         return None
-    return _Rules(
+    return _SchemaRules(
         called=f"{op_type} of schema version {schema.since_version}",
         types={name: int(each.type.value) for name, each in schema.attributes.items()},  # type: ignore[attr-defined]
         required=tuple(name for name, each in schema.attributes.items() if each.required),

@@ -8,14 +8,14 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nnadapter.onnx.preparation.prepare import Specialized
-from nnadapter.onnx.preparation.structure import Structure
+from nnadapter.onnx.preparation.structure import NodeHashes
 from nnadapter.plan_files.values import LostEntry, PlanEntry, PlanFile
 from partition.graph import Node
 from partition.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class BoundPlan:
     """A plan, as far as it binds."""
 
     placement: Mapping[int, str]
@@ -26,7 +26,7 @@ class Bound:
     """Names of nodes that no entry means."""
 
 
-def plan_entries(specialized: Specialized, structure: Structure, placement: Sequence[str]) -> tuple[PlanEntry, ...]:
+def plan_entries(specialized: Specialized, structure: NodeHashes, placement: Sequence[str]) -> tuple[PlanEntry, ...]:
     """Return an entry for every node that runs.
 
     Args:
@@ -52,10 +52,10 @@ def plan_entries(specialized: Specialized, structure: Structure, placement: Sequ
 def bind_plan(
     plan: PlanFile,
     specialized: Specialized,
-    structure: Structure,
+    structure: NodeHashes,
     devices: Sequence[str],
     verdicts: Mapping[str, Sequence[Verdict]],
-) -> Bound:
+) -> BoundPlan:
     """Return what the plan says of this model, and which entries no longer bind.
 
     An entry means the node that is the first to be found, each node being meant by one entry at most:
@@ -83,7 +83,7 @@ def bind_plan(
     open_nodes = Counter(each.alone for index, each in enumerate(here) if index not in known)
     open_entries = Counter(entry.alone for entry, node in zip(plan.entries, meant, strict=True) if node is None)
     atom_of = specialized.graph.atom_of
-    found = _Found(
+    found = _FoundNodes(
         specialized,
         here,
         devices,
@@ -100,7 +100,7 @@ def bind_plan(
         for entry, node, why in zip(plan.entries, meant, whys, strict=True)
         if node is not None and not why
     ]
-    return Bound(
+    return BoundPlan(
         placement=dict(kept),
         lost=tuple(
             LostEntry(name=entry.name, device=entry.device, why=why)
@@ -131,7 +131,7 @@ class _Here:
         return _op_type(self.node)
 
 
-def _here(specialized: Specialized, structure: Structure) -> list[_Here]:
+def _here(specialized: Specialized, structure: NodeHashes) -> list[_Here]:
     return [
         _Here(node, next(filter(None, node.outputs), ""), structure.alone[position], structure.wired[position])
         for node, position in zip(specialized.graph.nodes, specialized.positions, strict=True)
@@ -204,7 +204,7 @@ def _alike(pairs: Iterator[tuple[Sequence[str], int]]) -> dict[Hashable, list[in
     return found
 
 
-class _Found:
+class _FoundNodes:
     """Says why entries are lost."""
 
     def __init__(

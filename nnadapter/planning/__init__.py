@@ -9,5 +9,6 @@ placing      a device for every atom, by the session's policy
 settling     the placement cut into segments that their devices admit, with the plan
 pricing      what a plan costs
 
-`planner` makes them for one model and keeps what shapes share; `forms` is a form of the model that fits its devices.
+`planner` makes them for one model and keeps what shapes share, in the variant of the model that fits its devices
+(`variants`).
 """

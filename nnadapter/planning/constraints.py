@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from nnadapter.options import Options
-from nnadapter.plan_files.binding import Bound
+from nnadapter.plan_files.binding import BoundPlan
 from nnadapter.plan_files.reading import read_plan
 from nnadapter.plan_files.values import PlanFile
 from nnadapter.process.extras import require_extra
@@ -57,7 +57,7 @@ class Demands:
 
     applied: Applied | None = None
     """What rules did; None where there are none."""
-    bound: Bound | None = None
+    bound: BoundPlan | None = None
     """What the plan file says; None where there is none."""
     whole: Kept | None = None
     """A whole placement that shall not be weighed against others; None where the policy decides."""

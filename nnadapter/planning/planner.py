@@ -1,9 +1,9 @@
 """Plans one prepared model for one session: judges it at a set of shapes, and settles the judgment.
 
-A model has forms: function ops that every device refuses are written down in their bodies, where the devices take all
-of these. Which form it is follows from the verdicts at the shapes that are asked for, not from shapes before; what is
-remembered of those only saves work: forms, drafts, and refusals that no shape changes. What is remembered stands here,
-and in no value that is returned.
+A model has variants: function ops that every device refuses are written down in their bodies, where the devices take
+all of these. Which one it is follows from the verdicts at the shapes that are asked for, not from shapes before; what
+is remembered of those only saves work: variants, drafts, and refusals that no shape changes. It stands here, and in no
+value that is returned.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.functions import Bodies
 from nnadapter.onnx.preparation.bodies import expanded
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
-from nnadapter.planning.forms import Form, Refused
 from nnadapter.planning.judgment import Atoms, Judgment, answers, banning, constrained
 from nnadapter.planning.setting import Setting
-from nnadapter.planning.settling import Drafts, Partitioning, Piece, settle
+from nnadapter.planning.settling import AdmittedSegment, Drafts, Partitioning, settle
+from nnadapter.planning.variants import Refused, Variant
 from nnadapter.process.cache import Cache
 from nnadapter.process.collecting import paused_collection
 from partition.plan import Step
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 _DEEPEST = 4
 """Functions whose bodies hold functions that no device takes whole, at most."""
-_MOST_FORMS = 4
-"""Forms that are kept beside the model's own; the one used longest ago goes."""
+_MOST_VARIANTS = 4
+"""Variants that are kept beside the model's own; the one used longest ago goes."""
 
-_Key = tuple[Form, frozenset[str]]
-"""A form, and its nodes that are expanded."""
+_Key = tuple[Variant, frozenset[str]]
+"""A variant, and its nodes that are expanded."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Expanded:
-    """A form with more nodes expanded."""
+    """A variant with more nodes expanded."""
 
-    form: Form
+    variant: Variant
     wholes: tuple[str, ...]
-    """Per node of its model, the node of the form before that it is, or in whose place it stands."""
+    """Per node of its model, the node of the variant before that it is, or in whose place it stands."""
 
 
 def prepare_for(model: onnx.ModelProto, setting: Setting) -> Prepared:
@@ -65,21 +65,21 @@ class Planner:
     prepared: Prepared
     setting: Setting
     refused_by_host: Refused = field(default_factory=dict)
-    _own: Form = field(init=False)
-    _forms: Cache[_Key, _Expanded] = field(default_factory=lambda: Cache("forms of a model", _MOST_FORMS))
+    _own: Variant = field(init=False)
+    _variants: Cache[_Key, _Expanded] = field(default_factory=lambda: Cache("variants of a model", _MOST_VARIANTS))
     _hopeless: set[str] = field(default_factory=set)
     """Nodes whose bodies are not taken at any shapes."""
     _drafts: Drafts = field(default_factory=Drafts)
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
-        """Take the model as it is for the first form."""
-        self._own = Form(self.prepared, self.setting, self.refused_by_host)
+        """Take the model as it is for the first variant."""
+        self._own = Variant(self.prepared, self.setting, self.refused_by_host)
 
     def clear(self) -> None:
         """Forget what other shapes would share."""
         self._own.clear()
-        self._forms.clear()
+        self._variants.clear()
         self._drafts.clear()
 
     @paused_collection()
@@ -91,7 +91,7 @@ class Planner:
         with self._lock:  # what one set of shapes teaches saves work for the next
             return constrained(self._judged(shapes), self.setting)
 
-    def settle(self, judgment: Judgment, known: dict[Atoms, Piece] | None = None) -> Partitioning:
+    def settle(self, judgment: Judgment, known: dict[Atoms, AdmittedSegment] | None = None) -> Partitioning:
         """Place and cut until every segment is admitted by its device; see `settling.settle`."""
         return settle(judgment, self.setting, self._drafts, known)
 
@@ -109,32 +109,32 @@ class Planner:
         return banning(judgment, self.setting, bans)
 
     def _judged(self, shapes: Shapes) -> Judgment:
-        form, judged = self._own, None
+        variant, judged = self._own, None
         tried: set[str] = set()
         for _ in range(_DEEPEST):
-            step = self._step_as_before(form, shapes)
+            step = self._step_as_before(variant, shapes)
             if step is None:
-                judged = judged or form.judge(shapes)
+                judged = judged or variant.judge(shapes)
                 known = tried | self._hopeless
-                bodies = bodies_to_try(form.prepared, judged.model.specialized, answers(judged, self.setting), known)
+                bodies = bodies_to_try(variant.prepared, judged.model.specialized, answers(judged, self.setting), known)
                 tried.update(bodies)
-                step = self._step(form, judged, bodies) if bodies else None
+                step = self._step(variant, judged, bodies) if bodies else None
             if step is None:
                 break
-            form, judged = step
-        return judged or form.judge(shapes)
+            variant, judged = step
+        return judged or variant.judge(shapes)
 
-    def _step_as_before(self, form: Form, shapes: Shapes) -> tuple[Form, Judgment] | None:
-        """The next form, `form` itself not looked at, where that would be refused and the next is taken as before."""
-        tried = self._tried(form, form.sure, shapes) if form.sure else None
-        if tried is None or len(tried[2].worth) < len(form.sure):
+    def _step_as_before(self, variant: Variant, shapes: Shapes) -> tuple[Variant, Judgment] | None:
+        """The next variant, this one not looked at, where it would be refused and the next is taken as before."""
+        tried = self._tried(variant, variant.sure, shapes) if variant.sure else None
+        if tried is None or len(tried[2].worth) < len(variant.sure):
             return None
         return tried[:2]
 
-    def _step(self, form: Form, before: Judgment, bodies: Bodies) -> tuple[Form, Judgment] | None:
-        """The next form and what is said of it, with those of `bodies` expanded for which that is worth it."""
-        form.sure = {}
-        tried = self._tried(form, bodies, before.model.shapes)
+    def _step(self, variant: Variant, before: Judgment, bodies: Bodies) -> tuple[Variant, Judgment] | None:
+        """The next variant and what is said of it, with those of `bodies` expanded for which that is worth it."""
+        variant.sure = {}
+        tried = self._tried(variant, bodies, before.model.shapes)
         if tried is None:
             self._hopeless.update(bodies)
             return None
@@ -142,31 +142,31 @@ class Planner:
         self._hopeless.update(trial.hopeless)
         if len(trial.worth) < len(bodies):
             if trial.hopeless:
-                self._forms.drop((form, frozenset(bodies)))
-            smaller = self._expanded(form, trial.worth) if trial.worth else None
+                self._variants.drop((variant, frozenset(bodies)))
+            smaller = self._expanded(variant, trial.worth) if trial.worth else None
             if smaller is None:
                 return None
-            found, judged = smaller.form, smaller.form.judge(before.model.shapes)
+            found, judged = smaller.variant, smaller.variant.judge(before.model.shapes)
         sure = refused_for_good(before.model.graph, answers(before, self.setting))
-        form.sure = {name: body for name, body in trial.worth.items() if name in sure}
+        variant.sure = {name: body for name, body in trial.worth.items() if name in sure}
         return found, judged
 
-    def _tried(self, form: Form, bodies: Bodies, shapes: Shapes) -> tuple[Form, Judgment, Trial] | None:
-        """A form with all of `bodies` expanded, what is said of it, and for which of them that is worth it."""
-        made = self._expanded(form, bodies)
+    def _tried(self, variant: Variant, bodies: Bodies, shapes: Shapes) -> tuple[Variant, Judgment, Trial] | None:
+        """A variant with all of `bodies` expanded, what is said of it, and for which of them that is worth it."""
+        made = self._expanded(variant, bodies)
         if made is None:
             return None
-        judged = made.form.judge(shapes)
+        judged = made.variant.judge(shapes)
         model = judged.model
         wholes = [made.wholes[position] for position in model.specialized.positions]
-        return made.form, judged, trial_of(bodies, wholes, model.graph, answers(judged, self.setting))
+        return made.variant, judged, trial_of(bodies, wholes, model.graph, answers(judged, self.setting))
 
-    def _expanded(self, form: Form, bodies: Bodies) -> _Expanded | None:
-        """The form with these nodes expanded, made once; None where none of them can be."""
-        key = form, frozenset(bodies)
-        found = self._forms.get(key)
-        made = expanded(form.prepared, bodies) if found is None else None
+    def _expanded(self, variant: Variant, bodies: Bodies) -> _Expanded | None:
+        """The variant with these nodes expanded, made once; None where none of them can be."""
+        key = variant, frozenset(bodies)
+        found = self._variants.get(key)
+        made = expanded(variant.prepared, bodies) if found is None else None
         if made is None:
             return found
         prepared, wholes = made
-        return self._forms.keep(key, _Expanded(Form(prepared, self.setting, self.refused_by_host), wholes))
+        return self._variants.keep(key, _Expanded(Variant(prepared, self.setting, self.refused_by_host), wholes))

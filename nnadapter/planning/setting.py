@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nnadapter.costs.device_costs import DeviceCosts, Source, device_costs
 from nnadapter.drivers.border import open_context
-from nnadapter.drivers.capability import Capability, OptionValues, Role
+from nnadapter.drivers.capability import Capability, DeviceRole, OptionValues
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.selection import REFERENCE, DeviceRequest, Selected, check_options, select
 from nnadapter.errors import InvalidOptionError
@@ -49,12 +49,12 @@ class SessionDevice:
     @property
     def is_host(self) -> bool:
         """It is the device that takes what nobody else takes."""
-        return self.capability.role is Role.HOST
+        return self.capability.role is DeviceRole.HOST
 
     @property
     def is_spare(self) -> bool:
         """It is the last resort that nobody named: asked only for what everyone else refused."""
-        return self.capability.role is Role.LAST_RESORT and not self.named
+        return self.capability.role is DeviceRole.LAST_RESORT and not self.named
 
     @property
     def called(self) -> str:
@@ -82,7 +82,7 @@ class Setting:
     @cached_property
     def last_resort(self) -> SessionDevice:
         """The device for what even the host refuses."""
-        return next(device for device in self.devices if device.capability.role is Role.LAST_RESORT)
+        return next(device for device in self.devices if device.capability.role is DeviceRole.LAST_RESORT)
 
     @cached_property
     def accelerators(self) -> frozenset[str]:

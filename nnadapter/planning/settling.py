@@ -23,7 +23,7 @@ from nnadapter.planning.pricing import PlanPrice, costs_of, cpu_table, holds_tog
 from nnadapter.planning.setting import Setting
 from nnadapter.process.collecting import paused_collection
 from nnadapter.rules.applying import RuleEffect
-from nnadapter.rules.limits import Candidate, GivenUp, segments_to_drop
+from nnadapter.rules.limits import GivenUp, SegmentCandidate, segments_to_drop
 from nnadapter.rules.values import Limits
 from partition.plan import Plan, Step, make_plan
 from partition.segments import Segment, cut, halve
@@ -36,7 +36,7 @@ Draft = tuple[Sequence[Segment], Plan]
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class AdmittedSegment:
     """A segment that its device admitted, in the form that it takes. The host's are made when they are compiled."""
 
     part: Part
@@ -58,7 +58,7 @@ class Partitioning:
     placement: Placement
     """By these verdicts."""
     plan: Plan
-    pieces: tuple[Piece | None, ...]
+    pieces: tuple[AdmittedSegment | None, ...]
     """Per step of the plan; None for the host."""
     limits: tuple[RuleEffect, ...] = ()
     """What limits on segments did."""
@@ -112,7 +112,10 @@ def _is_alike(plan: Plan, judgment: Judgment) -> bool:
 
 @paused_collection()
 def settle(
-    judgment: Judgment, setting: Setting, drafts: Drafts | None = None, known: dict[Atoms, Piece] | None = None
+    judgment: Judgment,
+    setting: Setting,
+    drafts: Drafts | None = None,
+    known: dict[Atoms, AdmittedSegment] | None = None,
 ) -> Partitioning:
     """Place and cut until every segment is admitted by its device.
 
@@ -145,7 +148,7 @@ def settle(
 
 
 def _settled(
-    judgment: Judgment, placement: Placement, setting: Setting, drafts: Drafts, known: dict[Atoms, Piece]
+    judgment: Judgment, placement: Placement, setting: Setting, drafts: Drafts, known: dict[Atoms, AdmittedSegment]
 ) -> Partitioning:
     """The one placement, cut until every segment is admitted by its device."""
     host = setting.host.name
@@ -193,10 +196,10 @@ def _plan(judgment: Judgment, placement: Placement, segments: Sequence[Segment],
     return make_plan(judgment.model.graph, support.devices, support.verdicts, placement.labels, segments, exact=exact)
 
 
-def _ask(step: Step, model: ShapedModel, setting: Setting) -> Piece:
+def _ask(step: Step, model: ShapedModel, setting: Setting) -> AdmittedSegment:
     device = setting.by_name[step.device]
     part = part_of(device.capability.form, step, model.conversion, model.parts)
-    return Piece(part, ask_admission(device.context, part.model))
+    return AdmittedSegment(part, ask_admission(device.context, part.model))
 
 
 def _halves(segment: Segment, refusal: Unsupported, model: ShapedModel) -> tuple[Segment, Segment] | None:
@@ -227,7 +230,7 @@ def given_up(found: Partitioning, segments: Sequence[Segment]) -> GivenUp:
     priced = limits.min_benefit_ms is not None or limits.max_segments is not None
     saved = found.price.benefits if priced else [None] * len(segments)
     candidates = [
-        Candidate(
+        SegmentCandidate(
             segment=segment,
             accelerated=segment.device in setting.accelerators,
             nodes=len(step.nodes),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nnadapter.drivers.border import ask_supported
-from nnadapter.drivers.capability import ModelForm, Role
+from nnadapter.drivers.capability import DeviceRole, ModelForm
 from nnadapter.offering.model import ShapedModel
 from nnadapter.planning.setting import SessionDevice
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
@@ -44,7 +44,7 @@ def ask(device: SessionDevice, model: ShapedModel) -> Verdicts:
     conversion = model.conversion
     is_ir = device.capability.form is ModelForm.IR
     of_nodes = _ask_of_operations(device, model) if is_ir else _ask_of_nodes(device, model)
-    if device.capability.role is Role.LAST_RESORT:
+    if device.capability.role is DeviceRole.LAST_RESORT:
         of_nodes = list(map(_of_valid, of_nodes, conversion.verdicts))
     return tuple(
         of_nodes[atom[0]] if len(atom) == 1 else all_of(of_nodes[node] for node in atom) for atom in model.graph.atoms

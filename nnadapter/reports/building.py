@@ -12,7 +12,7 @@ from nnadapter.drivers.capability import OptionValue
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.plan_files.values import LostEntry
 from nnadapter.planning.pricing import PlanPrice
-from nnadapter.planning.settling import Partitioning, Piece
+from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.process.collecting import paused_collection
 from nnadapter.reports.circumstances import machine, versions_of
 from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RuleFacts, WeightFacts
@@ -174,7 +174,7 @@ def _telling(texts: Collection[str]) -> Collection[str]:
 
 
 def _segment_facts(
-    partitioning: Partitioning, step: Step, observed: Observed, piece: Piece | None, price: PlanPrice | None
+    partitioning: Partitioning, step: Step, observed: Observed, piece: AdmittedSegment | None, price: PlanPrice | None
 ) -> SegmentFacts:
     graph = partitioning.plan.graph
     facts = SegmentFacts(
@@ -257,7 +257,7 @@ def _why_taken(plan: Plan, atom: int, device: str) -> str:
     return f"it is on {plan.placement[atom]!r}" + ("" if verdict else f", as {device!r} does not get it: {verdict}")
 
 
-def _told(piece: Piece | None) -> dict[str, int | float | str]:
+def _told(piece: AdmittedSegment | None) -> dict[str, int | float | str]:
     """What the device said of a segment; what is neither number nor text is turned into text."""
     told = piece.admission.facts if piece is not None else {}
     return {str(name): value if isinstance(value, (int, float, str)) else str(value) for name, value in told.items()}

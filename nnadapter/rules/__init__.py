@@ -8,19 +8,19 @@ limits     segments -> those that the limits have given up
 """
 
 from nnadapter.rules.applying import Applied, RuleEffect, apply_rules
-from nnadapter.rules.limits import Candidate, GivenUp, segments_to_drop
+from nnadapter.rules.limits import GivenUp, SegmentCandidate, segments_to_drop
 from nnadapter.rules.reading import read_rules
 from nnadapter.rules.values import Ban, Limits, Pin, Rules
 
 __all__ = [
     "Applied",
     "Ban",
-    "Candidate",
     "GivenUp",
     "Limits",
     "Pin",
     "RuleEffect",
     "Rules",
+    "SegmentCandidate",
     "apply_rules",
     "read_rules",
     "segments_to_drop",

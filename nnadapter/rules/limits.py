@@ -17,7 +17,7 @@ from partition.verdict import Reason, Unsupported, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class SegmentCandidate:
     """A segment, and what it is worth."""
 
     segment: Segment
@@ -44,7 +44,7 @@ class GivenUp:
 Verdicts = Mapping[str, Sequence[Verdict]]
 
 
-def segments_to_drop(rules: Rules, candidates: Sequence[Candidate], verdicts: Verdicts) -> GivenUp:
+def segments_to_drop(rules: Rules, candidates: Sequence[SegmentCandidate], verdicts: Verdicts) -> GivenUp:
     """Return the segments that the limits have given up in this round.
 
     1. `whole_graph`: unless one segment holds everything, segments of devices that refuse some atom go, then those
@@ -78,7 +78,7 @@ _NOTHING = GivenUp(segments={}, effects=())
 @dataclass(frozen=True, slots=True)
 class _Limiter:
     rules: Rules
-    candidates: Sequence[Candidate]
+    candidates: Sequence[SegmentCandidate]
     verdicts: Verdicts
 
     @property
@@ -198,15 +198,15 @@ def _counted(segments: int) -> str:
     return "1 segment" if segments == 1 else f"{segments} segments"
 
 
-def _benefit(candidate: Candidate) -> float | None:
+def _benefit(candidate: SegmentCandidate) -> float | None:
     return candidate.benefit
 
 
-def _flops(candidate: Candidate) -> float | None:
+def _flops(candidate: SegmentCandidate) -> float | None:
     return candidate.flops
 
 
-_MINIMA: tuple[tuple[str, Callable[[Candidate], float | None], float], ...] = (
+_MINIMA: tuple[tuple[str, Callable[[SegmentCandidate], float | None], float], ...] = (
     ("min_nodes", lambda candidate: candidate.nodes, 1),
     ("min_flops", _flops, 1),
     ("min_benefit_ms", _benefit, 1e3),

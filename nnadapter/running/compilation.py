@@ -31,7 +31,7 @@ from nnadapter.offering.segments import Part
 from nnadapter.planning.judgment import Atoms, Judgment, banning
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import SessionDevice, Setting
-from nnadapter.planning.settling import Partitioning, Piece
+from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.running.built import Built, Likeness, Programs, atoms_of, likeness_of
 from nnadapter.running.executor import (
     BoundStep,
@@ -115,7 +115,7 @@ class Compiler:
 
     def _compile(self, planner: Planner, judgment: Judgment, programs: Programs) -> Compiled:
         notes: list[str] = []
-        known: dict[Atoms, Piece] = {}
+        known: dict[Atoms, AdmittedSegment] = {}
         host = self.setting.host.name
         partitioning = planner.settle(judgment, known)
         warn_of_idle(partitioning)
@@ -166,7 +166,9 @@ class Compiler:
                 failed.append((step, error))
         return failed
 
-    def _program(self, partitioning: Partitioning, step: Step, piece: Piece | None, programs: Programs) -> Built:
+    def _program(
+        self, partitioning: Partitioning, step: Step, piece: AdmittedSegment | None, programs: Programs
+    ) -> Built:
         alone = len(partitioning.plan.steps) == 1
         if piece is not None and alone:
             return self._built(step.device, piece.part, alone=True)

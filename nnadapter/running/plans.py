@@ -15,7 +15,7 @@ from nnadapter.errors import ClosedError
 from nnadapter.process.closing import Closable, close_all
 
 
-class Plan(Closable, Protocol):
+class HeldPlan(Closable, Protocol):
     """What is kept."""
 
     @property
@@ -23,7 +23,7 @@ class Plan(Closable, Protocol):
         """Bytes that it holds now."""
 
 
-Kept = TypeVar("Kept", bound=Plan)
+Kept = TypeVar("Kept", bound=HeldPlan)
 
 
 @dataclass(frozen=True, slots=True)

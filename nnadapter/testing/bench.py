@@ -13,7 +13,7 @@ from nnadapter.drivers.capability import Capability
 from nnadapter.drivers.interface import Admission, Context, Execution, Program, SegmentModel
 from nnadapter.drivers.isolated import TIME_LIMIT_S, IsolatedContext, IsolatedDevice
 from nnadapter.errors import DeviceLostError, DeviceTimeoutError, NNAdapterError
-from nnadapter.testing.outcomes import Evidence, Failed, Kind, Outcome, Passed, Skipped
+from nnadapter.testing.outcomes import Evidence, Failed, Outcome, OutcomeKind, Passed, Skipped
 from nnadapter.testing.subjects import Subject
 from nnadapter.testing.tolerances import Precision
 from partition.verdict import Supported, Unsupported
@@ -102,23 +102,23 @@ class Bench:
         verdicts = self.context.supported(subject.model)
         if len(verdicts) != len(subject.operations):
             detail = f"got {len(verdicts)} verdicts, expected one for each of {len(subject.operations)} operations"
-            raise Broken(Failed(Kind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
+            raise Broken(Failed(OutcomeKind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
         for verdict, operation in zip(verdicts, subject.operations, strict=True):
             if not isinstance(verdict, (Supported, Unsupported)):
                 detail = f"got {type(verdict).__name__} as verdict on {operation}, expected Supported or Unsupported"
-                raise Broken(Failed(Kind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
+                raise Broken(Failed(OutcomeKind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
             if isinstance(verdict, Unsupported):
                 return f"{operation}: {verdict.detail}"
         admission = self.context.admit(subject.model)
         if not isinstance(admission, Admission):
             detail = f"got {type(admission).__name__} when asked to admit a model, expected an Admission"
-            raise Broken(Failed(Kind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
+            raise Broken(Failed(OutcomeKind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
         return admission.verdict.detail if isinstance(admission.verdict, Unsupported) else ""
 
     @contextmanager
     def compiled(self, subject: Subject, context: Context | None = None) -> Iterator[Program]:
         """A program of what the device said it takes; closed afterwards."""
-        with blamed(Kind.DOES_NOT_COMPILE, subject, "compile raised"):
+        with blamed(OutcomeKind.DOES_NOT_COMPILE, subject, "compile raised"):
             program = (context or self.context).compile(subject.model)
         with closing(program):
             yield program
@@ -126,7 +126,7 @@ class Bench:
     @contextmanager
     def execution(self, subject: Subject, program: Program) -> Iterator[Execution]:
         """An execution; closed afterwards."""
-        with blamed(Kind.DOES_NOT_RUN, subject, "create_execution raised"):
+        with blamed(OutcomeKind.DOES_NOT_RUN, subject, "create_execution raised"):
             execution = program.create_execution()
         with closing(execution):
             yield execution
@@ -135,7 +135,7 @@ class Bench:
         """Compute subjects with executions, given in turn, and compare. Raises `Broken` for what is wrong."""
         subjects, executions = pairs[::2], pairs[1::2]
         jobs = [(execution, subject.feeds) for subject, execution in zip(subjects, executions, strict=True)]
-        with blamed(Kind.DOES_NOT_RUN, subjects[0], "compute raised"):
+        with blamed(OutcomeKind.DOES_NOT_RUN, subjects[0], "compute raised"):
             computed = self.device.compute(jobs, at_once=at_once)
         for subject, each in zip(subjects, computed, strict=True):
             failed = subject.judge(each.results, each.changed_inputs)
@@ -150,13 +150,13 @@ class Bench:
 
 
 @contextmanager
-def blamed(kind: Kind, subject: Subject, what: str) -> Iterator[None]:
+def blamed(kind: OutcomeKind, subject: Subject, what: str) -> Iterator[None]:
     """Turn what the driver raises within into `Broken`; a lost device passes, as whoever runs the case knows best."""
     evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
     try:
         yield
     except DeviceLostError as error:
-        lost = Kind.HUNG if isinstance(error, DeviceTimeoutError) else Kind.CRASHED
+        lost = OutcomeKind.HUNG if isinstance(error, DeviceTimeoutError) else OutcomeKind.CRASHED
         raise Broken(Failed(lost, str(error), evidence)) from error
     except NNAdapterError as error:
         operations = ", ".join(dict.fromkeys(subject.operations))

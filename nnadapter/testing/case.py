@@ -8,7 +8,7 @@ from random import Random
 
 from nnadapter.errors import DeviceLostError, DeviceTimeoutError, NNAdapterError
 from nnadapter.testing.bench import Bench, Broken
-from nnadapter.testing.outcomes import Failed, Kind, Outcome
+from nnadapter.testing.outcomes import Failed, Outcome, OutcomeKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,11 @@ class Case:
         except Broken as broken:
             return broken.failed
         except DeviceLostError as error:
-            return Failed(Kind.HUNG if isinstance(error, DeviceTimeoutError) else Kind.CRASHED, str(error))
+            return Failed(
+                OutcomeKind.HUNG if isinstance(error, DeviceTimeoutError) else OutcomeKind.CRASHED, str(error)
+            )
         except NNAdapterError as error:
-            return Failed(Kind.WRONG_ANSWER, f"{type(error).__name__}: {error}")
+            return Failed(OutcomeKind.WRONG_ANSWER, f"{type(error).__name__}: {error}")
 
 
 Cases = Callable[[Bench], Iterator[Case]]

@@ -13,7 +13,7 @@ from nnadapter.testing.bench import Bench, closing
 from nnadapter.testing.case import Case
 from nnadapter.testing.ir_models import BOUNDARIES, USUAL, Shapes, of_many, of_one_operation, operation_types
 from nnadapter.testing.mutations.families import MUTATIONS
-from nnadapter.testing.outcomes import Evidence, Failed, Kind, Outcome, Passed, Skipped
+from nnadapter.testing.outcomes import Evidence, Failed, Outcome, OutcomeKind, Passed, Skipped
 from nnadapter.testing.subjects import of_ir
 
 _NOT_TAKEN = "the device takes no such operation"
@@ -89,7 +89,7 @@ def refused(bench: Bench, model: object, what: str) -> Outcome:
             return Passed()
         with closing(context.compile(model)):
             detail = f"it compiled a model that contradicts itself ({what}), expected an InvalidModelError"
-            return Failed(Kind.ACCEPTS_INVALID, detail, Evidence(model=model))
+            return Failed(OutcomeKind.ACCEPTS_INVALID, detail, Evidence(model=model))
     except DeviceLostError:
         raise
     except NNAdapterError:

@@ -12,8 +12,7 @@ from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import DataType, Lifetime
 from nnadapter.ir.operations import SCHEMAS
 from nnadapter.testing.bench import Bench
-from nnadapter.testing.random_models.maker import Case as RandomCase
-from nnadapter.testing.random_models.maker import Maker
+from nnadapter.testing.random_models.maker import Maker, RandomCase
 from nnadapter.testing.random_models.recipes import FROM_SCHEMA, RECIPES, UNREACHED
 
 _ATTEMPTS = 40

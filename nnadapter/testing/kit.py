@@ -14,9 +14,9 @@ from nnadapter.drivers.capability import ModelForm
 from nnadapter.testing.bench import Bench, Settings
 from nnadapter.testing.case import Case, Cases
 from nnadapter.testing.operator_tests import operator_tests
-from nnadapter.testing.outcomes import Failed, Kind, Outcome, Skipped
+from nnadapter.testing.outcomes import Failed, Outcome, OutcomeKind, Skipped
 from nnadapter.testing.program_cases import programs
-from nnadapter.testing.score import Row, ScoreCard
+from nnadapter.testing.score import ScoreCard, ScoreRow
 
 GROUPS: Mapping[ModelForm, Mapping[str, Cases]] = MappingProxyType(
     {
@@ -80,7 +80,7 @@ def run_cases(
     rows = []
     for case, outcome in _outcomes(bench, cases):
         told(case, outcome)
-        rows.append(Row(name=case.name, outcome=outcome))
+        rows.append(ScoreRow(name=case.name, outcome=outcome))
     return ScoreCard(settings=bench.settings, rows=tuple(rows), seconds=perf_counter() - started)
 
 
@@ -91,7 +91,7 @@ def _outcomes(bench: Bench, cases: list[Case]) -> Iterator[tuple[Case, Outcome]]
             yield case, Skipped(f"given up: the group lost the device {MOST_LOST} times")
             continue
         outcome = case.run(bench)
-        lost[case.group] += isinstance(outcome, Failed) and outcome.kind in (Kind.CRASHED, Kind.HUNG)
+        lost[case.group] += isinstance(outcome, Failed) and outcome.kind in (OutcomeKind.CRASHED, OutcomeKind.HUNG)
         yield case, outcome
 
 

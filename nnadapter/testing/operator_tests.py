@@ -50,7 +50,7 @@ _NO_TENSORS = "it is about sequences, maps or optional values, which devices are
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _TestPiece:
     """A test's model as a device takes it."""
 
     model: SegmentModel
@@ -95,7 +95,7 @@ def _test(bench: Bench, random: Random, name: str) -> Outcome:
     return outcome
 
 
-def _subject(bench: Bench, piece: _Piece, inputs: Sequence[Any], outputs: Sequence[Any]) -> Subject:
+def _subject(bench: Bench, piece: _TestPiece, inputs: Sequence[Any], outputs: Sequence[Any]) -> Subject:
     feeds = [_array(inputs[position]) for position in piece.inputs]
     expected = [_array(outputs[position]) for position in piece.outputs]
     return by_band(piece.model, piece.operations, feeds, expected, bench.settings.precision)
@@ -109,7 +109,7 @@ def _array(value: Any) -> Array:
     return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
 
 
-def _piece(model: onnx.ModelProto, form: ModelForm) -> _Piece | Skipped:
+def _piece(model: onnx.ModelProto, form: ModelForm) -> _TestPiece | Skipped:
     prepared = prepare(model)
     values = prepared.graph.values
     if any(name in values and values[name].dtype is None for name in (*prepared.graph.inputs, *prepared.graph.outputs)):
@@ -126,7 +126,7 @@ def _piece(model: onnx.ModelProto, form: ModelForm) -> _Piece | Skipped:
     return _ir_piece(specialized) if form is ModelForm.IR else _onnx_piece(specialized, OnnxIndex.of(prepared.model))
 
 
-def _ir_piece(specialized: Specialized) -> _Piece | Skipped:
+def _ir_piece(specialized: Specialized) -> _TestPiece | Skipped:
     conversion, graph = converted(specialized), specialized.graph
     for verdict in conversion.verdicts:
         if isinstance(verdict, Unsupported):
@@ -137,14 +137,14 @@ def _ir_piece(specialized: Specialized) -> _Piece | Skipped:
     given = [operand_of[graph.inputs[position]] for position in inputs]
     wanted = [operand_of[graph.outputs[position]] for position in made]
     model = conversion.part(range(len(conversion.model.operations)), given, wanted)
-    return _Piece(model, tuple(operation.type for operation in model.operations), inputs, made)
+    return _TestPiece(model, tuple(operation.type for operation in model.operations), inputs, made)
 
 
-def _onnx_piece(specialized: Specialized, index: OnnxIndex) -> _Piece:
+def _onnx_piece(specialized: Specialized, index: OnnxIndex) -> _TestPiece:
     graph = specialized.graph
     model = OnnxParts(specialized, index).whole()
     operations = tuple(node.op_type for node in model.graph.node)
-    return _Piece(model, operations, tuple(range(len(graph.inputs))), _made(specialized))
+    return _TestPiece(model, operations, tuple(range(len(graph.inputs))), _made(specialized))
 
 
 def _made(specialized: Specialized) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from nnadapter.ir.operand import Array
 
 
-class Kind(StrEnum):
+class OutcomeKind(StrEnum):
     """What a driver did wrong."""
 
     WRONG_VALUES = "wrong values"
@@ -56,7 +56,7 @@ class Evidence:
 class Failed:
     """It did not."""
 
-    kind: Kind
+    kind: OutcomeKind
     detail: str
     """One sentence with what was found and what was expected."""
     evidence: Evidence = Evidence()

@@ -12,7 +12,7 @@ from nnadapter.drivers.interface import Execution
 from nnadapter.errors import DeviceLostError, IncompatibleProgramError, NNAdapterError
 from nnadapter.testing.bench import Bench, Broken, blamed, closing
 from nnadapter.testing.case import Case
-from nnadapter.testing.outcomes import Evidence, Failed, Kind, Outcome, Passed, Skipped
+from nnadapter.testing.outcomes import Evidence, Failed, Outcome, OutcomeKind, Passed, Skipped
 from nnadapter.testing.samples import samples, steady, too_large
 from nnadapter.testing.subjects import Subject
 
@@ -72,7 +72,7 @@ def _results_stay(bench: Bench, subject: Subject) -> Outcome:
         try:
             bench.run(subject, execution, varied, execution)
         except Broken as broken:
-            kind, why = Kind.CHANGED_RESULTS, "results differ after the same execution computed again"
+            kind, why = OutcomeKind.CHANGED_RESULTS, "results differ after the same execution computed again"
             raise Broken(Failed(kind, f"{why}: {broken.failed.detail}", broken.failed.evidence)) from broken
     return Passed()
 
@@ -97,12 +97,12 @@ def _at_once(bench: Bench, subject: Subject) -> Outcome:
 
 def _deserialized(bench: Bench, subject: Subject) -> Outcome:
     """A program as bytes computes the same, in another context too."""
-    with bench.compiled(subject) as program, blamed(Kind.DOES_NOT_RUN, subject, "serialize raised"):
+    with bench.compiled(subject) as program, blamed(OutcomeKind.DOES_NOT_RUN, subject, "serialize raised"):
         blob = program.serialize()
     if blob is None:
         return Skipped("the device's programs have no form as bytes")
     for context in (bench.context, bench.new_context()):
-        with blamed(Kind.DOES_NOT_RUN, subject, "deserialize raised"):
+        with blamed(OutcomeKind.DOES_NOT_RUN, subject, "deserialize raised"):
             deserialized = context.deserialize(blob)
         with closing(deserialized), bench.execution(subject, deserialized) as execution:
             bench.run(subject, execution)
@@ -121,7 +121,7 @@ def _bound(bench: Bench, subject: Subject) -> Outcome:
         return Skipped("the device does not take the model with other constants")
     with ExitStack() as stack:
         with bench.compiled(subject) as program:
-            with blamed(Kind.DOES_NOT_COMPILE, other, "bind raised"):
+            with blamed(OutcomeKind.DOES_NOT_COMPILE, other, "bind raised"):
                 bound = bench.context.bind(program, other.model)
             if bound is None:
                 return Skipped("the device compiles every model by itself")
@@ -165,13 +165,13 @@ def _refuses(bench: Bench, subject: Subject, what: str, blob: bytes) -> Failed |
         raise
     except NNAdapterError as error:
         detail = f"deserialize of a program ({what}) raised {type(error).__name__}: {error}, expected an "
-        return Failed(Kind.ACCEPTS_DAMAGED, f"{detail}IncompatibleProgramError", evidence)
+        return Failed(OutcomeKind.ACCEPTS_DAMAGED, f"{detail}IncompatibleProgramError", evidence)
     try:
         with closing(deserialized), bench.execution(subject, deserialized) as execution:
             bench.run(subject, execution)
     except Broken as broken:
         detail = f"deserialize took a program ({what}) that then goes wrong, expected an IncompatibleProgramError: "
-        return Failed(Kind.ACCEPTS_DAMAGED, detail + broken.failed.detail, evidence)
+        return Failed(OutcomeKind.ACCEPTS_DAMAGED, detail + broken.failed.detail, evidence)
     return None
 
 
@@ -188,12 +188,12 @@ def _out_of_memory(bench: Bench, random: Random) -> Outcome:
             with closing(program), closing(program.create_execution()):
                 pass
     except DeviceLostError as error:
-        return Failed(Kind.CRASHED, f"a model larger than any memory: {error}", evidence)
+        return Failed(OutcomeKind.CRASHED, f"a model larger than any memory: {error}", evidence)
     except NNAdapterError:
         admitted = False
     if admitted and bench.capability.memory_bytes is not None:
         room = bench.capability.memory_bytes
-        return Failed(Kind.WRONG_ANSWER, f"it admitted a model larger than its memory of {room} bytes", evidence)
+        return Failed(OutcomeKind.WRONG_ANSWER, f"it admitted a model larger than its memory of {room} bytes", evidence)
     found = samples(bench)
     return bench.examine(found[0]) if found else Passed()
 
@@ -214,9 +214,9 @@ def _leaks(bench: Bench, random: Random) -> Outcome:
     grown, handles = after.resident_bytes - before.resident_bytes, after.handles - before.handles
     told = f"{rounds} times a context, a program, an execution and a computation, all closed"
     if handles >= rounds // 4:
-        return Failed(Kind.LEAKS, f"{handles} more open handles after {told}", evidence)
+        return Failed(OutcomeKind.LEAKS, f"{handles} more open handles after {told}", evidence)
     if grown > _ROOM_BYTES + rounds * _ROOM_PER_ROUND:
-        return Failed(Kind.LEAKS, f"{grown} bytes more after {told}", evidence)
+        return Failed(OutcomeKind.LEAKS, f"{grown} bytes more after {told}", evidence)
     return Passed()
 
 

@@ -15,7 +15,7 @@ from nnadapter.testing.bench import Bench, Broken
 from nnadapter.testing.ir_models import of_many
 from nnadapter.testing.onnx_models import of_many_nodes, of_one_node, one_input
 from nnadapter.testing.outcomes import Passed
-from nnadapter.testing.random_models.maker import Case as RandomCase
+from nnadapter.testing.random_models.maker import RandomCase
 from nnadapter.testing.subjects import Subject, of_ir
 
 _WANTED, _TRIES = 3, 12

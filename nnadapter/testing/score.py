@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import Any
 
 from nnadapter.testing.bench import Settings
-from nnadapter.testing.outcomes import Failed, Kind, Outcome, Passed, Skipped
+from nnadapter.testing.outcomes import Failed, Outcome, OutcomeKind, Passed, Skipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ScoreRow:
     """One case."""
 
     name: str
@@ -38,11 +38,11 @@ class ScoreCard:
     """A run of the kit."""
 
     settings: Settings
-    rows: tuple[Row, ...]
+    rows: tuple[ScoreRow, ...]
     seconds: float
 
     @cached_property
-    def failures(self) -> tuple[tuple[Row, Failed], ...]:
+    def failures(self) -> tuple[tuple[ScoreRow, Failed], ...]:
         """Cases that failed, in their order."""
         return tuple((row, row.outcome) for row in self.rows if isinstance(row.outcome, Failed))
 
@@ -52,14 +52,14 @@ class ScoreCard:
         return not self.failures and any(isinstance(row.outcome, Passed) for row in self.rows)
 
     @cached_property
-    def kinds(self) -> dict[Kind, int]:
+    def kinds(self) -> dict[OutcomeKind, int]:
         """How often each kind of failure was met."""
         return dict(Counter(failed.kind for _, failed in self.failures))
 
     @cached_property
     def claimed_in_vain(self) -> tuple[str, ...]:
         """Cases of what the device said it takes and then did not compile."""
-        return tuple(row.name for row, failed in self.failures if failed.kind is Kind.DOES_NOT_COMPILE)
+        return tuple(row.name for row, failed in self.failures if failed.kind is OutcomeKind.DOES_NOT_COMPILE)
 
     @cached_property
     def groups(self) -> dict[str, Tally]:

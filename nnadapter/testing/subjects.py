@@ -11,8 +11,8 @@ import numpy as np
 from nnadapter.drivers.interface import SegmentModel
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, Operand, freeze
-from nnadapter.testing.outcomes import Evidence, Failed, Kind
-from nnadapter.testing.random_models.maker import Case as RandomCase
+from nnadapter.testing.outcomes import Evidence, Failed, OutcomeKind
+from nnadapter.testing.random_models.maker import RandomCase
 from nnadapter.testing.random_models.oracle import check, outputs_of
 from nnadapter.testing.tolerances import Precision, furthest
 
@@ -39,21 +39,23 @@ class Subject:
         """What is wrong with the results; None if nothing is."""
         evidence = Evidence(model=self.model, inputs=self.feeds, expected=self.expected, got=tuple(got))
         if changed_inputs:
-            return Failed(Kind.CHANGED_INPUTS, f"input {changed_inputs[0]} holds something else afterwards", evidence)
+            return Failed(
+                OutcomeKind.CHANGED_INPUTS, f"input {changed_inputs[0]} holds something else afterwards", evidence
+            )
         if len(got) != len(self.expected):
-            return Failed(Kind.WRONG_COUNT, f"got {len(got)} outputs, expected {len(self.expected)}", evidence)
+            return Failed(OutcomeKind.WRONG_COUNT, f"got {len(got)} outputs, expected {len(self.expected)}", evidence)
         for position, (found, wanted) in enumerate(zip(got, self.expected, strict=True)):
             if found.dtype != wanted.dtype and wanted.dtype.kind not in "OUS":
                 text = f"output {position} is {found.dtype}, expected {wanted.dtype}"
-                return Failed(Kind.WRONG_TYPE, text, evidence)
+                return Failed(OutcomeKind.WRONG_TYPE, text, evidence)
             if found.shape != wanted.shape:
                 text = f"output {position} is {list(found.shape)}, expected {list(wanted.shape)}"
-                return Failed(Kind.WRONG_SHAPE, text, evidence)
+                return Failed(OutcomeKind.WRONG_SHAPE, text, evidence)
         text = self.differ(got)
         if not text:
             return None
         made_of_nothing = any(_more_nan(*pair) for pair in zip(got, self.expected, strict=True))
-        return Failed(Kind.NOT_A_NUMBER if made_of_nothing else Kind.WRONG_VALUES, text, evidence)
+        return Failed(OutcomeKind.NOT_A_NUMBER if made_of_nothing else OutcomeKind.WRONG_VALUES, text, evidence)
 
     def varied(self) -> Subject:
         """The same model with its floating-point inputs halved; itself where that is not to be had."""

@@ -20,7 +20,7 @@ from partition.by_cost.pricing import Prices, aligned
 from partition.by_cost.repeats import place_repeats
 from partition.by_cost.search import enumerable, enumerate_placements
 from partition.by_cost.several_devices import place_on_several
-from partition.by_cost.two_devices import Found, Named, place_on_two
+from partition.by_cost.two_devices import Named, PlacedOnTwo, place_on_two
 from partition.graph import Graph, GraphError
 from partition.placement import refuse_homeless
 
@@ -153,9 +153,9 @@ def _baselines(prices: Prices) -> tuple[Named, ...]:
 
 def _solve(
     graph: Graph, prices: Prices, starts: tuple[Named, ...], blocks: Sequence[Blocks], enumerate_few: bool
-) -> tuple[Found | None, BoundKind]:
+) -> tuple[PlacedOnTwo | None, BoundKind]:
     if len(prices.devices) == 1:
-        return Found(starts, float("inf")), BoundKind.ONE_DEVICE
+        return PlacedOnTwo(starts, float("inf")), BoundKind.ONE_DEVICE
     if len(prices.devices) > 2:
         found = place_repeats(graph, prices, starts, blocks) or place_on_several(graph, prices, starts)
         return found, BoundKind.DECOMPOSITION
@@ -163,7 +163,7 @@ def _solve(
     if not enumerate_few or not enumerable(graph, movable):
         return place_repeats(graph, prices, starts, blocks) or place_on_two(graph, prices, starts), BoundKind.CUT
     best = enumerate_placements(graph, prices, starts[-1][1], movable)
-    return Found((*starts, (Origin(OriginKind.ENUMERATION), best)), float("inf")), BoundKind.ENUMERATION
+    return PlacedOnTwo((*starts, (Origin(OriginKind.ENUMERATION), best)), float("inf")), BoundKind.ENUMERATION
 
 
 def _candidates(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from partition.by_cost.variable_elimination import Group, elimination_groups, next_neighbors, turns
+from partition.by_cost.variable_elimination import EliminatedGroup, elimination_groups, next_neighbors, turns
 from partition.topology import Flags, Indices, Seconds
 
 
@@ -34,13 +34,13 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Step:
+class _Elimination:
     """A group, and what comes together in its tables.
 
     In entry s of a table bit 0 is the value of the vertex, bit i + 1 that of its neighbor i.
     """
 
-    group: Group
+    group: EliminatedGroup
     edge: Indices
     """[e] Edges to neighbors."""
     forward: Flags
@@ -65,7 +65,7 @@ class Elimination:
 
     count: int
     """Vertices."""
-    steps: tuple[_Step, ...]
+    steps: tuple[_Elimination, ...]
     size: int
     """Entries of all tables."""
     left: Indices
@@ -111,7 +111,9 @@ def plan_elimination(count: int, first: Indices, second: Indices) -> Elimination
         there = first[own] + second[own] - here
         taken, taker, weights = _takes(group, groups, heirs, begins, owner[tables[at]], place[tables[at]], row, slots)
         steps.append(
-            _Step(group, own, first[own] == here, row[here], slots(here, there), int(begins[at]), taken, taker, weights)
+            _Elimination(
+                group, own, first[own] == here, row[here], slots(here, there), int(begins[at]), taken, taker, weights
+            )
         )
     left = np.flatnonzero(turn == len(groups))
     return Elimination(count, tuple(steps), int(begins[-1]), left, edges[len(groups)], _left_over(groups, turn, begins))
@@ -120,7 +122,7 @@ def plan_elimination(count: int, first: Indices, second: Indices) -> Elimination
 class _Slots:
     """Where a neighbor stands among the neighbors of an eliminated vertex."""
 
-    def __init__(self, groups: tuple[Group, ...], count: int) -> None:
+    def __init__(self, groups: tuple[EliminatedGroup, ...], count: int) -> None:
         none = np.zeros(0, np.int64)
         keys = [none, *((group.vertices[:, None] * count + group.neighbors).ravel() for group in groups)]
         slots = [none, *(np.tile(np.arange(n.shape[1]), len(n)) for n in (group.neighbors for group in groups))]
@@ -140,8 +142,8 @@ def _by_turn(turn: Indices, count: int) -> list[Indices]:
 
 
 def _takes(
-    group: Group,
-    groups: tuple[Group, ...],
+    group: EliminatedGroup,
+    groups: tuple[EliminatedGroup, ...],
     heirs: list[Indices],
     begins: Indices,
     owner: Indices,
@@ -169,7 +171,9 @@ def _takes(
     return taken, taker, weights
 
 
-def _left_over(groups: tuple[Group, ...], turn: Indices, begins: Indices) -> tuple[tuple[Indices, Indices], ...]:
+def _left_over(
+    groups: tuple[EliminatedGroup, ...], turn: Indices, begins: Indices
+) -> tuple[tuple[Indices, Indices], ...]:
     over = []
     for size in (1, 2):
         begin, neighbors = [np.zeros(0, np.int64)], [np.zeros((0, size), np.int64)]
@@ -197,7 +201,7 @@ def eliminate(plan: Elimination, costs: Costs) -> Reduced:
     return Reduced(_rest(plan, costs, made), least, tuple(choices))
 
 
-def _table(step: _Step, costs: Costs, made: Seconds) -> Seconds:
+def _table(step: _Elimination, costs: Costs, made: Seconds) -> Seconds:
     """[k, 2 ** (n + 1)] What the vertices of a step cost."""
     number, size = step.group.neighbors.shape
     bits = (np.arange(2 << size) >> np.arange(size + 1)[:, None]) & 1

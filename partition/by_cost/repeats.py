@@ -15,7 +15,7 @@ from partition.by_cost.penalties import penalized, placement_costs
 from partition.by_cost.pricing import Prices
 from partition.by_cost.search import Costs, improve
 from partition.by_cost.several_devices import bound_on_several, moved_from, moved_on_several, searching_cost
-from partition.by_cost.two_devices import CUT_WORK, Found, Named, bounding_cuts, cheapest, place_on_two
+from partition.by_cost.two_devices import CUT_WORK, Named, PlacedOnTwo, bounding_cuts, cheapest, place_on_two
 from partition.graph import Graph
 from partition.topology import Seconds
 
@@ -27,7 +27,9 @@ _PAIR_WORK = 75_000
 """Atoms that cuts between two of several devices may touch."""
 
 
-def place_repeats(graph: Graph, prices: Prices, starts: tuple[Named, ...], blocks: Sequence[Blocks]) -> Found | None:
+def place_repeats(
+    graph: Graph, prices: Prices, starts: tuple[Named, ...], blocks: Sequence[Blocks]
+) -> PlacedOnTwo | None:
     """Return placements and a lower bound of every placement's cost; None if too little repeats or nothing is found.
 
     1. Cuts of the whole graph give the bound, and placements: they know what many repeats together are worth.
@@ -49,7 +51,7 @@ def place_repeats(graph: Graph, prices: Prices, starts: tuple[Named, ...], block
 
 def _on_two(
     graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: Folded, work: int = CUT_WORK
-) -> Found | None:
+) -> PlacedOnTwo | None:
     cuts = bounding_cuts(graph, prices, work)
     if cuts is None:
         return None
@@ -64,10 +66,10 @@ def _on_two(
     costs = placement_costs(graph, soft, [rows for _, rows in (*spread, *known)])
     searched = _searched(graph, soft, folded, short, costs[: len(short)])
     named = (*starts, *spread, *cuts.placements, *_spread(folded, tuple(searched)))
-    return Found(named, cuts.bound(costs), folded.repeats)
+    return PlacedOnTwo(named, cuts.bound(costs), folded.repeats)
 
 
-def _on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: Folded) -> Found | None:
+def _on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: Folded) -> PlacedOnTwo | None:
     known = (*starts, *_pairs(graph, prices, folded))
     short = _distinct(moved_on_several(folded.graph, folded.prices, _gathered(folded, known)))
     soft = penalized(graph, prices)
@@ -82,7 +84,7 @@ def _on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded:
     costs = placement_costs(graph, prices, [rows for _, rows in named])
     best = int(costs.argmin())
     bound = bound_on_several(graph, prices, named[best][1], float(costs[best]))
-    return None if bound is None else Found(named, bound, folded.repeats)
+    return None if bound is None else PlacedOnTwo(named, bound, folded.repeats)
 
 
 def _pairs(graph: Graph, prices: Prices, folded: Folded) -> Iterator[Named]:

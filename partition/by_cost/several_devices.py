@@ -20,7 +20,7 @@ from partition.by_cost.origin import Origin, OriginKind
 from partition.by_cost.paths import along_paths, costliest_path, everywhere
 from partition.by_cost.penalties import penalized, placement_costs
 from partition.by_cost.pricing import Prices, price
-from partition.by_cost.two_devices import Found, Named, place_on_two
+from partition.by_cost.two_devices import Named, PlacedOnTwo, place_on_two
 from partition.graph import Graph
 from partition.segments import Segment
 from partition.sequences import schedule
@@ -44,7 +44,7 @@ _STARTS = (3, 2)
 _REAL = 1 - 1e-12
 
 
-def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> Found | None:
+def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> PlacedOnTwo | None:
     """Return placements on three or more devices and a lower bound; None if there is no placement.
 
     The placements are those of `moved_on_several`, the bound is that of `bound_on_several`.
@@ -57,7 +57,7 @@ def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) ->
     found = moved_on_several(graph, prices, starts)
     best = found[-1][1]
     bound = bound_on_several(graph, prices, best, searching_cost(graph, penalized(graph, prices), best))
-    return None if bound is None else Found(found, bound)
+    return None if bound is None else PlacedOnTwo(found, bound)
 
 
 def moved_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> tuple[Named, ...]:

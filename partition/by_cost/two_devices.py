@@ -37,7 +37,7 @@ Named = tuple[Origin, Rows]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class PlacedOnTwo:
     """What placement on some devices found out."""
 
     placements: tuple[Named, ...]
@@ -90,7 +90,7 @@ def bounding_cuts(graph: Graph, prices: Prices, work: int = CUT_WORK) -> Cuts | 
     return Cuts(((Origin(OriginKind.CUT), _rows(plain)), *cuts, *alone), plain, plans, mixed)
 
 
-def place_on_two(graph: Graph, prices: Prices, starts: tuple[Named, ...], work: int = CUT_WORK) -> Found | None:
+def place_on_two(graph: Graph, prices: Prices, starts: tuple[Named, ...], work: int = CUT_WORK) -> PlacedOnTwo | None:
     """Return placements on two devices and a lower bound of every placement's cost; None if there is no placement.
 
     1. One cut without launches, and cuts along paths, each with the costliest path of the one before it as one more
@@ -113,7 +113,7 @@ def place_on_two(graph: Graph, prices: Prices, starts: tuple[Named, ...], work: 
     charged += _with_returns(graph, soft, cuts.plain, cuts.plans, _rounds(graph, work))
     named = (*starts, *charged, *cuts.placements)
     costs = placement_costs(graph, soft, [rows for _, rows in named])
-    return Found((*named, *_searched(graph, soft, named, costs)), cuts.bound(costs))
+    return PlacedOnTwo((*named, *_searched(graph, soft, named, costs)), cuts.bound(costs))
 
 
 def _rounds(graph: Graph, work: int) -> int:

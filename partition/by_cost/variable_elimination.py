@@ -31,7 +31,7 @@ _SMALL = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Group:
+class EliminatedGroup:
     """Vertices eliminated at once: no two are joined, and all have equally many neighbors."""
 
     vertices: Indices
@@ -40,7 +40,7 @@ class Group:
     """[k, n] of each when it is eliminated, ascending."""
 
 
-def elimination_groups(count: int, first: Indices, second: Indices) -> tuple[Group, ...]:
+def elimination_groups(count: int, first: Indices, second: Indices) -> tuple[EliminatedGroup, ...]:
     """Return which vertices are eliminated, in order; those that are left would have too many neighbors.
 
     Whatever is eliminated together with others, joined to them, has at most two neighbors that are left in the end. So
@@ -51,7 +51,7 @@ def elimination_groups(count: int, first: Indices, second: Indices) -> tuple[Gro
         first: [edges] the one end of every edge.
         second: [edges] the other one, larger; every edge is given once.
     """
-    groups: list[Group] = []
+    groups: list[EliminatedGroup] = []
     rank = np.random.default_rng(0).permutation(count)
     edges = np.sort(first * count + second)
     left, alive, width = np.ones(count, np.bool_), count, _NARROW
@@ -82,7 +82,7 @@ def _independent(able: Flags, key: Indices, ends: tuple[Indices, Indices]) -> Fl
 
 def _eliminated(
     chosen: Flags, degree: Indices, edges: Indices, ends: tuple[Indices, Indices]
-) -> tuple[list[Group], Indices]:
+) -> tuple[list[EliminatedGroup], Indices]:
     """Return the groups of the chosen vertices, and the edges that are left with those that are new."""
     count = len(chosen)
     gone = chosen[ends[0]] | chosen[ends[1]]
@@ -96,14 +96,14 @@ def _eliminated(
     for size in np.unique(number).tolist():
         members = number == size
         neighbors = other[start[members][:, None] + np.arange(size)]
-        groups.append(Group(vertices[members], neighbors))
+        groups.append(EliminatedGroup(vertices[members], neighbors))
         one, two = np.triu_indices(size, 1)
         parts.append((neighbors[:, one] * count + neighbors[:, two]).ravel())
     together = np.sort(np.concatenate(parts))  # numpy.unique hashes, which takes longer
     return groups, together[np.diff(together, prepend=-1) > 0]
 
 
-def _acting_as_edges(groups: list[Group], count: int) -> Iterator[Group]:
+def _acting_as_edges(groups: list[EliminatedGroup], count: int) -> Iterator[EliminatedGroup]:
     """Leave out vertices that make a function of more neighbors than two which are left in the end.
 
     The neighbor that is eliminated next takes the function over. So a vertex of many neighbors stays eliminated if
@@ -118,10 +118,10 @@ def _acting_as_edges(groups: list[Group], count: int) -> Iterator[Group]:
     for group in groups:
         kept = stays[group.vertices]
         if kept.any():
-            yield Group(group.vertices[kept], group.neighbors[kept])
+            yield EliminatedGroup(group.vertices[kept], group.neighbors[kept])
 
 
-def turns(groups: list[Group] | tuple[Group, ...], count: int) -> Indices:
+def turns(groups: list[EliminatedGroup] | tuple[EliminatedGroup, ...], count: int) -> Indices:
     """Return when each vertex is eliminated: the position of its group, or the number of groups if it is left."""
     turn = np.full(count, len(groups), np.int64)
     for at, group in enumerate(groups):
@@ -129,7 +129,7 @@ def turns(groups: list[Group] | tuple[Group, ...], count: int) -> Indices:
     return turn
 
 
-def next_neighbors(group: Group, turn: Indices) -> Indices:
+def next_neighbors(group: EliminatedGroup, turn: Indices) -> Indices:
     """Return the neighbor of every vertex that is eliminated next; one that is left if all are. They have some."""
     nearest = turn[group.neighbors].argmin(axis=1)
     heir: Indices = np.take_along_axis(group.neighbors, nearest[:, None], axis=1)[:, 0]

@@ -14,13 +14,13 @@ from nnadapter.drivers.fake_npu.lowering import PASSES as DEVICE_PASSES
 from nnadapter.drivers.interface import Context, Program
 from nnadapter.ir import ABSENT, Array, Lifetime, Model, ModelBuilder, digest, submodel, to_text, verify
 from nnadapter.ir.passes import PASSES, run_passes
-from nnadapter.testing.random_models.maker import Accept, Case
+from nnadapter.testing.random_models.maker import Accept, RandomCase
 from nnadapter.testing.random_models.oracle import check, outputs_of
 from partition.verdict import Supported, Unsupported
 from tests.random_models.models import anything, taken
 from tests.random_models.running import in_parts, reordered, run
 
-Law = Callable[[Case, Random], None]
+Law = Callable[[RandomCase, Random], None]
 """Gets a case, and chance for what it does with it."""
 
 
@@ -43,13 +43,13 @@ def every_result(model: Model) -> Model:
     return submodel(model, range(len(model.operations)), model.inputs, made)
 
 
-def device_equals_oracle(case: Case, random: Random) -> None:
+def device_equals_oracle(case: RandomCase, random: Random) -> None:
     """fake_npu takes the model and computes what the oracle does."""
     assert all(isinstance(verdict, Supported) for verdict in context().supported(case.model))
     check(case.model, case.feeds, run(context(), case.model, case.feeds))
 
 
-def every_operation_equals_oracle(case: Case, random: Random) -> None:
+def every_operation_equals_oracle(case: RandomCase, random: Random) -> None:
     """Each operation, given what the device itself made, computes what the oracle does: no error hides another."""
     model = every_result(case.model)
     results = run(context(), model, case.feeds)
@@ -63,13 +63,13 @@ def every_operation_equals_oracle(case: Case, random: Random) -> None:
         check(part, [values[operand] for operand in given], [values[operand] for operand in operation.outputs])
 
 
-def half_precision_equals_oracle(case: Case, random: Random) -> None:
+def half_precision_equals_oracle(case: RandomCase, random: Random) -> None:
     """With the option precision=float16 results are as far off as float16 is."""
     results = run(context("float16"), case.model, case.feeds)
     check(case.model, case.feeds, results, half_precision=True)
 
 
-def verified_and_told(case: Case, random: Random) -> None:
+def verified_and_told(case: RandomCase, random: Random) -> None:
     """What the builder makes is valid, and built again from what it says is the same model."""
     verify(case.model)
     again = rebuilt(case.model)
@@ -101,7 +101,7 @@ def rebuilt(model: Model) -> Model:
     return builder.finish(model.outputs)
 
 
-def programs_are_stable(case: Case, random: Random) -> None:
+def programs_are_stable(case: RandomCase, random: Random) -> None:
     """Compiled twice, in one context and in two, a model gives the same bytes; deserialized or run twice, the same."""
     shared, own = context(), new_context()
     program = shared.compile(case.model)
@@ -117,11 +117,11 @@ def programs_are_stable(case: Case, random: Random) -> None:
             np.testing.assert_array_equal(found, expected)
 
 
-def _run(program: Program, case: Case) -> list[Array]:
+def _run(program: Program, case: RandomCase) -> list[Array]:
     return list(program.create_execution().compute(case.feeds))
 
 
-def inputs_stay(case: Case, random: Random) -> None:
+def inputs_stay(case: RandomCase, random: Random) -> None:
     """What is fed is only read: the arrays are read-only, and hold the same afterwards."""
     feeds = [feed.copy() for feed in case.feeds]
     for feed in feeds:
@@ -131,7 +131,7 @@ def inputs_stay(case: Case, random: Random) -> None:
         np.testing.assert_array_equal(feed, before)
 
 
-def passes_keep_results(case: Case, random: Random) -> None:
+def passes_keep_results(case: RandomCase, random: Random) -> None:
     """Any combination of passes gives a valid model with the same border that computes the same."""
     names = list(PASSES)
     order = random.choice([names, list(DEVICE_PASSES), random.sample(names, len(names)), random.choices(names, k=4)])
@@ -145,14 +145,14 @@ def _border(model: Model) -> list[tuple[str, str]]:
     return [(operand.name, str(operand.type)) for operand in operands]
 
 
-def parts_equal_the_whole(case: Case, random: Random) -> None:
+def parts_equal_the_whole(case: RandomCase, random: Random) -> None:
     """Operations in another order, cut into segments, compute what the model does."""
     model = reordered(random, case.model)
     verify(model)
     check(case.model, case.feeds, in_parts(random, context(), model, case.feeds))
 
 
-def verdicts_are_reasons(case: Case, random: Random) -> None:
+def verdicts_are_reasons(case: RandomCase, random: Random) -> None:
     """There is one verdict per operation; a refusal says which operation, and the rest runs."""
     verdicts = context().supported(case.model)
     assert len(verdicts) == len(case.model.operations)

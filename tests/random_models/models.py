@@ -11,7 +11,7 @@ from nnadapter.drivers.fake_npu.verdicts import judge
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.operations import SCHEMAS
-from nnadapter.testing.random_models.maker import Accept, Case, Maker
+from nnadapter.testing.random_models.maker import Accept, Maker, RandomCase
 from nnadapter.testing.random_models.recipes import FROM_SCHEMA, RECIPES, UNREACHED
 
 LARGEST_MODEL = 12
@@ -32,7 +32,7 @@ def taken(model: Model) -> bool:
     return bool(judge(model, model.operations[-1], ()))
 
 
-def make_case(random: Random, operations: int, accept: Accept = taken) -> Case:
+def make_case(random: Random, operations: int, accept: Accept = taken) -> RandomCase:
     """A model of at most so many operations.
 
     They are of a few types only in most models, so that these meet each other often. Source: A. Groce and others, Swarm
@@ -76,7 +76,7 @@ def attempt(maker: Maker, type_: str, accept: Accept = taken) -> bool:
 
 
 @st.composite
-def cases(draw: st.DrawFn, accept: Accept = taken, most: int = LARGEST_MODEL) -> Case:
+def cases(draw: st.DrawFn, accept: Accept = taken, most: int = LARGEST_MODEL) -> RandomCase:
     """Models of up to `most` operations that `accept` wants."""
     operations = draw(st.integers(1, most))
     return make_case(draw(st.randoms(use_true_random=False)), operations, accept)

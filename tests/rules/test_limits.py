@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import nnadapter as nna
 from nnadapter.errors import RulesError
-from nnadapter.rules import Candidate, segments_to_drop
+from nnadapter.rules import SegmentCandidate, segments_to_drop
 from partition import SUPPORTED, Reason, Segment, Unsupported
 
 NO = Unsupported(Reason.UNSUPPORTED_OPERATION, "there is no kernel")
@@ -16,7 +16,7 @@ PINNED = Unsupported(Reason.RULE, "pinned to 'a' by pin 1 in r.toml")
 def candidates(*parts, benefits=None, flops=None):
     """One segment per (device, atoms), in order."""
     return [
-        Candidate(
+        SegmentCandidate(
             segment=Segment(device, tuple(atoms)),
             accelerated=device != "cpu",
             nodes=len(atoms),

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from nnadapter.testing import Settings, run_conformance
-from nnadapter.testing.outcomes import Kind
+from nnadapter.testing.outcomes import OutcomeKind
 from tests.lying_driver import LIES
 
 FOUND_AS = {
-    "wrong_axis": ("operations/SOFTMAX", Kind.WRONG_VALUES),
-    "off_by_one": ("operations/ARG_MAX", Kind.WRONG_VALUES),
-    "not_a_number": ("operations/EXP", Kind.NOT_A_NUMBER),
-    "wrong_dtype": ("operations/EQUAL", Kind.WRONG_TYPE),
-    "wrong_count": ("operations/SPLIT", Kind.WRONG_COUNT),
-    "mutates_inputs": ("operations/RELU", Kind.CHANGED_INPUTS),
-    "crashes": ("operations/TANH", Kind.CRASHED),
-    "leaks": ("programs/leaks", Kind.LEAKS),
-    "hangs": ("operations/TANH", Kind.HUNG),
-    "claims": ("operations/ABS", Kind.DOES_NOT_COMPILE),
-    "stale_constants": ("programs/bound/*", Kind.WRONG_VALUES),
+    "wrong_axis": ("operations/SOFTMAX", OutcomeKind.WRONG_VALUES),
+    "off_by_one": ("operations/ARG_MAX", OutcomeKind.WRONG_VALUES),
+    "not_a_number": ("operations/EXP", OutcomeKind.NOT_A_NUMBER),
+    "wrong_dtype": ("operations/EQUAL", OutcomeKind.WRONG_TYPE),
+    "wrong_count": ("operations/SPLIT", OutcomeKind.WRONG_COUNT),
+    "mutates_inputs": ("operations/RELU", OutcomeKind.CHANGED_INPUTS),
+    "crashes": ("operations/TANH", OutcomeKind.CRASHED),
+    "leaks": ("programs/leaks", OutcomeKind.LEAKS),
+    "hangs": ("operations/TANH", OutcomeKind.HUNG),
+    "claims": ("operations/ABS", OutcomeKind.DOES_NOT_COMPILE),
+    "stale_constants": ("programs/bound/*", OutcomeKind.WRONG_VALUES),
 }
 """Where each lie must show, and as what."""
 

@@ -14,10 +14,10 @@ from nnadapter.drivers.fake_npu.lowering import lower
 from nnadapter.drivers.fake_npu.needs import Needs, check_needs
 from nnadapter.drivers.fake_npu.observing import observer
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
-from nnadapter.drivers.fake_npu.prepared import Prepared, prepared
+from nnadapter.drivers.fake_npu.prepared import LoweredModel, prepared
 from nnadapter.drivers.fake_npu.program import FakeNpuProgram, deserialize_program
 from nnadapter.drivers.fake_npu.reuse import Lowerings
-from nnadapter.drivers.fake_npu.verdicts import Verdicts, types_needed
+from nnadapter.drivers.fake_npu.verdicts import StructureVerdicts, types_needed
 from nnadapter.drivers.interface import Admission, Context, Program
 from nnadapter.drivers.invalid_models import invalid_models_told
 from nnadapter.drivers.profile import Profile
@@ -36,9 +36,9 @@ class FakeNpuContext(Context):
         self._options = options
         self.arenas = Arenas()
         """Working memory that all programs of this context share."""
-        self._verdicts = Verdicts(options.switched_off)
+        self._verdicts = StructureVerdicts(options.switched_off)
         self._lowerings = Lowerings(options.arithmetic)
-        self._prepared: WeakKeyDictionary[Model, Prepared] = WeakKeyDictionary()
+        self._prepared: WeakKeyDictionary[Model, LoweredModel] = WeakKeyDictionary()
         self._lock = Lock()
 
     def supported(self, model: Model) -> Sequence[Verdict]:
@@ -107,7 +107,7 @@ class FakeNpuContext(Context):
         self._verdicts.clear()
         self.arenas.clear()
 
-    def _prepare(self, model: Model) -> Prepared:
+    def _prepare(self, model: Model) -> LoweredModel:
         options = self._options
         watch = observer(options.dump_passes, options.check_passes, options.arithmetic)
         with invalid_models_told(model):
@@ -117,11 +117,11 @@ class FakeNpuContext(Context):
             verify(model)
             return prepared(lower(model, options.arithmetic, check=watch), model)
 
-    def _program(self, model: Model, found: Prepared) -> Program:
+    def _program(self, model: Model, found: LoweredModel) -> Program:
         needs = self._needs(model, found)
         return FakeNpuProgram(found.graph, found.memory, self.arenas, needs, threads=self._options.threads)
 
-    def _needs(self, model: Model, found: Prepared) -> Needs:
+    def _needs(self, model: Model, found: LoweredModel) -> Needs:
         return Needs(
             arithmetic=self._options.arithmetic,
             memory_bytes=found.weight_bytes + found.memory.arena_bytes + _border_bytes(model),

@@ -11,7 +11,7 @@ from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.kernels import KERNELS
 from nnadapter.drivers.fake_npu.kernels.elementwise import bind_activation
 from nnadapter.drivers.fake_npu.kernels.functions import FUNCTIONS
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Run
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, Run
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
 from nnadapter.drivers.fake_npu.threads import limited
 from nnadapter.drivers.interface import Execution
@@ -96,7 +96,9 @@ def bind(instruction: Instruction, arrays: Sequence[Array | None]) -> Run:
     if instruction.activation is not None:
         own = len(scratch) - FUNCTIONS[instruction.activation.function].temporaries
         finish, scratch = bind_activation(instruction.activation, scratch[own:]), scratch[:own]
-    call = Call(inputs=inputs, outputs=outputs, scratch=scratch, parameters=instruction.parameters, finish=finish)
+    call = KernelArguments(
+        inputs=inputs, outputs=outputs, scratch=scratch, parameters=instruction.parameters, finish=finish
+    )
     return KERNELS[instruction.kernel].bind(call)
 
 

@@ -33,7 +33,7 @@ _MOST_PAIRS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class BufferPlacement:
     """Where buffers lie."""
 
     offsets: tuple[int, ...]
@@ -43,7 +43,7 @@ class Placement:
     """The most bytes that are alive at once: no placement can need less."""
 
 
-def place(buffers: Sequence[Buffer]) -> Placement:
+def place(buffers: Sequence[Buffer]) -> BufferPlacement:
     """Place all buffers in one arena."""
     sizes = padded_sizes(buffers)
     breadths = alive(buffers, sizes)
@@ -51,12 +51,12 @@ def place(buffers: Sequence[Buffer]) -> Placement:
     pairs = _pairs(buffers)
     if pairs > _MOST_PAIRS:
         offsets = place_by_time(buffers, sizes)
-        return Placement(tuple(offsets), _end(offsets, sizes), bound)
+        return BufferPlacement(tuple(offsets), _end(offsets, sizes), bound)
     tries = min(_MOST_TRIES, max(_FEWEST_TRIES, _WORK // (len(buffers) + pairs + 1)))
-    best: Placement | None = None
+    best: BufferPlacement | None = None
     for offsets, arena in _tries(buffers, sizes, breadths, tries):
         if best is None or arena < best.arena_bytes:
-            best = Placement(tuple(offsets), arena, bound)
+            best = BufferPlacement(tuple(offsets), arena, bound)
         if arena <= bound:
             break
     assert best is not None, "at least one order is tried"

@@ -13,7 +13,7 @@ from nnadapter.ir.model import Model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
+class LoweredModel:
     """What `admit` works out and `compile` needs again."""
 
     graph: NpuGraph
@@ -25,7 +25,7 @@ class Prepared:
     """For every operation of the IR model, what it runs as; the same text for operations that run as one."""
 
 
-def prepared(lowered: Lowered, model: Model) -> Prepared:
+def prepared(lowered: Lowered, model: Model) -> LoweredModel:
     """Place a lowered model in memory."""
     graph = with_scratch(lowered.graph)
-    return Prepared(graph, plan_memory(graph), weight_bytes(graph), lowered.roles.runs_as(model))
+    return LoweredModel(graph, plan_memory(graph), weight_bytes(graph), lowered.roles.runs_as(model))

@@ -25,7 +25,7 @@ from nnadapter.drivers.fake_npu.bound_constants import BoundConstants
 from nnadapter.drivers.fake_npu.graph import NpuGraph, NpuTensor, TensorType
 from nnadapter.drivers.fake_npu.lowering import lower
 from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
-from nnadapter.drivers.fake_npu.prepared import Prepared, prepared
+from nnadapter.drivers.fake_npu.prepared import LoweredModel, prepared
 from nnadapter.drivers.fake_npu.program import weight_bytes
 from nnadapter.drivers.fake_npu.scratch import with_scratch
 from nnadapter.ir.model import Model
@@ -158,7 +158,7 @@ class LoweringTemplate:
         self._bound.keep(constants(model), self._fresh)
         self._sized: OrderedDict[Hashable, _Sized] = OrderedDict()
 
-    def filled(self, model: Model, values: Sequence[Any]) -> Prepared | None:
+    def filled(self, model: Model, values: Sequence[Any]) -> LoweredModel | None:
         """The template with the constants of a model, and `values` for its numbers; None if it would not be this one.
 
         Safe to use from many threads.
@@ -176,7 +176,7 @@ class LoweringTemplate:
         if of_model is None or of_model.structure is not model.structure:
             texts = self._lowered.roles.runs_as(model)
             self._of_model = of_model = _OfModel(model.structure, weight_bytes(graph), texts)
-        return Prepared(graph, sized.memory, of_model.weight_bytes, of_model.runs_as)
+        return LoweredModel(graph, sized.memory, of_model.weight_bytes, of_model.runs_as)
 
     def _made_of(self, given: Sequence[Array]) -> Sequence[Array] | None:
         """The arrays of the template's constants, None where others would have decided something otherwise."""
@@ -249,7 +249,7 @@ class Lowerings:
         with self._lock:
             return sum(len(known.templates) for known in self._known.values())
 
-    def prepare(self, model: Model) -> Prepared:
+    def prepare(self, model: Model) -> LoweredModel:
         """Return the model lowered and placed in memory.
 
         Raises:
@@ -269,7 +269,7 @@ class Lowerings:
         with self._lock:
             self._known.clear()
 
-    def _traced(self, model: Model, known: _Known, values: Sequence[Any]) -> Prepared | None:
+    def _traced(self, model: Model, known: _Known, values: Sequence[Any]) -> LoweredModel | None:
         """The model by a template of its own; None where it cannot be traced, or that is of no use."""
         groups = known.groups if known.groups.variables(values) is not None else known.groups.refined(values)
         if known.hopeless:

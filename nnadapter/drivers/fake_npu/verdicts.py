@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from threading import Lock
 
-from nnadapter.drivers.fake_npu.operations import LARGEST_RANK, NOT_EMPTY, OPERATIONS, SMALL_RANK, Row, Types
+from nnadapter.drivers.fake_npu.operations import LARGEST_RANK, NOT_EMPTY, OPERATIONS, SMALL_RANK, OperationRow, Types
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Lifetime, Operand
 from nnadapter.ir.verify import verify
@@ -26,7 +26,7 @@ _NEEDED: Mapping[tuple[str, object], tuple[str, ...]] = {
 """Operation and its form -> what it is made of: who switches that off means to see the device without it."""
 
 
-class Verdicts:
+class StructureVerdicts:
     """Verdicts on models, remembered for models of the same structure; safe to use from many threads."""
 
     def __init__(self, switched_off: Collection[str]) -> None:
@@ -84,7 +84,7 @@ def judge(model: Model, operation: Operation, switched_off: Collection[str]) -> 
     return next(_refusals(model, operation, row), SUPPORTED)
 
 
-def _refusals(model: Model, operation: Operation, row: Row) -> Iterator[Unsupported]:
+def _refusals(model: Model, operation: Operation, row: OperationRow) -> Iterator[Unsupported]:
     """Everything that is wrong, nearly always nothing; in the order in which a person should hear of it."""
     operands = model.operands
     inputs = [(place, operands[operand]) for place, operand in enumerate(operation.inputs) if operand != ABSENT]
@@ -116,7 +116,9 @@ def _wrong_dtype(operation: Operation, found: Operand, accepted: Types) -> Unsup
     return Unsupported(Reason.UNSUPPORTED_DTYPE, detail)
 
 
-def _refused_ranks(operation: Operation, first: Operand, touched: Sequence[Operand], row: Row) -> Iterator[Unsupported]:
+def _refused_ranks(
+    operation: Operation, first: Operand, touched: Sequence[Operand], row: OperationRow
+) -> Iterator[Unsupported]:
     smallest, largest = row.ranks
     if not smallest <= len(first.type.dimensions) <= largest:
         detail = f"{operation.type} got {first.type} for {first.name!r}, accepted: rank {smallest} to {largest}"

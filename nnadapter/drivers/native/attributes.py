@@ -6,29 +6,28 @@ import ctypes
 from typing import Any
 
 from nnadapter.drivers.capability import OptionValue
-from nnadapter.drivers.native.codes import Kind
+from nnadapter.drivers.native.codes import AttributeCode
 from nnadapter.drivers.native.structures import ATTRIBUTE_VALUE, Holder, read, read_pointers, read_text
 from nnadapter.errors import DriverError
-from nnadapter.ir.schema import AttributeValue
-from nnadapter.ir.schema import Kind as AttributeKind
+from nnadapter.ir.schema import AttributeKind, AttributeValue
 
-_KINDS = {kind: Kind[f"KIND_{kind.name}"] for kind in AttributeKind}
+_KINDS = {kind: AttributeCode[f"KIND_{kind.name}"] for kind in AttributeKind}
 _MEMBERS = {
-    Kind.KIND_BOOL: "boolean",
-    Kind.KIND_INT: "integer",
-    Kind.KIND_FLOAT: "real",
-    Kind.KIND_STRING: "string",
-    Kind.KIND_INTS: "integers",
-    Kind.KIND_FLOATS: "reals",
-    Kind.KIND_STRINGS: "strings",
+    AttributeCode.KIND_BOOL: "boolean",
+    AttributeCode.KIND_INT: "integer",
+    AttributeCode.KIND_FLOAT: "real",
+    AttributeCode.KIND_STRING: "string",
+    AttributeCode.KIND_INTS: "integers",
+    AttributeCode.KIND_FLOATS: "reals",
+    AttributeCode.KIND_STRINGS: "strings",
 }
-_ELEMENTS = {Kind.KIND_INTS: "i64", Kind.KIND_FLOATS: "f64"}
-_OPTION_KINDS: dict[type, Kind] = {
-    bool: Kind.KIND_BOOL,
-    int: Kind.KIND_INT,
-    float: Kind.KIND_FLOAT,
-    str: Kind.KIND_STRING,
-    tuple: Kind.KIND_STRINGS,
+_ELEMENTS = {AttributeCode.KIND_INTS: "i64", AttributeCode.KIND_FLOATS: "f64"}
+_OPTION_KINDS: dict[type, AttributeCode] = {
+    bool: AttributeCode.KIND_BOOL,
+    int: AttributeCode.KIND_INT,
+    float: AttributeCode.KIND_FLOAT,
+    str: AttributeCode.KIND_STRING,
+    tuple: AttributeCode.KIND_STRINGS,
 }
 
 
@@ -51,11 +50,11 @@ def read_option(address: int) -> tuple[str, OptionValue]:
     found = read("Attribute", address)
     name, value = read_text(found.name), found.value
     readers: dict[int, Any] = {
-        Kind.KIND_BOOL: lambda: bool(value.boolean),
-        Kind.KIND_INT: lambda: int(value.integer),
-        Kind.KIND_FLOAT: lambda: float(value.real),
-        Kind.KIND_STRING: lambda: read_text(value.string),
-        Kind.KIND_STRINGS: lambda: read_texts(value.strings, found.count),
+        AttributeCode.KIND_BOOL: lambda: bool(value.boolean),
+        AttributeCode.KIND_INT: lambda: int(value.integer),
+        AttributeCode.KIND_FLOAT: lambda: float(value.real),
+        AttributeCode.KIND_STRING: lambda: read_text(value.string),
+        AttributeCode.KIND_STRINGS: lambda: read_texts(value.strings, found.count),
     }
     if found.kind not in readers:
         raise DriverError(f"option {name!r} has kind {found.kind}, expected a bool, int, float, string or strings")
@@ -69,10 +68,10 @@ def read_texts(address: int | None, count: int) -> tuple[str, ...]:
     return tuple(read_text(ctypes.c_char_p(pointer).value) for pointer in pointers)
 
 
-def _written(holder: Holder, name: str, kind: Kind, value: Any) -> int:
-    if kind is Kind.KIND_STRING:
+def _written(holder: Holder, name: str, kind: AttributeCode, value: Any) -> int:
+    if kind is AttributeCode.KIND_STRING:
         count, held = 1, value.encode()
-    elif kind is Kind.KIND_STRINGS:
+    elif kind is AttributeCode.KIND_STRINGS:
         count, held = len(value), holder.texts(value)
     elif kind in _ELEMENTS:
         count, held = len(value), holder.values(_ELEMENTS[kind], value)

@@ -17,7 +17,7 @@ from nnadapter.drivers.native.structures import Holder, make
 from nnadapter.ir.operand import Array, OperandType
 
 
-class Call:
+class NativeCall:
     """One NNAdapterComputeRequest with its tensors; used by one computation at a time.
 
     Args:

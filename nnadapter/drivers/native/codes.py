@@ -25,7 +25,7 @@ class Status(IntEnum):
     DEADLINE_EXCEEDED = 8
 
 
-class Kind(IntEnum):
+class AttributeCode(IntEnum):
     """Kinds of attributes and options."""
 
     KIND_BOOL = 1

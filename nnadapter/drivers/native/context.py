@@ -15,7 +15,7 @@ from nnadapter.drivers.native.models import build, contents
 from nnadapter.drivers.native.program import NativeProgram
 from nnadapter.drivers.native.serialized import Border, unseal
 from nnadapter.drivers.native.structures import Holder, make
-from nnadapter.drivers.native.verdicts import Verdicts
+from nnadapter.drivers.native.verdicts import VerdictSink
 from nnadapter.errors import CompilationError, IncompatibleProgramError
 from nnadapter.ir.model import Model
 from nnadapter.ir.verify import verify
@@ -37,7 +37,7 @@ class NativeContext(Context):
         """
         verify(model)
         holder = Holder()
-        verdicts = Verdicts(len(model.operations))
+        verdicts = VerdictSink(len(model.operations))
         with self._lock:
             self._functions.call("supported", self._handle, build(model, holder), verdicts.array)
         return verdicts.read()
@@ -47,7 +47,7 @@ class NativeContext(Context):
         if "admit" not in self._functions:
             return Admission()
         verify(model)
-        holder, verdicts = Holder(), Verdicts(1, supported=True)
+        holder, verdicts = Holder(), VerdictSink(1, supported=True)
         admission = make("Admission", verdict=verdicts.addresses[0])
         with self._lock:
             self._functions.call("admit", self._handle, build(model, holder), ctypes.addressof(admission))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from nnadapter.drivers.interface import Execution, Memory, Program
-from nnadapter.drivers.native.calls import Call
+from nnadapter.drivers.native.calls import NativeCall
 from nnadapter.drivers.native.control import UNLIMITED, Control
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.memory import DeviceMemory
@@ -27,7 +27,7 @@ class NativeExecution(Execution):
         self._functions, self._device, self._handle, self._border = functions, device, handle, border
         self._held = held  # the driver reads from it, even where nobody has the program any more
         # Where the device is re-entrant many threads take from it and add to it, which is atomic.
-        self._free: deque[tuple[Call, Stream | None]] = deque()
+        self._free: deque[tuple[NativeCall, Stream | None]] = deque()
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute`."""
@@ -70,7 +70,7 @@ class NativeExecution(Execution):
         self._functions.plain("destroy_execution", self._handle)
 
     @contextmanager
-    def _borrowed(self) -> Iterator[tuple[Call, Stream | None]]:
+    def _borrowed(self) -> Iterator[tuple[NativeCall, Stream | None]]:
         """A call that nobody else uses meanwhile."""
         try:
             pair = self._free.pop()
@@ -81,11 +81,11 @@ class NativeExecution(Execution):
         finally:
             self._free.append(pair)
 
-    def _new_call(self, control: Control) -> tuple[Call, Stream | None]:
+    def _new_call(self, control: Control) -> tuple[NativeCall, Stream | None]:
         stream = Stream(self._functions, self._device) if "create_stream" in self._functions else None
-        return Call(*self._border, None if stream is None else stream.handle, control), stream
+        return NativeCall(*self._border, None if stream is None else stream.handle, control), stream
 
-    def _run(self, call: Call, stream: Stream | None) -> None:
+    def _run(self, call: NativeCall, stream: Stream | None) -> None:
         self._functions.call("compute", self._handle, call.request, failure=ExecutionError, misuse=ExecutionError)
         if stream is not None:
             stream.synchronize()

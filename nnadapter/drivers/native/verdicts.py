@@ -13,7 +13,7 @@ DETAIL_BYTES = 512
 """Room for the sentence of one verdict, its final 0 included."""
 
 
-class Verdicts:
+class VerdictSink:
     """So many verdicts, for a driver to fill in; each says at first what `supported` says.
 
     Args:

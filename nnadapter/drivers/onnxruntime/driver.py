@@ -13,10 +13,10 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 from nnadapter.drivers.capability import (
     Capability,
     DeviceInfo,
+    DeviceRole,
     DeviceType,
     ModelForm,
     OptionValues,
-    Role,
     Threading,
 )
 from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
@@ -47,7 +47,7 @@ _PROFILE = Profile(
     host_memory=True,
 )
 """An assumption that two cores of the last ten years keep; `nnadapter calibrate cpu` measures this machine."""
-_CAPABILITY = Capability(form=ModelForm.ONNX, threading=Threading.REENTRANT, role=Role.HOST, profile=_PROFILE)
+_CAPABILITY = Capability(form=ModelForm.ONNX, threading=Threading.REENTRANT, role=DeviceRole.HOST, profile=_PROFILE)
 
 
 class CpuProgram(Program):

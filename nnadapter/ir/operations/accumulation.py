@@ -5,9 +5,9 @@ from __future__ import annotations
 from nnadapter.ir.operand import FLOATING, NUMERIC
 from nnadapter.ir.operations.row import per_input, row
 from nnadapter.ir.operations.shape_rules import along_axis
-from nnadapter.ir.schema import Attribute, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, OperationSchema, Role
 
-_AXIS = Attribute("axis", Kind.INT)
+_AXIS = Attribute("axis", AttributeKind.INT)
 
 
 ROWS: tuple[OperationSchema, ...] = (
@@ -17,7 +17,11 @@ ROWS: tuple[OperationSchema, ...] = (
         along_axis,
         per_input(1),
         "ONNX CumProd-26",
-        attributes=(_AXIS, Attribute("exclusive", Kind.BOOL, False), Attribute("reverse", Kind.BOOL, False)),
+        attributes=(
+            _AXIS,
+            Attribute("exclusive", AttributeKind.BOOL, False),
+            Attribute("reverse", AttributeKind.BOOL, False),
+        ),
         ranks=(1, 64),
     ),
     row(

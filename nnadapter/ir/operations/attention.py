@@ -14,7 +14,7 @@ from nnadapter.ir.operations.access import integer, string
 from nnadapter.ir.operations.broadcasting import check_broadcasts_to
 from nnadapter.ir.operations.checks import check_at_least, check_vector
 from nnadapter.ir.operations.row import Types, per_output, present, row
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _INDICES = frozenset({DataType.INT32, DataType.INT64})
 _INPUT = Role("input", FLOATING)
@@ -147,14 +147,16 @@ ROWS: tuple[OperationSchema, ...] = (
         _attention_flops,
         "ONNX Attention-25 on inputs of rank 4, keys and values complete",
         attributes=(
-            Attribute("scale", Kind.FLOAT),
-            Attribute("softcap", Kind.FLOAT, 0.0),
-            Attribute("is_causal", Kind.BOOL, False),
-            Attribute("offset", Kind.INT, 0),
-            Attribute("left_window", Kind.INT, -1),
-            Attribute("right_window", Kind.INT, -1),
-            Attribute("scores", Kind.STRING, "none", choices=("none", "product", "capped", "masked", "softmax")),
-            Attribute("without_keys", Kind.STRING, "zero", choices=("zero", "nan")),
+            Attribute("scale", AttributeKind.FLOAT),
+            Attribute("softcap", AttributeKind.FLOAT, 0.0),
+            Attribute("is_causal", AttributeKind.BOOL, False),
+            Attribute("offset", AttributeKind.INT, 0),
+            Attribute("left_window", AttributeKind.INT, -1),
+            Attribute("right_window", AttributeKind.INT, -1),
+            Attribute(
+                "scores", AttributeKind.STRING, "none", choices=("none", "product", "capped", "masked", "softmax")
+            ),
+            Attribute("without_keys", AttributeKind.STRING, "zero", choices=("zero", "nan")),
         ),
         outputs=("output", "scores"),
         ranks=(4, 4),
@@ -165,7 +167,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _rotary,
         per_output(3),
         "ONNX RotaryEmbedding-23 on an input of rank 4, cosine and sine looked up",
-        attributes=(Attribute("interleaved", Kind.BOOL, False),),
+        attributes=(Attribute("interleaved", AttributeKind.BOOL, False),),
         ranks=(4, 4),
     ),
     row(
@@ -182,10 +184,12 @@ ROWS: tuple[OperationSchema, ...] = (
         _linear_flops,
         "ONNX LinearAttention-27",
         attributes=(
-            Attribute("query_heads", Kind.INT),
-            Attribute("key_value_heads", Kind.INT),
-            Attribute("scale", Kind.FLOAT),
-            Attribute("update_rule", Kind.STRING, "gated_delta", choices=("linear", "gated", "delta", "gated_delta")),
+            Attribute("query_heads", AttributeKind.INT),
+            Attribute("key_value_heads", AttributeKind.INT),
+            Attribute("scale", AttributeKind.FLOAT),
+            Attribute(
+                "update_rule", AttributeKind.STRING, "gated_delta", choices=("linear", "gated", "delta", "gated_delta")
+            ),
         ),
         outputs=("output", "present_state"),
         ranks=(3, 3),
@@ -201,7 +205,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _causal,
         _causal_flops,
         "ONNX CausalConvWithState-27",
-        attributes=(Attribute("activation", Kind.STRING, "none", choices=("none", "swish")),),
+        attributes=(Attribute("activation", AttributeKind.STRING, "none", choices=("none", "swish")),),
         outputs=("output", "present_state"),
         ranks=(3, 3),
     ),

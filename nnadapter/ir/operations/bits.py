@@ -8,7 +8,7 @@ from nnadapter.ir.operations.access import string
 from nnadapter.ir.operations.layouts import like
 from nnadapter.ir.operations.row import Types, no_flops, per_output, present, row
 from nnadapter.ir.operations.shape_rules import as_first, spread_pair
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _PAIR = (Role("x", INTEGER), Role("y", INTEGER, same="x"))
 
@@ -34,7 +34,7 @@ ROWS: tuple[OperationSchema, ...] = (
         spread_pair,
         per_output(1),
         "ONNX BitShift-28: y negative or as large as the number of bits leaves the sign alone",
-        attributes=(Attribute("direction", Kind.STRING, None, ("left", "right")),),
+        attributes=(Attribute("direction", AttributeKind.STRING, None, ("left", "right")),),
     ),
     row(
         "BIT_CAST",
@@ -42,7 +42,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _bit_cast,
         no_flops,
         "ONNX BitCast-26",
-        attributes=(Attribute("to", Kind.STRING, None, tuple(data_type.value for data_type in DataType)),),
+        attributes=(Attribute("to", AttributeKind.STRING, None, tuple(data_type.value for data_type in DataType)),),
     ),
 )
 """The rows of this family."""

@@ -12,7 +12,7 @@ from nnadapter.ir.operations.fusion import FUSE_ATTRIBUTES, fusable, fused
 from nnadapter.ir.operations.layouts import image_like, image_size
 from nnadapter.ir.operations.row import Types, present, row
 from nnadapter.ir.operations.windows import window_count
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _ROLES = (
     Role("input", FLOATING),
@@ -20,11 +20,11 @@ _ROLES = (
     Role("bias", FLOATING, optional=True, same="input"),
 )
 _ATTRIBUTES = (
-    Attribute("strides", Kind.INTS, (1, 1), length=2),
+    Attribute("strides", AttributeKind.INTS, (1, 1), length=2),
     # pads = (top, left, bottom, right)
-    Attribute("pads", Kind.INTS, (0, 0, 0, 0), length=4),
-    Attribute("dilations", Kind.INTS, (1, 1), length=2),
-    Attribute("group", Kind.INT, 1),
+    Attribute("pads", AttributeKind.INTS, (0, 0, 0, 0), length=4),
+    Attribute("dilations", AttributeKind.INTS, (1, 1), length=2),
+    Attribute("group", AttributeKind.INT, 1),
 )
 
 
@@ -150,7 +150,7 @@ ROWS: tuple[OperationSchema, ...] = (
         fusable(_transposed),
         fused(_transposed_flops),
         "NNAPI TRANSPOSE_CONV_2D; ONNX ConvTranspose-11; filter [C, O/group, kH, kW]",
-        attributes=(*_ATTRIBUTES, Attribute("output_padding", Kind.INTS, (0, 0), length=2), *FUSE_ATTRIBUTES),
+        attributes=(*_ATTRIBUTES, Attribute("output_padding", AttributeKind.INTS, (0, 0), length=2), *FUSE_ATTRIBUTES),
         ranks=(4, 4),
     ),
 )

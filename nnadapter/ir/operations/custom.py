@@ -19,7 +19,7 @@ import numpy as np
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import ANY, DataType, OperandType
 from nnadapter.ir.operations.row import Types, row
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 CUSTOM = "CUSTOM"
 """The operation's type."""
@@ -164,12 +164,12 @@ ROWS: tuple[OperationSchema, ...] = (
         _flops,
         "NNADAPTER_CUSTOM; any one ONNX op, by its domain, name and version",
         attributes=(
-            Attribute("domain", Kind.STRING, ""),
-            Attribute("op_type", Kind.STRING),
-            Attribute("since_version", Kind.INT, 1),
-            Attribute("attributes", Kind.STRING, "{}"),
-            Attribute("present", Kind.INTS),
-            Attribute("output_types", Kind.STRING),
+            Attribute("domain", AttributeKind.STRING, ""),
+            Attribute("op_type", AttributeKind.STRING),
+            Attribute("since_version", AttributeKind.INT, 1),
+            Attribute("attributes", AttributeKind.STRING, "{}"),
+            Attribute("present", AttributeKind.INTS),
+            Attribute("output_types", AttributeKind.STRING),
         ),
         outputs=("outputs",),
         variadic_outputs=True,

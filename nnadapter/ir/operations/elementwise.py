@@ -16,7 +16,7 @@ from nnadapter.ir.operations.fusion import FUSE_ATTRIBUTES, fusable, fused
 from nnadapter.ir.operations.layouts import layout_of, like
 from nnadapter.ir.operations.row import Types, no_flops, pair, per_output, present, row
 from nnadapter.ir.operations.shape_rules import as_first
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role, ShapeRule
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role, ShapeRule
 
 _BOOLEAN = frozenset({DataType.BOOL})
 _SELU_ALPHA = 1.67326319217681884765625
@@ -24,7 +24,7 @@ _SELU_GAMMA = 1.05070102214813232421875
 
 
 def _float(name: str, default: float) -> Attribute:
-    return Attribute(name, Kind.FLOAT, default)
+    return Attribute(name, AttributeKind.FLOAT, default)
 
 
 def _clip(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
@@ -149,7 +149,7 @@ _OTHER = (
         as_first,
         _gelu_flops,
         "NNADAPTER_GELU; ONNX Gelu-20: x * Phi(x), or its approximation by tanh",
-        attributes=(Attribute("approximate", Kind.STRING, "none", ("none", "tanh")),),
+        attributes=(Attribute("approximate", AttributeKind.STRING, "none", ("none", "tanh")),),
     ),
     row(
         "CLIP",
@@ -166,7 +166,7 @@ _OTHER = (
         _cast,
         no_flops,
         "NNAPI CAST; ONNX Cast-21",
-        attributes=(Attribute("to", Kind.STRING, None, tuple(data_type.value for data_type in DataType)),),
+        attributes=(Attribute("to", AttributeKind.STRING, None, tuple(data_type.value for data_type in DataType)),),
     ),
     row(
         "PRELU",
@@ -182,7 +182,14 @@ _OTHER = (
         per_output(1),
         "NNAPI POW; ONNX Pow-15: the result has the data type of input",
     ),
-    row("MOD", pair(NUMERIC), _modulo, per_output(1), "ONNX Mod-13", attributes=(Attribute("fmod", Kind.BOOL, False),)),
+    row(
+        "MOD",
+        pair(NUMERIC),
+        _modulo,
+        per_output(1),
+        "ONNX Mod-13",
+        attributes=(Attribute("fmod", AttributeKind.BOOL, False),),
+    ),
     row(
         "SUM",
         (Role("inputs", FLOATING, variadic=True, same="inputs"),),

@@ -12,7 +12,7 @@ from nnadapter.ir.operations.access import number
 from nnadapter.ir.operations.layouts import like
 from nnadapter.ir.operations.row import Types, pair, per_output, present, row
 from nnadapter.ir.operations.shape_rules import as_first, spread_pair
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _INPUT = (Role("input", FLOATING),)
 
@@ -72,7 +72,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _celu,
         per_output(6),
         "ONNX Celu-28: max(0, x) + min(0, alpha * (exp(x / alpha) - 1))",
-        attributes=(Attribute("alpha", Kind.FLOAT, 1.0),),
+        attributes=(Attribute("alpha", AttributeKind.FLOAT, 1.0),),
     ),
     row(
         "SHRINK",
@@ -80,7 +80,7 @@ ROWS: tuple[OperationSchema, ...] = (
         as_first,
         per_output(3),
         "ONNX Shrink-9: x + bias below -lambd, x - bias above lambd, 0 between",
-        attributes=(Attribute("bias", Kind.FLOAT, 0.0), Attribute("lambd", Kind.FLOAT, 0.5)),
+        attributes=(Attribute("bias", AttributeKind.FLOAT, 0.0), Attribute("lambd", AttributeKind.FLOAT, 0.5)),
     ),
     row(
         "THRESHOLDED_RELU",
@@ -88,7 +88,7 @@ ROWS: tuple[OperationSchema, ...] = (
         as_first,
         per_output(1),
         "ONNX ThresholdedRelu-22: x above alpha, 0 elsewhere",
-        attributes=(Attribute("alpha", Kind.FLOAT, 1.0),),
+        attributes=(Attribute("alpha", AttributeKind.FLOAT, 1.0),),
     ),
     row("IS_NAN", _INPUT, _tested, per_output(1), "ONNX IsNaN-20"),
     row(
@@ -97,7 +97,10 @@ ROWS: tuple[OperationSchema, ...] = (
         _tested,
         per_output(1),
         "ONNX IsInf-20",
-        attributes=(Attribute("detect_negative", Kind.BOOL, True), Attribute("detect_positive", Kind.BOOL, True)),
+        attributes=(
+            Attribute("detect_negative", AttributeKind.BOOL, True),
+            Attribute("detect_positive", AttributeKind.BOOL, True),
+        ),
     ),
     row(
         "SWIGLU",
@@ -105,7 +108,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _gated,
         per_output(6),
         "ONNX SwiGLU-28; Shazeer 2020: gate * sigmoid(alpha * gate) * value",
-        attributes=(Attribute("alpha", Kind.FLOAT, 1.0),),
+        attributes=(Attribute("alpha", AttributeKind.FLOAT, 1.0),),
     ),
 )
 """The rows of this family."""

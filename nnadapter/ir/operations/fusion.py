@@ -8,7 +8,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import OperandType
 from nnadapter.ir.operations.access import floats, string
 from nnadapter.ir.operations.row import Types
-from nnadapter.ir.schema import Attribute, Attributes, FlopsRule, Kind, ShapeRule
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, FlopsRule, ShapeRule
 
 FUSE_CODES: Mapping[str, tuple[tuple[str, ...], int]] = {
     "none": ((), 0),
@@ -29,8 +29,8 @@ Source: NNAPI FuseCode, extended by the activations that today's networks use.
 """
 
 FUSE_ATTRIBUTES = (
-    Attribute("fuse_code", Kind.STRING, "none", tuple(FUSE_CODES)),
-    Attribute("fuse_parameters", Kind.FLOATS, ()),
+    Attribute("fuse_code", AttributeKind.STRING, "none", tuple(FUSE_CODES)),
+    Attribute("fuse_parameters", AttributeKind.FLOATS, ()),
 )
 """The two attributes that every fusable operation has."""
 

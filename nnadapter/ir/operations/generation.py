@@ -7,7 +7,7 @@ from nnadapter.ir.operand import NUMERIC, DataType, OperandType
 from nnadapter.ir.operations.access import integer, integers, string
 from nnadapter.ir.operations.checks import check_at_least
 from nnadapter.ir.operations.row import Types, no_flops, per_output, present, row
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _DATA_TYPES = tuple(data_type.value for data_type in DataType)
 
@@ -38,7 +38,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _fill,
         no_flops,
         "NNAPI FILL; NNADAPTER_FILL; ONNX ConstantOfShape-25",
-        attributes=(Attribute("shape", Kind.INTS),),
+        attributes=(Attribute("shape", AttributeKind.INTS),),
         ranks=(0, 0),
     ),
     row(
@@ -47,7 +47,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _range,
         per_output(2),
         "NNADAPTER_RANGE; ONNX Range-27, with the number of elements in the place of the limit: start + i * delta",
-        attributes=(Attribute("count", Kind.INT),),
+        attributes=(Attribute("count", AttributeKind.INT),),
         ranks=(0, 0),
     ),
     row(
@@ -56,7 +56,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _eye_like,
         no_flops,
         "ONNX EyeLike-22: of the input, the dimensions alone matter",
-        attributes=(Attribute("to", Kind.STRING, None, _DATA_TYPES), Attribute("k", Kind.INT, 0)),
+        attributes=(Attribute("to", AttributeKind.STRING, None, _DATA_TYPES), Attribute("k", AttributeKind.INT, 0)),
         ranks=(2, 2),
     ),
 )

@@ -8,11 +8,11 @@ from nnadapter.ir.operations.access import integer, integers, string
 from nnadapter.ir.operations.checks import check_axis, check_indices, check_length
 from nnadapter.ir.operations.layouts import like
 from nnadapter.ir.operations.row import Types, no_flops, present, row
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _INPUT = Role("input")
 _INDICES = Role("indices", frozenset({DataType.INT32, DataType.INT64}))
-_AXIS = Attribute("axis", Kind.INT)
+_AXIS = Attribute("axis", AttributeKind.INT)
 
 
 def _slice(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
@@ -86,7 +86,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _slice,
         no_flops,
         "NNAPI STRIDED_SLICE; NNADAPTER_SLICE; ONNX Slice-13, normalized as for Python's slice",
-        attributes=tuple(Attribute(name, Kind.INTS) for name in ("starts", "ends", "axes", "steps")),
+        attributes=tuple(Attribute(name, AttributeKind.INTS) for name in ("starts", "ends", "axes", "steps")),
     ),
     row(
         "GATHER",
@@ -113,9 +113,9 @@ ROWS: tuple[OperationSchema, ...] = (
         no_flops,
         "NNAPI PAD_V2, MIRROR_PAD; ONNX Pad-21",
         attributes=(
-            Attribute("mode", Kind.STRING, "constant", ("constant", "reflect", "edge", "wrap")),
-            Attribute("pads", Kind.INTS),
-            Attribute("value", Kind.FLOAT, 0.0),
+            Attribute("mode", AttributeKind.STRING, "constant", ("constant", "reflect", "edge", "wrap")),
+            Attribute("pads", AttributeKind.INTS),
+            Attribute("value", AttributeKind.FLOAT, 0.0),
         ),
     ),
 )

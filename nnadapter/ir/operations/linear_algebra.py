@@ -11,7 +11,7 @@ from nnadapter.ir.operations.access import string
 from nnadapter.ir.operations.equation import Equation, label_sizes, read_equation
 from nnadapter.ir.operations.row import Types, no_flops, present, row
 from nnadapter.ir.operations.shape_rules import as_first
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 
 def _determinant(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
@@ -53,7 +53,7 @@ ROWS: tuple[OperationSchema, ...] = (
         as_first,
         no_flops,
         "ONNX Trilu-14: a triangle of each matrix, zeros elsewhere",
-        attributes=(Attribute("upper", Kind.BOOL, True), Attribute("k", Kind.INT, 0)),
+        attributes=(Attribute("upper", AttributeKind.BOOL, True), Attribute("k", AttributeKind.INT, 0)),
         ranks=(2, 64),
     ),
     row("DETERMINANT", (Role("input", FLOATING),), _determinant, _determinant_flops, "ONNX Det-22", ranks=(2, 64)),
@@ -63,7 +63,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _einsum,
         _einsum_flops,
         "ONNX Einsum-28",
-        attributes=(Attribute("equation", Kind.STRING),),
+        attributes=(Attribute("equation", AttributeKind.STRING),),
     ),
 )
 """The rows of this family."""

@@ -8,7 +8,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, DataType, OperandType
 from nnadapter.ir.operations.checks import check_vector
 from nnadapter.ir.operations.row import Types, per_input, present, row
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _ROLES = (
     Role("input", FLOATING),
@@ -16,8 +16,8 @@ _ROLES = (
     Role("weight", FLOATING, optional=True, same="input"),
 )
 _ATTRIBUTES = (
-    Attribute("reduction", Kind.STRING, "mean", choices=("none", "sum", "mean")),
-    Attribute("ignore_index", Kind.INT, -1),
+    Attribute("reduction", AttributeKind.STRING, "mean", choices=("none", "sum", "mean")),
+    Attribute("ignore_index", AttributeKind.INT, -1),
 )
 
 

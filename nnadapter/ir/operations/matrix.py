@@ -10,7 +10,7 @@ from nnadapter.ir.operations.broadcasting import Dimensions, broadcast
 from nnadapter.ir.operations.checks import check_vector
 from nnadapter.ir.operations.fusion import FUSE_ATTRIBUTES, fusable, fused
 from nnadapter.ir.operations.row import Types, present, row
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 
 def _fully_connected(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
@@ -88,8 +88,8 @@ ROWS: tuple[OperationSchema, ...] = (
         fused(_mat_mul_flops),
         "NNADAPTER_MAT_MUL; NNAPI BATCH_MATMUL; ONNX MatMul-13",
         attributes=(
-            Attribute("transpose_x", Kind.BOOL, False),
-            Attribute("transpose_y", Kind.BOOL, False),
+            Attribute("transpose_x", AttributeKind.BOOL, False),
+            Attribute("transpose_y", AttributeKind.BOOL, False),
             *FUSE_ATTRIBUTES,
         ),
         ranks=(1, 64),

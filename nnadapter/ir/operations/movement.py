@@ -11,7 +11,7 @@ from nnadapter.ir.operations.broadcasting import broadcast
 from nnadapter.ir.operations.checks import check_at_least, check_axis, check_length
 from nnadapter.ir.operations.layouts import image_like, image_size, like
 from nnadapter.ir.operations.row import Types, no_flops, present, row
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _INPUT = (Role("input"),)
 
@@ -113,7 +113,7 @@ def _block(attributes: Attributes) -> int:
     return block
 
 
-_AXIS = Attribute("axis", Kind.INT)
+_AXIS = Attribute("axis", AttributeKind.INT)
 
 ROWS: tuple[OperationSchema, ...] = (
     row(
@@ -122,7 +122,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _reshape,
         no_flops,
         "NNAPI RESHAPE; ONNX Reshape-21 with the shape resolved",
-        attributes=(Attribute("shape", Kind.INTS),),
+        attributes=(Attribute("shape", AttributeKind.INTS),),
     ),
     row(
         "TRANSPOSE",
@@ -131,8 +131,10 @@ ROWS: tuple[OperationSchema, ...] = (
         no_flops,
         "NNAPI TRANSPOSE; ONNX Transpose-21; output_layout says how the result is to be read",
         attributes=(
-            Attribute("perm", Kind.INTS),
-            Attribute("output_layout", Kind.STRING, Layout.NCHW.value, tuple(layout.value for layout in Layout)),
+            Attribute("perm", AttributeKind.INTS),
+            Attribute(
+                "output_layout", AttributeKind.STRING, Layout.NCHW.value, tuple(layout.value for layout in Layout)
+            ),
         ),
     ),
     row(
@@ -141,9 +143,16 @@ ROWS: tuple[OperationSchema, ...] = (
         _expand,
         no_flops,
         "NNADAPTER_EXPAND; ONNX Expand-13, with the resulting shape",
-        attributes=(Attribute("shape", Kind.INTS),),
+        attributes=(Attribute("shape", AttributeKind.INTS),),
     ),
-    row("TILE", _INPUT, _tile, no_flops, "NNAPI TILE; ONNX Tile-13", attributes=(Attribute("repeats", Kind.INTS),)),
+    row(
+        "TILE",
+        _INPUT,
+        _tile,
+        no_flops,
+        "NNAPI TILE; ONNX Tile-13",
+        attributes=(Attribute("repeats", AttributeKind.INTS),),
+    ),
     row(
         "CONCAT",
         (Role("inputs", variadic=True, same="inputs"),),
@@ -159,7 +168,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _split,
         no_flops,
         "NNAPI SPLIT with sizes; ONNX Split-18",
-        attributes=(_AXIS, Attribute("split", Kind.INTS)),
+        attributes=(_AXIS, Attribute("split", AttributeKind.INTS)),
         outputs=("outputs",),
         variadic_outputs=True,
         ranks=(1, 64),
@@ -170,7 +179,10 @@ ROWS: tuple[OperationSchema, ...] = (
         _pixels_up,
         no_flops,
         "NNAPI DEPTH_TO_SPACE; ONNX DepthToSpace-13",
-        attributes=(Attribute("block_size", Kind.INT), Attribute("mode", Kind.STRING, "DCR", ("DCR", "CRD"))),
+        attributes=(
+            Attribute("block_size", AttributeKind.INT),
+            Attribute("mode", AttributeKind.STRING, "DCR", ("DCR", "CRD")),
+        ),
         ranks=(4, 4),
     ),
     row(
@@ -179,7 +191,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _pixels_down,
         no_flops,
         "NNAPI SPACE_TO_DEPTH; ONNX SpaceToDepth-13",
-        attributes=(Attribute("block_size", Kind.INT),),
+        attributes=(Attribute("block_size", AttributeKind.INT),),
         ranks=(4, 4),
     ),
 )

@@ -15,10 +15,10 @@ from nnadapter.ir.operations.checks import check_at_least, check_axis, check_vec
 from nnadapter.ir.operations.layouts import channel_axis, like
 from nnadapter.ir.operations.row import Types, per_output, present, row
 from nnadapter.ir.operations.shape_rules import along_axis
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
-_EPSILON = Attribute("epsilon", Kind.FLOAT, 1e-5)
-_AXIS = Attribute("axis", Kind.INT)
+_EPSILON = Attribute("epsilon", AttributeKind.FLOAT, 1e-5)
+_AXIS = Attribute("axis", AttributeKind.INT)
 _INPUT = Role("input", FLOATING)
 _SCALE = Role("scale", FLOATING, same="input")
 
@@ -95,10 +95,10 @@ ROWS: tuple[OperationSchema, ...] = (
         _response_flops,
         "NNAPI LOCAL_RESPONSE_NORMALIZATION; ONNX LRN-13, across channels",
         attributes=(
-            Attribute("size", Kind.INT),
-            Attribute("alpha", Kind.FLOAT, 1e-4),
-            Attribute("beta", Kind.FLOAT, 0.75),
-            Attribute("bias", Kind.FLOAT, 1.0),
+            Attribute("size", AttributeKind.INT),
+            Attribute("alpha", AttributeKind.FLOAT, 1e-4),
+            Attribute("beta", AttributeKind.FLOAT, 0.75),
+            Attribute("bias", AttributeKind.FLOAT, 1.0),
         ),
         ranks=(2, 64),
     ),

@@ -11,10 +11,10 @@ from nnadapter.ir.operations.broadcasting import check_broadcasts_to
 from nnadapter.ir.operations.checks import check_axis
 from nnadapter.ir.operations.layouts import like
 from nnadapter.ir.operations.row import Types, per_output, present, row
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _INPUT = Role("input", FLOATING)
-_AXIS = Attribute("axis", Kind.INT)
+_AXIS = Attribute("axis", AttributeKind.INT)
 
 
 def _root_mean_square(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
@@ -48,7 +48,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _root_mean_square,
         per_output(4),
         "ONNX RMSNormalization-23, over every axis from `axis` on",
-        attributes=(_AXIS, Attribute("epsilon", Kind.FLOAT, 1e-5)),
+        attributes=(_AXIS, Attribute("epsilon", AttributeKind.FLOAT, 1e-5)),
         ranks=(1, 64),
     ),
     row(
@@ -57,7 +57,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _power_norm,
         per_output(3),
         "NNADAPTER_LP_NORMALIZATION; NNAPI L2_NORMALIZATION; ONNX LpNormalization-22; zeros where the norm is 0",
-        attributes=(_AXIS, Attribute("p", Kind.INT, 2)),
+        attributes=(_AXIS, Attribute("p", AttributeKind.INT, 2)),
         ranks=(1, 64),
     ),
     row(
@@ -66,7 +66,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _deviation,
         per_output(5),
         "ONNX MeanVarianceNormalization-13; epsilon is added to the deviation",
-        attributes=(Attribute("axes", Kind.INTS), Attribute("epsilon", Kind.FLOAT, 1e-9)),
+        attributes=(Attribute("axes", AttributeKind.INTS), Attribute("epsilon", AttributeKind.FLOAT, 1e-9)),
         ranks=(1, 64),
     ),
 )

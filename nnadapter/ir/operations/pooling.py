@@ -11,15 +11,15 @@ from nnadapter.ir.operations.checks import check_at_least
 from nnadapter.ir.operations.layouts import image_like, image_size
 from nnadapter.ir.operations.row import Types, present, row
 from nnadapter.ir.operations.windows import window_count, window_count_ceil
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _ATTRIBUTES = (
-    Attribute("kernel_shape", Kind.INTS, length=2),
-    Attribute("strides", Kind.INTS, (1, 1), length=2),
+    Attribute("kernel_shape", AttributeKind.INTS, length=2),
+    Attribute("strides", AttributeKind.INTS, (1, 1), length=2),
     # pads = (top, left, bottom, right)
-    Attribute("pads", Kind.INTS, (0, 0, 0, 0), length=4),
-    Attribute("dilations", Kind.INTS, (1, 1), length=2),
-    Attribute("ceil_mode", Kind.BOOL, False),
+    Attribute("pads", AttributeKind.INTS, (0, 0, 0, 0), length=4),
+    Attribute("dilations", AttributeKind.INTS, (1, 1), length=2),
+    Attribute("ceil_mode", AttributeKind.BOOL, False),
 )
 
 
@@ -70,7 +70,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _pool,
         _flops,
         "NNAPI AVERAGE_POOL_2D; ONNX AveragePool-22",
-        attributes=(*_ATTRIBUTES, Attribute("count_include_pad", Kind.BOOL, False)),
+        attributes=(*_ATTRIBUTES, Attribute("count_include_pad", AttributeKind.BOOL, False)),
         ranks=(4, 4),
     ),
 )

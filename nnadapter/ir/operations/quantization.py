@@ -23,7 +23,7 @@ from nnadapter.ir.operations.access import string
 from nnadapter.ir.operations.layouts import like
 from nnadapter.ir.operations.row import Types, no_flops, per_output, present, row
 from nnadapter.ir.operations.shape_rules import as_first
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, QuantizationRule, Role, ShapeRule
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, QuantizationRule, Role, ShapeRule
 
 EIGHT_BITS = frozenset({DataType.INT8, DataType.UINT8})
 """Data types of operands that are computed with; all integer types can be quantized and dequantized."""
@@ -203,7 +203,9 @@ ROWS: tuple[OperationSchema, ...] = (
         _dequantize,
         per_output(2),
         "NNAPI DEQUANTIZE; NNADAPTER_DEQUANTIZE; ONNX DequantizeLinear-13: (input - zero point) * scale",
-        attributes=(Attribute("to", Kind.STRING, "float32", tuple(sorted(dtype.value for dtype in FLOATING))),),
+        attributes=(
+            Attribute("to", AttributeKind.STRING, "float32", tuple(sorted(dtype.value for dtype in FLOATING))),
+        ),
     ),
     _always(
         row(

@@ -11,7 +11,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import FLOATING, DataType, OperandType
 from nnadapter.ir.operations.access import floats, string
 from nnadapter.ir.operations.row import Types, present, row
-from nnadapter.ir.schema import Attribute, Attributes, FlopsRule, Kind, OperationSchema, Role, ShapeRule
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, FlopsRule, OperationSchema, Role, ShapeRule
 
 GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
 """How many gates each layer has; their order is ONNX's: input, output, forget, cell; update, reset, hidden."""
@@ -114,11 +114,11 @@ def _flops(gates: int, steps_per_unit: int) -> FlopsRule:
 
 def _attributes(functions: str) -> tuple[Attribute, ...]:
     return (
-        Attribute("direction", Kind.STRING, "forward", choices=tuple(_DIRECTIONS)),
-        Attribute("activations", Kind.STRING, functions),
-        Attribute("activation_alpha", Kind.FLOATS, ()),
-        Attribute("activation_beta", Kind.FLOATS, ()),
-        Attribute("clip", Kind.FLOAT, float("inf")),
+        Attribute("direction", AttributeKind.STRING, "forward", choices=tuple(_DIRECTIONS)),
+        Attribute("activations", AttributeKind.STRING, functions),
+        Attribute("activation_alpha", AttributeKind.FLOATS, ()),
+        Attribute("activation_beta", AttributeKind.FLOATS, ()),
+        Attribute("clip", AttributeKind.FLOAT, float("inf")),
     )
 
 
@@ -129,7 +129,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _rule("LSTM"),
         _flops(GATES["LSTM"], 10),
         "NNAPI UNIDIRECTIONAL_SEQUENCE_LSTM and BIDIRECTIONAL_SEQUENCE_LSTM; ONNX LSTM-22 with layout 0",
-        attributes=(*_attributes("sigmoid tanh tanh"), Attribute("input_forget", Kind.BOOL, False)),
+        attributes=(*_attributes("sigmoid tanh tanh"), Attribute("input_forget", AttributeKind.BOOL, False)),
         outputs=("output", "hidden", "cell"),
         ranks=(3, 3),
     ),
@@ -139,7 +139,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _rule("GRU"),
         _flops(GATES["GRU"], 7),
         "ONNX GRU-22 with layout 0",
-        attributes=(*_attributes("sigmoid tanh"), Attribute("linear_before_reset", Kind.BOOL, False)),
+        attributes=(*_attributes("sigmoid tanh"), Attribute("linear_before_reset", AttributeKind.BOOL, False)),
         outputs=("output", "hidden"),
         ranks=(3, 3),
     ),

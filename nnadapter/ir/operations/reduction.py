@@ -12,11 +12,11 @@ from nnadapter.ir.operations.checks import check_axis
 from nnadapter.ir.operations.layouts import like
 from nnadapter.ir.operations.row import Types, per_input, present, row
 from nnadapter.ir.operations.shape_rules import along_axis
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _INPUT = (Role("input", NUMERIC),)
-_AXIS = Attribute("axis", Kind.INT)
-_KEEPDIMS = Attribute("keepdims", Kind.BOOL, True)
+_AXIS = Attribute("axis", AttributeKind.INT)
+_KEEPDIMS = Attribute("keepdims", AttributeKind.BOOL, True)
 
 
 def _without(type_: OperandType, axes: Sequence[int], keepdims: object, dtype: DataType) -> tuple[OperandType, ...]:
@@ -82,7 +82,7 @@ ROWS: tuple[OperationSchema, ...] = (
             _reduce,
             _mean_flops if type_ == "REDUCE_MEAN" else per_input(1),
             source,
-            attributes=(Attribute("axes", Kind.INTS), _KEEPDIMS),
+            attributes=(Attribute("axes", AttributeKind.INTS), _KEEPDIMS),
             ranks=(1, 64),
         )
         for type_, source in _REDUCTIONS
@@ -94,7 +94,7 @@ ROWS: tuple[OperationSchema, ...] = (
             _argument,
             per_input(1),
             f"{source}, data type int64",
-            attributes=(_AXIS, _KEEPDIMS, Attribute("select_last_index", Kind.BOOL, False)),
+            attributes=(_AXIS, _KEEPDIMS, Attribute("select_last_index", AttributeKind.BOOL, False)),
             ranks=(1, 64),
         )
         for type_, source in _ARGUMENTS
@@ -105,7 +105,11 @@ ROWS: tuple[OperationSchema, ...] = (
         along_axis,
         per_input(1),
         "NNADAPTER_CUM_SUM; ONNX CumSum-14",
-        attributes=(_AXIS, Attribute("exclusive", Kind.BOOL, False), Attribute("reverse", Kind.BOOL, False)),
+        attributes=(
+            _AXIS,
+            Attribute("exclusive", AttributeKind.BOOL, False),
+            Attribute("reverse", AttributeKind.BOOL, False),
+        ),
         ranks=(1, 64),
     ),
     row(
@@ -115,10 +119,10 @@ ROWS: tuple[OperationSchema, ...] = (
         _top_k_flops,
         "NNAPI TOPK_V2; ONNX TopK-11; indices are int64",
         attributes=(
-            Attribute("k", Kind.INT),
+            Attribute("k", AttributeKind.INT),
             _AXIS,
-            Attribute("largest", Kind.BOOL, True),
-            Attribute("sorted", Kind.BOOL, True),
+            Attribute("largest", AttributeKind.BOOL, True),
+            Attribute("sorted", AttributeKind.BOOL, True),
         ),
         outputs=("values", "indices"),
         ranks=(1, 64),

@@ -10,17 +10,17 @@ from nnadapter.ir.operations.access import floats, integers
 from nnadapter.ir.operations.checks import check_at_least, check_length
 from nnadapter.ir.operations.layouts import like
 from nnadapter.ir.operations.row import Types, no_flops, present, row
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _ROUNDING = 1e-3
 """Room for scales that were computed in float32."""
 
 _ATTRIBUTES = (
-    Attribute("shape", Kind.INTS),
-    Attribute("scales", Kind.FLOATS),
+    Attribute("shape", AttributeKind.INTS),
+    Attribute("scales", AttributeKind.FLOATS),
     Attribute(
         "coordinate_transformation_mode",
-        Kind.STRING,
+        AttributeKind.STRING,
         "half_pixel",
         ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel", "half_pixel_symmetric"),
     ),
@@ -58,7 +58,7 @@ ROWS: tuple[OperationSchema, ...] = (
             *_ATTRIBUTES,
             Attribute(
                 "nearest_mode",
-                Kind.STRING,
+                AttributeKind.STRING,
                 "round_prefer_floor",
                 ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
             ),

@@ -14,12 +14,12 @@ from nnadapter.ir.operations.access import integer, integers
 from nnadapter.ir.operations.checks import check_at_least, check_dimensions, check_onnx_order, check_vector
 from nnadapter.ir.operations.row import Types, per_output, present, row
 from nnadapter.ir.operations.windows import window_count
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _INPUT = Role("input", FLOATING)
-_ALIGN_CORNERS = Attribute("align_corners", Kind.BOOL, False)
-_SCALE = Attribute("spatial_scale", Kind.FLOAT, 1.0)
-_OUTPUT_SHAPE = Attribute("output_shape", Kind.INTS, length=2)
+_ALIGN_CORNERS = Attribute("align_corners", AttributeKind.BOOL, False)
+_SCALE = Attribute("spatial_scale", AttributeKind.FLOAT, 1.0)
+_OUTPUT_SHAPE = Attribute("output_shape", AttributeKind.INTS, length=2)
 
 
 def _grid_sample(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
@@ -139,8 +139,8 @@ ROWS: tuple[OperationSchema, ...] = (
         _sampling_flops,
         "NNADAPTER_GRID_SAMPLE; ONNX GridSample-22; grid [N, …, axes], the last axis' place first, -1 to 1",
         attributes=(
-            Attribute("mode", Kind.STRING, "linear", ("linear", "nearest", "cubic")),
-            Attribute("padding_mode", Kind.STRING, "zeros", ("zeros", "border", "reflection")),
+            Attribute("mode", AttributeKind.STRING, "linear", ("linear", "nearest", "cubic")),
+            Attribute("padding_mode", AttributeKind.STRING, "zeros", ("zeros", "border", "reflection")),
             _ALIGN_CORNERS,
         ),
         ranks=(4, 5),
@@ -151,7 +151,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _affine_grid,
         _affine_flops,
         "ONNX AffineGrid-20; input [N, axes, axes + 1]; output_shape has spatial sizes, above 1 if corners align",
-        attributes=(Attribute("output_shape", Kind.INTS), _ALIGN_CORNERS),
+        attributes=(Attribute("output_shape", AttributeKind.INTS), _ALIGN_CORNERS),
         ranks=(3, 3),
     ),
     row(
@@ -167,9 +167,9 @@ ROWS: tuple[OperationSchema, ...] = (
         attributes=(
             _OUTPUT_SHAPE,
             _SCALE,
-            Attribute("sampling_ratio", Kind.INT, 0),
-            Attribute("mode", Kind.STRING, "avg", ("avg", "max")),
-            Attribute("half_pixel", Kind.BOOL, True),
+            Attribute("sampling_ratio", AttributeKind.INT, 0),
+            Attribute("mode", AttributeKind.STRING, "avg", ("avg", "max")),
+            Attribute("half_pixel", AttributeKind.BOOL, True),
         ),
         ranks=(4, 4),
     ),
@@ -195,12 +195,12 @@ ROWS: tuple[OperationSchema, ...] = (
         _deformable_flops,
         "NNADAPTER_DEFORMABLE_CONV_2D; ONNX DeformConv-22 of rank 4; offset [N, offset_group * kH * kW * 2, H, W]",
         attributes=(
-            Attribute("strides", Kind.INTS, (1, 1), length=2),
+            Attribute("strides", AttributeKind.INTS, (1, 1), length=2),
             # pads = (top, left, bottom, right)
-            Attribute("pads", Kind.INTS, (0, 0, 0, 0), length=4),
-            Attribute("dilations", Kind.INTS, (1, 1), length=2),
-            Attribute("group", Kind.INT, 1),
-            Attribute("offset_group", Kind.INT, 1),
+            Attribute("pads", AttributeKind.INTS, (0, 0, 0, 0), length=4),
+            Attribute("dilations", AttributeKind.INTS, (1, 1), length=2),
+            Attribute("group", AttributeKind.INT, 1),
+            Attribute("offset_group", AttributeKind.INT, 1),
         ),
         ranks=(4, 4),
     ),

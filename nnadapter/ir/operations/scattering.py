@@ -9,14 +9,14 @@ from nnadapter.ir.operand import NUMERIC, DataType, OperandType
 from nnadapter.ir.operations.access import integer
 from nnadapter.ir.operations.checks import check_axis, check_dimensions, check_indices, check_vector
 from nnadapter.ir.operations.row import Types, no_flops, present, row
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _INPUT = Role("input")
 _INTEGERS = frozenset({DataType.INT32, DataType.INT64})
 _INDICES = Role("indices", _INTEGERS)
 _UPDATES = Role("updates", same="input")
-_AXIS = Attribute("axis", Kind.INT)
-_REDUCTION = Attribute("reduction", Kind.STRING, "none", ("none", "add", "mul", "max", "min"))
+_AXIS = Attribute("axis", AttributeKind.INT)
+_REDUCTION = Attribute("reduction", AttributeKind.STRING, "none", ("none", "add", "mul", "max", "min"))
 
 
 def _plain(type_: OperandType, dimensions: tuple[int, ...] | None = None) -> OperandType:
@@ -110,7 +110,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _gather_nd,
         no_flops,
         "ONNX GatherND-13; negative indices count from the end",
-        attributes=(Attribute("batch_dims", Kind.INT, 0),),
+        attributes=(Attribute("batch_dims", AttributeKind.INT, 0),),
         ranks=(1, 64),
     ),
     row(
@@ -137,7 +137,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _tensor_scatter,
         no_flops,
         "ONNX TensorScatter-24: a cache [B, …, L, …] written from one position per batch on",
-        attributes=(_AXIS, Attribute("mode", Kind.STRING, "linear", ("linear", "circular"))),
+        attributes=(_AXIS, Attribute("mode", AttributeKind.STRING, "linear", ("linear", "circular"))),
         ranks=(2, 64),
     ),
     row(
@@ -146,7 +146,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _one_hot,
         no_flops,
         "ONNX OneHot-11; values = [off, on]; negative indices count from the end, others outside give only off",
-        attributes=(_AXIS, Attribute("depth", Kind.INT)),
+        attributes=(_AXIS, Attribute("depth", AttributeKind.INT)),
     ),
     row(
         "REVERSE_SEQUENCE",
@@ -154,7 +154,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _reverse_sequence,
         no_flops,
         "ONNX ReverseSequence-10; what lies beyond a sequence's length stays where it is",
-        attributes=(Attribute("batch_axis", Kind.INT), Attribute("time_axis", Kind.INT)),
+        attributes=(Attribute("batch_axis", AttributeKind.INT), Attribute("time_axis", AttributeKind.INT)),
         ranks=(2, 64),
     ),
 )

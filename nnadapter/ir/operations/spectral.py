@@ -9,9 +9,9 @@ from nnadapter.ir.operand import FLOATING, OperandType
 from nnadapter.ir.operations.access import integer
 from nnadapter.ir.operations.checks import check_at_least, check_axis, check_vector
 from nnadapter.ir.operations.row import Types, present, row
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
-_ONE_SIDED = Attribute("onesided", Kind.BOOL, False)
+_ONE_SIDED = Attribute("onesided", AttributeKind.BOOL, False)
 
 
 def _parts(type_: OperandType) -> int:
@@ -79,9 +79,9 @@ ROWS: tuple[OperationSchema, ...] = (
         _transform_flops,
         "ONNX DFT-20",
         attributes=(
-            Attribute("axis", Kind.INT),
-            Attribute("length", Kind.INT),
-            Attribute("inverse", Kind.BOOL, False),
+            Attribute("axis", AttributeKind.INT),
+            Attribute("length", AttributeKind.INT),
+            Attribute("inverse", AttributeKind.BOOL, False),
             _ONE_SIDED,
         ),
         ranks=(2, 64),
@@ -92,7 +92,11 @@ ROWS: tuple[OperationSchema, ...] = (
         _short_time,
         _short_time_flops,
         "ONNX STFT-17",
-        attributes=(Attribute("frame_step", Kind.INT), Attribute("frame_length", Kind.INT), _ONE_SIDED),
+        attributes=(
+            Attribute("frame_step", AttributeKind.INT),
+            Attribute("frame_length", AttributeKind.INT),
+            _ONE_SIDED,
+        ),
         ranks=(3, 3),
     ),
 )

@@ -11,7 +11,7 @@ from nnadapter.ir.operations.access import integer, integers
 from nnadapter.ir.operations.checks import check_at_least, check_vector
 from nnadapter.ir.operations.row import Types, present, row
 from nnadapter.ir.operations.windows import window_count
-from nnadapter.ir.schema import Attribute, Attributes, FlopsRule, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, FlopsRule, OperationSchema, Role
 
 _AXES = ("depth", "height", "width")
 _ROLES = (
@@ -20,11 +20,11 @@ _ROLES = (
     Role("bias", FLOATING, optional=True, same="input"),
 )
 _ATTRIBUTES = (
-    Attribute("strides", Kind.INTS, (1, 1, 1), length=3),
+    Attribute("strides", AttributeKind.INTS, (1, 1, 1), length=3),
     # pads = (front, top, left, back, bottom, right)
-    Attribute("pads", Kind.INTS, (0,) * 6, length=6),
-    Attribute("dilations", Kind.INTS, (1, 1, 1), length=3),
-    Attribute("group", Kind.INT, 1),
+    Attribute("pads", AttributeKind.INTS, (0,) * 6, length=6),
+    Attribute("dilations", AttributeKind.INTS, (1, 1, 1), length=3),
+    Attribute("group", AttributeKind.INT, 1),
 )
 
 
@@ -116,7 +116,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _transposed,
         _flops(0),
         "ONNX ConvTranspose-11 of rank 5; filter [C, O/group, kD, kH, kW]",
-        attributes=(*_ATTRIBUTES, Attribute("output_padding", Kind.INTS, (0, 0, 0), length=3)),
+        attributes=(*_ATTRIBUTES, Attribute("output_padding", AttributeKind.INTS, (0, 0, 0), length=3)),
         ranks=(5, 5),
     ),
 )

@@ -15,7 +15,7 @@ from nnadapter.ir.operations.access import integer, integers
 from nnadapter.ir.operations.checks import check_at_least, check_length, check_onnx_order
 from nnadapter.ir.operations.row import Types, no_flops, per_input, present, row
 from nnadapter.ir.operations.windows import window_count, window_count_ceil
-from nnadapter.ir.schema import Attribute, Attributes, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
 
 _AXES = ("depth", "height", "width")
 
@@ -23,12 +23,12 @@ _AXES = ("depth", "height", "width")
 def _attributes(rank: int) -> tuple[Attribute, ...]:
     ones = (1,) * rank
     return (
-        Attribute("kernel_shape", Kind.INTS, length=rank),
-        Attribute("strides", Kind.INTS, ones, length=rank),
+        Attribute("kernel_shape", AttributeKind.INTS, length=rank),
+        Attribute("strides", AttributeKind.INTS, ones, length=rank),
         # pads = (begin of every axis…, end of every axis…)
-        Attribute("pads", Kind.INTS, (0,) * (2 * rank), length=2 * rank),
-        Attribute("dilations", Kind.INTS, ones, length=rank),
-        Attribute("ceil_mode", Kind.BOOL, False),
+        Attribute("pads", AttributeKind.INTS, (0,) * (2 * rank), length=2 * rank),
+        Attribute("dilations", AttributeKind.INTS, ones, length=rank),
+        Attribute("ceil_mode", AttributeKind.BOOL, False),
     )
 
 
@@ -112,9 +112,9 @@ def _blocks(attributes: Attributes, axis: int, size: int) -> int:
     return window_count(f"image_shape[{axis}]", padded, kernel, stride, dilation)
 
 
-_AVERAGE = Attribute("count_include_pad", Kind.BOOL, False)
-_NORM = Attribute("p", Kind.INT, 2)
-_POSITION = Attribute("storage_order", Kind.STRING, "row_major", ("row_major", "column_major"))
+_AVERAGE = Attribute("count_include_pad", AttributeKind.BOOL, False)
+_NORM = Attribute("p", AttributeKind.INT, 2)
+_POSITION = Attribute("storage_order", AttributeKind.STRING, "row_major", ("row_major", "column_major"))
 
 
 def _pooling(
@@ -147,7 +147,7 @@ ROWS: tuple[OperationSchema, ...] = (
         _unpool,
         no_flops,
         "ONNX MaxUnpool-22; indices count elements of the whole output, and all others are 0",
-        attributes=(Attribute("output_shape", Kind.INTS, length=2),),
+        attributes=(Attribute("output_shape", AttributeKind.INTS, length=2),),
         ranks=(4, 4),
     ),
     row(
@@ -157,8 +157,8 @@ ROWS: tuple[OperationSchema, ...] = (
         per_input(1),
         "ONNX Col2Im-18; [N, C * block, blocks], one column per block, added where blocks overlap",
         attributes=(
-            Attribute("image_shape", Kind.INTS),
-            *(Attribute(name, Kind.INTS) for name in ("kernel_shape", "strides", "pads", "dilations")),
+            Attribute("image_shape", AttributeKind.INTS),
+            *(Attribute(name, AttributeKind.INTS) for name in ("kernel_shape", "strides", "pads", "dilations")),
         ),
         ranks=(3, 3),
     ),

@@ -85,7 +85,7 @@ def _is_plain(editor: ModelEditor, operation: Operation) -> bool:
 
 def _results(operation: Operation, arrays: Sequence[Array | None], evaluate: Evaluator) -> tuple[Array, ...] | None:
     attributes = {name: plain(value) for name, value in operation.attributes.items()}
-    kind = _Kind(operation.type, _exact(attributes), attributes)
+    kind = _FoldedKind(operation.type, _exact(attributes), attributes)
     if _SIZES.isdisjoint(operation.attributes):
         return derived(_computed, *arrays, evaluate=evaluate, kind=kind)
     results: tuple[Array, ...] | None = applied(_computed, *arrays, evaluate=evaluate, kind=kind)
@@ -93,7 +93,7 @@ def _results(operation: Operation, arrays: Sequence[Array | None], evaluate: Eva
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _FoldedKind:
     """An operation without its operands, as a part of a key."""
 
     type: str
@@ -106,7 +106,7 @@ def _exact(attributes: Attributes) -> str:
     return repr(sorted(attributes.items()))
 
 
-def _computed(*arrays: Array | None, evaluate: Evaluator, kind: _Kind) -> tuple[Array, ...] | None:
+def _computed(*arrays: Array | None, evaluate: Evaluator, kind: _FoldedKind) -> tuple[Array, ...] | None:
     builder = ModelBuilder()
     operands = [
         ABSENT if array is None else builder.add_constant(f"constant {position}", array)

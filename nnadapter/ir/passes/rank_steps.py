@@ -15,7 +15,7 @@ Touched = frozenset[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RankStep:
     """How such an operation is done on merged axes."""
 
     touched: Callable[[Sequence[int], Axes, Operation], Touched]
@@ -101,9 +101,9 @@ def _expand(operation: Operation, place: Mapping[int, int], shape: Axes) -> Mapp
 
 
 _REPEATABLE = frozenset({"REDUCE_SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "REDUCE_MEAN"})
-STEPWISE: Mapping[str, Step] = {
+STEPWISE: Mapping[str, RankStep] = {
     **{
-        type_: Step(
+        type_: RankStep(
             touched=_named,
             attributes=_reduce,
             joins=True,
@@ -112,9 +112,9 @@ STEPWISE: Mapping[str, Step] = {
         )
         for type_ in REDUCING - {"ARG_MAX", "ARG_MIN"}
     },
-    "EXPAND": Step(touched=_changed, attributes=_expand, joins=True),
-    "PAD": Step(touched=_padded, attributes=_pad),
-    "SLICE": Step(touched=_named, attributes=_slice),
-    "TILE": Step(touched=_repeated, attributes=_tile),
+    "EXPAND": RankStep(touched=_changed, attributes=_expand, joins=True),
+    "PAD": RankStep(touched=_padded, attributes=_pad),
+    "SLICE": RankStep(touched=_named, attributes=_slice),
+    "TILE": RankStep(touched=_repeated, attributes=_tile),
 }
 """By operation type."""

@@ -37,7 +37,7 @@ from nnadapter.onnx.ordering import in_order
 from nnadapter.onnx.preparation.data_dependence import marked
 from nnadapter.onnx.preparation.foldable import Folding, is_known
 from nnadapter.onnx.preparation.forward import Forward
-from nnadapter.onnx.preparation.structure import Structure, structure_of
+from nnadapter.onnx.preparation.structure import NodeHashes, structure_of
 from nnadapter.onnx.versions import check_versions
 from nnadapter.process.collecting import paused_collection
 from partition.graph import Graph, Node, Value
@@ -75,7 +75,7 @@ class Prepared(OnnxModel):
         return self.inference.types(Known({}, self.constants, range(len(self.nodes))))
 
     @cached_property
-    def structure(self) -> Structure:
+    def structure(self) -> NodeHashes:
         """Hashes of the model's own nodes by what they are and where they stand."""
         return structure_of(self.graph, self.nodes, self.constants)
 

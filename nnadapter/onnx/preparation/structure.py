@@ -24,7 +24,7 @@ _NONE: Mapping[str, Array] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Structure:
+class NodeHashes:
     """Two hashes for every node of a graph, 32 hexadecimal digits each."""
 
     alone: tuple[str, ...]
@@ -33,7 +33,7 @@ class Structure:
     """Of the node and the nodes before it, up to `DEPTH` of them in a row."""
 
 
-def structure_of(graph: Graph, nodes: Sequence[OnnxNode], constants: Mapping[str, Array] = _NONE) -> Structure:
+def structure_of(graph: Graph, nodes: Sequence[OnnxNode], constants: Mapping[str, Array] = _NONE) -> NodeHashes:
     """Return the hashes of every node. Linear in nodes and inputs.
 
     1. Alone, a node is its op type, domain, schema version and attributes, and for each input whether it is absent,
@@ -49,7 +49,7 @@ def structure_of(graph: Graph, nodes: Sequence[OnnxNode], constants: Mapping[str
         constants: contents of constants, as far as they are at hand.
     """
     alone = [_alone(graph, node, constants) for node in nodes]
-    return Structure(tuple(map(bytes.hex, alone)), tuple(map(bytes.hex, _wired(graph, alone))))
+    return NodeHashes(tuple(map(bytes.hex, alone)), tuple(map(bytes.hex, _wired(graph, alone))))
 
 
 def _alone(graph: Graph, node: OnnxNode, constants: Mapping[str, Array]) -> bytes:

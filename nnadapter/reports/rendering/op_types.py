@@ -14,7 +14,7 @@ _ENDS = ("folded", "unused")
 
 
 @dataclass(slots=True)
-class _Row:
+class _OpTypeRow:
     where: Counter[str] = field(default_factory=Counter)
     """Nodes by device, or by how they end."""
     flops: Counter[str] = field(default_factory=Counter)
@@ -29,7 +29,7 @@ def op_type_lines(report: ReportFacts) -> Iterator[str]:
     """
     rows = _rows(report)
     ordered = sorted(rows.items(), key=lambda item: (-item[1].flops.total(), -item[1].where.total(), item[0]))
-    sums = _Row()
+    sums = _OpTypeRow()
     for row in rows.values():
         sums.where.update(row.where)
         sums.flops.update(row.flops)
@@ -46,23 +46,23 @@ def op_type_lines(report: ReportFacts) -> Iterator[str]:
         yield _line("FLOPs", ["", *shares], width).rstrip()
 
 
-def _rows(report: ReportFacts) -> dict[str, _Row]:
+def _rows(report: ReportFacts) -> dict[str, _OpTypeRow]:
     kinds: dict[tuple[str, str, str, str], list[int]] = {}
     for node in report.nodes:
         kinds.setdefault((node.domain, node.op_type, node.device, node.state), []).append(node.flops or 0)
-    rows: dict[str, _Row] = {}
+    rows: dict[str, _OpTypeRow] = {}
     for (domain, op_type, device, state), flops in kinds.items():
-        row = rows.setdefault(f"{domain}::{op_type}" if domain not in ("", "ai.onnx") else op_type, _Row())
+        row = rows.setdefault(f"{domain}::{op_type}" if domain not in ("", "ai.onnx") else op_type, _OpTypeRow())
         row.where[device or state] += len(flops)
         row.flops[device] += sum(flops)
     return rows
 
 
-def _counts(row: _Row, columns: Sequence[str]) -> list[str]:
+def _counts(row: _OpTypeRow, columns: Sequence[str]) -> list[str]:
     return [str(row.where.total()), *(str(row.where[name] or "-") for name in columns)]
 
 
-def _share(flops: int, sums: _Row) -> str:
+def _share(flops: int, sums: _OpTypeRow) -> str:
     return f"{flops / sums.flops.total():.1%}" if flops else "-"
 
 

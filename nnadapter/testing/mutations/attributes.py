@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from nnadapter.ir import (
-    Kind,
+    AttributeKind,
     Model,
     schema_of,
 )
@@ -50,14 +50,14 @@ def missing_attribute(random: Random, model: Model) -> Mutated:
     return changed, rf"{at(model, position)}attributes \['{name}'\] are missing, expected"
 
 
-_WRONG: Mapping[Kind, tuple[Any, ...]] = MappingProxyType(
+_WRONG: Mapping[AttributeKind, tuple[Any, ...]] = MappingProxyType(
     {
-        Kind.BOOL: (1, "true", None),
-        Kind.INT: (True, 1.5, "1", (1,)),
-        Kind.FLOAT: (True, "0.5", None, (0.5,)),
-        Kind.STRING: (3, None, b"none", ("none",)),
-        Kind.INTS: (1, (1.5,), ("1",), (True,), None),
-        Kind.FLOATS: (0.5, ("a",), None),
+        AttributeKind.BOOL: (1, "true", None),
+        AttributeKind.INT: (True, 1.5, "1", (1,)),
+        AttributeKind.FLOAT: (True, "0.5", None, (0.5,)),
+        AttributeKind.STRING: (3, None, b"none", ("none",)),
+        AttributeKind.INTS: (1, (1.5,), ("1",), (True,), None),
+        AttributeKind.FLOATS: (0.5, ("a",), None),
     }
 )
 
@@ -90,7 +90,9 @@ def attribute_of_wrong_length(random: Random, model: Model) -> Mutated:
 
 def axis_out_of_range(random: Random, model: Model) -> Mutated:
     """An axis that the input does not have."""
-    position, name = _attribute(random, model, lambda attribute: (attribute.name, attribute.kind) == ("axis", Kind.INT))
+    position, name = _attribute(
+        random, model, lambda attribute: (attribute.name, attribute.kind) == ("axis", AttributeKind.INT)
+    )
     return _set(model, position, name, random.choice((-1, 64))), f"{at(model, position)}.*axis .*expected"
 
 

@@ -14,7 +14,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.operations.fusion import FUSE_CODES
-from nnadapter.ir.schema import Attribute, AttributeValue, Kind, OperationSchema, Role
+from nnadapter.ir.schema import Attribute, AttributeKind, AttributeValue, OperationSchema, Role
 from nnadapter.testing.random_models.maker import Maker
 from nnadapter.testing.random_models.values import indices
 
@@ -144,7 +144,7 @@ def _between(low: int, high: int) -> Choose:
     """As many whole numbers as the attribute takes, or one where it takes one."""
 
     def choose(random: Random, attribute: Attribute, types: Types) -> AttributeValue:
-        if attribute.kind is Kind.INT:
+        if attribute.kind is AttributeKind.INT:
             return random.randint(low, high)
         if isinstance(attribute.default, tuple) and attribute.length is None and random.random() < 0.2:
             return attribute.default
@@ -207,13 +207,13 @@ BY_NAME: Mapping[str, Choose] = MappingProxyType(
 )
 """Attributes whose name means the same wherever it stands."""
 
-_BY_KIND: Mapping[Kind, Choose] = MappingProxyType(
+_BY_KIND: Mapping[AttributeKind, Choose] = MappingProxyType(
     {
-        Kind.BOOL: _bool,
-        Kind.INT: _between(0, 3),
-        Kind.FLOAT: _float,
-        Kind.STRING: _string,
-        Kind.INTS: _between(0, 3),
-        Kind.FLOATS: _floats,
+        AttributeKind.BOOL: _bool,
+        AttributeKind.INT: _between(0, 3),
+        AttributeKind.FLOAT: _float,
+        AttributeKind.STRING: _string,
+        AttributeKind.INTS: _between(0, 3),
+        AttributeKind.FLOATS: _floats,
     }
 )

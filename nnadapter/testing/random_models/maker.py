@@ -35,7 +35,7 @@ MOST_FRESH = 2048
 
 
 @dataclass(frozen=True)
-class Case:
+class RandomCase:
     """A model, and contents for its inputs."""
 
     model: Model
@@ -171,7 +171,7 @@ class Maker:
         self.read.update(operands)
         return True
 
-    def finish(self, *, own: bool = False) -> Case:
+    def finish(self, *, own: bool = False) -> RandomCase:
         """The model: what nobody reads is its outputs, with some of the rest; `own` leaves out what it did not make."""
         unread = [operand for operand in self.made if operand not in self.read]
         rest = [operand for operand in (self.made if own else self.values) if operand not in unread]
@@ -180,7 +180,7 @@ class Maker:
         if not own and self.chance(0.1):
             outputs.append(outputs[0])
         self.random.shuffle(outputs)
-        return Case(self.builder.finish(outputs), tuple(self.values[operand] for operand in self.inputs))
+        return RandomCase(self.builder.finish(outputs), tuple(self.values[operand] for operand in self.inputs))
 
 
 def _results(model: Model, given: Sequence[Array | None], recipe: Recipe) -> list[Array]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels import KERNELS
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Outline
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, Outline
 from nnadapter.drivers.fake_npu.kernels.winograd import pack_winograd_filter
 from nnadapter.ir.definition import by_definition
 from tests.drivers.fake_npu.harness import close, context, floats, kernels_of, model_of, oracle, run, run_model
@@ -136,7 +136,7 @@ def test_tiles_of_any_image(count, height, width, pads):
         np.full(type_.dimensions, np.nan, np.float32)
         for type_ in kernel.scratch(Outline(types[:2], types[2:], parameters))
     ]
-    kernel.bind(Call(inputs=(x, packed), outputs=(out,), scratch=tuple(scratch), parameters=parameters))()
+    kernel.bind(KernelArguments(inputs=(x, packed), outputs=(out,), scratch=tuple(scratch), parameters=parameters))()
     expected = oracle("Conv", [x.transpose(0, 3, 1, 2), weight], {"pads": pads}, (1,))
     close(out.transpose(0, 3, 1, 2), expected, 1e-4)
 

@@ -13,7 +13,7 @@ from onnx.backend.test.loader import load_model_tests
 
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.lowering import lower
-from nnadapter.drivers.fake_npu.prepared import Prepared, prepared
+from nnadapter.drivers.fake_npu.prepared import LoweredModel, prepared
 from nnadapter.drivers.fake_npu.reuse import Groups, Lowerings, LoweringTemplate
 from nnadapter.drivers.fake_npu.verdicts import judge
 from nnadapter.errors import NNAdapterError
@@ -43,7 +43,7 @@ def convolution(count: int, height: int, width: int) -> Model:
     return builder.finish([total])
 
 
-def plainly(model: Model) -> Prepared:
+def plainly(model: Model) -> LoweredModel:
     return prepared(lower(model), model)
 
 

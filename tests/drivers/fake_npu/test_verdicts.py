@@ -1,4 +1,4 @@
-from nnadapter.drivers.fake_npu.verdicts import Verdicts
+from nnadapter.drivers.fake_npu.verdicts import StructureVerdicts
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import DataType, OperandType
@@ -13,12 +13,12 @@ def relu(*dimensions: int, dtype: DataType = DataType.FLOAT32) -> Model:
 
 
 def test_verdicts_hold_for_other_sizes() -> None:
-    verdicts = Verdicts(())
+    verdicts = StructureVerdicts(())
     assert [verdicts.of(relu(size, 3)) for size in (2, 5, 2)] == [(SUPPORTED,)] * 3
 
 
 def test_a_model_without_elements_is_refused_after_one_with_some() -> None:
-    verdicts = Verdicts(())
+    verdicts = StructureVerdicts(())
     assert verdicts.of(relu(2, 3)) == (SUPPORTED,)
     (refusal,) = verdicts.of(relu(0, 3))
     assert refusal.reason is Reason.UNSUPPORTED_TYPE
@@ -26,14 +26,14 @@ def test_a_model_without_elements_is_refused_after_one_with_some() -> None:
 
 
 def test_refusals_are_judged_each_time() -> None:
-    verdicts = Verdicts(("RELU",))
+    verdicts = StructureVerdicts(("RELU",))
     for size in (2, 3):
         (refusal,) = verdicts.of(relu(size))
         assert refusal.reason is Reason.SWITCHED_OFF
 
 
 def test_other_structures_are_judged_for_themselves() -> None:
-    verdicts = Verdicts(())
+    verdicts = StructureVerdicts(())
     assert verdicts.of(relu(2, 3)) == (SUPPORTED,)
     (refusal,) = verdicts.of(relu(2, 3, dtype=DataType.BFLOAT16))
     assert refusal.reason is Reason.UNSUPPORTED_DTYPE

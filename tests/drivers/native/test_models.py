@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from nnadapter.drivers.native.codes import DATA_TYPES, Kind
+from nnadapter.drivers.native.codes import DATA_TYPES, AttributeCode
 from nnadapter.drivers.native.models import aligned, build
 from nnadapter.drivers.native.structures import CLASSES, Holder, read_pointers
 from nnadapter.ir import ABSENT, DataType, ModelBuilder, OperandType, Quantization
@@ -75,7 +75,7 @@ def test_attributes_have_names_kinds_and_values(model):
             attributes[each.name.decode()] = each
     assert attributes.keys() == {*model.operations[0].attributes, *model.operations[1].attributes}
     assert numbers(ctypes.c_int64, attributes["pads"].value.integers, attributes["pads"].count) == [1, 2, 3, 4]
-    assert attributes["pads"].kind == Kind.KIND_INTS and attributes["group"].kind == Kind.KIND_INT
+    assert attributes["pads"].kind == AttributeCode.KIND_INTS and attributes["group"].kind == AttributeCode.KIND_INT
     assert attributes["group"].value.integer == 1 and attributes["alpha"].value.real == 0.25
     assert attributes["fuse_code"].value.string == b"none"
     assert attributes["fuse_parameters"].count == 0 and attributes["fuse_parameters"].value.reals is None

@@ -3,10 +3,17 @@ from __future__ import annotations
 import pytest
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir import SCHEMAS, Kind, OperationSchema, check_attributes, schema_of
+from nnadapter.ir import SCHEMAS, AttributeKind, OperationSchema, check_attributes, schema_of
 from nnadapter.ir.operations.fusion import FUSE_CODES
 
-_PYTHON = {Kind.BOOL: bool, Kind.INT: int, Kind.FLOAT: float, Kind.STRING: str, Kind.INTS: tuple, Kind.FLOATS: tuple}
+_PYTHON = {
+    AttributeKind.BOOL: bool,
+    AttributeKind.INT: int,
+    AttributeKind.FLOAT: float,
+    AttributeKind.STRING: str,
+    AttributeKind.INTS: tuple,
+    AttributeKind.FLOATS: tuple,
+}
 _ROWS = pytest.mark.parametrize("row", SCHEMAS.values(), ids=SCHEMAS)
 
 # The vocabulary that converters, passes and drivers agree on.
@@ -46,8 +53,8 @@ def test_attributes_are_well_formed(row: OperationSchema):
     names = [attribute.name for attribute in row.attributes]
     assert len(set(names)) == len(names)
     for attribute in row.attributes:
-        assert not attribute.choices or attribute.kind is Kind.STRING
-        assert attribute.length is None or attribute.kind in (Kind.INTS, Kind.FLOATS)
+        assert not attribute.choices or attribute.kind is AttributeKind.STRING
+        assert attribute.length is None or attribute.kind in (AttributeKind.INTS, AttributeKind.FLOATS)
         if attribute.default is not None:
             assert type(attribute.default) is _PYTHON[attribute.kind]
             assert check_attributes(_only(row, attribute.name), {attribute.name: attribute.default})

@@ -7,7 +7,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from nnadapter.ir.protobuf.descriptor import DESCRIPTOR
-from nnadapter.ir.schema import Kind
+from nnadapter.ir.schema import AttributeKind
 
 ROOT = Path(__file__).parents[3]
 
@@ -23,7 +23,7 @@ def test_the_descriptor_is_that_of_the_proto():
 
 def test_attributes_have_a_field_for_every_kind():
     messages = {message.name: message for message in FileDescriptorProto.FromString(DESCRIPTOR).message_type}
-    assert [field.name for field in messages["Attribute"].field] == ["name", *map(str, Kind)]
+    assert [field.name for field in messages["Attribute"].field] == ["name", *map(str, AttributeKind)]
 
 
 def test_field_numbers_stay():

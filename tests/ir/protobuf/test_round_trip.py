@@ -13,7 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.ir import ABSENT, SCHEMAS, DataType, Kind, Layout, ModelBuilder, OperandType, Operation, Quantization
+from nnadapter.ir import (
+    ABSENT,
+    SCHEMAS,
+    AttributeKind,
+    DataType,
+    Layout,
+    ModelBuilder,
+    OperandType,
+    Operation,
+    Quantization,
+)
 from nnadapter.ir.protobuf import from_bytes, load, save, to_bytes
 from nnadapter.ir.protobuf.messages import new
 from nnadapter.ir.protobuf.serialized import _read_operation, _write_operation
@@ -21,12 +31,12 @@ from tests.converters import test_onnx_suite as suite
 from tests.ir.protobuf.saved_models import FLOAT, assert_same, network, only
 
 _VALUES = {
-    Kind.BOOL: True,
-    Kind.INT: -(2**63),
-    Kind.FLOAT: float("-inf"),
-    Kind.STRING: "µ",
-    Kind.INTS: (2**63 - 1, -3),
-    Kind.FLOATS: (0.1, -0.0),
+    AttributeKind.BOOL: True,
+    AttributeKind.INT: -(2**63),
+    AttributeKind.FLOAT: float("-inf"),
+    AttributeKind.STRING: "µ",
+    AttributeKind.INTS: (2**63 - 1, -3),
+    AttributeKind.FLOATS: (0.1, -0.0),
 }
 
 
@@ -48,7 +58,9 @@ def test_every_row_of_the_schema_table(row, empty):
     attributes = {attribute.name: value_of(attribute) for attribute in row.attributes}
     if empty:
         attributes |= {
-            each.name: () for each in row.attributes if each.kind in (Kind.INTS, Kind.FLOATS) and not each.length
+            each.name: ()
+            for each in row.attributes
+            if each.kind in (AttributeKind.INTS, AttributeKind.FLOATS) and not each.length
         }
     operation = Operation(row.type, (7, ABSENT, 0), (8, 9), attributes, ("node", "größer"))
     message = new("Operation")

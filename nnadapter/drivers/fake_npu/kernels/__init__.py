@@ -10,7 +10,7 @@ from nnadapter.drivers.fake_npu.kernels.convolution import CONVOLUTION_KERNELS
 from nnadapter.drivers.fake_npu.kernels.depthwise import DEPTHWISE_KERNELS
 from nnadapter.drivers.fake_npu.kernels.elementwise import ELEMENTWISE_KERNELS
 from nnadapter.drivers.fake_npu.kernels.gating import GATING_KERNELS
-from nnadapter.drivers.fake_npu.kernels.kernel import Kernel
+from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel
 from nnadapter.drivers.fake_npu.kernels.losses import LOSS_KERNELS
 from nnadapter.drivers.fake_npu.kernels.matrix import MATRIX_KERNELS
 from nnadapter.drivers.fake_npu.kernels.movement import MOVEMENT_KERNELS
@@ -30,7 +30,7 @@ from nnadapter.drivers.fake_npu.kernels.volumes import VOLUME_KERNELS
 from nnadapter.drivers.fake_npu.kernels.window_pooling import WINDOW_POOLING_KERNELS
 from nnadapter.drivers.fake_npu.kernels.winograd import WINOGRAD_KERNELS
 
-KERNELS: Mapping[str, Kernel] = MappingProxyType(
+KERNELS: Mapping[str, NumpyKernel] = MappingProxyType(
     {
         **CONVOLUTION_KERNELS,
         **DEPTHWISE_KERNELS,
@@ -59,4 +59,4 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
 )
 """Every kernel by name."""
 
-__all__ = ["KERNELS", "Kernel"]
+__all__ = ["KERNELS", "NumpyKernel"]

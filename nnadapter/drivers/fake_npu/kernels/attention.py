@@ -12,7 +12,7 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import blocks
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run, in_sequence
 from nnadapter.ir.operand import Array
 
 _BLOCK_SCORES = 1 << 18
@@ -55,7 +55,7 @@ def _scratch(outline: Outline) -> tuple[TensorType, ...]:
     return TensorType("float32", (rows, keys)), TensorType("float32", (rows, 1)), *forbidden
 
 
-def _bind_attention(call: Call) -> Run:
+def _bind_attention(call: KernelArguments) -> Run:
     inputs = dict(zip(call.parameters["roles"], call.inputs, strict=True))
     query, key = inputs["query"], inputs["key"]
     sizes = _sizes((query.shape, key.shape))
@@ -67,7 +67,7 @@ def _bind_attention(call: Call) -> Run:
 
 
 def _masks(
-    inputs: Mapping[str, Array], call: Call, sizes: tuple[int, int, int, int, int]
+    inputs: Mapping[str, Array], call: KernelArguments, sizes: tuple[int, int, int, int, int]
 ) -> tuple[list[Run], list[Array], list[Array]]:
     """What is done first in a run, what is added to scores, and where they are forbidden, as [B, G, R, S, T]."""
     before: list[Run] = []
@@ -124,7 +124,7 @@ def _outside(positions: Array, keys: int, parameters: Parameters) -> Array:
 
 def _bind_block(
     inputs: Mapping[str, Array],
-    call: Call,
+    call: KernelArguments,
     sizes: tuple[int, int, int, int, int],
     block: Block,
     additions: Sequence[Array],
@@ -187,7 +187,7 @@ def _softmax_or_zeros(scores: Array, edge: Array) -> None:
     np.divide(scores, edge, scores)
 
 
-def _bind_rotary(call: Call) -> Run:
+def _bind_rotary(call: KernelArguments) -> Run:
     """Turns pairs of features: halves of the front part, or neighbors; the rest stays as it is."""
     (x, cosine, sine), (out,), (left, right) = call.inputs, call.outputs, call.scratch
     pairs = cosine.shape[-1]
@@ -213,8 +213,8 @@ def _rotary_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return half, half
 
 
-ATTENTION_KERNELS: Mapping[str, Kernel] = {
-    "attention": Kernel(bind=_bind_attention, scratch=_scratch),
-    "rotary_embedding": Kernel(bind=_bind_rotary, scratch=_rotary_scratch),
+ATTENTION_KERNELS: Mapping[str, NumpyKernel] = {
+    "attention": NumpyKernel(bind=_bind_attention, scratch=_scratch),
+    "rotary_embedding": NumpyKernel(bind=_bind_rotary, scratch=_rotary_scratch),
 }
 """Rows of the kernel table."""

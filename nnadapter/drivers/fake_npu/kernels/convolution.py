@@ -14,7 +14,7 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import blocks, even_blocks, gemm_rows
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run, in_sequence
 from nnadapter.drivers.fake_npu.kernels.matrix import bind_epilogue, bind_rows
 from nnadapter.drivers.fake_npu.kernels.phased_copy import bind_padded_copy, copy_dimensions
 from nnadapter.drivers.fake_npu.kernels.window_matrix import bind_window_matrix
@@ -32,7 +32,7 @@ def pack_filter(weight: Array, *, group: int) -> Array:
     return np.ascontiguousarray(grouped.transpose(0, 3, 4, 2, 1)).reshape(group, -1, outputs // group)
 
 
-def _bind_pointwise(call: Call) -> Run:
+def _bind_pointwise(call: KernelArguments) -> Run:
     (x, weight, *bias), (out,) = call.inputs, call.outputs
     rows, result = x.reshape(-1, x.shape[3]), out.reshape(-1, out.shape[3])
     return bind_rows(rows, weight[0], bias[0] if bias else None, result, call.finish)
@@ -71,7 +71,7 @@ def _block_rows(block: tuple[slice, slice], result: tuple[int, ...]) -> int:
     return int(images.stop - images.start) * int(rows.stop - rows.start) * result[2]
 
 
-def _bind_convolution(call: Call) -> Run:
+def _bind_convolution(call: KernelArguments) -> Run:
     (image, weight, *bias), (out,), window = call.inputs, call.outputs, Window.of(call.parameters)
     groups, depth, group_outputs = weight.shape
     steps: list[Run] = []
@@ -95,8 +95,8 @@ def _bind_convolution(call: Call) -> Run:
     return in_sequence(steps)
 
 
-CONVOLUTION_KERNELS: Mapping[str, Kernel] = {
-    "convolution": Kernel(bind=_bind_convolution, scratch=_convolution_scratch, fuses=True),
-    "pointwise_convolution": Kernel(bind=_bind_pointwise, fuses=True),
+CONVOLUTION_KERNELS: Mapping[str, NumpyKernel] = {
+    "convolution": NumpyKernel(bind=_bind_convolution, scratch=_convolution_scratch, fuses=True),
+    "pointwise_convolution": NumpyKernel(bind=_bind_pointwise, fuses=True),
 }
 """Rows of the kernel table."""

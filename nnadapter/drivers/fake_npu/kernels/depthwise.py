@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run, in_sequence
 from nnadapter.drivers.fake_npu.kernels.matrix import bind_epilogue
 from nnadapter.drivers.fake_npu.kernels.phased_copy import bind_padded_copy, copy_dimensions
 from nnadapter.drivers.fake_npu.kernels.windows import Window
@@ -38,7 +38,7 @@ def _column_blocks(width: int, most: int) -> list[tuple[slice, int]]:
     return [(slice(0, whole), even), *rest]
 
 
-def _bind_depthwise(call: Call) -> Run:
+def _bind_depthwise(call: KernelArguments) -> Run:
     """Every channel has its own filter: rows of outputs are sums of products of runs of columns."""
     (x, weight, *bias), (out,) = call.inputs, call.outputs
     window, finish = Window.of(call.parameters), call.finish
@@ -92,7 +92,7 @@ def _depthwise_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return tuple(needed)
 
 
-def _depthwise_buffers(call: Call, phases: int) -> tuple[Array, Array | None]:
+def _depthwise_buffers(call: KernelArguments, phases: int) -> tuple[Array, Array | None]:
     """The partial sums (any array where there are none), and the padded copy."""
     if phases > 1:
         return call.scratch[0], call.scratch[1]
@@ -138,7 +138,7 @@ def _terms(
     return terms
 
 
-DEPTHWISE_KERNELS: Mapping[str, Kernel] = {
-    "depthwise_convolution": Kernel(bind=_bind_depthwise, scratch=_depthwise_scratch, fuses=True)
+DEPTHWISE_KERNELS: Mapping[str, NumpyKernel] = {
+    "depthwise_convolution": NumpyKernel(bind=_bind_depthwise, scratch=_depthwise_scratch, fuses=True)
 }
 """Rows of the kernel table."""

@@ -10,7 +10,7 @@ import numpy as np
 from nnadapter.drivers.fake_npu.graph import Activation, TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks
 from nnadapter.drivers.fake_npu.kernels.functions import FUNCTIONS, Function
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Finish, Kernel, Outline, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import Finish, KernelArguments, NumpyKernel, Outline, Run, in_sequence
 from nnadapter.ir.operand import Array
 
 
@@ -28,7 +28,7 @@ def bind_activation(activation: Activation, temporaries: Sequence[Array]) -> Fin
     return lambda array: _over_blocks(function, array, array, temporaries, blocked=True)
 
 
-def _bind_unary(call: Call) -> Run:
+def _bind_unary(call: KernelArguments) -> Run:
     name, arguments = call.parameters["function"], call.parameters["arguments"]
     row = FUNCTIONS[name]
     return _over_blocks(row.make(*arguments), call.inputs[0], call.outputs[0], call.scratch, row.blocked)
@@ -98,10 +98,10 @@ BINARY: Mapping[str, Callable[..., object]] = {
 """Functions of two variables, called as `function(x, y, out=out)`."""
 
 
-def _bind_binary(name: str) -> Callable[[Call], Run]:
+def _bind_binary(name: str) -> Callable[[KernelArguments], Run]:
     function = BINARY[name]
 
-    def bind(call: Call) -> Run:
+    def bind(call: KernelArguments) -> Run:
         (x, y), (out,), finish = call.inputs, call.outputs, call.finish
         if finish is None:
             return lambda: function(x, y, out=out)
@@ -137,7 +137,7 @@ def _has_rows(operand: Array, out: Array) -> bool:
     return operand.shape == out.shape or operand.shape[-1:] == (operand.size,) == out.shape[-1:]
 
 
-def _bind_sum(call: Call) -> Run:
+def _bind_sum(call: KernelArguments) -> Run:
     """The sum of three or more tensors."""
     (first, second, *others), (out,) = call.inputs, call.outputs
 
@@ -149,7 +149,7 @@ def _bind_sum(call: Call) -> Run:
     return run
 
 
-def _bind_prelu(call: Call) -> Run:
+def _bind_prelu(call: KernelArguments) -> Run:
     """max(x, 0) + slope min(x, 0)."""
     (x, slope), (out,), (negative,) = call.inputs, call.outputs, call.scratch
 
@@ -162,7 +162,7 @@ def _bind_prelu(call: Call) -> Run:
     return run
 
 
-def _bind_where(call: Call) -> Run:
+def _bind_where(call: KernelArguments) -> Run:
     (condition, x, y), (out,) = call.inputs, call.outputs
 
     def run() -> None:
@@ -172,12 +172,12 @@ def _bind_where(call: Call) -> Run:
     return run
 
 
-def _bind_cast(call: Call) -> Run:
+def _bind_cast(call: KernelArguments) -> Run:
     (x,), (out,) = call.inputs, call.outputs
     return lambda: np.copyto(out, x, casting="unsafe")
 
 
-def _bind_round_to_half(call: Call) -> Run:
+def _bind_round_to_half(call: KernelArguments) -> Run:
     """Rounds float32 cells to float16 values, block by block so that the half-precision copy stays in cache."""
     x, out, (half,) = call.inputs[0].reshape(-1), call.outputs[0].reshape(-1), call.scratch
     pieces = [(x[block], out[block], half[: block.stop - block.start]) for block in blocks(x.size, BLOCK_ELEMENTS)]
@@ -190,18 +190,18 @@ def _bind_round_to_half(call: Call) -> Run:
     return run
 
 
-ELEMENTWISE_KERNELS: Mapping[str, Kernel] = {
-    name: Kernel(bind=_bind_binary(name), in_place=(0, 1), fuses=True) for name in BINARY
+ELEMENTWISE_KERNELS: Mapping[str, NumpyKernel] = {
+    name: NumpyKernel(bind=_bind_binary(name), in_place=(0, 1), fuses=True) for name in BINARY
 } | {
-    "cast": Kernel(bind=_bind_cast),
-    "prelu": Kernel(bind=_bind_prelu, scratch=lambda outline: (outline.outputs[0],), in_place=(0,)),
-    "round_to_half": Kernel(
+    "cast": NumpyKernel(bind=_bind_cast),
+    "prelu": NumpyKernel(bind=_bind_prelu, scratch=lambda outline: (outline.outputs[0],), in_place=(0,)),
+    "round_to_half": NumpyKernel(
         bind=_bind_round_to_half,
         scratch=lambda outline: (TensorType("float16", (min(outline.outputs[0].size, BLOCK_ELEMENTS),)),),
         in_place=(0,),
     ),
-    "sum": Kernel(bind=_bind_sum, in_place=(0, 1)),
-    "unary": Kernel(bind=_bind_unary, scratch=_unary_scratch, in_place=(0,)),
-    "where": Kernel(bind=_bind_where),
+    "sum": NumpyKernel(bind=_bind_sum, in_place=(0, 1)),
+    "unary": NumpyKernel(bind=_bind_unary, scratch=_unary_scratch, in_place=(0,)),
+    "where": NumpyKernel(bind=_bind_where),
 }
 """Rows of the kernel table."""

@@ -10,7 +10,7 @@ import numpy as np
 from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks
 from nnadapter.drivers.fake_npu.kernels.functions import FUNCTIONS, Function
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run, in_sequence
 from nnadapter.ir.operand import Array
 
 
@@ -23,7 +23,7 @@ def _gated(swish: Function, gate: Array, value: Array, out: Array, opened: Array
     np.multiply(opened, value, out)
 
 
-def _bind_swiglu(call: Call) -> Run:
+def _bind_swiglu(call: KernelArguments) -> Run:
     gate, value, out = (array.reshape(-1) for array in (*call.inputs, *call.outputs))
     (opened,) = call.scratch
     swish = FUNCTIONS["swish"].make(call.parameters["alpha"])
@@ -35,5 +35,7 @@ def _bind_swiglu(call: Call) -> Run:
     )
 
 
-GATING_KERNELS: Mapping[str, Kernel] = {"swiglu": Kernel(bind=_bind_swiglu, scratch=_scratch, in_place=(0, 1))}
+GATING_KERNELS: Mapping[str, NumpyKernel] = {
+    "swiglu": NumpyKernel(bind=_bind_swiglu, scratch=_scratch, in_place=(0, 1))
+}
 """Rows of the kernel table."""

@@ -21,7 +21,7 @@ Finish = Callable[[Array], Run]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class KernelArguments:
     """One instruction with the arrays that it works on."""
 
     inputs: tuple[Array, ...]
@@ -42,7 +42,7 @@ class Outline:
     parameters: Parameters
 
 
-Bind = Callable[[Call], Run]
+Bind = Callable[[KernelArguments], Run]
 ScratchRule = Callable[[Outline], tuple[TensorType, ...]]
 """Gives the types of the scratch buffers."""
 
@@ -53,7 +53,7 @@ def no_scratch(outline: Outline) -> tuple[TensorType, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class NumpyKernel:
     """One row of the kernel table."""
 
     bind: Bind

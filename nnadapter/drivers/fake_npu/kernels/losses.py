@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import TensorType
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run
 from nnadapter.ir.operand import Array
 
 
@@ -23,7 +23,7 @@ def _scratch(outline: Outline) -> tuple[TensorType, ...]:
     )
 
 
-def _bind_likelihood(call: Call) -> Run:
+def _bind_likelihood(call: KernelArguments) -> Run:
     """Minus the log-probability of the target, times its class's weight; zero where the target is ignored."""
     (x, target, *weight), (out,), (ignored, classes, losses, weights) = call.inputs, call.outputs, call.scratch
     reduction, ignore_index = call.parameters["reduction"], call.parameters["ignore_index"]
@@ -57,5 +57,7 @@ def _mean(losses: Array, weights: Array, out: Array) -> None:
 
 _REDUCTIONS = MappingProxyType({"mean": _mean, "none": _none, "sum": _sum})
 
-LOSS_KERNELS: Mapping[str, Kernel] = {"negative_log_likelihood": Kernel(bind=_bind_likelihood, scratch=_scratch)}
+LOSS_KERNELS: Mapping[str, NumpyKernel] = {
+    "negative_log_likelihood": NumpyKernel(bind=_bind_likelihood, scratch=_scratch)
+}
 """Rows of the kernel table."""

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from nnadapter.drivers.fake_npu.kernels.blocks import even_blocks, gemm_rows
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Finish, Kernel, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import Finish, KernelArguments, NumpyKernel, Run, in_sequence
 from nnadapter.ir.operand import Array
 
 _BIAS_RUN = 2048
@@ -57,14 +57,14 @@ def bind_epilogue(block: Array, bias: Array | None, finish: Finish | None) -> li
     return steps if finish is None else [*steps, finish(block)]
 
 
-def _bind_fully_connected(call: Call) -> Run:
+def _bind_fully_connected(call: KernelArguments) -> Run:
     """The input [..., K] times the transpose of weight [N, K], plus bias [N]."""
     (x, weight, *bias), (out,) = call.inputs, call.outputs
     rows = x.reshape(-1, weight.shape[1])
     return bind_rows(rows, weight.T, bias[0] if bias else None, out.reshape(-1, weight.shape[0]), call.finish)
 
 
-def _bind_matmul(call: Call) -> Run:
+def _bind_matmul(call: KernelArguments) -> Run:
     (x, y), (out,), finish = call.inputs, call.outputs, call.finish
     if call.parameters["transpose_x"]:
         x = _transposed(x)
@@ -85,7 +85,7 @@ def _transposed(matrices: Array) -> Array:
     return matrices if matrices.ndim < 2 else matrices.swapaxes(-1, -2)
 
 
-def _bind_triangle(call: Call) -> Run:
+def _bind_triangle(call: KernelArguments) -> Run:
     """What lies beyond the diagonal is made zero; the rest is copied."""
     (x,), (out,), parameters = call.inputs, call.outputs, call.parameters
     upper, k = parameters["upper"], parameters["k"]
@@ -101,12 +101,12 @@ def _bind_triangle(call: Call) -> Run:
     return run
 
 
-def _bind_determinant(call: Call) -> Run:
+def _bind_determinant(call: KernelArguments) -> Run:
     (x,), (out,) = call.inputs, call.outputs
     return lambda: np.copyto(out, np.linalg.det(x))
 
 
-def _bind_einsum(call: Call) -> Run:
+def _bind_einsum(call: KernelArguments) -> Run:
     """The order in which more than two factors are multiplied is chosen once, for these sizes."""
     inputs, (out,), equation = call.inputs, call.outputs, call.parameters["equation"]
     if len(inputs) == 1:
@@ -115,11 +115,11 @@ def _bind_einsum(call: Call) -> Run:
     return lambda: np.einsum(equation, *inputs, out=out, optimize=path)
 
 
-MATRIX_KERNELS: Mapping[str, Kernel] = {
-    "fully_connected": Kernel(bind=_bind_fully_connected, fuses=True),
-    "matmul": Kernel(bind=_bind_matmul, fuses=True),
-    "determinant": Kernel(bind=_bind_determinant),
-    "einsum": Kernel(bind=_bind_einsum),
-    "triangle": Kernel(bind=_bind_triangle, in_place=(0,)),
+MATRIX_KERNELS: Mapping[str, NumpyKernel] = {
+    "fully_connected": NumpyKernel(bind=_bind_fully_connected, fuses=True),
+    "matmul": NumpyKernel(bind=_bind_matmul, fuses=True),
+    "determinant": NumpyKernel(bind=_bind_determinant),
+    "einsum": NumpyKernel(bind=_bind_einsum),
+    "triangle": NumpyKernel(bind=_bind_triangle, in_place=(0,)),
 }
 """Rows of the kernel table."""

@@ -9,24 +9,24 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.kernels.copying import bind_copies, bind_copy
 from nnadapter.drivers.fake_npu.kernels.indices import check_indices
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Run
 from nnadapter.ir.operand import Array
 
 
-def _bind_copy(call: Call) -> Run:
+def _bind_copy(call: KernelArguments) -> Run:
     return bind_copy(call.inputs[0], call.outputs[0])
 
 
-def _bind_transpose(call: Call) -> Run:
+def _bind_transpose(call: KernelArguments) -> Run:
     return bind_copy(call.inputs[0].transpose(call.parameters["perm"]), call.outputs[0])
 
 
-def _bind_expand(call: Call) -> Run:
+def _bind_expand(call: KernelArguments) -> Run:
     (x,), (out,) = call.inputs, call.outputs
     return bind_copy(np.broadcast_to(x, out.shape), out)
 
 
-def _bind_tile(call: Call) -> Run:
+def _bind_tile(call: KernelArguments) -> Run:
     """Seen as [r0, d0, r1, d1, …], a tiled tensor is one broadcast."""
     (x,), (out,) = call.inputs, call.outputs
     repeats = tuple(call.parameters["repeats"])
@@ -47,7 +47,7 @@ def _along(axis: int, part: slice) -> tuple[slice, ...]:
     return (slice(None),) * axis + (part,)
 
 
-def _bind_concat(call: Call) -> Run:
+def _bind_concat(call: KernelArguments) -> Run:
     (out,), axis = call.outputs, call.parameters["axis"]
     ends = np.cumsum([part.shape[axis] for part in call.inputs]).tolist()
     pairs = [
@@ -57,7 +57,7 @@ def _bind_concat(call: Call) -> Run:
     return bind_copies(pairs)
 
 
-def _bind_split(call: Call) -> Run:
+def _bind_split(call: KernelArguments) -> Run:
     (x,), axis = call.inputs, call.parameters["axis"]
     ends = np.cumsum([part.shape[axis] for part in call.outputs]).tolist()
     pairs = [
@@ -67,7 +67,7 @@ def _bind_split(call: Call) -> Run:
     return bind_copies(pairs)
 
 
-def _bind_slice(call: Call) -> Run:
+def _bind_slice(call: KernelArguments) -> Run:
     (x,), (out,), parameters = call.inputs, call.outputs, call.parameters
     index = [slice(None)] * x.ndim
     for axis, start, end, step in zip(*(parameters[name] for name in ("axes", "starts", "ends", "steps")), strict=True):
@@ -75,7 +75,7 @@ def _bind_slice(call: Call) -> Run:
     return bind_copy(_part(x, index), out)
 
 
-def _bind_gather(call: Call) -> Run:
+def _bind_gather(call: KernelArguments) -> Run:
     (x, indices), (out,), axis = call.inputs, call.outputs, call.parameters["axis"]
     size = x.shape[axis]
 
@@ -87,7 +87,7 @@ def _bind_gather(call: Call) -> Run:
     return run
 
 
-def _bind_gather_elements(call: Call) -> Run:
+def _bind_gather_elements(call: KernelArguments) -> Run:
     (x, indices), (out,), axis = call.inputs, call.outputs, call.parameters["axis"]
     size = x.shape[axis]
     # The other axes may be shorter in the indices than in the data.
@@ -100,7 +100,7 @@ def _bind_gather_elements(call: Call) -> Run:
     return run
 
 
-def _bind_pad(call: Call) -> Run:
+def _bind_pad(call: KernelArguments) -> Run:
     """Negative pads crop; what the other modes repeat is taken from what is left."""
     (x,), (out,), parameters = call.inputs, call.outputs, call.parameters
     begins, ends = parameters["pads"][: x.ndim], parameters["pads"][x.ndim :]
@@ -123,7 +123,7 @@ def _bind_pad(call: Call) -> Run:
     return run
 
 
-def _bind_range(call: Call) -> Run:
+def _bind_range(call: KernelArguments) -> Run:
     """The result start + i delta, in the result's type."""
     (start, delta), (out,) = call.inputs, call.outputs
     # Positions beyond a narrow type wrap around in it, and so do products and sums with them.
@@ -136,7 +136,7 @@ def _bind_range(call: Call) -> Run:
     return run
 
 
-def _bind_diagonal(call: Call) -> Run:
+def _bind_diagonal(call: KernelArguments) -> Run:
     """Ones on the k-th diagonal of a matrix [N, M], zeros elsewhere."""
     (out,), k = call.outputs, call.parameters["k"]
     rows, columns = out.shape
@@ -152,7 +152,7 @@ def _bind_diagonal(call: Call) -> Run:
     return run
 
 
-def _bind_bit_cast(call: Call) -> Run:
+def _bind_bit_cast(call: KernelArguments) -> Run:
     """The same bits; a byte becomes true unless it is 0, because no other byte is a truth value."""
     (x,), (out,) = call.inputs, call.outputs
     if out.dtype.kind == "b":
@@ -160,19 +160,19 @@ def _bind_bit_cast(call: Call) -> Run:
     return lambda: np.copyto(out, x.view(out.dtype))
 
 
-MOVEMENT_KERNELS: Mapping[str, Kernel] = {
-    "concat": Kernel(bind=_bind_concat),
-    "copy": Kernel(bind=_bind_copy),
-    "expand": Kernel(bind=_bind_expand),
-    "gather": Kernel(bind=_bind_gather),
-    "gather_elements": Kernel(bind=_bind_gather_elements),
-    "pad": Kernel(bind=_bind_pad),
-    "slice": Kernel(bind=_bind_slice),
-    "split": Kernel(bind=_bind_split),
-    "tile": Kernel(bind=_bind_tile),
-    "transpose": Kernel(bind=_bind_transpose),
-    "bit_cast": Kernel(bind=_bind_bit_cast),
-    "diagonal": Kernel(bind=_bind_diagonal),
-    "range": Kernel(bind=_bind_range),
+MOVEMENT_KERNELS: Mapping[str, NumpyKernel] = {
+    "concat": NumpyKernel(bind=_bind_concat),
+    "copy": NumpyKernel(bind=_bind_copy),
+    "expand": NumpyKernel(bind=_bind_expand),
+    "gather": NumpyKernel(bind=_bind_gather),
+    "gather_elements": NumpyKernel(bind=_bind_gather_elements),
+    "pad": NumpyKernel(bind=_bind_pad),
+    "slice": NumpyKernel(bind=_bind_slice),
+    "split": NumpyKernel(bind=_bind_split),
+    "tile": NumpyKernel(bind=_bind_tile),
+    "transpose": NumpyKernel(bind=_bind_transpose),
+    "bit_cast": NumpyKernel(bind=_bind_bit_cast),
+    "diagonal": NumpyKernel(bind=_bind_diagonal),
+    "range": NumpyKernel(bind=_bind_range),
 }
 """Rows of the kernel table."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run
 from nnadapter.drivers.fake_npu.kernels.summation import bind_summation, partial_sums, reduced
 
 _BLOCK = 2 * BLOCK_ELEMENTS
@@ -32,7 +32,7 @@ def _softmax_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return (TensorType(outline.inputs[0].dtype, (_row_block(rows), 1, *rows[2:])),)
 
 
-def _bind_softmax(call: Call) -> Run:
+def _bind_softmax(call: KernelArguments) -> Run:
     (x,), (out,), (extreme,) = call.inputs, call.outputs, call.scratch
     dimensions = _rows(x.shape, call.parameters["axis"])
     x, out = x.reshape(dimensions), out.reshape(dimensions)
@@ -51,7 +51,7 @@ def _bind_softmax(call: Call) -> Run:
     return run
 
 
-def _bind_log_softmax(call: Call) -> Run:
+def _bind_log_softmax(call: KernelArguments) -> Run:
     """The logarithm of softmax: x - max - log(sum(exp(x - max)))."""
     (x,), (out,), (edge, shifted) = call.inputs, call.outputs, call.scratch
     dimensions = _rows(x.shape, call.parameters["axis"])
@@ -80,7 +80,7 @@ def _layer_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return TensorType(outline.inputs[0].dtype, (rows,)), TensorType(outline.inputs[0].dtype, (rows,))
 
 
-def _bind_layer(call: Call) -> Run:
+def _bind_layer(call: KernelArguments) -> Run:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over all axes from `axis` on, block by block of rows."""
     (x, scale, *bias), (out,), (means, deviations) = call.inputs, call.outputs, call.scratch
     axis, epsilon = call.parameters["axis"], call.parameters["epsilon"]
@@ -122,7 +122,7 @@ def _instance_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return type_, reduced(type_, axes), reduced(type_, axes), *partial_sums(type_, axes)
 
 
-def _bind_instance(call: Call) -> Run:
+def _bind_instance(call: KernelArguments) -> Run:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, mean and variance over `axes`, one per channel."""
     (x, scale, bias), (out,), (squares, mean, deviation, *part) = call.inputs, call.outputs, call.scratch
     axes, epsilon = tuple(call.parameters["axes"]), call.parameters["epsilon"]
@@ -148,7 +148,7 @@ def _bind_instance(call: Call) -> Run:
     return run
 
 
-def _bind_local_response(call: Call) -> Run:
+def _bind_local_response(call: KernelArguments) -> Run:
     """ONNX's LRN: x / (bias + alpha / size * sum of squares of the `size` channels around)^beta."""
     (x,), (out,), (squares, total) = call.inputs, call.outputs, call.scratch
     size, axis = call.parameters["size"], call.parameters["channel_axis"]
@@ -181,7 +181,7 @@ def _rms_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return (TensorType(outline.inputs[0].dtype, (prod(outline.inputs[0].dimensions[: outline.parameters["axis"]]),)),)
 
 
-def _bind_rms(call: Call) -> Run:
+def _bind_rms(call: KernelArguments) -> Run:
     """Computes x / sqrt(mean(x^2) + epsilon) * scale over all axes from `axis` on, block by block of rows."""
     (x, scale), (out,), (norms,) = call.inputs, call.outputs, call.scratch
     axis, epsilon = call.parameters["axis"], call.parameters["epsilon"]
@@ -216,7 +216,7 @@ def _lp_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return outline.inputs[0], reduced(outline.inputs[0], (outline.parameters["axis"],))
 
 
-def _bind_lp(call: Call) -> Run:
+def _bind_lp(call: KernelArguments) -> Run:
     """Computes x / norm(x) along an axis; zeros have no direction and stay zeros."""
     (x,), (out,), (terms, norm) = call.inputs, call.outputs, call.scratch
     axis, squares = call.parameters["axis"], call.parameters["p"] == 2
@@ -241,7 +241,7 @@ def _mvn_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return type_, reduced(type_, axes), *partial_sums(type_, axes)
 
 
-def _bind_mvn(call: Call) -> Run:
+def _bind_mvn(call: KernelArguments) -> Run:
     """(x - mean) / (sqrt(mean((x - mean)^2)) + epsilon), means over `axes`."""
     (x,), (out,), (squares, mean, *part) = call.inputs, call.outputs, call.scratch
     axes, epsilon, share = call.parameters["axes"], call.parameters["epsilon"], mean.size / x.size
@@ -261,16 +261,16 @@ def _bind_mvn(call: Call) -> Run:
     return run
 
 
-NORMALIZATION_KERNELS: Mapping[str, Kernel] = {
-    "instance_normalization": Kernel(bind=_bind_instance, scratch=_instance_scratch, in_place=(0,)),
-    "layer_normalization": Kernel(bind=_bind_layer, scratch=_layer_scratch, in_place=(0,)),
-    "local_response_normalization": Kernel(
+NORMALIZATION_KERNELS: Mapping[str, NumpyKernel] = {
+    "instance_normalization": NumpyKernel(bind=_bind_instance, scratch=_instance_scratch, in_place=(0,)),
+    "layer_normalization": NumpyKernel(bind=_bind_layer, scratch=_layer_scratch, in_place=(0,)),
+    "local_response_normalization": NumpyKernel(
         bind=_bind_local_response, scratch=lambda outline: (outline.inputs[0], outline.inputs[0]), in_place=(0,)
     ),
-    "log_softmax": Kernel(bind=_bind_log_softmax, scratch=_log_softmax_scratch, in_place=(0,)),
-    "softmax": Kernel(bind=_bind_softmax, scratch=_softmax_scratch, in_place=(0,)),
-    "lp_normalization": Kernel(bind=_bind_lp, scratch=_lp_scratch, in_place=(0,)),
-    "mean_variance_normalization": Kernel(bind=_bind_mvn, scratch=_mvn_scratch, in_place=(0,)),
-    "rms_normalization": Kernel(bind=_bind_rms, scratch=_rms_scratch, in_place=(0,)),
+    "log_softmax": NumpyKernel(bind=_bind_log_softmax, scratch=_log_softmax_scratch, in_place=(0,)),
+    "softmax": NumpyKernel(bind=_bind_softmax, scratch=_softmax_scratch, in_place=(0,)),
+    "lp_normalization": NumpyKernel(bind=_bind_lp, scratch=_lp_scratch, in_place=(0,)),
+    "mean_variance_normalization": NumpyKernel(bind=_bind_mvn, scratch=_mvn_scratch, in_place=(0,)),
+    "rms_normalization": NumpyKernel(bind=_bind_rms, scratch=_rms_scratch, in_place=(0,)),
 }
 """Rows of the kernel table."""

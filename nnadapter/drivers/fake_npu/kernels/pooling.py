@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import TensorType
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run
 from nnadapter.drivers.fake_npu.kernels.phased_copy import bind_padded_copy, copy_dimensions
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
@@ -25,7 +25,7 @@ def _pooling_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return tuple(TensorType(dtype, dimensions) for dimensions in (lines, copy) if dimensions is not None)
 
 
-def _bind_windows(call: Call, combine: Combine, fill: float) -> Run:
+def _bind_windows(call: KernelArguments, combine: Combine, fill: float) -> Run:
     """Bind `out = ` all pixels of each window, combined; pixels outside the image are `fill`."""
     (x,), (out,), (lines, *copy) = call.inputs, call.outputs, call.scratch
     window = Window.of(call.parameters)
@@ -59,7 +59,7 @@ def _reduce(parts: Sequence[Array], combine: Combine, out: Array) -> None:
         combine(out, part, out=out)
 
 
-def _bind_max(call: Call) -> Run:
+def _bind_max(call: KernelArguments) -> Run:
     """A window with an element that is not a number has none for its largest, wherever it stands.
 
     What ONNX Runtime makes of it depends on its place, and on how it vectorizes.
@@ -69,7 +69,7 @@ def _bind_max(call: Call) -> Run:
     return _bind_windows(call, np.maximum, lowest)
 
 
-def _bind_average(call: Call) -> Run:
+def _bind_average(call: KernelArguments) -> Run:
     """The sum of each window over the number of pixels that count."""
     (x,), (out,) = call.inputs, call.outputs
     include_pad = bool(call.parameters["count_include_pad"])
@@ -83,8 +83,8 @@ def _bind_average(call: Call) -> Run:
     return run
 
 
-POOLING_KERNELS: Mapping[str, Kernel] = {
-    "average_pool": Kernel(bind=_bind_average, scratch=_pooling_scratch),
-    "max_pool": Kernel(bind=_bind_max, scratch=_pooling_scratch),
+POOLING_KERNELS: Mapping[str, NumpyKernel] = {
+    "average_pool": NumpyKernel(bind=_bind_average, scratch=_pooling_scratch),
+    "max_pool": NumpyKernel(bind=_bind_max, scratch=_pooling_scratch),
 }
 """Rows of the kernel table."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run, in_sequence
 from nnadapter.ir.operand import Array
 
 
@@ -85,10 +85,10 @@ def to_integers(combine: Callable[..., object], low: float, high: float) -> Call
     return convert
 
 
-def _bind_to_integers(combine: Callable[..., object]) -> Callable[[Call], Run]:
+def _bind_to_integers(combine: Callable[..., object]) -> Callable[[KernelArguments], Run]:
     """Inputs: reals, scale or factor, zero point. Parameters: axis, minimum and maximum of the result."""
 
-    def bind(call: Call) -> Run:
+    def bind(call: KernelArguments) -> Run:
         (x, scale, zero_point), (out,), parameters = call.inputs, call.outputs, call.parameters
         convert = to_integers(combine, parameters["minimum"], parameters["maximum"])
         pieces = _pieces((x, out), (scale, zero_point), parameters["axis"])
@@ -107,7 +107,7 @@ def _to_reals(x: Array, out: Array, zero_point: Array, scale: Array) -> None:
     np.multiply(out, scale, out)
 
 
-def _bind_center(call: Call) -> Run:
+def _bind_center(call: KernelArguments) -> Run:
     """Inputs: integers, zero point. The result is float32 or float64, in which all of this is exact."""
     (x, zero_point), (out,) = call.inputs, call.outputs
     if not zero_point.any():
@@ -116,7 +116,7 @@ def _bind_center(call: Call) -> Run:
     return in_sequence([partial(_center, *piece) for piece in pieces])
 
 
-def _bind_to_reals(call: Call) -> Run:
+def _bind_to_reals(call: KernelArguments) -> Run:
     """Inputs: integers, zero point, scale."""
     (x, zero_point, scale), (out,) = call.inputs, call.outputs
     pieces = _pieces((x, out), (zero_point, scale), call.parameters["axis"])
@@ -127,18 +127,18 @@ def _look_up(x: Array, table: Array, out: Array) -> None:
     np.take(table, x, out=out, mode="clip")
 
 
-def _bind_look_up(call: Call) -> Run:
+def _bind_look_up(call: KernelArguments) -> Run:
     """Inputs: integers of 8 bits, and a table of 256 results, by the integer's bits."""
     (x, table), (out,) = call.inputs, call.outputs
     x, out = x.reshape(-1).view(np.uint8), out.reshape(-1)
     return in_sequence([partial(_look_up, x[block], table, out[block]) for block in blocks(x.size, BLOCK_ELEMENTS)])
 
 
-QUANTIZED_ELEMENT_KERNELS: Mapping[str, Kernel] = {
-    "center": Kernel(bind=_bind_center),
-    "dequantize": Kernel(bind=_bind_to_reals),
-    "look_up": Kernel(bind=_bind_look_up),
-    "quantize": Kernel(bind=_bind_to_integers(np.divide), scratch=_block_scratch),
-    "requantize": Kernel(bind=_bind_to_integers(np.multiply), scratch=_block_scratch),
+QUANTIZED_ELEMENT_KERNELS: Mapping[str, NumpyKernel] = {
+    "center": NumpyKernel(bind=_bind_center),
+    "dequantize": NumpyKernel(bind=_bind_to_reals),
+    "look_up": NumpyKernel(bind=_bind_look_up),
+    "quantize": NumpyKernel(bind=_bind_to_integers(np.divide), scratch=_block_scratch),
+    "requantize": NumpyKernel(bind=_bind_to_integers(np.multiply), scratch=_block_scratch),
 }
 """Rows of the kernel table."""

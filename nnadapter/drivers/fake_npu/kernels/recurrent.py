@@ -14,7 +14,14 @@ import numpy as np
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS
 from nnadapter.drivers.fake_npu.kernels.gates import Gate, bind_gate, gates_of
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, ScratchRule, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import (
+    KernelArguments,
+    NumpyKernel,
+    Outline,
+    Run,
+    ScratchRule,
+    in_sequence,
+)
 from nnadapter.ir.operand import Array
 
 States = tuple[Array, ...]
@@ -46,8 +53,8 @@ def _scratch(gates: int) -> ScratchRule:
     return wanted
 
 
-def _bind(make_cell: MakeCell, make_bias: MakeBias) -> Callable[[Call], Run]:
-    def bind(call: Call) -> Run:
+def _bind(make_cell: MakeCell, make_bias: MakeBias) -> Callable[[KernelArguments], Run]:
+    def bind(call: KernelArguments) -> Run:
         inputs: Inputs = dict(zip(call.parameters["roles"], call.inputs, strict=True))
         directions = len(inputs["weights"])
         steps: list[Run] = []
@@ -63,7 +70,7 @@ def _bind(make_cell: MakeCell, make_bias: MakeBias) -> Callable[[Call], Run]:
     return bind
 
 
-def _bind_products(inputs: Inputs, index: int, call: Call, make_bias: MakeBias) -> Run:
+def _bind_products(inputs: Inputs, index: int, call: KernelArguments, make_bias: MakeBias) -> Run:
     """The inputs of all steps times the weights, plus what of the bias does not depend on states."""
     products, x, weights = call.scratch[0], inputs["input"], inputs["weights"][index]
     rows, source = products.reshape(-1, len(weights)), x.reshape(-1, x.shape[-1])
@@ -94,7 +101,7 @@ def _order(steps: int, backwards: bool) -> range:
     return range(steps - 1, -1, -1) if backwards else range(steps)
 
 
-def _bind_sweep(inputs: Inputs, index: int, call: Call, cell: Step, backwards: bool) -> Run:
+def _bind_sweep(inputs: Inputs, index: int, call: KernelArguments, cell: Step, backwards: bool) -> Run:
     """All steps of sequences of one length; the hidden state is written where the output is."""
     (output, last, *cells), products = call.outputs, call.scratch[0]
     carried = tuple(state[index] for state in cells)
@@ -111,7 +118,7 @@ def _bind_sweep(inputs: Inputs, index: int, call: Call, cell: Step, backwards: b
     return run
 
 
-def _bind_ragged(inputs: Inputs, index: int, call: Call, cell: Step, backwards: bool) -> Run:
+def _bind_ragged(inputs: Inputs, index: int, call: KernelArguments, cell: Step, backwards: bool) -> Run:
     """All steps of sequences of several lengths: behind its end a sequence keeps its states and gives zeros.
 
     A sequence that is read backwards therefore begins at its own end.
@@ -250,9 +257,9 @@ def _rnn_cell(
     return step
 
 
-RECURRENT_KERNELS: Mapping[str, Kernel] = {
-    "gru": Kernel(bind=_bind(_gru_cell, _gru_bias), scratch=_scratch(3)),
-    "lstm": Kernel(bind=_bind(_lstm_cell, _whole_bias), scratch=_scratch(4)),
-    "rnn": Kernel(bind=_bind(_rnn_cell, _whole_bias), scratch=_scratch(1)),
+RECURRENT_KERNELS: Mapping[str, NumpyKernel] = {
+    "gru": NumpyKernel(bind=_bind(_gru_cell, _gru_bias), scratch=_scratch(3)),
+    "lstm": NumpyKernel(bind=_bind(_lstm_cell, _whole_bias), scratch=_scratch(4)),
+    "rnn": NumpyKernel(bind=_bind(_rnn_cell, _whole_bias), scratch=_scratch(1)),
 }
 """Rows of the kernel table."""

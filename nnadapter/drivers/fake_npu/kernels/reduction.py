@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import TensorType
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run
 from nnadapter.drivers.fake_npu.kernels.summation import bind_summation, partial_sums
 from nnadapter.ir.operand import Array
 
 
-def _bind_reduction(function: np.ufunc) -> Callable[[Call], Run]:
-    def bind(call: Call) -> Run:
+def _bind_reduction(function: np.ufunc) -> Callable[[KernelArguments], Run]:
+    def bind(call: KernelArguments) -> Run:
         (x,), (out,) = call.inputs, call.outputs
         axes = tuple(call.parameters["axes"])
         # Without the data type, numpy would add narrow integers in a wider type; the IR's result wraps around.
@@ -26,11 +26,11 @@ def _sum_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return partial_sums(outline.inputs[0], outline.parameters["axes"])
 
 
-def _bind_sum(call: Call) -> Run:
+def _bind_sum(call: KernelArguments) -> Run:
     return bind_summation(call.inputs[0], call.outputs[0], call.parameters["axes"], call.scratch)
 
 
-def _bind_mean(call: Call) -> Run:
+def _bind_mean(call: KernelArguments) -> Run:
     (x,), (out,) = call.inputs, call.outputs
     add, share = _bind_sum(call), out.size / x.size
 
@@ -41,7 +41,7 @@ def _bind_mean(call: Call) -> Run:
     return run
 
 
-def _bind_extreme(find: Callable[..., Array], best: np.ufunc) -> Callable[[Call], Run]:
+def _bind_extreme(find: Callable[..., Array], best: np.ufunc) -> Callable[[KernelArguments], Run]:
     """The position of the extreme: the first of equals, or the last.
 
     An element that is not a number is passed over, as ONNX Runtime does it; but one at the first place is the extreme,
@@ -52,7 +52,7 @@ def _bind_extreme(find: Callable[..., Array], best: np.ufunc) -> Callable[[Call]
         best: numpy's function of two values that passes over what is not a number.
     """
 
-    def bind(call: Call) -> Run:
+    def bind(call: KernelArguments) -> Run:
         (x,), (out,) = call.inputs, call.outputs
         axis, last = call.parameters["axis"], call.parameters["select_last_index"]
         result = out.reshape(x.shape[:axis] + x.shape[axis + 1 :])
@@ -73,7 +73,7 @@ def _bind_extreme(find: Callable[..., Array], best: np.ufunc) -> Callable[[Call]
     return bind
 
 
-def _bind_top_k(call: Call) -> Run:
+def _bind_top_k(call: KernelArguments) -> Run:
     """The k largest or smallest, in order; of equals the one with the lower index comes first.
 
     What is not a number is larger than all else. ONNX Runtime gives what its heap happens to hold then.
@@ -94,10 +94,10 @@ def _bind_top_k(call: Call) -> Run:
     return run
 
 
-def bind_running(function: np.ufunc, first: int) -> Callable[[Call], Run]:
+def bind_running(function: np.ufunc, first: int) -> Callable[[KernelArguments], Run]:
     """A running total; `first` is what an exclusive one starts with."""
 
-    def bind(call: Call) -> Run:
+    def bind(call: KernelArguments) -> Run:
         (x,), (out,) = call.inputs, call.outputs
         axis = call.parameters["axis"]
         if call.parameters["reverse"]:
@@ -124,7 +124,7 @@ def _hardmax_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return (TensorType("int64", _without(outline.inputs[0], outline.parameters["axis"])),)
 
 
-def _bind_hardmax(call: Call) -> Run:
+def _bind_hardmax(call: KernelArguments) -> Run:
     """1 where an element's position is that of the first of the largest, 0 elsewhere.
 
     What is not a number is the largest. What ONNX Runtime makes of it depends on how it vectorizes.
@@ -140,17 +140,17 @@ def _bind_hardmax(call: Call) -> Run:
     return run
 
 
-REDUCTION_KERNELS: Mapping[str, Kernel] = {
-    "arg_max": Kernel(bind=_bind_extreme(np.argmax, np.fmax)),
-    "arg_min": Kernel(bind=_bind_extreme(np.argmin, np.fmin)),
-    "reduce_max": Kernel(bind=_bind_reduction(np.maximum)),
-    "reduce_mean": Kernel(bind=_bind_mean, scratch=_sum_scratch),
-    "reduce_min": Kernel(bind=_bind_reduction(np.minimum)),
-    "reduce_prod": Kernel(bind=_bind_reduction(np.multiply)),
-    "reduce_sum": Kernel(bind=_bind_sum, scratch=_sum_scratch),
-    "top_k": Kernel(bind=_bind_top_k),
-    "hardmax": Kernel(bind=_bind_hardmax, scratch=_hardmax_scratch),
-    "running_product": Kernel(bind=bind_running(np.multiply, 1)),
-    "running_sum": Kernel(bind=bind_running(np.add, 0)),
+REDUCTION_KERNELS: Mapping[str, NumpyKernel] = {
+    "arg_max": NumpyKernel(bind=_bind_extreme(np.argmax, np.fmax)),
+    "arg_min": NumpyKernel(bind=_bind_extreme(np.argmin, np.fmin)),
+    "reduce_max": NumpyKernel(bind=_bind_reduction(np.maximum)),
+    "reduce_mean": NumpyKernel(bind=_bind_mean, scratch=_sum_scratch),
+    "reduce_min": NumpyKernel(bind=_bind_reduction(np.minimum)),
+    "reduce_prod": NumpyKernel(bind=_bind_reduction(np.multiply)),
+    "reduce_sum": NumpyKernel(bind=_bind_sum, scratch=_sum_scratch),
+    "top_k": NumpyKernel(bind=_bind_top_k),
+    "hardmax": NumpyKernel(bind=_bind_hardmax, scratch=_hardmax_scratch),
+    "running_product": NumpyKernel(bind=bind_running(np.multiply, 1)),
+    "running_sum": NumpyKernel(bind=bind_running(np.add, 0)),
 }
 """Rows of the kernel table."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import Parameters
 from nnadapter.drivers.fake_npu.kernels.indices import check_indices
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Run
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Run
 from nnadapter.errors import ExecutionError
 from nnadapter.ir.operand import Array
 
@@ -90,7 +90,7 @@ def _largest(image: Array, sides: list[_Samples], out: Array) -> None:
 _POOL = MappingProxyType({"avg": _average, "max": _largest})
 
 
-def _bind_roi_align(call: Call) -> Run:
+def _bind_roi_align(call: KernelArguments) -> Run:
     (x, regions, numbers), (out,), parameters = call.inputs, call.outputs, call.parameters
     pool = _POOL[parameters["mode"]]
 
@@ -103,7 +103,7 @@ def _bind_roi_align(call: Call) -> Run:
     return run
 
 
-def _bind_max_roi_pool(call: Call) -> Run:
+def _bind_max_roi_pool(call: KernelArguments) -> Run:
     (x, regions), (out,), scale = call.inputs, call.outputs, np.float32(call.parameters["spatial_scale"])
 
     def run() -> None:
@@ -137,8 +137,8 @@ def _bins(first: np.float32, last: np.float32, bins: int, size: int) -> tuple[Ar
     return np.clip(pixels, 0, size - 1), ends > begins
 
 
-REGION_KERNELS: Mapping[str, Kernel] = {
-    "max_roi_pool": Kernel(bind=_bind_max_roi_pool),
-    "roi_align": Kernel(bind=_bind_roi_align),
+REGION_KERNELS: Mapping[str, NumpyKernel] = {
+    "max_roi_pool": NumpyKernel(bind=_bind_max_roi_pool),
+    "roi_align": NumpyKernel(bind=_bind_roi_align),
 }
 """Rows of the kernel table."""

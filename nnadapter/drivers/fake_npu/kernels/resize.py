@@ -11,7 +11,7 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.copying import bind_copy
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run, in_sequence
 from nnadapter.ir.operand import Array
 
 CoordinateRule = Callable[[Array, np.float32, int, int], Array]
@@ -100,7 +100,7 @@ def _is_whole_factor(neighbors: Array, size: int) -> bool:
     return rest == 0 and bool(np.array_equal(neighbors, np.repeat(np.arange(size), factor)))
 
 
-def _bind_nearest(call: Call) -> Run:
+def _bind_nearest(call: KernelArguments) -> Run:
     (x,), (out,) = call.inputs, call.outputs
     axes = _resized_axes(x.shape, out.shape, call.parameters)
     neighbors = {axis: _neighbors(axis, x.shape[axis], out.shape[axis], call.parameters) for axis in axes}
@@ -139,7 +139,7 @@ def _linear_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return (*kept[:-1], TensorType(outline.inputs[0].dtype, (max(stage.size for stage in kept),)))
 
 
-def _bind_linear(call: Call) -> Run:
+def _bind_linear(call: KernelArguments) -> Run:
     (x,), (out,) = call.inputs, call.outputs
     axes = _resized_axes(x.shape, out.shape, call.parameters)
     if not axes:
@@ -172,8 +172,8 @@ def _bind_interpolation(x: Array, places: Array, axis: int, upper: Array, out: A
     return run
 
 
-RESIZE_KERNELS: Mapping[str, Kernel] = {
-    "resize_linear": Kernel(bind=_bind_linear, scratch=_linear_scratch),
-    "resize_nearest": Kernel(bind=_bind_nearest, scratch=_nearest_scratch),
+RESIZE_KERNELS: Mapping[str, NumpyKernel] = {
+    "resize_linear": NumpyKernel(bind=_bind_linear, scratch=_linear_scratch),
+    "resize_nearest": NumpyKernel(bind=_bind_nearest, scratch=_nearest_scratch),
 }
 """Rows of the kernel table."""

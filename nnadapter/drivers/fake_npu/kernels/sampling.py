@@ -12,7 +12,7 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels.interpolation import NEIGHBORS, Neighbors, reflected, weighted_sum, zero_outside
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
 
@@ -22,7 +22,7 @@ def _grid_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return (TensorType("float32", (outline.inputs[0].dimensions[1], prod(outline.outputs[0].dimensions[2:]))),)
 
 
-def _bind_grid_sample(call: Call) -> Run:
+def _bind_grid_sample(call: KernelArguments) -> Run:
     (x, grid), (out,), (spare,) = call.inputs, call.outputs, call.scratch
     axes = x.ndim - 2
     parts = list(
@@ -61,7 +61,7 @@ def _grid_neighbors(grid: Array, size: int, parameters: Parameters) -> Neighbors
     return [(np.clip(index, 0, size - 1), weight) for index, weight in found]
 
 
-def _bind_affine_grid(call: Call) -> Run:
+def _bind_affine_grid(call: KernelArguments) -> Run:
     """Every place (x, y, …, 1) of an even grid times the matrix of each image."""
     (theta,), (out,), corners = call.inputs, call.outputs, call.parameters["align_corners"]
     sizes = out.shape[1:-1]
@@ -87,7 +87,7 @@ def _deformable_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return read, read, products
 
 
-def _bind_deformable(call: Call) -> Run:
+def _bind_deformable(call: KernelArguments) -> Run:
     """Tap after tap: what it reads at its bent places, times its part of the filter, added up."""
     (x, weight, offset, *more), (out,), (read, spare, products) = call.inputs, call.outputs, call.scratch
     bias = more.pop(0) if call.parameters["has_bias"] else None
@@ -112,7 +112,7 @@ _Tap = tuple[int, tuple[int, int], list[tuple[Array, Array]], Array | None]
 """Image, tap, for each axis the even places and how far each offset group bends them, and the mask."""
 
 
-def _taps(call: Call, offset: Array, mask: Array | None) -> Iterator[_Tap]:
+def _taps(call: KernelArguments, offset: Array, mask: Array | None) -> Iterator[_Tap]:
     """Everything that is read, tap by tap of image by image."""
     window, (height, width) = Window.of(call.parameters), call.outputs[0].shape[2:]
     groups, bends = (
@@ -147,9 +147,9 @@ def _read(image: Array, places: list[tuple[Array, Array]], mask: Array | None, r
             np.multiply(targets[group], mask[group], targets[group])
 
 
-SAMPLING_KERNELS: Mapping[str, Kernel] = {
-    "affine_grid": Kernel(bind=_bind_affine_grid),
-    "deformable_convolution": Kernel(bind=_bind_deformable, scratch=_deformable_scratch),
-    "grid_sample": Kernel(bind=_bind_grid_sample, scratch=_grid_scratch),
+SAMPLING_KERNELS: Mapping[str, NumpyKernel] = {
+    "affine_grid": NumpyKernel(bind=_bind_affine_grid),
+    "deformable_convolution": NumpyKernel(bind=_bind_deformable, scratch=_deformable_scratch),
+    "grid_sample": NumpyKernel(bind=_bind_grid_sample, scratch=_grid_scratch),
 }
 """Rows of the kernel table."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.indices import bind_places, check_indices
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run
 from nnadapter.errors import ExecutionError
 from nnadapter.ir.operand import Array
 
@@ -34,7 +34,7 @@ def _rows_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return (TensorType("int64", outline.inputs[1].dimensions[:-1]),) * 2
 
 
-def _bind_gather_nd(call: Call) -> Run:
+def _bind_gather_nd(call: KernelArguments) -> Run:
     (x, indices), (out,), (places, spare) = call.inputs, call.outputs, call.scratch
     batch, depth = call.parameters["batch_dims"], indices.shape[-1]
     batches, sizes = prod(x.shape[:batch]), x.shape[batch : batch + depth]
@@ -53,7 +53,7 @@ def _bind_gather_nd(call: Call) -> Run:
     return run
 
 
-def _bind_scatter_nd(call: Call) -> Run:
+def _bind_scatter_nd(call: KernelArguments) -> Run:
     (x, indices, updates), (out,), (places, spare) = call.inputs, call.outputs, call.scratch
     sizes, reduction = x.shape[: indices.shape[-1]], call.parameters["reduction"]
     find = bind_places(indices, sizes, places, spare)
@@ -73,7 +73,7 @@ def _elements_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return (TensorType("int64", outline.inputs[1].dimensions),)
 
 
-def _bind_scatter_elements(call: Call) -> Run:
+def _bind_scatter_elements(call: KernelArguments) -> Run:
     """The place of an update: its own, but for the axis, where the index says it."""
     (x, indices, updates), (out,), (places,) = call.inputs, call.outputs, call.scratch
     axis, reduction = call.parameters["axis"], call.parameters["reduction"]
@@ -98,7 +98,7 @@ def _bind_scatter_elements(call: Call) -> Run:
     return run
 
 
-def _bind_tensor_scatter(call: Call) -> Run:
+def _bind_tensor_scatter(call: KernelArguments) -> Run:
     """A cache [B, …, L, …], seen as [B, L, …], of which each batch is written from its own position on."""
     (x, updates, *starts), (out,), axis = call.inputs, call.outputs, call.parameters["axis"]
     target, values = np.moveaxis(out, axis, 1), np.moveaxis(updates, axis, 1)
@@ -126,7 +126,7 @@ def _one_hot_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return TensorType("int64", outline.inputs[0].dimensions), TensorType("bool", outline.outputs[0].dimensions)
 
 
-def _bind_one_hot(call: Call) -> Run:
+def _bind_one_hot(call: KernelArguments) -> Run:
     (indices, values), (out,), (places, on) = call.inputs, call.outputs, call.scratch
     axis = call.parameters["axis"]
     depth, wanted = out.shape[axis], np.expand_dims(places, axis)
@@ -142,7 +142,7 @@ def _bind_one_hot(call: Call) -> Run:
     return run
 
 
-def _bind_reverse_sequence(call: Call) -> Run:
+def _bind_reverse_sequence(call: KernelArguments) -> Run:
     (x, lengths), (out,), parameters = call.inputs, call.outputs, call.parameters
     axes = (parameters["batch_axis"], parameters["time_axis"])
     source, target = np.moveaxis(x, axes, (0, 1)), np.moveaxis(out, axes, (0, 1))
@@ -158,12 +158,12 @@ def _bind_reverse_sequence(call: Call) -> Run:
     return run
 
 
-SCATTERING_KERNELS: Mapping[str, Kernel] = {
-    "gather_nd": Kernel(bind=_bind_gather_nd, scratch=_rows_scratch),
-    "one_hot": Kernel(bind=_bind_one_hot, scratch=_one_hot_scratch),
-    "reverse_sequence": Kernel(bind=_bind_reverse_sequence),
-    "scatter_elements": Kernel(bind=_bind_scatter_elements, scratch=_elements_scratch),
-    "scatter_nd": Kernel(bind=_bind_scatter_nd, scratch=_rows_scratch),
-    "tensor_scatter": Kernel(bind=_bind_tensor_scatter),
+SCATTERING_KERNELS: Mapping[str, NumpyKernel] = {
+    "gather_nd": NumpyKernel(bind=_bind_gather_nd, scratch=_rows_scratch),
+    "one_hot": NumpyKernel(bind=_bind_one_hot, scratch=_one_hot_scratch),
+    "reverse_sequence": NumpyKernel(bind=_bind_reverse_sequence),
+    "scatter_elements": NumpyKernel(bind=_bind_scatter_elements, scratch=_elements_scratch),
+    "scatter_nd": NumpyKernel(bind=_bind_scatter_nd, scratch=_rows_scratch),
+    "tensor_scatter": NumpyKernel(bind=_bind_tensor_scatter),
 }
 """Rows of the kernel table."""

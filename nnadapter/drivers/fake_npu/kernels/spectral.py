@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import TensorType
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run
 from nnadapter.ir.operand import Array
 
 
@@ -16,7 +16,7 @@ def _numbers(x: Array) -> Array:
     return x.view(np.complex64)[..., 0] if x.shape[-1] == 2 else x[..., 0]
 
 
-def _bind_transform(call: Call) -> Run:
+def _bind_transform(call: KernelArguments) -> Run:
     source, target = _numbers(call.inputs[0]), _numbers(call.outputs[0])
     axis, length = call.parameters["axis"], call.parameters["length"]
     inverse, onesided = call.parameters["inverse"], call.parameters["onesided"]
@@ -33,7 +33,7 @@ _TRANSFORMS: Mapping[tuple[bool, bool], Callable[..., Array]] = {
 """By inverse and onesided."""
 
 
-def _bind_short_time(call: Call) -> Run:
+def _bind_short_time(call: KernelArguments) -> Run:
     """The transforms of frames of the signal, which may overlap, times the window."""
     (x, *window), (out,), (framed,) = call.inputs, call.outputs, call.scratch
     step, length = call.parameters["frame_step"], call.parameters["frame_length"]
@@ -59,8 +59,8 @@ def _short_time_scratch(outline: Outline) -> tuple[TensorType, ...]:
     )
 
 
-SPECTRAL_KERNELS: Mapping[str, Kernel] = {
-    "fourier_transform": Kernel(bind=_bind_transform),
-    "short_time_fourier_transform": Kernel(bind=_bind_short_time, scratch=_short_time_scratch),
+SPECTRAL_KERNELS: Mapping[str, NumpyKernel] = {
+    "fourier_transform": NumpyKernel(bind=_bind_transform),
+    "short_time_fourier_transform": NumpyKernel(bind=_bind_short_time, scratch=_short_time_scratch),
 }
 """Rows of the kernel table."""

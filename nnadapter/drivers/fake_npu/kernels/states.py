@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import TensorType
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run
 from nnadapter.ir.operand import Array
 
 
@@ -16,7 +16,7 @@ def _by_head(packed: Array, heads: int) -> Array:
     return packed.reshape(*packed.shape[:2], heads, -1).swapaxes(0, 1)
 
 
-def _bind_linear_attention(call: Call) -> Run:
+def _bind_linear_attention(call: KernelArguments) -> Run:
     """One matrix [depth, depth of values] per head is faded, corrected and added to at every step, then read."""
     inputs, (out, state), (update, change) = _named(call), call.outputs, call.scratch
     heads, groups = call.parameters["query_heads"], call.parameters["key_value_heads"]
@@ -55,7 +55,7 @@ def _linear_attention_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return outline.outputs[1], TensorType(outline.outputs[1].dtype, (batch, groups, 1, depth))
 
 
-def _bind_causal_convolution(call: Call) -> Run:
+def _bind_causal_convolution(call: KernelArguments) -> Run:
     """Each channel by itself, over the elements up to now; the state is the elements that the next call needs."""
     inputs, (out, state), (padded, part) = _named(call), call.outputs, call.scratch
     x, weight, bias, past = (inputs.get(name) for name in ("input", "weight", "bias", "past_state"))
@@ -95,12 +95,12 @@ def _causal_convolution_scratch(outline: Outline) -> tuple[TensorType, ...]:
     ), outline.outputs[0]
 
 
-def _named(call: Call) -> Mapping[str, Array]:
+def _named(call: KernelArguments) -> Mapping[str, Array]:
     return dict(zip(call.parameters["roles"], call.inputs, strict=True))
 
 
-STATE_KERNELS: Mapping[str, Kernel] = {
-    "causal_convolution": Kernel(bind=_bind_causal_convolution, scratch=_causal_convolution_scratch),
-    "linear_attention": Kernel(bind=_bind_linear_attention, scratch=_linear_attention_scratch),
+STATE_KERNELS: Mapping[str, NumpyKernel] = {
+    "causal_convolution": NumpyKernel(bind=_bind_causal_convolution, scratch=_causal_convolution_scratch),
+    "linear_attention": NumpyKernel(bind=_bind_linear_attention, scratch=_linear_attention_scratch),
 }
 """Rows of the kernel table."""

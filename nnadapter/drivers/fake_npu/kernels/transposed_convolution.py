@@ -8,7 +8,7 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import GEMM_BLOCK_BYTES, blocks
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run, in_sequence
 from nnadapter.drivers.fake_npu.kernels.matrix import bind_epilogue
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
@@ -32,7 +32,7 @@ def _transposed_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return (TensorType("float32", (_rows_of_inputs(image, columns * 4) * image[2], columns)),)
 
 
-def _bind_transposed(call: Call) -> Run:
+def _bind_transposed(call: KernelArguments) -> Run:
     """Each input pixel times the filter, put or added where the window lies in the output."""
     (x, weight, *bias), (out,), (products,) = call.inputs, call.outputs, call.scratch
     window = Window.of(call.parameters)
@@ -120,7 +120,7 @@ def _landing(count: int, size: int, stride: int, offset: int) -> tuple[slice, sl
     return slice(first, last), slice(first * stride + offset, (last - 1) * stride + offset + 1, stride)
 
 
-TRANSPOSED_CONVOLUTION_KERNELS: Mapping[str, Kernel] = {
-    "transposed_convolution": Kernel(bind=_bind_transposed, scratch=_transposed_scratch, fuses=True)
+TRANSPOSED_CONVOLUTION_KERNELS: Mapping[str, NumpyKernel] = {
+    "transposed_convolution": NumpyKernel(bind=_bind_transposed, scratch=_transposed_scratch, fuses=True)
 }
 """Rows of the kernel table."""

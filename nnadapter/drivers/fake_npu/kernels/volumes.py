@@ -10,7 +10,7 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import blocks
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run, in_sequence
 from nnadapter.drivers.fake_npu.kernels.window_axes import bind_overlap, bind_padding
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
@@ -40,7 +40,7 @@ def _convolution_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return tuple(needed)
 
 
-def _bind_convolution(call: Call) -> Run:
+def _bind_convolution(call: KernelArguments) -> Run:
     (x, weight, *bias), (out,), (matrix, products, *padded) = call.inputs, call.outputs, call.scratch
     window, group = Window.of(call.parameters), call.parameters["group"]
     steps: list[Run] = []
@@ -88,7 +88,7 @@ def _transposed_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return (TensorType("float32", (channels, *kernel, *volume[2:])), TensorType("float32", (channels, *full)))
 
 
-def _bind_transposed(call: Call) -> Run:
+def _bind_transposed(call: KernelArguments) -> Run:
     """Each element of a volume times the filter, added where the products lie in the result."""
     (x, weight, *bias), (out,), (products, full) = call.inputs, call.outputs, call.scratch
     window, group = Window.of(call.parameters), call.parameters["group"]
@@ -109,7 +109,7 @@ def _overlap_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return (TensorType(outline.inputs[0].dtype, (outline.outputs[0].dimensions[1], *sizes)),)
 
 
-def _bind_columns_to_image(call: Call) -> Run:
+def _bind_columns_to_image(call: KernelArguments) -> Run:
     (x,), (out,), (full,), window = call.inputs, call.outputs, call.scratch, Window.of(call.parameters)
     sizes = zip(full.shape[1:], window.kernel_shape, window.strides, window.dilations, strict=True)
     positions = [(size - (kernel - 1) * dilation - 1) // stride + 1 for size, kernel, stride, dilation in sizes]
@@ -117,9 +117,9 @@ def _bind_columns_to_image(call: Call) -> Run:
     return in_sequence([bind_overlap(part, window, full, target) for part, target in zip(columns, out, strict=True)])
 
 
-VOLUME_KERNELS: Mapping[str, Kernel] = {
-    "columns_to_image": Kernel(bind=_bind_columns_to_image, scratch=_overlap_scratch),
-    "transposed_volume_convolution": Kernel(bind=_bind_transposed, scratch=_transposed_scratch),
-    "volume_convolution": Kernel(bind=_bind_convolution, scratch=_convolution_scratch),
+VOLUME_KERNELS: Mapping[str, NumpyKernel] = {
+    "columns_to_image": NumpyKernel(bind=_bind_columns_to_image, scratch=_overlap_scratch),
+    "transposed_volume_convolution": NumpyKernel(bind=_bind_transposed, scratch=_transposed_scratch),
+    "volume_convolution": NumpyKernel(bind=_bind_convolution, scratch=_convolution_scratch),
 }
 """Rows of the kernel table."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.indices import check_indices
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run, in_sequence
 from nnadapter.drivers.fake_npu.kernels.window_axes import bind_padding
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.ir.operand import Array
@@ -35,7 +35,7 @@ def _scratch(outline: Outline) -> tuple[TensorType, ...]:
     return tuple(TensorType(dtype, dimensions) for dimensions in (padded, *_stages(padded, result)[:-1]))
 
 
-def _bind_axes(call: Call, combine: Combine) -> list[Run]:
+def _bind_axes(call: KernelArguments, combine: Combine) -> list[Run]:
     """Bind `out = ` all elements of each window, combined, out of the padded copy."""
     (source, *stages), (out, *_), window = call.scratch, call.outputs, Window.of(call.parameters)
     steps: list[Run] = []
@@ -56,19 +56,19 @@ def _reduce(parts: Sequence[Array], combine: Combine, out: Array) -> None:
         combine(out, part, out=out)
 
 
-def _bind_max(call: Call) -> Run:
+def _bind_max(call: KernelArguments) -> Run:
     x, window = call.inputs[0], Window.of(call.parameters)
     return in_sequence([bind_padding(x, call.scratch[0], window.begins, _lowest(x)), *_bind_axes(call, np.maximum)])
 
 
-def _bind_average(call: Call) -> Run:
+def _bind_average(call: KernelArguments) -> Run:
     (x,), (out,), window = call.inputs, call.outputs, Window.of(call.parameters)
     share = window.shares(x.shape[2:], out.shape[2:], include_pad=bool(call.parameters["count_include_pad"]))
     padding = bind_padding(x, call.scratch[0], window.begins, 0)
     return in_sequence([padding, *_bind_axes(call, np.add), partial(np.multiply, out, share, out)])
 
 
-def _bind_norm(call: Call) -> Run:
+def _bind_norm(call: KernelArguments) -> Run:
     """The p-th root of the sum of absolute values to the power of p."""
     (x,), (out,), padded, p = call.inputs, call.outputs, call.scratch[0], call.parameters["p"]
     padding = bind_padding(x, padded, Window.of(call.parameters).begins, 0)
@@ -91,7 +91,7 @@ def _indices_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return TensorType(outline.inputs[0].dtype, padded), TensorType("bool", outline.outputs[0].dimensions)
 
 
-def _bind_max_with_indices(call: Call) -> Run:
+def _bind_max_with_indices(call: KernelArguments) -> Run:
     """Tap after tap; of equal elements the first is kept, padding never: it may equal the smallest elements."""
     (x,), (out, indices), (padded, larger) = call.inputs, call.outputs, call.scratch
     window = Window.of(call.parameters)
@@ -136,7 +136,7 @@ def _places(image: Sequence[int], padded: Sequence[int], begins: Sequence[int], 
     return numbers[np.ix_(*(np.clip(np.arange(far) - begin, 0, size - 1) for size, far, begin in axes))]
 
 
-def _bind_unpool(call: Call) -> Run:
+def _bind_unpool(call: KernelArguments) -> Run:
     (x, indices), (out,) = call.inputs, call.outputs
     values, places, target = x.reshape(-1), indices.reshape(-1), out.reshape(-1)
 
@@ -148,11 +148,11 @@ def _bind_unpool(call: Call) -> Run:
     return run
 
 
-WINDOW_POOLING_KERNELS: Mapping[str, Kernel] = {
-    "average_pool_axes": Kernel(bind=_bind_average, scratch=_scratch),
-    "max_pool_axes": Kernel(bind=_bind_max, scratch=_scratch),
-    "max_pool_with_indices": Kernel(bind=_bind_max_with_indices, scratch=_indices_scratch),
-    "max_unpool": Kernel(bind=_bind_unpool),
-    "p_norm_pool": Kernel(bind=_bind_norm, scratch=_scratch),
+WINDOW_POOLING_KERNELS: Mapping[str, NumpyKernel] = {
+    "average_pool_axes": NumpyKernel(bind=_bind_average, scratch=_scratch),
+    "max_pool_axes": NumpyKernel(bind=_bind_max, scratch=_scratch),
+    "max_pool_with_indices": NumpyKernel(bind=_bind_max_with_indices, scratch=_indices_scratch),
+    "max_unpool": NumpyKernel(bind=_bind_unpool),
+    "p_norm_pool": NumpyKernel(bind=_bind_norm, scratch=_scratch),
 }
 """Rows of the kernel table."""

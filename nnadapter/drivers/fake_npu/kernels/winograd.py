@@ -22,7 +22,7 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import blocks, even_blocks
-from nnadapter.drivers.fake_npu.kernels.kernel import Call, Kernel, Outline, Run, in_sequence
+from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run, in_sequence
 from nnadapter.drivers.fake_npu.kernels.matrix import bind_epilogue
 from nnadapter.drivers.fake_npu.kernels.phased_copy import bind_padded_copy
 from nnadapter.drivers.fake_npu.kernels.windows import Window
@@ -115,7 +115,7 @@ def _half(block: _Block, channels: int) -> int:
     return 4 * images * rows * block.patch[2] * channels
 
 
-def _bind_winograd(call: Call) -> Run:
+def _bind_winograd(call: KernelArguments) -> Run:
     (image, weight, *bias), (out,), window = call.inputs, call.outputs, Window.of(call.parameters)
     patch, transformed, shared = call.scratch
     channels, depth = weight.shape[1:]
@@ -190,5 +190,5 @@ def _bind_output_transform(products: Array, out: Array) -> list[Run]:
     return steps
 
 
-WINOGRAD_KERNELS: Mapping[str, Kernel] = {WINOGRAD: Kernel(bind=_bind_winograd, scratch=_scratch, fuses=True)}
+WINOGRAD_KERNELS: Mapping[str, NumpyKernel] = {WINOGRAD: NumpyKernel(bind=_bind_winograd, scratch=_scratch, fuses=True)}
 """Rows of the kernel table."""

@@ -1,4 +1,4 @@
-"""One form of a model: function ops as they are, or some of them written down in their bodies; verdicts on it."""
+"""One variant of a model: function ops as they are, or some of them written down in their bodies; verdicts on it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Refused = dict[str, Unsupported]
 
 
 @dataclass(eq=False)
-class Form:
-    """Asks the devices of a session about one form of a model, for one set of shapes after the other."""
+class Variant:
+    """Asks the devices of a session about one variant of a model, for one set of shapes after the other."""
 
     prepared: Prepared
     setting: Setting
