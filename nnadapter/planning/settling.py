@@ -110,7 +110,7 @@ def _is_alike(plan: Plan, judgment: Judgment) -> bool:
     return same and plan.verdicts == judgment.support.verdicts
 
 
-@paused_collection()
+@paused_collection
 def settle(
     judgment: Judgment, setting: Setting, drafts: Drafts | None = None, known: dict[Atoms, Piece] | None = None
 ) -> Partitioning:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from nnadapter.drivers.interface import Execution, Program
 from nnadapter.errors import CancelledError, ExecutionError, InvalidInputError, NNAdapterError
 from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all
+from nnadapter.process.lending import Lending
 from partition.plan import Step
 
 _MOST_FAILURES = 5
@@ -57,14 +58,12 @@ class ExecutionPool:
         self._reentrant = threading_ is Threading.REENTRANT
         self._device_lock = device_lock if threading_ is Threading.SERIAL else None
         self._shared: Execution | None = None
-        self._free: list[Execution] = []
-        self._all: list[Execution] = []
-        self._lock = threading.Lock()
+        self._executions = Lending(partial(create_execution, program))
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of the program with its executions, of which there will be one at least."""
-        return self._bytes * max(len(self._all), 1)
+        return self._bytes * max(len(self._executions.all), 1)
 
     @property
     def shared(self) -> Execution | None:
@@ -75,34 +74,22 @@ class ExecutionPool:
         """Run the program once, in an execution of its own for as long as it takes."""
         if (shared := self._shared) is not None:
             return shared.compute(inputs)
-        execution = self._take()
+        user = object()
         try:
+            execution = self._executions.take(user)
+            if self._reentrant:
+                self._shared = execution
             if self._device_lock is None:
                 return execution.compute(inputs)
             with self._device_lock:
                 return execution.compute(inputs)
         finally:
-            if self._reentrant:
-                self._shared = execution
-            else:
-                self._free.append(execution)
+            self._executions.users.pop(user, None)
 
     def close(self) -> None:
         """Close every execution, then the program."""
-        with self._lock:
-            executions = list(self._all)
-            self._all.clear()
-            self._free.clear()
-            self._shared = None
-        close_all([*executions, self._program])
-
-    def _take(self) -> Execution:
-        with suppress(IndexError):
-            return self._free.pop()
-        with self._lock:
-            execution = create_execution(self._program)
-            self._all.append(execution)
-        return execution
+        self._shared = None
+        close_all([*self._executions.clear(), self._program])
 
 
 @dataclass(frozen=True, slots=True)
