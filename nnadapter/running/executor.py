@@ -17,7 +17,9 @@ import numpy as np
 
 from nnadapter.drivers.border import FAILURES, OutputCheck, check_results, create_execution, describe, read_only
 from nnadapter.drivers.capability import Threading
+from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Execution, Program
+from nnadapter.drivers.registry import device_lock
 from nnadapter.errors import CancelledError, ExecutionError, InvalidInputError, NNAdapterError
 from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all
@@ -52,13 +54,16 @@ class Provenance(NamedTuple):
 class ExecutionPool:
     """Executions of one program, made as they are needed and used again; keeps to the device's threading."""
 
-    def __init__(self, program: Program, threading_: Threading, device_lock: threading.Lock) -> None:
+    def __init__(self, program: Program, threading_: Threading, device: str, *step: Any) -> None:
+        """Take a program of `device`; what it is a program of are further arguments of `named_call`."""
         self._program = program
+        self._call = named_call(device, "compute", *step)
+        self._close = named_call(device, "close", *step)
         self._bytes = program.memory_bytes
         self._reentrant = threading_ is Threading.REENTRANT
-        self._device_lock = device_lock if threading_ is Threading.SERIAL else None
+        self._device_lock = device_lock(device) if threading_ is Threading.SERIAL else None
         self._shared: Execution | None = None
-        self._executions = Lending(partial(create_execution, program))
+        self._executions = Lending(partial(named_call(device, "create_execution", *step), create_execution, program))
 
     @property
     def memory_bytes(self) -> int:
@@ -73,23 +78,27 @@ class ExecutionPool:
     def compute(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Run the program once, in an execution of its own for as long as it takes."""
         if (shared := self._shared) is not None:
-            return shared.compute(inputs)
+            found: Sequence[Any] = self._call(shared.compute, inputs)
+            return found
         user = object()
         try:
             execution = self._executions.take(user)
             if self._reentrant:
                 self._shared = execution
+            results: Sequence[Any]
             if self._device_lock is None:
-                return execution.compute(inputs)
-            with self._device_lock:
-                return execution.compute(inputs)
+                results = self._call(execution.compute, inputs)
+            else:
+                with self._device_lock:
+                    results = self._call(execution.compute, inputs)
+            return results
         finally:
             self._executions.users.pop(user, None)
 
     def close(self) -> None:
         """Close every execution, then the program."""
         self._shared = None
-        close_all([*self._executions.clear(), self._program])
+        self._close(close_all, [*self._executions.clear(), self._program])
 
 
 @dataclass(frozen=True, slots=True)
