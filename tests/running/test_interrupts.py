@@ -102,6 +102,32 @@ kept.close()
 print("done")
 """
 
+_COLLECTED = """
+import gc, threading
+import numpy as np, onnx.parser
+import nnadapter as nna
+
+model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["" : 17]>
+    g (float[n, 4] x) => (float[n, 4] y) { a = Relu(x) b = Erf(a) c = MatMul (b, w) y = Relu(c) }''')
+model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((4, 4), np.float32), "w"))
+gc.disable()
+for _ in range(3):
+    session = nna.InferenceSession(model, devices=[("fake_npu", {"switched_off": ("ERF",)}), "cpu"])
+    session.run(None, {"x": np.ones((2, 4), np.float32)})
+    session.itself = session
+    tensor = nna.tensor([1.0, 2.0], device="fake_npu")
+    cycle = [tensor + tensor]
+    cycle.append(cycle)
+del session, tensor, cycle
+kind = type(threading.Lock())
+locks = {id(each): each for holder in gc.get_objects() for each in gc.get_referents(holder) if isinstance(each, kind)}
+held = [lock for lock in locks.values() if lock.acquire(blocking=False)]
+found = gc.collect()
+for lock in held:
+    lock.release()
+print("done" if found and len(held) > 20 else (found, len(held)))
+"""
+
 _FIRST_USE = """
 import random, sys
 import numpy as np, onnx.parser, onnxruntime
@@ -148,6 +174,11 @@ def run(code, *arguments):
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def test_what_is_dropped_is_collected_while_every_lock_is_held():
+    """The collector runs at any time, in a thread that holds any lock; a finalizer that takes one waits for itself."""
+    assert run(_COLLECTED) == "done"
 
 
 def test_interrupts_at_random_moments_leave_everything_as_it_was():
