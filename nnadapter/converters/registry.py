@@ -6,8 +6,10 @@ there is no nearest one.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from nnadapter.converters.context import ConversionContext
 from nnadapter.onnx.node import OnnxNode
@@ -17,23 +19,30 @@ Converter = Callable[[ConversionContext, OnnxNode], None]
 """Adds a node's operations to the context, or raises Refusal."""
 
 _CONVERTERS: dict[tuple[str, str, int], Converter] = {}
+_PLACES: dict[tuple[str, str, int], Mapping[str, Any]] = {}
+"""The names of the module that registered it: another dictionary each time that the module is executed."""
 _VERSIONS: dict[tuple[str, str], tuple[int, ...]] = {}
 
 
 def converter(op_type: str, *since_versions: int, domain: str = "") -> Callable[[Converter], Converter]:
     """Return a decorator that registers a function for exactly these schema versions of an op.
 
+    A module that was imported until an interrupt comes again and registers anew.
+
     Raises:
         ValueError: one of them has a converter already, or none is given.
     """
     if not since_versions:
         raise ValueError(f"converter of {domain or ONNX_DOMAIN}::{op_type} names no since_version")
+    place = sys._getframe(1).f_globals
 
     def register(function: Converter) -> Converter:
         for version in since_versions:
             key = (domain, op_type, version)
-            if key in _CONVERTERS:
+            known = _PLACES.get(key, place)
+            if key in _CONVERTERS and (known is place or known["__name__"] != place["__name__"]):
                 raise ValueError(f"{domain or ONNX_DOMAIN}::{op_type} version {version} has a converter already")
+            _PLACES[key] = place
             _CONVERTERS[key] = function
         _VERSIONS[domain, op_type] = tuple(sorted({*_VERSIONS.get((domain, op_type), ()), *since_versions}))
         return function

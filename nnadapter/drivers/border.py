@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.drivers.capability import Capability
+from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Admission, Context, Device, Execution, Program, SegmentModel
 from nnadapter.drivers.profile import Profile, flaw
 from nnadapter.drivers.registry import open_device
@@ -38,7 +39,7 @@ def open_context(selected: Selected) -> tuple[Device, Context]:
     """
     device = open_device(selected.name)
     try:
-        context = device.create_context(selected.options)
+        context = named_call(selected.name, "create_context")(device.create_context, selected.options)
         if not isinstance(context, Context):
             raise TypeError(f"it gave {type(context).__name__}, expected a nnadapter.drivers.Context")
     except NNAdapterError:

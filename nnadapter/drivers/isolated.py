@@ -74,7 +74,7 @@ class IsolatedDevice(Device):
         self._lost = ""
         self._said: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  closed with the device
         self._process = _start(self._said)
-        self._answers: queue.Queue[tuple[bool, Any] | None] = queue.Queue()
+        self._answers: queue.SimpleQueue[tuple[bool, Any] | None] = queue.SimpleQueue()
         threading.Thread(target=_listen, args=(self._process.stdout, self._answers), daemon=True).start()
         try:
             self._capability: Capability = self.ask("open", limit_s=_START_S, name=name)
@@ -136,17 +136,19 @@ class IsolatedDevice(Device):
         with self._lock:
             if self._lost:
                 raise DeviceLostError(f"{self._lost}; open it again", device=self._name)
+            limit = self._limit if limit_s is None else limit_s
             try:
                 assert self._process.stdin is not None
                 send(self._process.stdin, (what, given))
+                answer = self._answers.get(timeout=limit)
             except OSError:
                 raise self._died(what) from None
-            limit = self._limit if limit_s is None else limit_s
-            try:
-                answer = self._answers.get(timeout=limit)
             except queue.Empty:
                 self._end(f"device {self._name!r} gave no answer to {what!r} within {limit:g} s and was stopped")
                 raise DeviceTimeoutError(f"{self._lost}; open it again", device=self._name) from None
+            except KeyboardInterrupt:  # what was sent, and what will be answered, is not known
+                self._end(f"device {self._name!r} was interrupted at {what!r} and was stopped")
+                raise
         if answer is None:
             raise self._died(what)
         good, value = answer
@@ -285,7 +287,7 @@ def _start(said: BinaryIO) -> subprocess.Popen[bytes]:
     )
 
 
-def _listen(answers: IO[bytes] | None, waiting: queue.Queue[tuple[bool, Any] | None]) -> None:
+def _listen(answers: IO[bytes] | None, waiting: queue.SimpleQueue[tuple[bool, Any] | None]) -> None:
     """Read answers; None says that the process is gone."""
     assert answers is not None, "the process is started with a pipe"
     try:

@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 from nnadapter.drivers.capability import DeviceInfo, DeviceRole, ModelForm
 from nnadapter.drivers.common_names import devices_called
+from nnadapter.drivers.crashes import named_call, print_crashes
 from nnadapter.drivers.declared import check_capability, check_info
 from nnadapter.drivers.interface import INTERFACE_VERSION, Device, Driver
 from nnadapter.drivers.native.discovery import PATH_VARIABLE, libraries, library_of
@@ -165,7 +166,8 @@ def _open(driver_name: str, device_id: str, name: str) -> Device:
     if isinstance(driver, _Failure):
         raise DeviceUnavailableError(f"device {name!r} cannot be used: {driver.reason}")
     try:
-        device = driver.open(device_id)
+        print_crashes()
+        device: Device = named_call(name, "open")(driver.open, device_id)
         role = check_capability(device.capability).role
         if driver_name not in _BUILT_IN and not role.accelerates:
             raise TypeError(f"its role is {role.value!r}, expected {DeviceRole.ACCELERATOR.value!r}")
@@ -241,7 +243,9 @@ def _rows(name: str) -> tuple[DeviceInfo, ...]:
     if isinstance(driver, _Failure):
         return (DeviceInfo(name=name, available=False, reason=driver.reason, distribution=source.distribution),)
     try:
-        rows = tuple(check_info(row, name) for row in driver.devices()) or (DeviceInfo(name=name),)
+        rows = tuple(check_info(row, name) for row in named_call(name, "devices")(driver.devices)) or (
+            DeviceInfo(name=name),
+        )
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  a plug-in may raise anything; this is its border

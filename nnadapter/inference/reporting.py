@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import onnx
 
 
-@paused_collection()
+@paused_collection
 def partition_report(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
     devices: DeviceRequest | Sequence[DeviceRequest] | None = None,

@@ -12,10 +12,8 @@ of; so nothing here keeps itself alive, whatever a function returns.
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
-from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,8 +23,6 @@ from nnadapter.ir.operand import Array, dtype_name
 from nnadapter.ir.traced_arrays import trace_of
 
 Result = TypeVar("Result")
-Contents = Hashable
-"""What equal arrays have in common: type, dimensions and digest; or how an array was made."""
 
 
 def derived(function: Callable[..., Result], *arrays: Array | None, **parameters: Hashable) -> Result:
@@ -42,108 +38,62 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
         result: Result = trace.apply(partial(derived, function), arrays, parameters)
         return result
     given = [array for array in arrays if array is not None]
-    if any(array.flags.writeable or array.dtype.hasobject for array in given):
+    if not given or any(array.flags.writeable or array.dtype.hasobject for array in given):
         return function(*arrays, **parameters)
-    contents = tuple(None if array is None else _results.contents(array) for array in arrays)
-    key = (function, contents, tuple(sorted(parameters.items())))
-    found = _results.get(key)
-    if found is None:
-        found = _results.keep(key, _sealed(function(*arrays, **parameters), given))
-    kept: Result = found[0]
-    return kept
-
-
-class _Holder(weakref.ref[Array]):
-    """An array that lives, and its contents."""
-
-    contents: Contents
-    identity: int
-
-
-class _Results:
-    """Results by key, and the arrays that keep them.
-
-    Arrays can go at any time, in any thread, while the lock is held too: those that went are queued, and seen to by
-    whoever has the lock next.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._gone: deque[_Holder] = deque()
-        self._holders: dict[int, _Holder] = {}
-        self._living: dict[Contents, int] = {}
-        self._keys: dict[Contents, set[Hashable]] = {}
-        self._results: dict[Hashable, tuple[Any]] = {}
-
-    def contents(self, array: Array) -> Contents:
-        """What the array holds, worked out if it was not before."""
-        holder = self._holders.get(id(array))
-        if holder is not None and holder() is array:
-            return holder.contents
-        return self._register(array, (dtype_name(array.dtype), array.shape, digest_of(array)))
-
-    def get(self, key: Hashable) -> tuple[Any] | None:
-        """The result, in a tuple."""
-        return self._results.get(key)
-
-    def keep(self, key: Any, result: Any) -> tuple[Any]:
-        """Keep a result as long as all contents of the key live; the one that is there, if another thread was first."""
-        with self._lock:
-            found = self._results.setdefault(key, (result,))
-            for contents in self._parts(key):
-                self._keys.setdefault(contents, set()).add(key)
-        for place, array in enumerate(found[0] if isinstance(found[0], tuple) else found):
-            if array is not None:
-                self._register(array, (key, place))
+    contents = [None if array is None else _contents(array) for array in arrays]
+    key = (function, tuple(each and each.key for each in contents), tuple(sorted(parameters.items())))
+    known = _results.get(key)
+    if known is not None:
+        found: Result = known[0]
         return found
-
-    def _register(self, array: Array, contents: Contents) -> Contents:
-        holder = _Holder(array, self._let_go)
-        holder.contents, holder.identity = contents, id(array)
-        with self._lock:
-            known = self._holders.get(id(array))
-            if known is not None and known() is array:
-                return known.contents
-            self._holders[id(array)] = holder
-            self._living[contents] = self._living.get(contents, 0) + 1
-        self._see_to_gone()
-        return contents
-
-    def _let_go(self, holder: Any) -> None:
-        # Called while the interpreter ends too, when this module's names are gone: only `self` is used from here on.
-        self._gone.append(holder)
-        self._see_to_gone()
-
-    def _see_to_gone(self) -> None:
-        """Forget what nothing that lives was made of. What is forgotten may let more go, which comes back here."""
-        while self._gone and self._lock.acquire(blocking=False):
-            dropped: list[Any] = []
-            try:
-                while self._gone:
-                    self._forget(self._gone.popleft(), dropped)
-            finally:
-                self._lock.release()
-            del dropped
-
-    def _forget(self, holder: _Holder, dropped: list[Any]) -> None:
-        if self._holders.get(holder.identity) is holder:
-            del self._holders[holder.identity]
-        self._living[holder.contents] -= 1
-        if self._living[holder.contents]:
-            return
-        del self._living[holder.contents]
-        for key in self._keys.pop(holder.contents, ()):
-            dropped.append(self._results.pop(key, None))
-            for contents in self._parts(key):
-                self._keys.get(contents, set()).discard(key)
-
-    @staticmethod
-    def _parts(key: Any) -> set[Contents]:
-        """The contents that a result was made of."""
-        return {contents for contents in key[1] if contents is not None}
+    made: Result = _keep(key, _sealed(function(*arrays, **parameters), given), filter(None, contents))
+    return made
 
 
-_results = _Results()
+class _Contents:
+    """What equal arrays hold, for as long as one of them lives."""
+
+    __slots__ = ("__weakref__", "key")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+
+
+# Arrays go at any time, in any thread: while a lock is held, or between the steps of anything here. What forgets them
+# is a `pop` of a dictionary, called by C with C's own hashes: it needs no lock, and no interrupt comes into it.
+_holders: dict[int, tuple[weakref.ref[Array], _Contents]] = {}
+"""What arrays hold, by their identity."""
+_living: dict[Hashable, weakref.ref[_Contents]] = {}
+_results: dict[Hashable, tuple[Any, tuple[weakref.ref[_Contents], ...]]] = {}
+"""Results by key, each as long as all the contents that it was made of live."""
+
+
+def _contents(array: Array) -> _Contents:
+    """What the array holds, worked out if it was not before."""
+    known = _holders.get(id(array))
+    if known is not None and known[0]() is array:
+        return known[1]
+    return _register(array, (dtype_name(array.dtype), array.shape, digest_of(array)))
+
+
+def _register(array: Array, key: Hashable) -> _Contents:
+    """Note what the array holds; what was noted before stays."""
+    reference = _living.get(key)
+    contents = None if reference is None else reference()
+    if contents is None:
+        contents = _Contents(key)
+        _living[key] = weakref.ref(contents, partial(_living.pop, key))
+    holder = weakref.ref(array, partial(_holders.pop, id(array)))
+    return _holders.setdefault(id(array), (holder, contents))[1]
+
+
+def _keep(key: Hashable, result: Any, parts: Iterable[_Contents]) -> Any:
+    """Keep a result as long as all its parts live; the one that is there, if another thread was first."""
+    for place, array in enumerate(result if isinstance(result, tuple) else (result,)):
+        if array is not None:
+            _register(array, (key, place))
+    ends = tuple(weakref.ref(part, partial(_results.pop, key)) for part in parts)
+    return _results.setdefault(key, (result, ends))[0]
 
 
 def _sealed(result: Any, arrays: list[Array]) -> Any:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import onnx
+from google.protobuf.message import DecodeError
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operations.equation import terms_of
+from nnadapter.onnx.mentions import mentions
 from nnadapter.onnx.nodes import FunctionKey, key_of, with_nested
 
 _Place = tuple[FunctionKey, str]
@@ -32,6 +37,17 @@ def check_equations(model: onnx.ModelProto) -> None:
         for attribute in function.attribute_proto:
             if (key_of(function), attribute.name) in places:
                 _check(attribute, f"the Einsum in function {function.name!r}")
+
+
+def check_equations_in(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> None:
+    """The same by path or contents, which are parsed only if they mention Einsum. Nothing else is checked of them."""
+    if isinstance(source, onnx.ModelProto):
+        check_equations(source)
+    elif mentions(source, b"Einsum"):
+        model = onnx.ModelProto()
+        with suppress(DecodeError, UnicodeDecodeError):
+            model.ParseFromString(source if isinstance(source, bytes) else Path(source).read_bytes())
+            check_equations(model)
 
 
 def _places(called: dict[FunctionKey, list[onnx.NodeProto]]) -> set[_Place]:

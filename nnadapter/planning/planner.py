@@ -82,7 +82,7 @@ class Planner:
         self._variants.clear()
         self._drafts.clear()
 
-    @paused_collection()
+    @paused_collection
     def judge(self, shapes: Shapes) -> Judgment:
         """Specialize, convert, and ask every device; then what rules forbid is taken back.
 

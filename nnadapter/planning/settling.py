@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from nnadapter.drivers.border import ask_admission
+from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Admission
 from nnadapter.ir.model import Model
 from nnadapter.offering.model import ShapedModel
@@ -110,7 +111,7 @@ def _is_alike(plan: Plan, judgment: Judgment) -> bool:
     return same and plan.verdicts == judgment.support.verdicts
 
 
-@paused_collection()
+@paused_collection
 def settle(
     judgment: Judgment,
     setting: Setting,
@@ -199,7 +200,8 @@ def _plan(judgment: Judgment, placement: Placement, segments: Sequence[Segment],
 def _ask(step: Step, model: ShapedModel, setting: Setting) -> AdmittedSegment:
     device = setting.by_name[step.device]
     part = part_of(device.capability.form, step, model.conversion, model.parts)
-    return AdmittedSegment(part, ask_admission(device.context, part.model))
+    call = named_call(step.device, "admit", step.segment, [model.graph.nodes[node].name for node in step.nodes])
+    return AdmittedSegment(part, call(ask_admission, device.context, part.model))
 
 
 def _halves(segment: Segment, refusal: Unsupported, model: ShapedModel) -> tuple[Segment, Segment] | None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from nnadapter.drivers.border import ask_supported
 from nnadapter.drivers.capability import DeviceRole, ModelForm
+from nnadapter.drivers.crashes import named_call
+from nnadapter.drivers.interface import SegmentModel
 from nnadapter.offering.model import ShapedModel
 from nnadapter.planning.setting import SessionDevice
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
@@ -60,7 +62,7 @@ def refusals(device: SessionDevice, model: ShapedModel) -> tuple[tuple[Unsupport
     if device.capability.form is ModelForm.ONNX:
         given = [[verdict] for verdict in _ask_of_nodes(device, model)]
     else:
-        asked = ask_supported(device.context, conversion.model, len(conversion.model.operations))
+        asked = _ask(device, conversion.model, len(conversion.model.operations))
         given = [
             [first, *(asked[operation] for operation in operations)]
             for first, operations in zip(conversion.verdicts, conversion.operations, strict=True)
@@ -72,7 +74,7 @@ def refusals(device: SessionDevice, model: ShapedModel) -> tuple[tuple[Unsupport
 
 def _ask_of_operations(device: SessionDevice, model: ShapedModel) -> Sequence[Verdict]:
     conversion = model.conversion
-    asked = ask_supported(device.context, conversion.model, len(conversion.model.operations))
+    asked = _ask(device, conversion.model, len(conversion.model.operations))
     if all(asked) and all(conversion.verdicts):
         return [SUPPORTED] * len(conversion.verdicts)
     return [
@@ -84,7 +86,12 @@ def _ask_of_operations(device: SessionDevice, model: ShapedModel) -> Sequence[Ve
 def _ask_of_nodes(device: SessionDevice, model: ShapedModel) -> Sequence[Verdict]:
     # What accelerates nothing judges operators by their names, so that the weights need not be copied for it.
     offered = model.parts.whole() if device.accelerates else model.parts.without_constants()
-    return ask_supported(device.context, offered, len(model.graph.nodes))
+    return _ask(device, offered, len(model.graph.nodes))
+
+
+def _ask(device: SessionDevice, model: SegmentModel, expected: int) -> Sequence[Verdict]:
+    found: Sequence[Verdict] = named_call(device.name, "supported")(ask_supported, device.context, model, expected)
+    return found
 
 
 def _of_valid(verdict: Verdict, converted: Verdict) -> Verdict:

@@ -19,10 +19,13 @@ class Closable(Protocol):
 def close_all(things: Iterable[Closable]) -> None:
     """Close every one of `things`. What they raise is warned of, all at once, when all of them were asked to close."""
     failures = []
-    for thing in things:
+    for thing in (rest := iter(things)):
         try:
             thing.close()
         except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
             failures.append(f"{type(thing).__name__}.close raised {type(error).__name__}: {error}")
+        except BaseException:
+            close_all(rest)
+            raise
     if failures:
         warnings.warn("; ".join(failures) + "; report it to the vendor", DriverWarning, stacklevel=2)

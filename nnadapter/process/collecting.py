@@ -7,28 +7,29 @@ each time their number has grown by a quarter, which takes up to a third of the 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
-from threading import Lock
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
-_lock = Lock()
-_pausing = 0
-_enabled = False
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
-@contextmanager
-def paused_collection() -> Iterator[None]:
-    """Keep the collector of cycles from running; it goes on as before when the last one that paused it ends."""
-    global _pausing, _enabled
-    with _lock:
-        if not _pausing:
-            _enabled = gc.isenabled()
+def paused_collection(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Keep the collector of cycles from running while the function does; it goes on as before when that ends.
+
+    Where several threads pause it, it goes on when the one that stopped it ends: that takes time, and no lock.
+    """
+
+    @wraps(function)
+    def paused(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        enabled = gc.isenabled()
+        try:
             gc.disable()
-        _pausing += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _pausing -= 1
-            if not _pausing and _enabled:
+            return function(*args, **kwargs)
+        finally:
+            # An interrupt comes where a function of Python starts, a loop turns, or behind a call: not before this one.
+            if enabled:
                 gc.enable()
+
+    return paused

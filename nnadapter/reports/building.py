@@ -36,7 +36,7 @@ _SEARCHED = 3
 """Devices from which on the fewest segments have to be searched for."""
 
 
-@paused_collection()
+@paused_collection
 def report_of(observed: Observed) -> PartitionReport:
     """Return the report of a model that was placed and cut, with what was seen of it."""
     partitioning = observed.partitioning

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nnadapter.drivers.onnxruntime.driver import refused_nodes
 from nnadapter.drivers.providers import options_of_cpu
 from nnadapter.errors import InvalidModelError, ModelFileError
-from nnadapter.onnx.equations import check_equations
+from nnadapter.onnx.equations import check_equations_in
 from nnadapter.onnx.files import load_model
 from nnadapter.options import Options
 from nnadapter.planning.setting import Setting
@@ -52,6 +52,7 @@ def make_engine(
     try:
         refused: Mapping[int, Unsupported] = {}
         if setting.devices[0].is_host:
+            check_equations_in(source)
             try:
                 return HostEngine(source, setting, session_options, options_of_cpu(*providers), arguments)
             except ModelFileError:
@@ -70,7 +71,6 @@ def _refused(
     model: onnx.ModelProto, setting: Setting, session_options: onnxruntime.SessionOptions | None
 ) -> dict[int, Unsupported]:
     """What the last resort would have to take, if it takes all of it; empty where it cannot help."""
-    check_equations(model)
     refused = refused_nodes(model, session_options)
     verdicts = setting.last_resort.context.supported(model) if refused else ()
     return refused if all(verdicts[position] for position in refused) else {}

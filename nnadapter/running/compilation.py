@@ -18,8 +18,8 @@ import numpy as np
 
 from nnadapter.drivers.border import FAILURES, OutputCheck, bind, checked_program, describe
 from nnadapter.drivers.capability import Threading
+from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Program
-from nnadapter.drivers.registry import device_lock
 from nnadapter.errors import (
     CompilationError,
     DriverError,
@@ -47,6 +47,9 @@ from partition.by_cost.origin import Origin
 from partition.graph import Graph
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
+
+_About = tuple[()] | tuple[int, Sequence[str]]
+"""Segment and its nodes, as `named_call` takes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,32 +172,36 @@ class Compiler:
     def _program(
         self, partitioning: Partitioning, step: Step, piece: AdmittedSegment | None, programs: Programs
     ) -> Built:
-        alone = len(partitioning.plan.steps) == 1
+        alone, about = len(partitioning.plan.steps) == 1, _about(partitioning, step)
         if piece is not None and alone:
-            return self._built(step.device, piece.part, alone=True)
+            return self._built(step.device, piece.part, about, alone=True)
         if piece is not None:
             likeness = likeness_of(step.device, piece.part)
-            bound = self._bound(step.device, piece.part, likeness, programs)
-            return bound or replace(self._built(step.device, piece.part), likeness=likeness)
+            bound = self._bound(step.device, piece.part, about, likeness, programs)
+            return bound or replace(self._built(step.device, piece.part, about), likeness=likeness)
         parts = partitioning.model.parts
         whole = parts.cpu_part(step)
         try:
-            return self._built(step.device, whole, alone=alone)
+            return self._built(step.device, whole, about, alone=alone)
         except CompilationError:
             # The model as it was may hold a node that ONNX Runtime does not take and that is known before the run.
-            return self._built(step.device, parts.part(step))
+            return self._built(step.device, parts.part(step), about)
 
-    def _built(self, device: str, part: Part, *, alone: bool = False) -> Built:
+    def _built(self, device: str, part: Part, about: _About = (), *, alone: bool = False) -> Built:
         started = time.perf_counter()
         context = self.setting.by_name[device].context
-        program = checked_program((context.compile_whole if alone else context.compile)(part.model))
+        call = "compile_whole" if alone else "compile"
+        program = checked_program(named_call(device, call, *about)(getattr(context, call), part.model))
         return Built(program, part.inputs, time.perf_counter() - started)
 
-    def _bound(self, device: str, part: Part, likeness: Likeness | None, programs: Programs) -> Built | None:
+    def _bound(
+        self, device: str, part: Part, about: _About, likeness: Likeness | None, programs: Programs
+    ) -> Built | None:
         """The part by a program of one that is like it; None where it has to be compiled."""
         started = time.perf_counter()
         for twin in programs.alike(likeness):
-            bound = bind(self.setting.by_name[device].context, programs[twin].program, part.model)
+            context = self.setting.by_name[device].context
+            bound = named_call(device, "bind", *about)(bind, context, programs[twin].program, part.model)
             if bound is not None:
                 return Built(bound, part.inputs, time.perf_counter() - started, likeness, twin)
         return None
@@ -218,7 +225,7 @@ class Compiler:
         steps = [
             BoundStep(
                 step=step,
-                pool=self._pool(step.device, built.program),
+                pool=self._pool(step.device, built.program, *_about(partitioning, step)),
                 inputs=tuple(slots[name] for name in built.inputs),
                 outputs=tuple(slots[name] for name in step.outputs),
                 released=tuple(slots[name] for name in step.released),
@@ -272,7 +279,7 @@ class Compiler:
         return Substitute(
             device.name,
             device.called,
-            self._pool(device.name, built.program),
+            self._pool(device.name, built.program, *_about(partitioning, step)),
             tuple(slots[name] for name in built.inputs),
         )
 
@@ -282,14 +289,14 @@ class Compiler:
         """A failed step compiled for `device`, or for the last resort."""
         part, last_resort = partitioning.model.parts.part(step), self.setting.last_resort
         try:
-            return device, self._built(device.name, part)
+            return device, self._built(device.name, part, _about(partitioning, step))
         except CompilationError as failure:
             if device is not last_resort and not _blamed(partitioning, step, failure):
                 raise
             last = failure
         if device is not last_resort:
             with suppress(CompilationError):
-                return last_resort, self._built(last_resort.name, part)
+                return last_resort, self._built(last_resort.name, part, _about(partitioning, step))
         raise ExecutionError(
             f"{message}; nothing else runs it: {last}", device=step.device, segment=step.segment
         ) from error
@@ -309,9 +316,9 @@ class Compiler:
         why = Unsupported(Reason.COMPILE_FAILED, detail)
         return {atoms_of(plan, step): why for step in plan.steps if step.device in self.setting.accelerators}
 
-    def _pool(self, device: str, program: Program) -> ExecutionPool:
+    def _pool(self, device: str, program: Program, *about: Any) -> ExecutionPool:
         how: Threading = self.setting.by_name[device].capability.threading
-        return ExecutionPool(program, how, device_lock(device))
+        return ExecutionPool(program, how, device, *about)
 
     def _fall_back(
         self,
@@ -332,6 +339,11 @@ class Compiler:
             ) from error
         if self.setting.constraints.fallback == "warn":
             warnings.warn(f"{message}; {instead}", FallbackWarning, stacklevel=2)
+
+
+def _about(partitioning: Partitioning, step: Step) -> _About:
+    """How a crash calls the step."""
+    return step.segment, [partitioning.plan.graph.nodes[node].name for node in step.nodes]
 
 
 def _blamed(partitioning: Partitioning, step: Step, error: BaseException) -> Mapping[int, Unsupported]:

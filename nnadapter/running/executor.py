@@ -9,18 +9,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnadapter.drivers.border import FAILURES, OutputCheck, check_results, create_execution, describe, read_only
 from nnadapter.drivers.capability import Threading
+from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Execution, Program
+from nnadapter.drivers.registry import device_lock
 from nnadapter.errors import CancelledError, ExecutionError, InvalidInputError, NNAdapterError
 from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all
+from nnadapter.process.lending import Lending
 from partition.plan import Step
 
 _MOST_FAILURES = 5
@@ -51,20 +54,21 @@ class Provenance(NamedTuple):
 class ExecutionPool:
     """Executions of one program, made as they are needed and used again; keeps to the device's threading."""
 
-    def __init__(self, program: Program, threading_: Threading, device_lock: threading.Lock) -> None:
+    def __init__(self, program: Program, threading_: Threading, device: str, *step: Any) -> None:
+        """Take a program of `device`; what it is a program of are further arguments of `named_call`."""
         self._program = program
+        self._call = named_call(device, "compute", *step)
+        self._close = named_call(device, "close", *step)
         self._bytes = program.memory_bytes
         self._reentrant = threading_ is Threading.REENTRANT
-        self._device_lock = device_lock if threading_ is Threading.SERIAL else None
+        self._device_lock = device_lock(device) if threading_ is Threading.SERIAL else None
         self._shared: Execution | None = None
-        self._free: list[Execution] = []
-        self._all: list[Execution] = []
-        self._lock = threading.Lock()
+        self._executions = Lending(partial(named_call(device, "create_execution", *step), create_execution, program))
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of the program with its executions, of which there will be one at least."""
-        return self._bytes * max(len(self._all), 1)
+        return self._bytes * max(len(self._executions.all), 1)
 
     @property
     def shared(self) -> Execution | None:
@@ -74,35 +78,27 @@ class ExecutionPool:
     def compute(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Run the program once, in an execution of its own for as long as it takes."""
         if (shared := self._shared) is not None:
-            return shared.compute(inputs)
-        execution = self._take()
+            found: Sequence[Any] = self._call(shared.compute, inputs)
+            return found
+        user = object()
         try:
-            if self._device_lock is None:
-                return execution.compute(inputs)
-            with self._device_lock:
-                return execution.compute(inputs)
-        finally:
+            execution = self._executions.take(user)
             if self._reentrant:
                 self._shared = execution
+            results: Sequence[Any]
+            if self._device_lock is None:
+                results = self._call(execution.compute, inputs)
             else:
-                self._free.append(execution)
+                with self._device_lock:
+                    results = self._call(execution.compute, inputs)
+            return results
+        finally:
+            self._executions.users.pop(user, None)
 
     def close(self) -> None:
         """Close every execution, then the program."""
-        with self._lock:
-            executions = list(self._all)
-            self._all.clear()
-            self._free.clear()
-            self._shared = None
-        close_all([*executions, self._program])
-
-    def _take(self) -> Execution:
-        with suppress(IndexError):
-            return self._free.pop()
-        with self._lock:
-            execution = create_execution(self._program)
-            self._all.append(execution)
-        return execution
+        self._shared = None
+        self._close(close_all, [*self._executions.clear(), self._program])
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,19 +83,22 @@ class PlannedEngine:
         if self._defaults:
             values = {**self._defaults, **values}
         shapes = tuple([getattr(values[name], "shape", None) for name in self._inputs])
-        lease, compiled = self._plans.take(shapes, lambda: self._make(shapes, values))
+        use = object()
         try:
+            lease, compiled = self._plans.take(use, shapes, lambda: self._make(shapes, values))
             if latest is None or latest.lease is not lease:
                 self._latest = None if self._defaults else Repeat(self._plans, lease, compiled, self.signature, values)
             if options is None:
                 return compiled.plan.run(values, wanted, _never)
-            token = run_options.set(options)
+            before = run_options.get()
             try:
+                run_options.set(options)
                 return compiled.plan.run(values, wanted, lambda: bool(options.terminate))
             finally:
-                run_options.reset(token)
+                run_options.set(before)
         finally:
-            self._plans.give(lease)
+            self._plans.users.pop(use, None)
+            self._plans.close_unused()
 
     @property
     def counts(self) -> PlanCounts:
@@ -153,9 +156,12 @@ class PlannedEngine:
         for name, known in complete.items():
             if known is None and self.signature.by_name[name].shape is not None:
                 raise InvalidInputError(f"the model leaves the shape of input {name!r} open; give it", name=name)
-        lease, compiled = self._plans.take(tuple(complete.values()), lambda: self._make(tuple(complete.values())))
-        self._plans.give(lease)
-        return compiled
+        shape_key, use = tuple(complete.values()), object()
+        try:
+            return self._plans.take(use, shape_key, lambda: self._make(shape_key))[1]
+        finally:
+            self._plans.users.pop(use, None)
+            self._plans.close_unused()
 
     def close(self) -> None:
         """Free every plan, and then every context; what is in use is freed when it is not any more."""

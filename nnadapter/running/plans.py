@@ -39,29 +39,39 @@ class PlanCounts:
 
 
 class Lease(Generic[Kept]):
-    """A plan in use: it is not closed before it is given back."""
+    """A plan, made or to be made; it is not closed while it is in use."""
 
-    __slots__ = ("again", "dropped", "made", "plan", "users")
+    __slots__ = ("again", "dropped", "made", "plan")
 
     def __init__(self) -> None:
         self.again = 0
         """Runs of plans that need not be held while they run; many threads at once may count too few."""
         self.plan: Kept | None = None
-        self.users = 0
         self.dropped = False
         self.made = threading.Lock()
 
 
 class PlanCache(Generic[Kept]):
-    """Plans by key. A plan is made once, however many threads ask for it at the same time."""
+    """Plans by key. A plan is made once, however many threads ask for it at the same time.
+
+    A use is a new `object()`. It ends by `users.pop(use, None)`, as the first call of a `finally` around `take` and
+    all that uses the plan, and then `close_unused()`. The first is a call of C, so no interrupt comes before it or into
+    it; where one comes behind it, the next use closes what this one left.
+    """
 
     def __init__(self, limit: int, limit_bytes: int) -> None:
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._leases: OrderedDict[Hashable, Lease[Kept]] = OrderedDict()
         self._lock = threading.Lock()
-        self._made = self._used_again = self._dropped = self._users = 0
+        self.users: dict[object, Lease[Kept]] = {}
+        """Who uses which plan now."""
+        self._left: list[Lease[Kept]] = []
+        """Dropped, and not closed yet."""
+        self._made = self._used_again = self._dropped = 0
         self._at_end: Sequence[Closable] | None = None
+        self._is_tidy = True
+        """Nothing is to be closed or forgotten when a use ends."""
 
     @property
     def counts(self) -> PlanCounts:
@@ -77,8 +87,8 @@ class PlanCache(Generic[Kept]):
         with self._lock:
             return next((lease.plan for lease in reversed(self._leases.values()) if lease.plan is not None), None)
 
-    def take(self, key: Hashable, make: Callable[[], Kept]) -> tuple[Lease[Kept], Kept]:
-        """Return the plan of `key`, made now if it is not kept, and the lease to give back.
+    def take(self, use: object, key: Hashable, make: Callable[[], Kept]) -> tuple[Lease[Kept], Kept]:
+        """Return the plan of `key`, made now if it is not kept, and what `take_again` takes.
 
         Raises:
             ClosedError: the cache is closed.
@@ -88,52 +98,50 @@ class PlanCache(Generic[Kept]):
                 raise ClosedError("the session is closed; make another one")
             lease = self._leases.get(key)
             if lease is None:
+                self._is_tidy = False  # it may not come to be made
                 lease = self._leases[key] = Lease()
             else:
                 self._leases.move_to_end(key)
-            lease.users += 1
-            self._users += 1
+            self.users[use] = lease
             if lease.plan is not None:
                 self._used_again += 1
                 return lease, lease.plan
-        try:
-            return lease, self._make(lease, make)
-        except BaseException:
-            self._forget(key, lease)
-            raise
+        return lease, self._make(lease, make)
 
-    def take_again(self, lease: Lease[Kept]) -> bool:
-        """Take the plan of a lease once more, to be given back as from `take`; False if it is not kept any more."""
-        with self._lock:
-            if lease.dropped or self._at_end is not None:
-                return False
-            lease.users += 1
-            self._users += 1
-            self._used_again += 1
-            return True
+    def take_again(self, use: object, lease: Lease[Kept]) -> bool:
+        """Take the plan of a lease once more, as by `take`; False if it is not kept any more."""
+        self.users[use] = lease  # before it is looked at: who drops it looks at users after that
+        if lease.dropped:
+            return False
+        lease.again += 1
+        return True
 
-    def give(self, lease: Lease[Kept]) -> None:
-        """Give a lease back."""
+    def close_unused(self) -> None:
+        """Close what was dropped and nobody uses any more."""
+        if self._is_tidy:
+            return  # as after nearly every run
         with self._lock:
-            lease.users -= 1
-            self._users -= 1
-            if not lease.dropped and self._at_end is None:
-                return  # as after nearly every run
-            closing = [lease.plan] if lease.dropped and not lease.users and lease.plan is not None else []
-            closing_too = self._last_words()
-        close_all([*closing, *closing_too])
+            used = list(self.users.values())
+            for key, lease in list(self._leases.items()):
+                if lease.plan is None and lease not in used:
+                    del self._leases[key]
+            closing: list[Closable] = [each.plan for each in self._left if each not in used and each.plan is not None]
+            self._left = [lease for lease in self._left if lease in used]
+            if self._at_end and not used:
+                closing.extend(self._at_end)
+                self._at_end = ()
+            unmade = any(lease.plan is None for lease in self._leases.values())
+            self._is_tidy = not (self._left or self._at_end or unmade)
+        close_all(closing)
 
     def close(self, at_end: Sequence[Closable] = ()) -> None:
-        """Drop every plan, then close `at_end`; what is in use is closed when it is given back, `at_end` after it."""
+        """Drop every plan, then close `at_end`; what is in use is closed when its use ends, `at_end` after it."""
         with self._lock:
-            if self._at_end is not None:
-                return
-            self._at_end = at_end
-            leases = list(self._leases.values())
-            self._leases.clear()
-            idle = [plan for lease in leases if (plan := self._drop(lease)) is not None]
-            last = self._last_words()
-        close_all([*idle, *last])
+            if self._at_end is None:
+                self._at_end = at_end
+            for key in list(self._leases):
+                self._drop(key)
+        self.close_unused()
 
     def _make(self, lease: Lease[Kept], make: Callable[[], Kept]) -> Kept:
         with lease.made:
@@ -143,43 +151,25 @@ class PlanCache(Generic[Kept]):
             with self._lock:
                 lease.plan = plan
                 self._made += 1
-                idle = self._trim()
-        close_all(idle)
+                self._trim()
+        self.close_unused()
         return plan
 
-    def _trim(self) -> list[Kept]:
-        """Drop what is too much, the plan used longest ago first and the one used last never; return what to close."""
+    def _trim(self) -> None:
+        """Drop what is too much, the plan used longest ago first and the one used last never."""
         kept = [(key, lease.plan.memory_bytes) for key, lease in self._leases.items() if lease.plan is not None]
         held = sum(nbytes for _, nbytes in kept)
-        idle = []
         for key, nbytes in kept[:-1]:
             if len(self._leases) <= self._limit and held <= self._limit_bytes:
                 break
             held -= nbytes
             self._dropped += 1
-            if (plan := self._drop(self._leases.pop(key))) is not None:
-                idle.append(plan)
-        return idle
+            self._drop(key)
 
-    def _drop(self, lease: Lease[Kept]) -> Kept | None:
-        """Mark a lease as dropped; return its plan if nobody uses it."""
-        lease.dropped = True
+    def _drop(self, key: Hashable) -> None:
+        """Take a lease out, to be closed when nobody uses it."""
+        lease = self._leases[key]
+        lease.dropped, self._is_tidy = True, False
         self._used_again += lease.again
-        return None if lease.users else lease.plan
-
-    def _last_words(self) -> Sequence[Closable]:
-        """What is closed last, once the cache is closed and nobody uses a plan any more."""
-        if self._at_end is None or self._users:
-            return ()
-        last, self._at_end = self._at_end, ()
-        return last
-
-    def _forget(self, key: Hashable, lease: Lease[Kept]) -> None:
-        with self._lock:
-            lease.users -= 1
-            self._users -= 1
-            # Others may still wait to make it; the last one that fails takes the lease away.
-            if not lease.users and lease.plan is None and self._leases.get(key) is lease:
-                del self._leases[key]
-            last = self._last_words()
-        close_all(last)
+        del self._leases[key]
+        self._left.append(lease)

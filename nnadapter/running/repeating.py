@@ -73,12 +73,14 @@ class Repeat:
             return self._run_directly(*self._direct, feed)
         if self._alone is not None:
             return self._run_alone(*self._alone, feed)
-        if not self._plans.take_again(self.lease):
-            return None
+        use = object()
         try:
+            if not self._plans.take_again(use, self.lease):
+                return None
             return self._plan.run(feed, self._outputs, _never)
         finally:
-            self._plans.give(self.lease)
+            self._plans.users.pop(use, None)
+            self._plans.close_unused()
 
     def _run_alone(
         self, bound: BoundStep, given: Sequence[str], order: Sequence[int], feed: Mapping[str, Any]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 from nnadapter.drivers.border import FAILURES, ask_admission, ask_supported, checked_program, describe
+from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Admission, Program
 from nnadapter.errors import (
     CompilationError,
@@ -75,7 +77,7 @@ class Compilation(Handle):
         made = cls.__new__(cls)
         made._begin(context, None, signature)
         try:
-            made._own(checked_program(context.driver_context.deserialize(contents)))
+            made._own(checked_program(made._call("deserialize")(context.driver_context.deserialize, contents)))
         except IncompatibleProgramError:
             raise
         except FAILURES as error:
@@ -106,7 +108,8 @@ class Compilation(Handle):
             return ()
         with self._lock:
             self.check_open()
-            return tuple(ask_supported(self._context.driver_context, self._model, len(self._model.operations)))
+            count = len(self._model.operations)
+            return tuple(self._call("supported")(ask_supported, self._context.driver_context, self._model, count))
 
     @cached_property
     def admission(self) -> Admission:
@@ -119,7 +122,8 @@ class Compilation(Handle):
             return Admission() if refused is None else Admission(verdict=refused)
         with self._lock:
             self.check_open()
-            return ask_admission(self._context.driver_context, self._model)
+            admission: Admission = self._call("admit")(ask_admission, self._context.driver_context, self._model)
+            return admission
 
     def compile(self) -> Self:
         """Have the device make its program, if it did not yet; return the compilation itself.
@@ -187,9 +191,12 @@ class Compilation(Handle):
             nodes=[model.operands[index].name for operation, _, _ in refused for index in operation.outputs],
         )
 
+    def _call(self, call: str) -> Callable[..., Any]:
+        return named_call(self._context.device.name, call)
+
     def _compiled(self, model: Model) -> Program:
         try:
-            return checked_program(self._context.driver_context.compile(model))
+            return checked_program(self._call("compile")(self._context.driver_context.compile, model))
         except FAILURES as error:
             name = self._context.device.name
             raise CompilationError(

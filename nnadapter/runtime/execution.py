@@ -10,6 +10,8 @@ import numpy as np
 
 from nnadapter.drivers.border import FAILURES, check_results, create_execution, describe, read_only
 from nnadapter.drivers.capability import Threading
+from nnadapter.drivers.crashes import named_call
+from nnadapter.drivers.interface import Execution as DriverExecution
 from nnadapter.drivers.interface import Memory
 from nnadapter.drivers.registry import device_lock
 from nnadapter.errors import (
@@ -56,6 +58,7 @@ class Execution(Handle):
         device = compilation.context.device
         self._compilation = compilation
         self._device = device.name
+        self._call = named_call(device.name, "compute")
         self._inputs, self._outputs = compilation.inputs, compilation.outputs
         self._expected = [(each.type.dimensions, each.type.dtype.array_type) for each in self._outputs]
         self._given: list[Array | None] = [None] * len(self._inputs)
@@ -64,7 +67,7 @@ class Execution(Handle):
             device_lock(device.name) if device.capability.threading is Threading.SERIAL else nullcontext()
         )
         try:
-            self._execution = create_execution(program)
+            self._execution: DriverExecution = named_call(device.name, "create_execution")(create_execution, program)
         except FAILURES as error:
             raise self._failed("did not give an execution", error) from error
         super().__init__(compilation, self._execution)
@@ -139,7 +142,8 @@ class Execution(Handle):
             self.check_open()
             try:
                 with self._turn:
-                    return self._execution.compute_on_device(inputs, outputs)
+                    done: bool = self._call(self._execution.compute_on_device, inputs, outputs)
+                    return done
             except FAILURES as error:
                 raise self._failed("failed while it computed", error) from error
 
@@ -165,7 +169,7 @@ class Execution(Handle):
         names = [operand.name for operand in self._outputs]
         try:
             with self._turn:
-                results = self._execution.compute(inputs)
+                results = self._call(self._execution.compute, inputs)
             return [_own(result, inputs) for result in check_results(results, names, self._expected)]
         except FAILURES as error:
             raise self._failed("failed while it computed", error) from error

@@ -29,6 +29,7 @@ def acme(tmp_path_factory):
 
 def used():
     gc.collect()
+    RESIDENTS.free_gone()  # as the next operation does
     return nna.Device.acquire("acme_c").memory_statistics().used_bytes
 
 
@@ -85,3 +86,12 @@ def test_many_threads():
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_arrays_may_go_while_a_lock_is_held():
+    """As where the collector runs in the middle of an operation."""
+    x = nna.tensor([1.0, 2.0], device="acme_c")
+    y = x + x
+    with RESIDENTS._lock:
+        del x, y
+        gc.collect()

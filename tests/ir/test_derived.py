@@ -105,9 +105,8 @@ def test_many_threads_and_collections():
         thread.join()
     assert not wrong
     gc.collect()
-    derived(scaled, freeze(np.ones(2)), by=2)
-    gc.collect()
-    assert not [key for key in derived_module._results._results if key[0] is scaled]
+    assert not [key for key in derived_module._results if key[0] is scaled]
+    assert not [key for key in derived_module._living if key[0] == "float64" and key[1] == (300,)]
 
 
 def test_nan_equals_itself():

@@ -71,6 +71,16 @@ def test_an_einsum_that_makes_nothing_is_told():
         prepare(model)
 
 
+@pytest.mark.parametrize("given", ["model", "bytes", "path"])
+def test_the_cpu_alone_tells_it_before_onnx_runtime_sees_it(given, tmp_path):
+    """ONNX Runtime sometimes never returns from loading it."""
+    model = read('g (float[2, 4] x) => (float[n] y) { y = Einsum<equation = "i?j->">(x) }')
+    onnx.save(model, tmp_path / "model.onnx")
+    source = {"model": model, "bytes": model.SerializeToString(), "path": tmp_path / "model.onnx"}[given]
+    with pytest.raises(InvalidModelError, match="expected letters"):
+        nna.InferenceSession(source, devices="cpu")
+
+
 def test_the_cpu_alone_tells_it_before_it_looks_for_what_it_does_not_load():
     text = """g (float[2, 4] x, int16[2] i) => (float[n] y, int16[2] m) {
         y = Einsum<equation = "i?j->">(x)

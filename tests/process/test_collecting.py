@@ -1,4 +1,4 @@
-"""The collector is paused as long as anybody asks for it, and left as it was found."""
+"""The collector is paused while a function runs, and left as it was found."""
 
 import gc
 
@@ -15,15 +15,28 @@ def enabled(request):
     (gc.enable if before else gc.disable)()
 
 
+@paused_collection
+def inner():
+    assert not gc.isenabled()
+
+
+@paused_collection
+def outer():
+    inner()
+    assert not gc.isenabled()
+
+
+@paused_collection
+def fails():
+    raise ValueError("x")
+
+
 def test_pauses_within_pauses(enabled):
-    with paused_collection():
-        with paused_collection():
-            assert not gc.isenabled()
-        assert not gc.isenabled()
+    outer()
     assert gc.isenabled() is enabled
 
 
 def test_goes_on_after_an_error(enabled):
-    with pytest.raises(ValueError, match="x"), paused_collection():
-        raise ValueError("x")
+    with pytest.raises(ValueError, match="x"):
+        fails()
     assert gc.isenabled() is enabled

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import gc
 
 import numpy as np
 import onnx.numpy_helper
@@ -11,6 +11,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers.onnxruntime import driver
+from nnadapter.drivers.onnxruntime.sessions import pool_permit
 from tests.models import numbers
 
 DEVICE = ("fake_npu", {"clock": "simulated", "switched_off": "Sin"})
@@ -31,9 +32,12 @@ def one_pool(monkeypatch):
         opened.append((spins, has_pool))
         return inner(contents, given, has_pool=has_pool, spins=spins)
 
-    monkeypatch.setattr(driver, "pools", threading.BoundedSemaphore(1))
+    gc.collect()
+    permits = list(iter(pool_permit, None))
+    permits.pop()
     monkeypatch.setattr(driver, "open_session", open_session)
-    return opened
+    yield opened
+    permits.clear()
 
 
 def test_the_model_as_a_whole_is_timed_with_its_threads(one_pool):

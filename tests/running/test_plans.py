@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import contextmanager
 
 import pytest
 
@@ -20,6 +21,16 @@ class Plan:
         self.closed = True
 
 
+@contextmanager
+def used(cache, key, make=Plan):
+    use = object()
+    try:
+        yield cache.take(use, key, make)[1]
+    finally:
+        cache.users.pop(use, None)
+        cache.close_unused()
+
+
 def test_a_plan_that_could_not_be_made_is_made_by_the_next_one_who_waits():
     cache, entered, go = PlanCache(4, 1), threading.Event(), threading.Event()
     got = []
@@ -30,39 +41,36 @@ def test_a_plan_that_could_not_be_made_is_made_by_the_next_one_who_waits():
         raise ValueError
 
     def first():
-        with pytest.raises(ValueError):
-            cache.take("k", fails)
+        with pytest.raises(ValueError), used(cache, "k", fails):
+            pass
 
     def second():
-        lease, plan = cache.take("k", Plan)
-        got.append(plan)
-        cache.give(lease)
+        with used(cache, "k") as plan:
+            got.append(plan)
 
     one = threading.Thread(target=first)
     one.start()
     assert entered.wait(10)
     two = threading.Thread(target=second)
     two.start()
-    while cache._users < 2:
+    while len(cache.users) < 2:
         pass
     go.set()
     one.join()
     two.join()
-    lease, plan = cache.take("k", Plan)
-    assert plan is got[0]
-    cache.give(lease)
+    with used(cache, "k") as plan:
+        assert plan is got[0]
     cache.close()
     assert plan.closed
 
 
 def test_what_is_in_use_is_closed_when_it_is_given_back_and_the_end_comes_last():
     cache, end = PlanCache(4, 1), Plan()
-    lease, plan = cache.take("k", Plan)
-    cache.close([end])
-    assert not plan.closed and not end.closed
-    with pytest.raises(ClosedError):
-        cache.take("k", Plan)
-    cache.give(lease)
+    with used(cache, "k") as plan:
+        cache.close([end])
+        assert not plan.closed and not end.closed
+        with pytest.raises(ClosedError):
+            cache.take(object(), "k", Plan)
     assert plan.closed and end.closed
     cache.close()
 
@@ -71,16 +79,15 @@ def test_the_least_recently_used_goes_first():
     cache = PlanCache(2, 1)
     plans = {}
     for key in "abac":
-        lease, plans[key] = cache.take(key, Plan)
-        cache.give(lease)
+        with used(cache, key) as plans[key]:
+            pass
     assert plans["b"].closed and not plans["a"].closed
     assert cache.counts == PlanCounts(kept=2, made=3, used_again=1, dropped=1)
 
 
 def use(cache, key, nbytes):
-    lease, plan = cache.take(key, lambda: Plan(nbytes))
-    cache.give(lease)
-    return plan
+    with used(cache, key, lambda: Plan(nbytes)) as plan:
+        return plan
 
 
 def test_bytes_are_bounded_too():
@@ -123,7 +130,8 @@ def test_a_plan_is_made_once_however_many_ask():
 
             def ask(cache=cache, start=start, make=make):
                 start.wait()
-                cache.give(cache.take("k", make)[0])
+                with used(cache, "k", make):
+                    pass
 
             def watch(cache=cache, stop=stop):
                 while not stop.is_set():

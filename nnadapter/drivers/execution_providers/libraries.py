@@ -124,14 +124,15 @@ def _register(name: str, path: str) -> None:
     if devices_of(name):
         _registered[path] = name  # the client did it
         return
+    _registered[path] = name  # noted first: an interrupt comes after the call, when it is done
     try:
         onnxruntime.register_execution_provider_library(name, path)
     except Exception as error:
+        del _registered[path]
         raise DeviceUnavailableError(
             f"library {path!r} of provider {name!r} cannot be registered with ONNX Runtime "
             f"{onnxruntime.__version__}: {brief(error)}; install one that fits it"
         ) from error
-    _registered[path] = name
 
 
 def _unregister(path: str) -> None:

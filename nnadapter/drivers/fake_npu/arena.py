@@ -49,8 +49,7 @@ class Arenas:
         try:
             yield arena
         finally:
-            with self._lock:
-                self._idle.append(arena)
+            self._idle.append(arena)  # no lock: this may run in a finalizer, after an interrupt
 
     def clear(self) -> None:
         """Free what nobody uses now."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 
 from nnadapter.drivers.interface import Execution, Memory, Program
 from nnadapter.drivers.native.calls import NativeCall
@@ -18,6 +17,7 @@ from nnadapter.drivers.native.streams import Stream
 from nnadapter.drivers.native.structures import SIGNATURES, Holder, make
 from nnadapter.errors import CompilationError, DriverError, ExecutionError
 from nnadapter.ir.operand import Array
+from nnadapter.process.lending import Lending
 
 
 class NativeExecution(Execution):
@@ -26,15 +26,18 @@ class NativeExecution(Execution):
     def __init__(self, functions: Functions, device: int, handle: int, border: Border, held: Holder) -> None:
         self._functions, self._device, self._handle, self._border = functions, device, handle, border
         self._held = held  # the driver reads from it, even where nobody has the program any more
-        # Where the device is re-entrant many threads take from it and add to it, which is atomic.
-        self._free: deque[tuple[NativeCall, Stream | None]] = deque()
+        self._calls = Lending(partial(self._new_call, UNLIMITED))
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute`."""
-        with self._borrowed() as (call, stream):
+        user = object()
+        try:
+            call, stream = self._calls.take(user)
             call.take(inputs)
             self._run(call, stream)
             return call.results()
+        finally:
+            self._calls.users.pop(user, None)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
         """As `compute`, with a deadline and somebody who may cancel.
@@ -57,29 +60,21 @@ class NativeExecution(Execution):
         given, made = ([each for each in memories if isinstance(each, DeviceMemory)] for memories in (inputs, outputs))
         if len(given) < len(inputs) or len(made) < len(outputs):
             return False
-        with self._borrowed() as (call, stream):
+        user = object()
+        try:
+            call, stream = self._calls.take(user)
             call.place(given, made)
             self._run(call, stream)
+        finally:
+            self._calls.users.pop(user, None)
         return True
 
     def close(self) -> None:
         """See `Execution.close`."""
-        for _, stream in self._free:
+        for _, stream in self._calls.clear():
             if stream is not None:
                 stream.close()
         self._functions.plain("destroy_execution", self._handle)
-
-    @contextmanager
-    def _borrowed(self) -> Iterator[tuple[NativeCall, Stream | None]]:
-        """A call that nobody else uses meanwhile."""
-        try:
-            pair = self._free.pop()
-        except IndexError:
-            pair = self._new_call(UNLIMITED)
-        try:
-            yield pair
-        finally:
-            self._free.append(pair)
 
     def _new_call(self, control: Control) -> tuple[NativeCall, Stream | None]:
         stream = Stream(self._functions, self._device) if "create_stream" in self._functions else None

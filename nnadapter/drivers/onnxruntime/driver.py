@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from nnadapter.drivers.capability import (
 from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
 from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.drivers.onnxruntime.own_operators import has_operator
-from nnadapter.drivers.onnxruntime.sessions import SessionExecution, open_session, pools
+from nnadapter.drivers.onnxruntime.sessions import PoolPermit, SessionExecution, open_session, pool_permit
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, DeviceNotFoundError, InvalidModelError
 from nnadapter.onnx.nodes import opsets_of, plain_domain, with_nested
@@ -53,11 +52,10 @@ _CAPABILITY = Capability(form=ModelForm.ONNX, threading=Threading.REENTRANT, rol
 class CpuProgram(Program):
     """One session."""
 
-    def __init__(self, session: onnxruntime.InferenceSession, has_pool: bool, model_bytes: int) -> None:
+    def __init__(self, session: onnxruntime.InferenceSession, permit: PoolPermit | None, model_bytes: int) -> None:
         self._session = session
         self._model_bytes = model_bytes
-        # Sessions are often dropped and not closed; the permit comes back either way, once.
-        self._give_back = weakref.finalize(self, pools.release) if has_pool else None
+        self._permit = permit
 
     @property
     def memory_bytes(self) -> int:
@@ -70,8 +68,7 @@ class CpuProgram(Program):
 
     def close(self) -> None:
         """See `Program.close`."""
-        if self._give_back is not None:
-            self._give_back()
+        self._permit = None
 
 
 class CpuContext(Context):
@@ -113,17 +110,15 @@ class CpuContext(Context):
         return self._compiled(model, spins=True)
 
     def _compiled(self, model: onnx.ModelProto, *, spins: bool) -> Program:
-        has_pool = pools.acquire(blocking=False)
+        permit = pool_permit()
         try:
             contents = loadable(model).SerializeToString()
-            session = open_session(contents, self._session_options, has_pool=has_pool, spins=spins)
-        except BaseException as error:
-            if has_pool:
-                pools.release()
-            if not isinstance(error, Exception):
-                raise
+            session = open_session(contents, self._session_options, has_pool=permit is not None, spins=spins)
+            return CpuProgram(session, permit, len(contents))
+        except Exception as error:
             raise self._failed(model, error) from error
-        return CpuProgram(session, has_pool, len(contents))
+        finally:
+            del permit  # somebody may keep the error, and this frame with it
 
     def _failed(self, model: onnx.ModelProto, error: Exception) -> Exception:
         nodes = [node.name or node.op_type for node in model.graph.node]

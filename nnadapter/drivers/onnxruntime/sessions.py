@@ -9,6 +9,7 @@ and runs in the caller's thread.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -25,8 +26,6 @@ run_options: ContextVar[onnxruntime.RunOptions | None] = ContextVar("run_options
 """The caller's run options for the run that is under way in this thread."""
 _MOST_POOLS = 8
 """Thread pools at once in the process; each has as many threads as there are processors."""
-pools = threading.BoundedSemaphore(_MOST_POOLS)
-"""A permit for each pool of threads; a session without one runs in the caller's thread."""
 _options_lock = threading.Lock()
 _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 
@@ -34,6 +33,27 @@ _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning
 def new_session_options() -> onnxruntime.SessionOptions:
     """ONNX Runtime's options as they come."""
     return onnxruntime.SessionOptions()
+
+
+class _Pools:
+    """What permits refer to."""
+
+
+_POOLS = _Pools()
+
+
+class PoolPermit(weakref.ref[_Pools]):
+    """Leave to have a pool of threads, for as long as it lives; a session without one runs in the caller's thread.
+
+    Python counts the references to an object: the living ones. So nothing is given back, and no interrupt between two
+    steps loses a permit; and where a session is dropped and collected, no finalizer waits for a lock.
+    """
+
+
+def pool_permit() -> PoolPermit | None:
+    """A permit, unless there are as many as there may be."""
+    permit = PoolPermit(_POOLS)
+    return permit if weakref.getweakrefcount(_POOLS) <= _MOST_POOLS else None
 
 
 class SessionExecution(Execution):
@@ -74,7 +94,7 @@ def open_session(
     Args:
         contents: the model.
         given: the session options; quiet ones if None.
-        has_pool: a permit of `pools` was taken for it.
+        has_pool: there is a permit for it.
         spins: its threads may spin while they wait for work.
         providers: who computes; empty for those that `given` names. Nobody else is tried then, if they fail.
     """

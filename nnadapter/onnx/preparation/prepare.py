@@ -100,7 +100,7 @@ class Specialized:
     """Names of the model's nodes whose results nobody reads."""
 
 
-@paused_collection()
+@paused_collection
 def prepare(model: onnx.ModelProto, operators: Operators) -> Prepared:
     """Return `model` with what does not depend on input shapes done.
 

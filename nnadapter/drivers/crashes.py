@@ -1,0 +1,48 @@
+"""Says in which call of which driver the process crashed, in the trace of Python's `faulthandler`.
+
+A crash (a segmentation fault, an abort) ends the process in C: no Python runs after it. What still prints is
+`faulthandler`, and that prints the names of the functions that were under way in each thread. So drivers are called by
+a function with such a name: `device 'acme_c', call 'compute', segment 3 (nodes 'conv1' and 12 more)`. Nothing has to be
+noted before a call, and nothing taken back after it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+
+def named_call(device: str, call: str, segment: int | None = None, nodes: Sequence[str] = ()) -> Callable[..., Any]:
+    """Return what calls a function with arguments, and is named for a call of a driver.
+
+    Args:
+        device: the device's name.
+        call: the driver's method.
+        segment: the segment that it is about.
+        nodes: of the segment, by name.
+    """
+    name = f"device {device!r}, call {call!r}{'' if segment is None else f', segment {segment}'}{_listed(nodes)}"
+    return FunctionType(_call.__code__.replace(co_name=name, co_qualname=name), {}, name)
+
+
+@cache
+def print_crashes() -> None:
+    """Have `faulthandler` print where a crash was, to standard error, unless somebody has it print already."""
+    if not faulthandler.is_enabled() and sys.__stderr__ is not None:
+        with suppress(OSError, ValueError):  # it is closed
+            faulthandler.enable(sys.__stderr__)
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def _listed(nodes: Sequence[str]) -> str:
+    if len(nodes) < 2:
+        return f" (node {nodes[0]!r})" if nodes else ""
+    return f" (nodes {nodes[0]!r} and {len(nodes) - 1} more)"

@@ -1,0 +1,43 @@
+"""Things that serve one user at a time, made as they are needed and lent again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from typing import Generic, TypeVar
+
+Thing = TypeVar("Thing")
+
+
+class Lending(Generic[Thing]):
+    """Lends things, each to one user at a time; safe to use from many threads.
+
+    A user is a new `object()`. It ends its use by `users.pop(user, None)`, as the first call of a `finally` around
+    `take` and the use: that call is all of C, so no interrupt comes before it or into it, and it takes no lock.
+    """
+
+    def __init__(self, make: Callable[[], Thing]) -> None:
+        self._make = make
+        self._lock = Lock()
+        self.all: list[Thing] = []
+        """What was made so far."""
+        self.users: dict[object, Thing] = {}
+        """Who has which now."""
+
+    def take(self, user: object) -> Thing:
+        """Lend what nobody has, else a new one."""
+        with self._lock:
+            lent = set(map(id, self.users.values()))
+            found = next((thing for thing in self.all if id(thing) not in lent), None)
+            if found is None:
+                found = self._make()
+                self.all.append(found)
+            self.users[user] = found
+            return found
+
+    def clear(self) -> list[Thing]:
+        """Forget everything that was made, and return it."""
+        with self._lock:
+            made = list(self.all)
+            self.all.clear()
+            return made

@@ -1,0 +1,105 @@
+"""A driver that crashes the process: the trace says which device, call and segment it was in; the exit code stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+_DRIVER = """
+import ctypes, os
+from nnadapter.drivers import (
+    SUPPORTED, Capability, Context, Device, Driver, Execution, ModelForm, Option, Program, Reason, Unsupported
+)
+
+CRASHES = {"segmentation fault": lambda: ctypes.string_at(0), "abort": os.abort}
+OPTIONS = (Option(name="at", default="", help="Where."), Option(name="how", default="", help="Which crash."))
+NO = Unsupported(Reason.UNSUPPORTED_OPERATION, "no")
+
+
+class Crashing(Driver, Device, Context, Program, Execution):
+    capability = Capability(form=ModelForm.IR, options=OPTIONS)
+    at = how = ""
+
+    def crash(self, call):
+        if call == self.at:
+            CRASHES[self.how]()
+
+    def open(self, device_id):
+        return self
+
+    def create_context(self, options):
+        self.at, self.how = options["at"], options["how"]
+        self.crash("create_context")
+        return self
+
+    def supported(self, model):
+        self.crash("supported")
+        return [SUPPORTED if operation.type == "RELU" else NO for operation in model.operations]
+
+    def compile(self, model):
+        self.crash("compile")
+        return self
+
+    def create_execution(self):
+        self.crash("create_execution")
+        return self
+
+    def compute(self, inputs):
+        self.crash("compute")
+        return [inputs[0]]
+"""
+_RUN = """
+import faulthandler, sys
+if sys.argv[3:]:
+    faulthandler.enable(open(sys.argv[3], "w"))
+
+import numpy as np, onnx.parser
+import nnadapter as nna
+
+model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]> g (float[2, 4] x) => (float[2, 4] y) {
+    [first] a = Erf(x) [second] b = Relu(a) [third] c = Relu(b) [fourth] y = Erf(c)
+}''')
+device = ("crashing", {"at": sys.argv[1], "how": sys.argv[2]})
+nna.InferenceSession(model, devices=device).run(None, {"x": np.ones((2, 4), np.float32)})
+"""
+_SEGMENT = ", segment 1 (nodes 'second' and 1 more)"
+_CODES = {"segmentation fault": -signal.SIGSEGV, "abort": -signal.SIGABRT}
+
+
+def crashed(folder, *arguments):
+    (folder / "crashing.py").write_text(_DRIVER)
+    info = folder / "crashing-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: crashing\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[nnadapter.drivers]\ncrashing = crashing:Crashing\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    command = [sys.executable, "-c", _RUN, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+
+
+@pytest.mark.parametrize("how", _CODES)
+@pytest.mark.parametrize(
+    ("call", "segment"),
+    [
+        ("create_context", ""),
+        ("supported", ""),
+        ("compile", _SEGMENT),
+        ("create_execution", _SEGMENT),
+        ("compute", _SEGMENT),
+    ],
+)
+def test_the_trace_says_device_call_and_segment(tmp_path, call, segment, how):
+    done = crashed(tmp_path, call, how)
+    assert done.returncode == _CODES[how]
+    found = [line for line in done.stderr.splitlines() if "device " in line]
+    assert len(found) == 1 and found[0].endswith(f" in device 'crashing', call '{call}'{segment}"), done.stderr
+
+
+def test_it_goes_where_a_person_has_faulthandler_print(tmp_path):
+    done = crashed(tmp_path, "compute", "abort", str(tmp_path / "trace"))
+    assert done.returncode == -signal.SIGABRT and "device" not in done.stderr
+    assert f"device 'crashing', call 'compute'{_SEGMENT}" in (tmp_path / "trace").read_text()
