@@ -76,5 +76,6 @@ def test_only_what_is_not_contiguous_is_copied(handed, given, copied):
 
 def test_an_input_that_is_an_output_is_copied_once_for_the_caller(handed):
     x = numbers(2)
-    z, y = run(f"{HEAD} g (float[2] x) => (float[2] x, float[2] y) {{ y = Neg(x) }}", {"x": x}, devices=[("trial", RECORDED)])
+    text = f"{HEAD} g (float[2] x) => (float[2] x, float[2] y) {{ y = Neg(x) }}"
+    z, y = run(text, {"x": x}, devices=("trial", RECORDED))
     assert not np.shares_memory(z, x) and address(handed[0][0][0]) == address(x) and handed[0][1][0] is y

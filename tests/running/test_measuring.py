@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import onnx.numpy_helper
 import onnx.parser
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.onnxruntime import driver
+from nnadapter.drivers.onnxruntime.sessions import open_session, pools
 from tests.models import numbers
+from tests.watching import watched
 
 DEVICE = ("fake_npu", {"clock": "simulated", "switched_off": "Sin"})
 
@@ -22,18 +21,14 @@ def empty_cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def one_pool(monkeypatch):
+def one_pool():
     """One thread pool for all sessions; which of them got it, those of whole models (they spin) and the others."""
-    opened = []
-    inner = driver.open_session
-
-    def open_session(contents, given, *, has_pool, spins):
-        opened.append((spins, has_pool))
-        return inner(contents, given, has_pool=has_pool, spins=spins)
-
-    monkeypatch.setattr(driver, "pools", threading.BoundedSemaphore(1))
-    monkeypatch.setattr(driver, "open_session", open_session)
-    return opened
+    taken = sum(iter(lambda: pools.acquire(blocking=False), False))
+    pools.release()
+    with watched(open_session, lambda given, _: (given["spins"], given["has_pool"])) as opened:
+        yield opened
+    for _ in range(taken - 1):
+        pools.release()
 
 
 def test_the_model_as_a_whole_is_timed_with_its_threads(one_pool):

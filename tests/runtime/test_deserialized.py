@@ -100,7 +100,7 @@ def test_as_much_memory_as_it_was_admitted_with_is_enough(context):
 def test_a_driver_that_fails_is_blamed():
     context = trial("deserialize")
     blob = nna.Compilation(context, small()).serialize()
-    with pytest.raises(nna.errors.IncompatibleProgramError, match="'trial' did not deserialize .* OSError: no such for"):
+    with pytest.raises(nna.errors.IncompatibleProgramError, match="'trial' did not deserialize .* OSError: no such"):
         nna.Compilation.deserialize(context, blob)
     with pytest.raises(DriverError, match="'trial' did not serialize .* OSError: no such file"):
         nna.Compilation(trial("serialize"), small()).serialize()
