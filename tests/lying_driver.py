@@ -25,8 +25,12 @@ LIES = (
     "hangs",
     "claims",
     "stale_constants",
+    "binds_nothing",
+    "fails_to_bind",
+    "binds_the_same",
 )
 LEAKED = []
+COUNTS = {"compile": 0}
 
 
 def with_wrong_axis(model):
@@ -95,6 +99,7 @@ class LyingContext(Context):
         return self.context.admit(model)
 
     def compile(self, model):
+        COUNTS["compile"] += 1
         if self.lie == "claims" and any(operation.type == "ABS" for operation in model.operations):
             raise RuntimeError("internal compiler error 7")
         if self.lie == "wrong_axis":
@@ -107,6 +112,10 @@ class LyingContext(Context):
     def bind(self, program, model):
         if self.lie == "stale_constants":
             return LyingProgram(self.context.compile(program.model), model, self.lie)
+        if self.lie == "fails_to_bind":
+            raise RuntimeError("no room for weights")
+        if self.lie in ("binds_nothing", "binds_the_same"):
+            return program if self.lie == "binds_the_same" else None
         bound = self.context.bind(program.program, model)
         return None if bound is None else LyingProgram(bound, model, self.lie)
 

@@ -31,17 +31,20 @@ COSTS = {
     "REDUCE_MAX": (2e-6, 0.0, 1 / 3e10),
     "SPLIT": (1e-6, 0.0, 1 / 5e10),
     "CONCAT": (1e-6, 0.0, 1 / 5e10),
+    "ERF": (4e-6, 0.0, 1 / 2e10),
 }
 """Operation -> seconds of one, of a FLOP, of a byte read or made."""
 OTHERS = (2e-6, 0.0, 1 / 4e10)
-STATE = {"now": 0.0, "version": "1.0", "profile": None}
+NEW = {"now": 0.0, "version": "1.0", "profile": None, "made": 0, "ran": None}
+"""Of a device that starts anew. Executions are numbered as they are made; `ran` gets the numbers if it is a list."""
+STATE = dict(NEW)
 
 
 def now() -> float:
     return STATE["now"]
 
 
-def seconds_of(model) -> float:
+def seconds_of(model, slow, times) -> float:
     border = [model.operands[each].type.nbytes for each in (*model.inputs, *model.outputs)]
     total = LAUNCH + TENSOR * len(border) + BYTE * sum(border)
     for operation in model.operations:
@@ -49,28 +52,32 @@ def seconds_of(model) -> float:
         outputs = [model.operands[each].type for each in operation.outputs]
         flops = SCHEMAS[operation.type].flops(inputs, outputs, operation.attributes)
         once, per_flop, per_byte = COSTS.get(operation.type, OTHERS)
-        total += once + per_flop * flops + per_byte * sum(each.nbytes for each in (*inputs, *outputs))
+        seconds = once + per_flop * flops + per_byte * sum(each.nbytes for each in (*inputs, *outputs))
+        total += seconds * times if operation.type in slow else seconds
     return total
 
 
 class MeteredExecution(Execution):
-    def __init__(self, model, disturbed):
-        self.model, self.disturbed, self.runs = model, disturbed, 0
+    def __init__(self, model, options):
+        self.model, self.options, self.runs = model, options, 0
+        self.number = STATE["made"] = STATE["made"] + 1
 
     def compute(self, inputs):
         self.runs += 1
-        slower = 30.0 if self.disturbed and self.runs % 4 == 0 else 1.0
-        STATE["now"] += seconds_of(self.model) * slower
+        slower = 30.0 if self.options["disturbed"] and self.runs % 4 == 0 else 1.0
+        STATE["now"] += seconds_of(self.model, self.options["slow"], self.options["times"]) * slower
+        if STATE["ran"] is not None:
+            STATE["ran"].append(self.number)
         types = [self.model.operands[each].type for each in self.model.outputs]
         return [np.zeros(each.dimensions, each.dtype.array_type) for each in types]
 
 
 class MeteredProgram(Program):
-    def __init__(self, model, disturbed):
-        self.model, self.disturbed = model, disturbed
+    def __init__(self, model, options):
+        self.model, self.options = model, options
 
     def create_execution(self):
-        return MeteredExecution(self.model, self.disturbed)
+        return MeteredExecution(self.model, self.options)
 
 
 class MeteredContext(Context):
@@ -84,7 +91,7 @@ class MeteredContext(Context):
     def compile(self, model):
         if any(operation.type in self.options["breaks_on"] for operation in model.operations):
             raise RuntimeError("out of registers")
-        return MeteredProgram(model, self.options["disturbed"])
+        return MeteredProgram(model, self.options)
 
     def profile(self):
         if self.options["profile"] == "raises":
@@ -105,6 +112,8 @@ class MeteredDevice(Device):
                 Option(name="off", default=(), help="Operations to refuse.", affects_speed=False),
                 Option(name="breaks_on", default=(), help="Operations that do not compile.", affects_speed=False),
                 Option(name="disturbed", default=False, help="Every fourth run is slow.", affects_speed=False),
+                Option(name="slow", default=(), help="Operations that take longer.", affects_speed=False),
+                Option(name="times", default=1, help="How much longer.", affects_speed=False),
                 Option(name="profile", default="", help="How to ask for limits.", affects_speed=False),
                 Option(name="turbo", default=False, help="Another speed."),
             ),

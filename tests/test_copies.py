@@ -7,26 +7,20 @@ import pytest
 
 import nnadapter as nna
 from tests.models import HEAD, SANDWICH, numbers, parse, run_whole
-from tests.trial_driver import TrialExecution
+from tests.trial_driver import HANDED
 
-TURNS = [("trial:0", {"only": "RELU,NEG,ADD"}), ("trial:1", {"only": "SIN,COS"})]
+RECORDED = {"recorded": True}
+TURNS = [("trial:0", {**RECORDED, "only": "RELU,NEG,ADD"}), ("trial:1", {**RECORDED, "only": "SIN,COS"})]
 INSIDE = SANDWICH.replace("(float[N, 4] y)", "(float[N, 4] a, float[N, 4] b, float[N, 4] c, float[N, 4] y)")
 """The same with what passes between steps as outputs."""
 
 
 @pytest.fixture
-def handed(monkeypatch):
+def handed():
     """What executions of the trial driver were given and gave, in order."""
-    seen = []
-    compute = TrialExecution.compute
-
-    def recorded(execution, inputs):
-        results = compute(execution, inputs)
-        seen.append((list(inputs), list(results)))
-        return results
-
-    monkeypatch.setattr(TrialExecution, "compute", recorded)
-    return seen
+    HANDED.clear()
+    yield HANDED
+    HANDED.clear()
 
 
 def address(array):
@@ -82,5 +76,6 @@ def test_only_what_is_not_contiguous_is_copied(handed, given, copied):
 
 def test_an_input_that_is_an_output_is_copied_once_for_the_caller(handed):
     x = numbers(2)
-    z, y = run(f"{HEAD} g (float[2] x) => (float[2] x, float[2] y) {{ y = Neg(x) }}", {"x": x}, devices="trial")
+    text = f"{HEAD} g (float[2] x) => (float[2] x, float[2] y) {{ y = Neg(x) }}"
+    z, y = run(text, {"x": x}, devices=("trial", RECORDED))
     assert not np.shares_memory(z, x) and address(handed[0][0][0]) == address(x) and handed[0][1][0] is y

@@ -42,21 +42,40 @@ FAULTS = (
     "compile_none",
     "memory",
     "close",
+    "serialize",
+    "deserialize",
 )
+ENDS = ("nowhere", "create_context", "supported", "admit", "compile", "compute")
 COUNTS: dict[str, int] = {}
+HANDED: list[tuple[list[np.ndarray], list[np.ndarray]]] = []
+"""What executions with the option `recorded` were given and gave, in order."""
+
+
+def leave(options, where):
+    """End the process, if that is where the options say so."""
+    if options["ends"] == where:
+        raise SystemExit(3)
 
 
 class TrialExecution(Execution):
-    def __init__(self, model, fault):
-        if fault == "execution":
+    def __init__(self, model, options):
+        self.model, self.options, self.fault, self.runs = model, options, options["fault"], 0
+        if self.fault == "execution":
             raise MemoryError("no buffers")
-        self.model, self.fault = model, fault
 
     def compute(self, inputs):
+        leave(self.options, "compute")
         assert all(not array.flags.writeable and array.flags.c_contiguous for array in inputs)
         COUNTS["compute"] = COUNTS.get("compute", 0) + 1
-        if self.fault == "compute":
+        self.runs += 1
+        if self.fault == "compute" or self.runs == self.options["last_run"] + 1 > 1:
             raise RuntimeError("the device hung up")
+        results = self.computed(inputs)
+        if self.options["recorded"]:
+            HANDED.append((list(inputs), list(results)))
+        return results
+
+    def computed(self, inputs):
         if self.fault == "compute_invalid":
             raise InvalidInputError("not my kind of input")
         if self.fault == "compute_cancelled":
@@ -72,15 +91,20 @@ class TrialExecution(Execution):
 
 
 class TrialProgram(Program):
-    def __init__(self, model, fault):
-        self.model, self.fault = model, fault
+    def __init__(self, model, options):
+        self.model, self.options, self.fault = model, options, options["fault"]
 
     @property
     def memory_bytes(self):
         return "plenty" if self.fault == "memory" else 1000
 
     def create_execution(self):
-        return TrialExecution(self.model, self.fault)
+        return TrialExecution(self.model, self.options)
+
+    def serialize(self):
+        if self.fault == "serialize":
+            raise OSError("no such file")
+        return b"trial" if self.fault == "deserialize" else None
 
     def close(self):
         COUNTS["closed"] = COUNTS.get("closed", 0) + 1
@@ -95,6 +119,7 @@ class TrialContext(Context):
             raise OSError("no such bus")
 
     def supported(self, model):
+        leave(self.options, "supported")
         if self.options["fault"] == "supported":
             raise KeyError("CONV_2D")
         if self.options["fault"] == "supported_short":
@@ -113,6 +138,7 @@ class TrialContext(Context):
         return SUPPORTED
 
     def admit(self, model):
+        leave(self.options, "admit")
         if self.options["fault"] == "admit":
             raise ValueError("confused")
         if self.options["fault"] == "admit_none":
@@ -124,13 +150,17 @@ class TrialContext(Context):
         return Admission(facts={"operations": len(model.operations)})
 
     def compile(self, model):
+        leave(self.options, "compile")
         COUNTS["compile"] = COUNTS.get("compile", 0) + 1
         if self.options["fault"] == "compile_none":
             return None
         culprit = self.options["fails_on"]
         if self.options["fault"] == "compile" or (culprit and any(op.type == culprit for op in model.operations)):
             raise RuntimeError("internal compiler error 7")
-        return TrialProgram(model, self.options["fault"])
+        return TrialProgram(model, self.options)
+
+    def deserialize(self, blob):
+        raise OSError("no such format")
 
     def close(self):
         COUNTS["context_closed"] = COUNTS.get("context_closed", 0) + 1
@@ -148,10 +178,14 @@ class TrialDevice(Device):
                 Option(name="largest", default=0, help="Most elements of a result; any number if 0.", minimum=0),
                 Option(name="fails_on", default="", help="An operation that compile fails on."),
                 Option(name="max_operations", default=0, help="Room.", minimum=0),
+                Option(name="ends", default="nowhere", help="Where to end the process.", choices=ENDS),
+                Option(name="last_run", default=0, help="The run after which it fails; never if 0.", minimum=0),
+                Option(name="recorded", default=False, help="Keep what is handed over."),
             ),
         )
 
     def create_context(self, options):
+        leave(options, "create_context")
         return TrialContext(options)
 
 

@@ -62,25 +62,28 @@ class Merged:
         return tuple(found)
 
 
-def fused_groups(graph: Graph, conversion: Conversion, context: Context, verdicts: Sequence[Verdict]) -> Fusion:
+def fused_groups(
+    graph: Graph, conversion: Conversion, context: Context, verdicts: Sequence[Verdict], *, most: int = MOST_OPERATIONS
+) -> Fusion:
     """Ask a device that takes the adapter IR what it fuses, if it gets everything that it takes.
 
-    It is not asked about more than `MOST_OPERATIONS`; then each atom is one thing.
+    Beyond so many operations it is not asked; then each atom is one thing.
 
     Args:
         graph: with its atoms.
         conversion: of the graph.
         context: the device's.
         verdicts: what it said of each atom.
+        most: operations to ask about.
     """
     taken = [node for atom, verdict in zip(graph.atoms, verdicts, strict=True) if verdict for node in atom]
     operations = sorted(each for node in taken for each in conversion.operations[node])
     if not operations:
         return Fusion()
-    if len(operations) > MOST_OPERATIONS:
+    if len(operations) > most:
         return Fusion(
             note=f"a device was not asked what it fuses of {len(operations):,} operations, more than "
-            f"{MOST_OPERATIONS:,}; each atom is priced by itself"
+            f"{most:,}; each atom is priced by itself"
         )
     model = conversion.part(operations, *_border(conversion, operations))
     return fusion_of(graph, conversion, operations, ask_admission(context, model).runs_as)

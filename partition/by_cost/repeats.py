@@ -46,6 +46,11 @@ def place_repeats(
     folded = fold(graph, prices, blocks)
     if folded is None or _SMALLER * len(folded.graph.atoms) > len(graph.atoms):
         return None
+    return place_folded(graph, prices, starts, folded)
+
+
+def place_folded(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: Folded) -> Found | None:
+    """Do the same for a graph that is folded already, however little shorter that made it."""
     return (_on_two if len(prices.devices) == 2 else _on_several)(graph, prices, starts, folded)
 
 

@@ -10,5 +10,6 @@ from tests import metered_driver
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(metered_driver, "STATE", {"now": 0.0, "version": "1.0", "profile": None})
-    return tmp_path / "cache"
+    metered_driver.STATE.update(metered_driver.NEW)
+    yield tmp_path / "cache"
+    metered_driver.STATE.update(metered_driver.NEW)

@@ -46,14 +46,14 @@ class Priced:
         return self.table.prices.into[row, column]
 
 
-def priced(model, devices, shapes=None, costs=None):
-    """Judge a model and price it; `costs` are instead of what the devices say."""
+def priced(model, devices, shapes=None, costs=None, **fusing):
+    """Judge a model and price it; `costs` are instead of what the devices say; the rest is for `fused_groups`."""
     setting = open_setting(devices, Options())
     judgment = Planner(prepare(model), setting).judge(shapes or {})
     graph, conversion, verdicts = judgment.model.graph, judgment.model.conversion, judgment.support.verdicts
     asked = [device for device in setting.devices if device.name in verdicts]
     fusions = {
-        device.name: fused_groups(graph, conversion, device.context, verdicts[device.name])
+        device.name: fused_groups(graph, conversion, device.context, verdicts[device.name], **fusing)
         for device in asked
         if device.capability.form is ModelForm.IR
     }

@@ -53,18 +53,18 @@ def test_what_is_kept_is_found(measured, cache):
     )
 
 
-def test_another_version_is_not_used_and_said(measured, monkeypatch):
+def test_another_version_is_not_used_and_said(measured):
     keep_calibration(measured)
-    monkeypatch.setitem(metered_driver.STATE, "version", "2.0")
+    metered_driver.STATE["version"] = "2.0"
     found = find_calibration("metered", *table())
     assert found.calibration is None
     assert "made with version 1.0 of its driver and interface 1.0, now 2.0 and 1.0, and is not used" in found.note
     assert costs_of().source == "assumed" and found.note in costs_of().notes
 
 
-def test_a_profile_is_used_where_there_is_no_calibration(monkeypatch):
+def test_a_profile_is_used_where_there_is_no_calibration():
     profile = Profile(peak_flops=1.0, bandwidth=1.0, launch_seconds=0, transfer_seconds=0, transfer_bandwidth=1.0)
-    monkeypatch.setitem(metered_driver.STATE, "profile", profile)
+    metered_driver.STATE["profile"] = profile
     costs = costs_of()
     assert (costs.source, costs.profile, costs.notes) == ("modeled", profile, ())
 

@@ -96,9 +96,8 @@ def test_texts_say_what_runs_as_one():
     assert fusion_of(model.graph, model.conversion, range(4), texts[:3]) == Fusion()
 
 
-def test_a_device_is_not_asked_about_very_large_graphs(monkeypatch):
-    monkeypatch.setattr("nnadapter.costs.fusion.MOST_OPERATIONS", 3)
-    found = priced(parse(CHAIN), "fake_npu")
+def test_a_device_is_not_asked_about_very_large_graphs():
+    found = priced(parse(CHAIN), "fake_npu", most=3)
     assert found.fusions["fake_npu"].groups == ()
     assert any("not asked what it fuses of 4 operations" in note for note in found.table.notes)
 

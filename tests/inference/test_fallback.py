@@ -154,20 +154,13 @@ def test_a_device_is_not_warned_of_where_those_before_it_took_everything(options
 
 
 @pytest.mark.parametrize("where", ["create_context", "supported", "admit", "compile", "compute"])
-def test_a_driver_that_ends_the_process_is_one_that_fails(monkeypatch, where):
-    from tests import trial_driver
-
-    homes = {"create_context": trial_driver.TrialDevice, "compute": trial_driver.TrialExecution}
-
-    def leave(*_):
-        raise SystemExit(3)
-
-    monkeypatch.setattr(homes.get(where, trial_driver.TrialContext), where, leave)
+def test_a_driver_that_ends_the_process_is_one_that_fails(where):
+    devices = ("trial", {"ends": where})
     model = parse('<ir_version: 10, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu (x) }')
     feed = {"x": np.array([-1, 2], np.float32)}
     if where == "create_context":
         with pytest.raises(nna.errors.DeviceUnavailableError, match="SystemExit: 3"):
-            nna.InferenceSession(model, devices="trial")
+            nna.InferenceSession(model, devices=devices)
         return
-    with pytest.warns(nna.errors.FallbackWarning), nna.InferenceSession(model, devices="trial") as session:
+    with pytest.warns(nna.errors.FallbackWarning), nna.InferenceSession(model, devices=devices) as session:
         np.testing.assert_array_equal(session.run(None, feed)[0], [0, 2])

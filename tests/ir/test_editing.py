@@ -40,32 +40,31 @@ def test_other_passes_have_no_edit(function):
     assert edit_of(function) is None
 
 
-@pytest.fixture
-def editors(monkeypatch):
-    """Models that editors were made of while passes ran."""
-    made = []
-    monkeypatch.setattr(
-        "nnadapter.ir.passes.run.ModelEditor", lambda model: made.append(types(model)) or ModelEditor(model)
-    )
-    return made
+@editing
+def note(editor, *, editors):
+    """Keep the editor that passes share here."""
+    editors.append(editor)
 
 
-def test_passes_that_follow_one_another_share_an_editor(editors):
-    back = partial(replace_all, old="TANH", new="RELU")
-    after = run_passes(chain("RELU", "EXP"), [replace_all, "fold_constants", back, replace_all, "simplify"])
+def test_passes_that_follow_one_another_share_an_editor():
+    editors = []
+    noted, back = partial(note, editors=editors), partial(replace_all, old="TANH", new="RELU")
+    passes = [noted, replace_all, noted, "fold_constants", noted, back, replace_all, noted, "simplify", noted]
+    after = run_passes(chain("RELU", "EXP"), passes)
     assert types(after) == ["TANH", "EXP"]
-    assert editors == [["RELU", "EXP"]]
+    assert len(editors) == 5 and len(set(map(id, editors))) == 1
 
 
-def test_a_pass_from_model_to_model_sees_what_was_edited(editors):
-    seen = []
+def test_a_pass_from_model_to_model_sees_what_was_edited():
+    seen, editors = [], []
+    noted = partial(note, editors=editors)
 
     def look(model):
         seen.append(types(model))
         return model
 
-    assert types(run_passes(chain("RELU"), [replace_all, look, "simplify"])) == ["TANH"]
-    assert seen == [["TANH"]] and editors == [["RELU"], ["TANH"]]
+    assert types(run_passes(chain("RELU"), [noted, replace_all, look, "simplify", noted])) == ["TANH"]
+    assert seen == [["TANH"]] and len(editors) == 2 and editors[0] is not editors[1]
 
 
 def test_whoever_looks_sees_every_step():

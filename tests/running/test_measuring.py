@@ -10,9 +10,9 @@ import onnx.parser
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.onnxruntime import driver
-from nnadapter.drivers.onnxruntime.sessions import pool_permit
+from nnadapter.drivers.onnxruntime.sessions import open_session, pool_permit
 from tests.models import numbers
+from tests.watching import watched
 
 DEVICE = ("fake_npu", {"clock": "simulated", "switched_off": "Sin"})
 
@@ -23,20 +23,13 @@ def empty_cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def one_pool(monkeypatch):
+def one_pool():
     """One thread pool for all sessions; which of them got it, those of whole models (they spin) and the others."""
-    opened = []
-    inner = driver.open_session
-
-    def open_session(contents, given, *, has_pool, spins):
-        opened.append((spins, has_pool))
-        return inner(contents, given, has_pool=has_pool, spins=spins)
-
     gc.collect()
     permits = list(iter(pool_permit, None))
     permits.pop()
-    monkeypatch.setattr(driver, "open_session", open_session)
-    yield opened
+    with watched(open_session, lambda given, _: (given["spins"], given["has_pool"])) as opened:
+        yield opened
     permits.clear()
 
 

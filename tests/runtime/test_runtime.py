@@ -29,7 +29,7 @@ from nnadapter.ir import DataType, OperandType
 from nnadapter.ir.definition import by_definition
 from partition.verdict import Reason
 from tests.runtime.small import X, Y, small, trial
-from tests.trial_driver import COUNTS, TrialContext, TrialExecution
+from tests.trial_driver import COUNTS
 
 
 @pytest.mark.parametrize("name", ["fake_npu", "fake_npu:0", "trial"])
@@ -294,12 +294,8 @@ def test_closing_waits_for_a_run(execution):
 @pytest.mark.parametrize(
     ("where", "error"), [("compile", nna.errors.CompilationError), ("compute", nna.errors.ExecutionError)]
 )
-def test_a_driver_that_ends_the_process_is_one_that_fails(monkeypatch, where, error):
-    def leave(*_):
-        raise SystemExit(3)
-
-    monkeypatch.setattr(TrialContext if where == "compile" else TrialExecution, where, leave)
-    with trial() as context, pytest.raises(error, match="SystemExit: 3"):
+def test_a_driver_that_ends_the_process_is_one_that_fails(where, error):
+    with trial(ends=where) as context, pytest.raises(error, match="SystemExit: 3"):
         execution = nna.Execution(nna.Compilation(context, small()))
         execution.set_inputs([X, Y])
         execution.compute()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import onnx
 import pytest
@@ -67,16 +69,6 @@ def test_a_failed_segment_names_its_culprits():
     assert caught.value.refused.keys() == {1, 3}
 
 
-def test_nodes_that_are_left_to_the_cpu_are_refused_and_named(monkeypatch):
-    backing = Backing(provider=PROVIDER)
-    monkeypatch.setattr(Backing, "open", lambda self, contents, level=None: Session())
-    verdicts = EpContext(backing).supported(parse(CHAIN))
-    assert [bool(verdict) for verdict in verdicts] == [True, True, False, True, True]
-    with pytest.raises(CompilationError, match="leaves 1 nodes to ONNX Runtime's CPU") as caught:
-        EpContext(backing).compile(parse(CHAIN))
-    assert caught.value.refused.keys() == {2}
-
-
 class Assigned:
     def __init__(self, provider, *names):
         self.ep_name, self._names = provider, names
@@ -91,14 +83,27 @@ class Session:
         return [Assigned(PROVIDER, *kept), Assigned("Another", "nnadapter:2:0")]
 
 
-def test_everything_is_refused_if_nobody_is_to_blame(monkeypatch):
-    def failing(self, contents, level=None):
-        if len(onnx.load_from_string(contents).graph.node) == 5:
+@dataclass(frozen=True, kw_only=True)
+class Partial(Backing):
+    """It leaves a node to another provider, and takes fewer nodes than `most`."""
+
+    provider: str = PROVIDER
+    most: int = 100
+
+    def open(self, contents, level=None):
+        if len(onnx.load_from_string(contents).graph.node) >= self.most:
             raise RuntimeError("it is too much at once")
         return Session()
 
-    monkeypatch.setattr(Backing, "open", failing)
-    two = parse(CHAIN)
-    monkeypatch.setattr("nnadapter.drivers.execution_providers.context.find_culprits", lambda model, attempt: {})
-    verdicts = EpContext(Backing(provider=PROVIDER)).supported(two)
+
+def test_nodes_that_are_left_to_the_cpu_are_refused_and_named():
+    verdicts = EpContext(Partial()).supported(parse(CHAIN))
+    assert [bool(verdict) for verdict in verdicts] == [True, True, False, True, True]
+    with pytest.raises(CompilationError, match="leaves 1 nodes to ONNX Runtime's CPU") as caught:
+        EpContext(Partial()).compile(parse(CHAIN))
+    assert caught.value.refused.keys() == {2}
+
+
+def test_everything_is_refused_if_nobody_is_to_blame():
+    verdicts = EpContext(Partial(most=5)).supported(parse(CHAIN))
     assert {verdict.detail for verdict in verdicts} == {f"{PROVIDER} does not compile it: it is too much at once"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import onnxruntime
 import pytest
 
@@ -11,6 +13,7 @@ from nnadapter.drivers.execution_providers.driver import EpDriver
 from nnadapter.drivers.providers import devices_of_providers, provider_of_device
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
 from tests.models import CHAIN, parse
+from tests.watching import watched
 
 
 def rows():
@@ -27,11 +30,6 @@ def test_rows_say_what_is_here_and_how_to_get_the_rest():
     for row in rows().values():
         assert row.available == (row.sub_type in here)
         assert row.available or "get it by" in row.reason
-
-
-def test_no_library_is_registered_to_list_names(monkeypatch):
-    monkeypatch.setattr(onnxruntime, "register_execution_provider_library", pytest.fail)
-    nna.devices()
 
 
 @pytest.mark.parametrize(
@@ -57,22 +55,41 @@ def test_a_provider_goes_by_its_name_in_any_form(device):
     assert report.coverage.nodes == 0 and "AzureExecutionProvider leaves it to ONNX Runtime's CPU" in str(report)
 
 
-def test_a_package_is_known_by_its_entry_point(tmp_path, monkeypatch):
-    folder = tmp_path / "acme-1.0.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    (folder / "entry_points.txt").write_text(f"[{libraries.GROUP}]\nAcmeExecutionProvider = acme_npu\n")
-    (tmp_path / "acme_npu.py").write_text("def get_library_path():\n    return '/there/is/no/such/library.so'\n")
-    monkeypatch.syspath_prepend(tmp_path)
+@pytest.fixture
+def acme(tmp_path, monkeypatch):
+    """A package with a provider called Acme, and what its module says, if it has one."""
+
+    def install(says=None):
+        folder = tmp_path / "acme-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+        (folder / "entry_points.txt").write_text(f"[{libraries.GROUP}]\nAcmeExecutionProvider = acme_npu\n")
+        if says:
+            (tmp_path / "acme_npu.py").write_text(f"def get_library_path():\n    {says}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+
+    yield install
+    sys.modules.pop("acme_npu", None)
+
+
+def test_no_library_is_registered_to_list_names(acme):
+    acme("return '/there/is/no/such/library.so'")
+    before = dict(libraries._registered)
+    with watched(libraries.register, lambda given, _: given["provider"]) as registered:
+        assert "ort:Acme" in {row.name for row in nna.devices()}
+    assert not registered and libraries._registered == before and "acme_npu" not in sys.modules
+
+
+def test_a_package_is_known_by_its_entry_point(acme):
+    acme("return '/there/is/no/such/library.so'")
     row = rows()["ort:Acme"]
     assert row.available and row.distribution == "acme 1.0"
     with pytest.raises(DeviceUnavailableError, match=r"no library at '/there/is/no/such/library.so'"):
         nna.InferenceSession(parse(CHAIN), devices="ort:acme")
 
 
-def test_a_package_that_does_not_say_where_its_library_is(monkeypatch):
-    source = libraries.LibrarySource("tests.there_is_no_such_module", "acme 1.0")
-    monkeypatch.setattr(libraries, "_present", lambda: [("AcmeExecutionProvider", source.module, "acme 1.0")])
+def test_a_package_that_does_not_say_where_its_library_is(acme):
+    acme()
     with pytest.raises(DeviceUnavailableError, match="acme 1.0 does not say where"):
         nna.InferenceSession(parse(CHAIN), devices="ort:Acme")
 

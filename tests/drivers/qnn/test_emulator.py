@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import pytest
 from onnx import helper, numpy_helper
 
 import nnadapter as nna
+from nnadapter.drivers import registry
 from nnadapter.errors import DeviceUnavailableError, FallbackWarning, InvalidOptionError
 from partition.verdict import Reason
 from tests.drivers.qnn.emulator import needs_qnn
@@ -84,22 +84,26 @@ def test_half_precision_without_a_chip_is_qnn_s_own_words():
         nna.InferenceSession(parse(MIXED), devices=("ort:QNN", options))
 
 
-def test_a_segment_that_fails_loses_only_its_culprits(monkeypatch):
+@pytest.fixture
+def failing(tmp_path, monkeypatch):
+    """`failing_qnn` is among the devices."""
+    folder = tmp_path / "failing-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: failing\nVersion: 1.0\n")
+    point = "failing_qnn = tests.drivers.qnn.failing_driver:FailingQnnDriver"
+    (folder / "entry_points.txt").write_text(f"[nnadapter.drivers]\n{point}\n")
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        registry.refresh()
+        yield "failing_qnn"
+    registry.refresh()
+
+
+def test_a_segment_that_fails_loses_only_its_culprits(failing):
     """The provider takes the graph, and fails to compile what was cut out of it because of one op."""
-    from nnadapter.drivers.execution_providers.backing import Backing
-
-    opened = Backing.open
-
-    def failing(self, contents, level=None):
-        ops = [node.op_type for node in onnx.load_from_string(contents).graph.node]
-        if "Sin" in ops and (level is None or len(ops) < 4):
-            raise RuntimeError("no memory for Sin")
-        return opened(self, contents, level)
-
-    monkeypatch.setattr(Backing, "open", failing)
     with pytest.warns(FallbackWarning, match="failed to compile it: .*no memory for Sin"):
-        session = nna.InferenceSession(parse(MIXED), devices="qnn")
+        session = nna.InferenceSession(parse(MIXED), devices=failing)
         session.run(None, {"x": X})
     nodes = {node.op_type: node.device for node in session.report().nodes}
-    assert nodes["Sin"] == "cpu" and nodes["Relu"] == "qnn" and nodes["Add"] == "qnn"
+    assert nodes["Sin"] == "cpu" and nodes["Relu"] == nodes["Add"] == failing
     session.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from nnadapter.drivers.qnn.driver import QnnDriver
@@ -46,7 +48,7 @@ def test_an_architecture_that_is_not_the_chip_s_is_refused():
 
 
 def test_without_the_package_the_row_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("nnadapter.drivers.qnn.driver.installed", dict)
+    monkeypatch.setattr(sys, "path", [])
     (row,) = QnnDriver().devices()
     assert not row.available and "pip install 'nnadapter[qnn]'" in row.reason
     with pytest.raises(DeviceUnavailableError, match=r"pip install 'nnadapter\[qnn\]'") as raised:

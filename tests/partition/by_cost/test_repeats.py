@@ -1,14 +1,12 @@
-from functools import partial
 from itertools import product
 
 import numpy as np
 import pytest
 
-from partition.by_cost import repeats
 from partition.by_cost.folding import fold
 from partition.by_cost.latency import BoundKind, place_by_latency
 from partition.by_cost.pricing import price
-from partition.by_cost.repeats import place_repeats
+from partition.by_cost.repeats import place_folded, place_repeats
 from partition.by_cost.search import Costs
 from tests.partition.brute_force import cheapest_cost
 from tests.partition.by_cost.repeating import blocks_of, kind_prices, repeating
@@ -39,16 +37,15 @@ def optimum(graph, prices):
     ("devices", "layers", "size", "kept", "seeds"),
     [(2, 7, 2, 2, 12), (2, 5, 3, 1, 12), (3, 7, 1, 2, 3)],
 )
-def test_beside_brute_force(monkeypatch, devices, layers, size, kept, seeds):
+def test_beside_brute_force(devices, layers, size, kept, seeds):
     """Graphs are folded however little shorter that makes them."""
-    monkeypatch.setattr(repeats, "_SMALLER", 1)
-    monkeypatch.setattr(repeats, "fold", partial(fold, kept=kept))
     excess = []
     for seed in range(seeds):
         graph = repeating(layers, size, seed)
         launch = LAUNCHES[seed % 4]
         prices = kind_prices(graph, seed, devices=("npu", "gpu", "cpu")[3 - devices :], launch=launch)
-        found = place_repeats(graph, prices, supported(prices), blocks_of(graph))
+        folded = fold(graph, prices, blocks_of(graph), kept)
+        found = folded and place_folded(graph, prices, supported(prices), folded)
         if found is None:
             continue
         best = optimum(graph, prices)

@@ -1,0 +1,30 @@
+"""`qnn`, failing to compile what was cut out of a graph because of one op."""
+
+from __future__ import annotations
+
+import onnx
+
+from nnadapter.drivers.execution_providers.backing import Backing
+from nnadapter.drivers.execution_providers.context import EpContext
+from nnadapter.drivers.execution_providers.libraries import installed
+from nnadapter.drivers.qnn.driver import PROVIDER, QnnDevice, QnnDriver
+
+
+class FailingBacking(Backing):
+    """It takes the graph, and has no memory for a Sin in a program."""
+
+    def open(self, contents, level=None):
+        ops = [node.op_type for node in onnx.load_from_string(contents).graph.node]
+        if "Sin" in ops and (level is None or len(ops) < 4):
+            raise RuntimeError("no memory for Sin")
+        return super().open(contents, level)
+
+
+class FailingDevice(QnnDevice):
+    def create_context(self, options):
+        return EpContext(FailingBacking(**vars(super().create_context(options)._backing)))
+
+
+class FailingQnnDriver(QnnDriver):
+    def open(self, device_id):
+        return FailingDevice(installed()[PROVIDER])
