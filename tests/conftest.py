@@ -9,6 +9,18 @@ import pytest
 
 from nnadapter.drivers import registry
 
+LONG = ("fuzz", "sweep")
+"""Markers of long forms, which run only for those who ask for them by `-m`."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked so, unless `-m` names the marker."""
+    unasked = [name for name in LONG if name not in config.option.markexpr]
+    long = [item for item in items if any(map(item.get_closest_marker, unasked))]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def trial_drivers(tmp_path_factory):

@@ -13,7 +13,7 @@ from hashlib import sha256
 import onnx
 from onnx import checker, shape_inference
 
-from nnadapter.onnx.nodes import captured_names
+from nnadapter.onnx.nodes import captured_names, plain_domain
 from nnadapter.onnx.values import value_of
 from partition.graph import Value
 from partition.verdict import Unsupported
@@ -77,6 +77,11 @@ class Parts:
         """The initializers that are given with their contents."""
         tensors = self._model.graph.initializer
         return {tensor.name: tensor for tensor in tensors if tensor.ByteSize() <= self._constant_bytes}
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's own domain."""
+        return int(next((entry.version for entry in self._model.opset_import if not plain_domain(entry.domain)), 1))
 
     def value(self, name: str) -> Value | None:
         """The type of a value, if it is known."""
