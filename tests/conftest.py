@@ -15,6 +15,18 @@ from tests.installed import hide, hide_from_children
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
+LONG = ("fuzz", "sweep")
+"""Markers of long forms, which run only for those who ask for them by `-m`."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked so, unless `-m` names the marker."""
+    unasked = [name for name in LONG if name not in config.option.markexpr]
+    long = [item for item in items if any(map(item.get_closest_marker, unasked))]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_installed(tmp_path_factory):
@@ -75,13 +87,3 @@ def empty_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked `fuzz`, unless `-m` names it."""
-    if "fuzz" in config.option.markexpr:
-        return
-    long = [item for item in items if item.get_closest_marker("fuzz")]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if not item.get_closest_marker("fuzz")]

@@ -10,7 +10,7 @@ import onnx
 from onnx import checker
 
 from nnadapter.onnx.building import copied, model_of, tensor_info, with_inputs_for
-from nnadapter.onnx.nodes import captured_names
+from nnadapter.onnx.nodes import captured_names, opsets_of
 from nnadapter.onnx.propagation import FAILURES, infer
 from nnadapter.onnx.values import value_of
 from partition.graph import Value
@@ -39,6 +39,11 @@ class Parts:
         """The initializers that are given with their contents."""
         tensors = self._model.graph.initializer
         return {tensor.name: tensor for tensor in tensors if tensor.ByteSize() <= self._constant_bytes}
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's own domain."""
+        return opsets_of(self._model.opset_import).get("", 1)
 
     def value(self, name: str) -> Value | None:
         """The type of a value, if it is known."""

@@ -49,7 +49,7 @@ def place_repeats(
     return place_folded(graph, prices, starts, folded)
 
 
-def place_folded(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: Folded) -> Found | None:
+def place_folded(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: Folded) -> PlacedOnTwo | None:
     """Do the same for a graph that is folded already, however little shorter that made it."""
     return (_on_two if len(prices.devices) == 2 else _on_several)(graph, prices, starts, folded)
 

@@ -1,10 +1,11 @@
 """What the engine computes rightly, op by op: the reviewed table of data types.
 
 Each row was held against ONNX Runtime and onnx's reference evaluator with numbers from the whole range of every type
-(`tests/drivers/openvino/test_operators.py`). What is missing was found wrong, or was not looked at:
+(`tests/drivers/openvino/sweep`). What is missing was found wrong, or was not looked at:
 
 - float64 is computed in float32, int64 and uint64 in int32, and are cut to that even where they only move.
-- int32 and uint32 pass through float32 in most arithmetic, comparisons and reductions, so large numbers are rounded.
+- int32 and uint32 pass through float32 in most arithmetic, comparisons, reductions and Clip, so large numbers are
+  rounded.
 - int8 and uint8 saturate in arithmetic where ONNX wraps around.
 - ReduceMax and ReduceMin give the largest finite number where all they see is infinite; Greater calls NaN greater; TopK
   and NonMaxSuppression order equal scores in another way; Softplus is off by half a percent below -8; QuantizeLinear
@@ -60,7 +61,8 @@ _ROWS: tuple[tuple[str, OperatorRow], ...] = (
     ),
     ("Add Sub Mul Sum", OperatorRow(dtypes=FLOATS | _SHORTS | _INT32)),
     ("Div", OperatorRow(dtypes=FLOATS)),
-    ("Max Min Clip", OperatorRow(dtypes=FLOATS | _BYTES | _SHORTS | _INT32)),
+    ("Max Min", OperatorRow(dtypes=FLOATS | _BYTES | _SHORTS | _INT32)),
+    ("Clip", OperatorRow(dtypes=FLOATS | _BYTES | _SHORTS)),
     ("MaxPool", OperatorRow(dtypes=FLOATS | _BYTES, outputs={1: frozenset()})),
     ("Sign", OperatorRow(dtypes=frozenset((DataType.FLOAT32,)))),
     (

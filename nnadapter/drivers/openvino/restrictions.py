@@ -1,95 +1,209 @@
-"""What of the ops in the table is refused for its attributes or inputs, and why: found by onnx's operator tests.
+"""What of the ops in the table is refused for its attributes or inputs, and why.
 
-Each row is one way in which the engine computes something else than ONNX says.
+Each row is one way in which the engine computes something else than ONNX says, or does not compile. They were found by
+onnx's operator tests and by a sweep over the attributes of every op (`tests/drivers/openvino/sweep`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import onnx
 
+from nnadapter.drivers.openvino.forms import (
+    Form,
+    is_crossed,
+    is_plain_einsum,
+    lone_labels,
+    overhanging,
+    padding_to_shape,
+    resized,
+    single_column,
+    wide_strides,
+)
 from nnadapter.onnx.parts import Parts
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    ops: frozenset[str]
-    holds: Callable[[onnx.NodeProto, Mapping[str, Any], Parts], bool]
+class Restriction:
+    """One kind of form that is not taken."""
+
+    ops: str
+    """Op types, with spaces between."""
+    holds: Callable[[Form], object]
     why: str
+    """What goes on behind the op's name."""
     reason: Reason = Reason.UNSUPPORTED_ATTRIBUTE
 
 
 def restriction(node: onnx.NodeProto, parts: Parts) -> Verdict:
     """Return why the attributes or inputs of a node are not taken, or a yes."""
-    rows = [row for row in _ROWS if node.op_type in row.ops]
-    attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute} if rows else {}
-    found = next((row for row in rows if row.holds(node, attributes, parts)), None)
+    rows = [row for row in RESTRICTIONS if node.op_type in row.ops.split()]
+    form = Form.of(node, parts) if rows else None
+    found = next((row for row in rows if form is not None and row.holds(form)), None)
     return SUPPORTED if found is None else Unsupported(found.reason, f"{node.op_type} {found.why}")
 
 
-def _given(node: onnx.NodeProto, position: int) -> bool:
-    return len(node.input) > position and bool(node.input[position])
-
-
-def _all_constant(node: onnx.NodeProto, parts: Parts, positions: range) -> bool:
-    return all(not _given(node, position) or node.input[position] in parts.constants for position in positions)
-
-
-_ROWS = (
-    _Row(
-        frozenset(("Resize",)),
-        lambda node, attributes, parts: bool(attributes.get("antialias") or attributes.get("exclude_outside")),
-        "with antialias or exclude_outside weighs pixels in another way than ONNX says",
-    ),
-    _Row(
-        frozenset(("Resize",)),
-        lambda node, attributes, parts: (
-            attributes.get("coordinate_transformation_mode") in (b"align_corners", b"tf_crop_and_resize")
-            and not _given(node, 3)
-        ),
-        "with aligned corners or a crop, and with scales, samples at other places than ONNX says",
-    ),
-    _Row(
-        frozenset(("Resize",)),
-        lambda node, attributes, parts: attributes.get("keep_aspect_ratio_policy", b"stretch") != b"stretch",
-        "that keeps the aspect ratio makes another shape than ONNX says",
-    ),
-    _Row(
-        frozenset(("LSTM",)),
-        lambda node, attributes, parts: _given(node, 7),
-        "leaves peepholes out",
-    ),
-    _Row(
-        frozenset(("LSTM", "GRU", "RNN")),
-        lambda node, attributes, parts: bool(attributes.get("layout")),
-        "with layout 1 makes another shape than ONNX says",
-    ),
-    _Row(
-        frozenset(("SpaceToDepth", "DepthToSpace")),
-        lambda node, attributes, parts: node.op_type == "SpaceToDepth" and attributes.get("mode", b"DCR") != b"DCR",
-        "is computed in mode DCR only",
-    ),
-    _Row(
-        frozenset(("Reshape", "Expand", "Tile", "Squeeze", "Unsqueeze", "Split", "Trilu")),
-        lambda node, attributes, parts: not _all_constant(node, parts, range(1, 2)),
+RESTRICTIONS = (
+    Restriction(
+        "Reshape Expand Tile Squeeze Unsqueeze Split Trilu",
+        lambda form: not form.constant(1),
         "is taken with a constant second input, whose result has a known shape",
         Reason.NOT_CONSTANT,
     ),
-    _Row(
-        frozenset(("Slice", "Pad", "Resize", "Upsample")),
-        lambda node, attributes, parts: not _all_constant(node, parts, range(1, 5)),
+    Restriction(
+        "Slice Pad Resize Upsample",
+        lambda form: not form.constant(1, 2, 3, 4),
         "is taken where all inputs but the first are constants",
         Reason.NOT_CONSTANT,
     ),
-    _Row(
-        frozenset(("Dropout",)),
-        lambda node, attributes, parts: (
-            _given(node, 2) or len(list(filter(None, node.output))) > 1 or not _all_constant(node, parts, range(1, 2))
-        ),
+    Restriction(
+        "Dropout",
+        lambda form: form.has(2) or len(list(filter(None, form.node.output))) > 1 or not form.constant(1),
         "is taken as it is at inference: no training_mode, no mask, a constant ratio",
     ),
+    Restriction(
+        "Resize",
+        lambda form: form.attribute("antialias", 0) or form.attribute("exclude_outside", 0),
+        "with antialias or exclude_outside weighs pixels in another way than ONNX says",
+    ),
+    Restriction(
+        "Resize",
+        lambda form: (
+            form.attribute("coordinate_transformation_mode", b"") in (b"align_corners", b"tf_crop_and_resize")
+            and not form.has(3)
+        ),
+        "with aligned corners or a crop, and with scales, samples at other places than ONNX says",
+    ),
+    Restriction(
+        "Resize",
+        lambda form: form.attribute("keep_aspect_ratio_policy", b"stretch") != b"stretch",
+        "that keeps the aspect ratio makes another shape than ONNX says",
+    ),
+    Restriction(
+        "Resize",
+        lambda form: form.opset < 11 and form.attribute("mode", b"") == b"cubic",
+        "with mode cubic below opset 11 samples at other places than ONNX Runtime",
+    ),
+    Restriction(
+        "Resize Upsample",
+        lambda form: len(form.shape(0)) > 3 and form.shape(0)[:2] != form.output_shape[:2],
+        "of four dimensions or more is compiled where batch and channels stay as they are",
+    ),
+    Restriction(
+        "Resize",
+        lambda form: any(size % 1 for size in resized(form)),
+        "with scales that make no whole size samples at other places than ONNX says",
+    ),
+    Restriction(
+        "Upsample",
+        lambda form: any(scale % 1 for scale in form.scales),
+        "with scales that are no whole numbers samples at other places than ONNX says",
+    ),
+    Restriction("LSTM", lambda form: form.has(7), "leaves peepholes out"),
+    Restriction("LSTM", lambda form: form.attribute("input_forget", 0), "leaves input_forget out"),
+    Restriction(
+        "LSTM GRU RNN", lambda form: form.attribute("layout", 0), "with layout 1 makes another shape than ONNX says"
+    ),
+    Restriction("SpaceToDepth", lambda form: form.attribute("mode", b"DCR") != b"DCR", "is computed in mode DCR only"),
+    Restriction(
+        "AveragePool MaxPool",
+        wide_strides,
+        "that pads by itself, with strides wider than its window or with dilations, looks at other places than "
+        "ONNX Runtime",
+    ),
+    Restriction(
+        "AveragePool",
+        overhanging,
+        "with ceil_mode and count_include_pad divides by another number where a window hangs over the padding",
+    ),
+    Restriction(
+        "Conv",
+        single_column,
+        "of one channel that strides in its last dimension alone, and makes one element of it, skips rows",
+    ),
+    Restriction(
+        "ConvTranspose", padding_to_shape, "with an output_shape that has to be padded to puts the padding elsewhere"
+    ),
+    Restriction(
+        "LRN",
+        lambda form: form.attribute("size", 1) % 2 == 0,
+        "of an even size takes the window from other channels than ONNX says",
+    ),
+    Restriction(
+        "LRN",
+        lambda form: form.attribute("bias", 1.0) % 1 or form.attribute("alpha", 1.0) < 0,
+        "cuts bias to a whole number, and is wrong with a negative alpha",
+    ),
+    Restriction(
+        "PRelu",
+        lambda form: len(form.shape(0)) > 2 and form.shape(1) == form.shape(0)[1:2] != (1,),
+        "takes a slope of one dimension, as long as there are channels, for one per channel",
+    ),
+    Restriction(
+        "InstanceNormalization", lambda form: len(form.shape(0)) < 3, "of two dimensions does not normalize to zero"
+    ),
+    Restriction(
+        "LpNormalization", lambda form: form.attribute("p", 2) == 2, "with p 2 adds 1.2e-7 to the sum of squares"
+    ),
+    Restriction(
+        "Softmax",
+        is_crossed,
+        "below opset 13 normalizes one axis where ONNX normalizes it and all behind it",
+    ),
+    Restriction(
+        "Einsum",
+        is_plain_einsum,
+        "that changes nothing gives back what lies in its memory",
+    ),
+    Restriction(
+        "Einsum",
+        lambda form: len(form.node.input) > 1 and b"..." in form.attribute("equation", b""),
+        "of several inputs with an ellipsis pairs the wrong dimensions in places",
+    ),
+    Restriction(
+        "Einsum",
+        lambda form: len(lone_labels(form)) > 1,
+        "that sums labels of one input, and others of another one, pairs the wrong dimensions in places",
+    ),
+    Restriction(
+        "HardSigmoid",
+        lambda form: 0 in (form.attribute("alpha", 0.2), form.attribute("beta", 0.5)),
+        "takes alpha or beta 0 for one that is not given",
+    ),
+    Restriction("Selu", lambda form: form.attribute("alpha", 1.0) == 0, "takes alpha 0 for one that is not given"),
+    Restriction(
+        "ReduceL1 ReduceL2 ReduceLogSum",
+        lambda form: form.attribute("noop_with_empty_axes", 0) and not (form.has(1) and form.shape(1) != (0,)),
+        "with noop_with_empty_axes and no axes computes no norm or logarithm of the single elements",
+    ),
+    Restriction(
+        "Clip",
+        lambda form: form.opset < 11 and len(form.node.attribute) < 2,
+        "below opset 11 without a bound lets infinity through",
+    ),
+    Restriction(
+        "Clip",
+        lambda form: form.opset >= 11 and form.dtype(0) == "float16" and not (form.has(1) and form.has(2)),
+        "in float16 without a bound makes infinity the largest finite number",
+    ),
+    Restriction(
+        "Clip",
+        lambda form: form.is_constant(0) and math.prod(form.shape(0)) == 1,
+        "of a constant of one element loses its dimensions",
+    ),
+    Restriction(
+        "Max Min Sum Mean",
+        lambda form: (
+            form.opset < 8 and math.prod(form.shape(0)) == 1 and any(map(form.is_constant, range(len(form.node.input))))
+        ),
+        "below opset 8 of single elements, constants among them, is not compiled",
+    ),
+    Restriction(
+        "Pad", lambda form: form.dtype(0) == "int32" and form.has(2), "of int32 rounds the value that it fills in"
+    ),
 )
+"""In the order in which they are looked at."""

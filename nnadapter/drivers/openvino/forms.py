@@ -1,0 +1,167 @@
+"""What of a node decides whether the engine computes it rightly: attributes, shapes, constants; and questions to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from onnx import numpy_helper
+
+from nnadapter.onnx.parts import Parts
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A node whose values all have known shapes."""
+
+    node: onnx.NodeProto
+    attributes: Mapping[str, Any]
+    parts: Parts
+
+    @staticmethod
+    def of(node: onnx.NodeProto, parts: Parts) -> Form:
+        """Return the form of a node of a model."""
+        return Form(node, {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}, parts)
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's own domain."""
+        return self.parts.opset
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of the first output."""
+        return self._shape(self.node.output[0])
+
+    @property
+    def scales(self) -> Sequence[float]:
+        """What Resize or Upsample are scaled by, where they are given scales."""
+        position = 2 if self.node.op_type == "Resize" and self.opset > 10 else 1
+        if self.has(position):
+            return list(map(float, numpy_helper.to_array(self.parts.constants[self.node.input[position]])))
+        return list(self.attribute("scales", []))
+
+    def attribute(self, name: str, default: Any) -> Any:
+        """An attribute, or what it is where it is not given."""
+        return self.attributes.get(name, default)
+
+    def has(self, position: int) -> bool:
+        """Whether an input is given."""
+        return len(self.node.input) > position and bool(self.node.input[position])
+
+    def is_constant(self, position: int) -> bool:
+        """Whether an input is a constant."""
+        return self.has(position) and self.node.input[position] in self.parts.constants
+
+    def constant(self, *positions: int) -> bool:
+        """Whether those of the inputs that are given are constants."""
+        return all(not self.has(position) or self.is_constant(position) for position in positions)
+
+    def shape(self, position: int) -> tuple[int, ...]:
+        """The shape of an input."""
+        return self._shape(self.node.input[position])
+
+    def dtype(self, position: int) -> str | None:
+        """The data type of an input."""
+        value = self.parts.value(self.node.input[position])
+        return value.dtype if value else None
+
+    def per_axis(self, name: str, default: int = 1) -> Sequence[int]:
+        """An attribute with a number for every dimension behind [N, C]."""
+        return list(self.attribute(name, [])) or [default] * (len(self.shape(0)) - 2)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        value = self.parts.value(name)
+        return (value.static_shape if value else None) or ()
+
+
+def resized(form: Form) -> Sequence[float]:
+    """The sizes that the scales of Resize make, before they are cut to whole numbers; within what float32 can say."""
+    shape = form.shape(0)
+    axes = form.attribute("axes", range(len(shape)))
+    return [round(scale * shape[axis], 4) for axis, scale in zip(axes, form.scales, strict=False)]
+
+
+def wide_strides(form: Form) -> bool:
+    """Whether a pooling that pads by itself has dilated windows, or such as leave something out between them."""
+    windows = zip(form.per_axis("kernel_shape"), form.per_axis("strides"), form.per_axis("dilations"), strict=True)
+    return bool(form.attribute("auto_pad", b"").startswith(b"SAME")) and any(
+        stride > _extent(size, dilation) or _extent(size, dilation) > size for size, stride, dilation in windows
+    )
+
+
+def overhanging(form: Form) -> bool:
+    """Whether a pooling that counts its padding has a last window that reaches over it."""
+    if not (form.attribute("ceil_mode", 0) and form.attribute("count_include_pad", 0)):
+        return False
+    sizes = form.shape(0)[2:]
+    pads = [0] * 2 * len(sizes) if form.attribute("auto_pad", b"NOTSET") != b"NOTSET" else form.attribute("pads", [])
+    padding = map(sum, zip(pads[: len(sizes)], pads[len(sizes) :], strict=True)) if pads else [0] * len(sizes)
+    windows = map(_extent, form.per_axis("kernel_shape"), form.per_axis("dilations"))
+    strides = form.per_axis("strides")
+    return any(
+        (size + pad - window) % step for size, pad, window, step in zip(sizes, padding, windows, strides, strict=True)
+    )
+
+
+def padding_to_shape(form: Form) -> bool:
+    """Whether the output_shape of ConvTranspose is not what it makes without padding, where padding may go wrong.
+
+    Outputs that are cut are right in one group, but for an odd cut with SAME_UPPER; larger ones are right in none.
+    """
+    wanted = form.attribute("output_shape", [])
+    if not wanted:
+        return False
+    windows = map(_extent, form.shape(1)[2:], form.per_axis("dilations"))
+    made = [
+        step * (size - 1) + more + window
+        for size, step, more, window in zip(
+            form.shape(0)[2:], form.per_axis("strides"), form.per_axis("output_padding", 0), windows, strict=True
+        )
+    ]
+    cut = [size - want for size, want in zip(made, wanted, strict=True)]
+    if form.attribute("auto_pad", b"") == b"SAME_UPPER" and any(each % 2 for each in cut):
+        return True
+    return any(each < 0 for each in cut) or (form.attribute("group", 1) > 1 and any(cut))
+
+
+def single_column(form: Form) -> bool:
+    """Whether a convolution of one channel strides in its last dimension alone, and makes one element of that."""
+    *others, last = form.per_axis("strides")
+    return form.shape(1)[1] * form.attribute("group", 1) == form.output_shape[-1] == 1 < last and 1 in others
+
+
+def is_crossed(form: Form) -> bool:
+    """Whether Softmax below opset 13 has more to normalize than one axis, where the engine takes that one alone."""
+    shape, axis = form.shape(0), form.attribute("axis", 1)
+    if form.opset < 11:
+        return len(shape) == 1 and axis == 1
+    return form.opset < 13 and any(size > 1 for size in shape[axis:][1:])
+
+
+def is_plain_einsum(form: Form) -> bool:
+    """Whether an Einsum of one input gives it back."""
+    terms, result = _equation(form)
+    return terms == [result]
+
+
+def lone_labels(form: Form) -> Sequence[str]:
+    """Those terms of an equation that have a label of their own, which is summed."""
+    terms, result = _equation(form)
+    everything = "".join(terms) + result
+    return [term for term in terms if any(everything.count(label) == term.count(label) for label in term)]
+
+
+def _extent(size: int, dilation: int) -> int:
+    return (size - 1) * dilation + 1
+
+
+def _equation(form: Form) -> tuple[list[str], str]:
+    left, arrow, result = form.attribute("equation", b"").decode().replace(" ", "").partition("->")
+    if not arrow:
+        labels = left.replace(",", "").replace(".", "")
+        once = "".join(sorted(label for label in labels if labels.count(label) == 1))
+        result = ("..." if "..." in left else "") + once
+    return left.split(","), result

@@ -1,0 +1,158 @@
+"""One form of an op: a node with everything that may decide how it is computed; and how one is drawn.
+
+What an op has comes from its schema: attributes, optional inputs, data types. Values of attributes are in
+`attributes.py`, shapes that fit each other in `recipes.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from nnadapter.drivers.openvino.operators import OPERATORS
+from tests.drivers.openvino.sweep.attributes import Shape, choice_of
+from tests.drivers.openvino.sweep.values import array_of
+
+_OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)
+_WRITTEN = (np.int64, np.int32)
+"""What is written out, for it may decide over shapes."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Form:
+    """A node, its inputs, and which of them are constants."""
+
+    node: onnx.NodeProto
+    opset: int
+    arrays: tuple[np.ndarray | None, ...]
+    constants: frozenset[int]
+
+    @property
+    def text(self) -> str:
+        """The form in words; two of the same words differ in numbers at most."""
+        attributes = {each.name: helper.get_attribute_value(each) for each in self.node.attribute}
+        inputs = (
+            "none"
+            if array is None
+            else f"{array.dtype}{list(array.shape)}{'=' if at in self.constants else ''}{_contents(array)}"
+            for at, array in enumerate(self.arrays)
+        )
+        return f"{self.node.op_type}-{self.opset}({', '.join(inputs)}) -> {len(self.node.output)} {attributes}"
+
+    @property
+    def feed(self) -> dict[str, np.ndarray]:
+        return {
+            name: array
+            for at, (name, array) in enumerate(zip(self.node.input, self.arrays, strict=True))
+            if array is not None and at not in self.constants
+        }
+
+
+def model_of(forms: Sequence[Form]) -> onnx.ModelProto:
+    """The nodes of forms of one opset, side by side, with the types of their outputs."""
+    nodes, inputs, constants = [], [], []
+    for number, form in enumerate(forms):
+        node = onnx.NodeProto()
+        node.CopyFrom(form.node)
+        for field in (node.input, node.output):
+            field[:] = [f"{name}{number}" if name else "" for name in field]
+        nodes.append(node)
+        for at, (name, array) in enumerate(zip(node.input, form.arrays, strict=True)):
+            if array is not None and at in form.constants:
+                constants.append(numpy_helper.from_array(array, name))
+            elif array is not None:
+                kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+                inputs.append(helper.make_tensor_value_info(name, kind, array.shape))
+    outputs = [onnx.ValueInfoProto(name=name) for node in nodes for name in node.output]
+    graph = helper.make_graph(nodes, "forms", inputs, outputs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", forms[0].opset)], ir_version=10)
+
+
+class Draft:
+    """A form on its way: recipes say shapes and integers, the rest is drawn by the schema."""
+
+    def __init__(self, op_type: str, random: Random) -> None:
+        self.op_type, self.random = op_type, random
+        self.opset, self.schema = random.choice(_versions(op_type))
+        self.attributes: dict[str, object] = {}
+        self.shapes: list[Shape | None] = []
+        self.arrays: dict[int, np.ndarray] = {}
+        self.outputs = 1
+        self.kinds = ("normal", "steps")
+
+    def has_input(self, position: int) -> bool:
+        return position < len(self.schema.inputs)
+
+    def draw_attributes(self, shape: Shape) -> None:
+        """Every attribute that the schema requires, and some of the others."""
+        for name, attribute in self.schema.attributes.items():
+            if name not in self.attributes and (attribute.required or self.random.random() < 0.5):
+                self.attributes[name] = choice_of(self.op_type, name)(self.random, shape)
+
+    def form(self) -> Form:
+        dtypes = _dtypes(self)
+        count = max(len(self.shapes), *(position + 1 for position in self.arrays), 1)
+        shapes = [*self.shapes, *[None] * (count - len(self.shapes))]
+        arrays = [
+            self.arrays.get(at) if shape is None else array_of(self.random, shape, dtypes[at], self.kinds)
+            for at, shape in enumerate(shapes)
+        ]
+        while arrays[-1] is None:
+            arrays.pop()
+        constants = {at for at in range(len(arrays)) if self.random.random() < (0.9 if at in self.arrays else 0.3)}
+        given = [at for at, array in enumerate(arrays) if array is not None]
+        if constants.issuperset(given):
+            constants.remove(given[0])
+        node = helper.make_node(
+            self.op_type,
+            ["" if array is None else f"i{at}_" for at, array in enumerate(arrays)],
+            [f"o{at}_" for at in range(self.outputs)],
+        )
+        for name, value in self.attributes.items():
+            kind = onnx.AttributeProto.AttributeType.Value(self.schema.attributes[name].type.name)
+            node.attribute.append(helper.make_attribute(name, value, attr_type=kind))
+        return Form(node, self.opset, tuple(arrays), frozenset(constants))
+
+
+@cache
+def _versions(op_type: str) -> tuple[tuple[int, onnx.defs.OpSchema], ...]:
+    """Every schema of an op, at its first opset and at its last one."""
+    found = {}
+    for opset in _OPSETS:
+        try:
+            schema = onnx.defs.get_schema(op_type, opset)
+        except onnx.defs.SchemaError:
+            continue
+        if not schema.deprecated:
+            found.setdefault(schema.since_version, []).append((opset, schema))
+    return tuple(pair for same in found.values() for pair in {each[0]: each for each in (same[0], same[-1])}.values())
+
+
+def _dtypes(draft: Draft) -> list[np.dtype]:
+    """A data type for every input: one for each type variable, of those that the schema and the driver's row take."""
+    row, bound, found = OPERATORS[draft.op_type], {}, []
+    allowed = {each.type_param_str: set(each.allowed_type_strs) for each in draft.schema.type_constraints}
+    for at in range(len(draft.shapes)):
+        formal = draft.schema.inputs[min(at, len(draft.schema.inputs) - 1)]
+        taken = {f"tensor({dtype.value})".replace("float32", "float") for dtype in row.inputs.get(at, row.dtypes)}
+        choices = sorted((allowed.get(formal.type_str) or {formal.type_str}) & taken)
+        if not choices:
+            found.append(np.dtype(np.float32))
+            continue
+        found.append(_array_type(bound.setdefault(formal.type_str, draft.random.choice(choices))))
+    return found
+
+
+def _array_type(text: str) -> np.dtype:
+    name = text.removeprefix("tensor(").removesuffix(")")
+    return np.dtype("float32" if name == "float" else name)
+
+
+def _contents(array: np.ndarray) -> str:
+    return str(array.tolist()) if array.ndim < 2 and array.size <= 16 and array.dtype in _WRITTEN else ""

@@ -1,0 +1,139 @@
+"""Forms on openvino alone and on ONNX Runtime, and how their results differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx.reference import ReferenceEvaluator
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernelError
+
+from nnadapter.errors import NNAdapterError
+from nnadapter.onnx.values import value_of
+from tests.drivers.openvino.harness import computed
+from tests.drivers.openvino.sweep.forms import Draft, Form, model_of
+from tests.drivers.openvino.sweep.recipes import RECIPES
+from tests.drivers.openvino.sweep.values import difference
+
+BATCH = 24
+"""Nodes of one model: compiling costs more than they do."""
+_NARROW = frozenset(("LRN", "InstanceNormalization"))
+"""Ops of which ONNX Runtime takes fewer forms than ONNX has; onnx's evaluator computes the others."""
+Case = tuple[Form, list[np.ndarray]]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the forms of one op, in words, and of those that differ how."""
+
+    op_type: str
+    tried: int = 0
+    skipped: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+    agreeing: list[str] = field(default_factory=list)
+    differing: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        taken = len(self.agreeing) + len(self.differing)
+        counts = f"{self.tried:6} tried {self.skipped:6} no case {len(self.refused):6} refused {taken:6} taken"
+        return f"{self.op_type:26}{counts} {len(self.differing):6} differing"
+
+
+def sweep(opened, op_types: Sequence[str], count: int, seed: int) -> Mapping[str, Outcome]:
+    """Try different forms of each op, those of one opset side by side in a model."""
+    outcomes, batches = {op_type: Outcome(op_type) for op_type in op_types}, {}
+    for form in (form for op_type in op_types for form in forms_of(op_type, count, seed)):
+        expected = expected_of(form)
+        outcomes[form.node.op_type].tried += 1
+        outcomes[form.node.op_type].skipped += expected is None
+        if expected is not None:
+            batch = batches.setdefault(form.opset, [])
+            batch.append((form, expected))
+            if len(batch) == BATCH:
+                _try(opened, batches.pop(form.opset), outcomes)
+    for batch in batches.values():
+        _try(opened, batch, outcomes)
+    return outcomes
+
+
+def forms_of(op_type: str, count: int, seed: int) -> Iterator[Form]:
+    """Up to `count` different forms; fewer where an op has fewer."""
+    random, seen = Random(f"{op_type} {seed}"), set()
+    for _ in range(4 * count):
+        draft = Draft(op_type, random)
+        RECIPES[op_type](draft)
+        form = draft.form()
+        if form.text not in seen and len(seen) < count:
+            seen.add(form.text)
+            yield form
+
+
+def expected_of(form: Form) -> list[np.ndarray] | None:
+    """What ONNX Runtime computes; None where it does not, or makes another shape than ONNX says, or nothing."""
+    try:
+        model = onnx.shape_inference.infer_shapes(model_of([form]), strict_mode=True, check_type=True, data_prop=True)
+        results = _computed(model, {f"{name}0": array for name, array in form.feed.items()})
+    except Exception:  # noqa: BLE001  whatever onnx or ONNX Runtime raises, the form is no case
+        return None
+    types = map(value_of, model.graph.output)
+    fits = (
+        result.size and type_.static_shape in (None, result.shape) for result, type_ in zip(results, types, strict=True)
+    )
+    return results if all(fits) else None
+
+
+def _computed(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return session.run(None, feed)
+    except Exception as error:  # ONNX Runtime's errors have no common class
+        if isinstance(error, NoKernelError) or model.graph.node[0].op_type in _NARROW:
+            with np.errstate(all="ignore"):
+                return list(map(np.asarray, ReferenceEvaluator(model).run(None, feed)))
+        raise
+
+
+def _try(opened, batch: Sequence[Case], outcomes: Mapping[str, Outcome]) -> None:
+    taken = []
+    for case, verdict in zip(batch, opened.supported(_typed(batch)), strict=True):
+        if verdict:
+            taken.append(case)
+        else:
+            outcomes[case[0].node.op_type].refused[case[0].text] = verdict.detail
+    for form, wrong in _differences(opened, taken):
+        outcome = outcomes[form.node.op_type]
+        if wrong:
+            outcome.differing[form.text] = wrong
+        else:
+            outcome.agreeing.append(form.text)
+
+
+def _differences(opened, taken: Sequence[Case]) -> Iterator[tuple[Form, str]]:
+    """How the results of each form differ; a form that makes a model fail is found by halves."""
+    if not taken:
+        return
+    try:
+        results = iter(computed(opened, _typed(taken), [array for form, _ in taken for array in form.feed.values()]))
+    except NNAdapterError as error:
+        if len(taken) == 1:
+            yield taken[0][0], f"{type(error).__name__}: {error}"
+        else:
+            middle = len(taken) // 2
+            yield from _differences(opened, taken[:middle])
+            yield from _differences(opened, taken[middle:])
+        return
+    for form, expected in taken:
+        wrong = list(filter(None, [difference(next(results), right) for right in expected]))
+        yield form, next(iter(wrong), "")
+
+
+def _typed(batch: Sequence[Case]) -> onnx.ModelProto:
+    return onnx.shape_inference.infer_shapes(model_of([form for form, _ in batch]), data_prop=True)

@@ -1,0 +1,40 @@
+"""No form of an op that openvino takes differs from ONNX by more than rounding: a few forms of each, or many."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from nnadapter.drivers.openvino.operators import OPERATORS
+from tests.drivers.openvino.harness import context
+from tests.drivers.openvino.sweep.recipes import RECIPES
+from tests.drivers.openvino.sweep.running import sweep
+
+FEW = 15
+MANY = int(os.environ.get("NNADAPTER_SWEEP_FORMS", "1000"))
+SEED = int(os.environ.get("NNADAPTER_SWEEP_SEED", "0"))
+
+
+@pytest.fixture(scope="module")
+def opened():
+    return context(threads=1)
+
+
+def test_every_op_has_a_recipe():
+    assert set(RECIPES) == set(OPERATORS)
+
+
+def test_a_few_forms_of_each_op(opened):
+    outcomes = sweep(opened, sorted(RECIPES), FEW, SEED).values()
+    assert [outcome.differing for outcome in outcomes if outcome.differing] == []
+    assert sum(len(outcome.agreeing) for outcome in outcomes) > len(RECIPES) * FEW / 2
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("op_type", sorted(RECIPES))
+def test_many_forms(opened, op_type, capsys):
+    outcome = sweep(opened, [op_type], MANY, SEED)[op_type]
+    with capsys.disabled():
+        print(f"\n{outcome}", end="")
+    assert outcome.differing == {}
