@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     long = [item for item in items if any(map(item.get_closest_marker, unasked))]
     if long:
         config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+        items[:] = [item for item in items if not any(map(item.get_closest_marker, unasked))]
 
 
 @pytest.fixture(scope="session", autouse=True)
