@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
-from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, Parameters, TensorType
-from nnadapter.drivers.fake_npu.kernels import KERNELS
+from nnadapter.drivers.fake_npu.graph import Activation, NpuGraph, NpuTensor, Parameters, TensorType
+from nnadapter.drivers.fake_npu.growing_graph import GrowingGraph
 from nnadapter.ir.derived import derived
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, DataType, Lifetime, dtype_name
-from nnadapter.ir.traced_arrays import applied
+from nnadapter.ir.operand import Array, DataType, Lifetime
 
 _CELL_TYPES = {dtype: "float32" if dtype is DataType.FLOAT16 else dtype.value for dtype in DataType}
 
@@ -22,27 +21,21 @@ def cell_type(dtype: DataType) -> str:
     return _CELL_TYPES[dtype]
 
 
-class Emitter:
+class Emitter(GrowingGraph):
     """Grows the device graph of one model.
 
     Every IR operand has at most one tensor, whose dimensions are the operand's, in the operand's layout.
     """
 
     def __init__(self, model: Model, arithmetic: Arithmetic) -> None:
+        super().__init__()
         self.model = model
         self.exact = arithmetic.exact
         """See `Arithmetic`."""
         self._half_precision = arithmetic.half_precision
-        self._tensors: list[NpuTensor] = []
-        self._instructions: list[Instruction] = []
         self._tensor_of: dict[int, int] = {}
         self._result_types: dict[int, TensorType] = {}
         self._inputs = tuple(self._add_input(operand) for operand in model.inputs)
-
-    @property
-    def instruction_count(self) -> int:
-        """How many instructions there are so far."""
-        return len(self._instructions)
 
     def tensor(self, operand: int) -> int:
         """The tensor of an operand that was set, or of a constant."""
@@ -62,10 +55,6 @@ class Emitter:
             return derived(_in_cells, value)
         return value
 
-    def type_of(self, tensor: int) -> TensorType:
-        """The type of a tensor."""
-        return self._tensors[tensor].type
-
     def result_type(self, operand: int) -> TensorType:
         """The type of the tensor that an operand will have."""
         found = self._result_types.get(operand)
@@ -79,55 +68,6 @@ class Emitter:
         made, wanted = self._tensors[tensor].type, self.result_type(operand)
         assert made is wanted or made == wanted, "a lowering made a tensor of the wrong type"
         self._tensor_of[operand] = tensor
-
-    def add_constant(self, value: Array) -> int:
-        """Add a constant, made contiguous."""
-        value = applied(_contiguous, value)
-        return self._add(NpuTensor(TensorType(dtype_name(value.dtype), value.shape), value))
-
-    def view(self, tensor: int, dimensions: Sequence[int]) -> int:
-        """The same memory in other dimensions; costs nothing when the program runs."""
-        source = self._tensors[tensor]
-        if source.type.dimensions == tuple(dimensions):
-            return tensor
-        type_ = TensorType(source.type.dtype, tuple(dimensions))
-        if source.value is not None:
-            return self._add(NpuTensor(type_, applied(_reshaped, source.value, dimensions=tuple(dimensions))))
-        return self._add(NpuTensor(type_, view_of=tensor if source.view_of is None else source.view_of))
-
-    def transpose(self, tensor: int, perm: Sequence[int]) -> int:
-        """The tensor with its axes in another order; a view where only axes of size 1 change places."""
-        dimensions = self.type_of(tensor).dimensions
-        result = tuple(dimensions[axis] for axis in perm)
-        moved = [axis for axis in perm if dimensions[axis] != 1]
-        if moved == sorted(moved):
-            return self.view(tensor, result)
-        type_ = TensorType(self.type_of(tensor).dtype, result)
-        return self.emit("transpose", (tensor,), (type_,), {"perm": tuple(perm)})[0]
-
-    def emit(
-        self,
-        kernel: str,
-        inputs: Sequence[int],
-        results: Sequence[TensorType],
-        parameters: Parameters | None = None,
-        activation: Activation | None = None,
-    ) -> tuple[int, ...]:
-        """Add one instruction.
-
-        Returns:
-            One new tensor per type in `results`.
-        """
-        assert activation is None or KERNELS[kernel].fuses, f"{kernel} cannot apply an activation"
-        first = len(self._tensors)
-        self._tensors.extend(map(NpuTensor, results))
-        outputs = tuple(range(first, len(self._tensors)))
-        self._instructions.append(
-            Instruction(
-                kernel=kernel, inputs=tuple(inputs), outputs=outputs, parameters=parameters or {}, activation=activation
-            )
-        )
-        return outputs
 
     def emit_operation(
         self,
@@ -171,10 +111,6 @@ class Emitter:
             outputs.append(tensor)
         return NpuGraph(tuple(self._tensors), tuple(self._instructions), self._inputs, tuple(outputs))
 
-    def instructions(self, start: int, stop: int) -> Sequence[Instruction]:
-        """The instructions between two counts."""
-        return self._instructions[start:stop]
-
     def _output(self, operand: int, taken: set[int]) -> int:
         tensor = self.tensor(operand)
         type_ = self.model.operands[operand].type
@@ -185,10 +121,6 @@ class Emitter:
         if owner in taken or self._tensors[owner].value is not None:
             return self.emit("copy", (tensor,), (wanted,))[0]
         return tensor
-
-    def _owner(self, tensor: int) -> int:
-        view_of = self._tensors[tensor].view_of
-        return tensor if view_of is None else view_of
 
     def _add_input(self, operand: int) -> int:
         type_ = self.model.operands[operand].type
@@ -205,19 +137,6 @@ class Emitter:
 
     def _rounded(self, tensor: int) -> int:
         return self.emit("round_to_half", (tensor,), (self.type_of(tensor),))[0]
-
-    def _add(self, tensor: NpuTensor) -> int:
-        self._tensors.append(tensor)
-        return len(self._tensors) - 1
-
-
-def _contiguous(value: Array) -> Array:
-    """Reshaped so that a scalar stays one."""
-    return np.ascontiguousarray(value).reshape(value.shape)
-
-
-def _reshaped(value: Array, *, dimensions: tuple[int, ...]) -> Array:
-    return value.reshape(dimensions)
 
 
 def _in_cells(value: Array) -> Array:
