@@ -143,7 +143,7 @@ def test_a_substitute_is_closed_with_its_plan():
     (bound,) = session._engine._plans.newest.plan.steps
     program = bound.substitute.pool._program
     session.close()
-    assert program._give_back is None or not program._give_back.alive
+    assert program._permit is None
 
 
 @pytest.mark.parametrize("options", [{}, {"only": ["TANH"]}])
