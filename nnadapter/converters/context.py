@@ -13,7 +13,7 @@ from nnadapter.converters.values import GraphValues
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import ABSENT
-from nnadapter.ir.operand import Array, OperandType, QuantisedType, Quantization
+from nnadapter.ir.operand import Array, OperandType, Quantization, QuantizedType
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.onnx.node import OnnxNode
@@ -31,18 +31,18 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class QuantisedNode:
+class QuantizedNode:
     """A node on reals whose values are quantized."""
 
     operands: Mapping[str, int] = field(default_factory=dict)
     """What it reads in the place of values, by name."""
-    result: QuantisedType | None = None
+    result: QuantizedType | None = None
     """What its result is."""
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     """More attributes of the operation that makes the result, such as a fused activation."""
 
 
-_NOTHING = QuantisedNode()
+_NOTHING = QuantizedNode()
 
 
 class ConversionContext(GraphValues):
@@ -119,7 +119,7 @@ class ConversionContext(GraphValues):
         return found
 
     @contextmanager
-    def quantized(self, meaning: QuantisedNode) -> Iterator[None]:
+    def quantized(self, meaning: QuantizedNode) -> Iterator[None]:
         """Let converters of ops on reals read quantized operands, and make what they name quantized, meanwhile."""
         self._quantized = meaning
         try:
@@ -155,7 +155,7 @@ class ConversionContext(GraphValues):
         inputs: Sequence[int],
         attributes: Mapping[str, AttributeValue] | None = None,
         outputs: Sequence[str] = (),
-        quantized: Sequence[QuantisedType | None] = (),
+        quantized: Sequence[QuantizedType | None] = (),
         *,
         makes_result: bool = False,
     ) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from nnadapter.converters.context import ConversionContext
-from nnadapter.ir.operand import INTEGER, Array, DataType, QuantisedType, Quantization
+from nnadapter.ir.operand import INTEGER, Array, DataType, Quantization, QuantizedType
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.refusal import Refusal
@@ -90,7 +90,7 @@ def add_storage_cast(context: ConversionContext, operand: int, quantization: Qua
     type_ = context.type_of(operand)
     if type_.quantization == quantization:
         return operand
-    result = QuantisedType(type_.dtype, quantization)
+    result = QuantizedType(type_.dtype, quantization)
     return context.add("STORAGE_CAST", (operand,), quantized=(result,))[0]
 
 
@@ -105,7 +105,7 @@ def add_quantized_product(
     type_: str,
     operands: Sequence[int],
     attributes: Mapping[str, AttributeValue],
-    result: QuantisedType | None,
+    result: QuantizedType | None,
     outputs: Sequence[str] = (),
 ) -> int:
     """CONV_2D, FULLY_CONNECTED or MAT_MUL of quantized operands.
@@ -142,7 +142,7 @@ def add_quantized_convolution(
     context: ConversionContext,
     operands: Sequence[int],
     attributes: Mapping[str, AttributeValue],
-    result: QuantisedType | None,
+    result: QuantizedType | None,
     outputs: Sequence[str] = (),
 ) -> int:
     """CONV_2D of quantized operands, whose input and filter may be sequences [N, C, L], reshaped there and back.

@@ -17,7 +17,7 @@ from nnadapter.converters.known import Dequantized
 from nnadapter.converters.quantization import as_quantized, parameters
 from nnadapter.converters.registry import converter
 from nnadapter.ir.derived import derived
-from nnadapter.ir.operand import INTEGER, Array, DataType, QuantisedType, Quantization
+from nnadapter.ir.operand import INTEGER, Array, DataType, Quantization, QuantizedType
 from nnadapter.ir.quantized import integer_range
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.refusal import Refusal
@@ -71,11 +71,11 @@ class _Linear:
         scale = self.context.constant(self.node.input(1)).astype(np.float32)
         return scale.size > 0 and bool((np.isfinite(scale) & (scale > 0)).all())
 
-    def result(self) -> QuantisedType:
+    def result(self) -> QuantizedType:
         """Data type and quantization that the constants give."""
         scale, zero_point = (self.context.optional_constant(self.node, position) for position in (1, 2))
         assert scale is not None
-        return QuantisedType(self.dtype, parameters(self.node, scale, zero_point, self.axis))
+        return QuantizedType(self.dtype, parameters(self.node, scale, zero_point, self.axis))
 
     def spread(self, name: str, dtype: DataType) -> int:
         """Scales or zero points in another data type, so that they broadcast to the value."""
@@ -113,7 +113,7 @@ class _Linear:
         return context.add("SLICE", (whole,), cut)[0]
 
 
-def quantized_type(context: ConversionContext, node: OnnxNode) -> QuantisedType | None:
+def quantized_type(context: ConversionContext, node: OnnxNode) -> QuantizedType | None:
     """What the result of a QuantizeLinear, or the input of a DequantizeLinear, is; None if no constants say it.
 
     Raises:

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import inf, isclose
 
-from nnadapter.converters.context import ConversionContext, QuantisedNode
+from nnadapter.converters.context import ConversionContext, QuantizedNode
 from nnadapter.converters.quantization import add_storage_cast, as_quantized, bias_quantization
 from nnadapter.converters.quantize_linear import quantized_type
 from nnadapter.converters.registry import lookup
-from nnadapter.ir.operand import DataType, QuantisedType
+from nnadapter.ir.operand import DataType, QuantizedType
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.refusal import Refusal
@@ -72,7 +72,7 @@ def convert_quantized_group(
         operands[node.input(2)] = _bias(context, node, operands)
     if node.op_type == "Gemm":
         node = _with_rows(context, node, operands)
-    meaning = QuantisedNode(operands, result, _fused(context, activation))
+    meaning = QuantizedNode(operands, result, _fused(context, activation))
     with context.quantized(meaning):
         convert(context, replace(node, outputs=target.outputs))
 
@@ -113,7 +113,7 @@ def _with_rows(context: ConversionContext, node: OnnxNode, operands: dict[str, i
     return replace(node, attributes={**node.attributes, "transB": 1})
 
 
-def _known(context: ConversionContext, node: OnnxNode) -> QuantisedType:
+def _known(context: ConversionContext, node: OnnxNode) -> QuantizedType:
     found = quantized_type(context, node)
     if found is None:
         raise Refusal(

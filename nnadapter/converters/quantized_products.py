@@ -24,7 +24,7 @@ from nnadapter.converters.quantization import (
 from nnadapter.converters.quantize_linear import add_rounding
 from nnadapter.converters.registry import converter
 from nnadapter.converters.windows import read_windows, resolve_pads, spatial_sizes
-from nnadapter.ir.operand import Array, DataType, QuantisedType, Quantization
+from nnadapter.ir.operand import Array, DataType, Quantization, QuantizedType
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.refusal import Refusal
@@ -55,13 +55,13 @@ def _quantization(
     )
 
 
-def _result(context: ConversionContext, node: OnnxNode, position: int) -> QuantisedType:
+def _result(context: ConversionContext, node: OnnxNode, position: int) -> QuantizedType:
     """The type of a result whose scale and zero point are the inputs at `position` and after."""
     scale, zero_point = context.constant(node.input(position)), context.optional_constant(node, position + 1)
     found = integer_type("uint8" if zero_point is None else zero_point.dtype.name)
     if found is None:
         raise Refusal(Reason.UNSUPPORTED_DTYPE, f"the result of {node.op_type} is not of integers")
-    return QuantisedType(found, parameters(node, scale, zero_point, None))
+    return QuantizedType(found, parameters(node, scale, zero_point, None))
 
 
 def _windows(context: ConversionContext, node: OnnxNode, filter_: int) -> dict[str, AttributeValue]:
@@ -170,7 +170,7 @@ def _add_known(
     node: OnnxNode,
     first: tuple[str, str, str],
     second: tuple[str, str, str],
-    result: QuantisedType | None,
+    result: QuantizedType | None,
     *,
     named: bool = True,
 ) -> int:

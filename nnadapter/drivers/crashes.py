@@ -12,9 +12,10 @@ import faulthandler
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
 from types import FunctionType
 from typing import Any
+
+from nnadapter.process.cache import remembered
 
 
 def named_call(device: str, call: str, segment: int | None = None, nodes: Sequence[str] = ()) -> Callable[..., Any]:
@@ -30,7 +31,7 @@ def named_call(device: str, call: str, segment: int | None = None, nodes: Sequen
     return FunctionType(_call.__code__.replace(co_name=name, co_qualname=name), {}, name)
 
 
-@cache
+@remembered(4096)
 def print_crashes() -> None:
     """Have `faulthandler` print where a crash was, to standard error, unless somebody has it print already."""
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:

@@ -30,7 +30,7 @@ Glossary:
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.extract import submodel
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, DataType, Layout, Lifetime, Operand, OperandType, QuantisedType, Quantization
+from nnadapter.ir.operand import Array, DataType, Layout, Lifetime, Operand, OperandType, Quantization, QuantizedType
 from nnadapter.ir.operations import SCHEMAS, schema_of
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, AttributeValue, OperationSchema, Role
 from nnadapter.ir.text import digest, to_text
@@ -53,8 +53,8 @@ __all__ = [
     "OperandType",
     "Operation",
     "OperationSchema",
-    "QuantisedType",
     "Quantization",
+    "QuantizedType",
     "Role",
     "check_attributes",
     "check_inputs",

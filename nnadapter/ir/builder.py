@@ -10,7 +10,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.builder_arguments import DTYPES, check_arguments, check_counts, checked_type, is_number
 from nnadapter.ir.inferences import Inferences
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, DataType, Lifetime, Operand, OperandType, QuantisedType, Quantization, freeze
+from nnadapter.ir.operand import Array, DataType, Lifetime, Operand, OperandType, Quantization, QuantizedType, freeze
 from nnadapter.ir.schema import AttributeValue
 
 
@@ -73,7 +73,7 @@ class ModelBuilder:
         *,
         outputs: Sequence[str] = (),
         origins: Sequence[str] = (),
-        quantized: Sequence[QuantisedType | None] = (),
+        quantized: Sequence[QuantizedType | None] = (),
     ) -> tuple[int, ...]:
         """Add an operation and one operand per output, whose types the schema's shape rule gives.
 

@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import DataType, Layout, OperandType, QuantisedType
+from nnadapter.ir.operand import DataType, Layout, OperandType, QuantizedType
 from nnadapter.ir.tracing import Traced
 from nnadapter.ir.verify import check_type
 from nnadapter.ir.wellformed import check_quantization
@@ -80,13 +80,13 @@ def check_arguments(
     _check_list(type_, "origins", origins, str)
     if type(quantized) is tuple and not quantized:  # nearly always
         return
-    _check_list(type_, "quantized", quantized, (QuantisedType, type(None)))
-    for position, result in enumerate(cast("Sequence[QuantisedType | None]", quantized)):
+    _check_list(type_, "quantized", quantized, (QuantizedType, type(None)))
+    for position, result in enumerate(cast("Sequence[QuantizedType | None]", quantized)):
         if result is not None:
             _check_quantized(f"{type_}: output {position}", result)
 
 
-def _check_quantized(which: str, result: QuantisedType) -> None:
+def _check_quantized(which: str, result: QuantizedType) -> None:
     if not _is_one_of(DTYPES, result.dtype):
         raise InvalidModelError(f"{which} is quantized as {result.dtype!r}, expected a data type of integers")
     check_quantization(which, result.quantization)
@@ -96,11 +96,11 @@ def _check_list(type_: str, name: str, given: object, kind: type | tuple[type, .
     if type(given) is tuple and (not given or (len(given) == 1 and type(given[0]) is kind)):  # nearly always
         return
     if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(each, kind) for each in given):
-        expected = "names" if kind is str else "QuantisedType, or None,"
+        expected = "names" if kind is str else "QuantizedType, or None,"
         raise InvalidModelError(f"{type_}: {name} is {given!r}, expected a list of {expected}")
 
 
-def check_counts(type_: str, count: int, *, outputs: Sequence[str], quantized: Sequence[QuantisedType | None]) -> None:
+def check_counts(type_: str, count: int, *, outputs: Sequence[str], quantized: Sequence[QuantizedType | None]) -> None:
     """Check that nothing is said of outputs that an operation of `count` outputs does not have.
 
     Raises:

@@ -23,8 +23,8 @@ from nnadapter.ir.operand import (
     Lifetime,
     Operand,
     OperandType,
-    QuantisedType,
     Quantization,
+    QuantizedType,
     dtype_name,
     freeze,
 )
@@ -90,7 +90,7 @@ class ModelEditor(EditedModel):
         *,
         origins: Sequence[int],
         names: Sequence[str] = (),
-        quantized: Sequence[QuantisedType | None] = (),
+        quantized: Sequence[QuantizedType | None] = (),
     ) -> tuple[int, ...]:
         """Add an operation before the one that the sweep stands at, checked and typed by the schema as in the builder.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nnadapter.ir.operand import OperandType, QuantisedType
+from nnadapter.ir.operand import OperandType, QuantizedType
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.quantized import result_types
 from nnadapter.ir.schema import AttributeValue
@@ -26,7 +26,7 @@ def inferred(
     type_: str,
     types: Sequence[OperandType | None],
     attributes: Mapping[str, AttributeValue],
-    quantized: Sequence[QuantisedType | None] = (),
+    quantized: Sequence[QuantizedType | None] = (),
 ) -> Inferred:
     """Check an operation against the schema; see `Inferences.of`, which remembers."""
     schema = schema_of(type_)
@@ -49,7 +49,7 @@ class Inferences:
         type_: str,
         types: Sequence[OperandType | None],
         attributes: Mapping[str, AttributeValue],
-        quantized: Sequence[QuantisedType | None] = (),
+        quantized: Sequence[QuantizedType | None] = (),
     ) -> Inferred:
         """Return the complete attributes and the types of the results; the attributes are the caller's own.
 

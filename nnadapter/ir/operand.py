@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from nnadapter.process.cache import remembered
 
 Array = NDArray[Any]
 """A numpy array of any data type."""
@@ -120,7 +121,7 @@ class Quantization:
 
 
 @dataclass(frozen=True, slots=True)
-class QuantisedType:
+class QuantizedType:
     """What a quantized result is: its data type and quantization, which no shape rule can tell."""
 
     dtype: DataType
@@ -138,9 +139,9 @@ class OperandType:
     quantization: Quantization | None = None
 
     @property
-    def quantized(self) -> QuantisedType | None:
+    def quantized(self) -> QuantizedType | None:
         """Data type and quantization together; None if it is not quantized."""
-        return None if self.quantization is None else QuantisedType(self.dtype, self.quantization)
+        return None if self.quantization is None else QuantizedType(self.dtype, self.quantization)
 
     @property
     def rank(self) -> int:
@@ -175,7 +176,7 @@ class Operand:
     """The contents of a constant, read-only; None for everything else."""
 
 
-@lru_cache(maxsize=64)
+@remembered(64)
 def dtype_name(dtype: np.dtype[Any]) -> str:
     """The name of an array type as numpy has it, which is put together anew each time that numpy is asked."""
     return dtype.name

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import INTEGER, DataType, OperandType, QuantisedType
+from nnadapter.ir.operand import INTEGER, DataType, OperandType, QuantizedType
 from nnadapter.ir.schema import Attributes, OperationSchema
 
 _LEAST_SCALE, _LARGEST_SCALE = float(np.finfo(np.float32).smallest_subnormal), float(np.finfo(np.float32).max)
@@ -59,7 +59,7 @@ def result_types(
     schema: OperationSchema,
     types: Sequence[OperandType | None],
     attributes: Attributes,
-    quantized: Sequence[QuantisedType | None] = (),
+    quantized: Sequence[QuantizedType | None] = (),
 ) -> tuple[OperandType, ...]:
     """The types of an operation's outputs: dimensions by the shape rule, data types too where they are not quantized.
 
@@ -90,7 +90,7 @@ def _result(
     types: Sequence[OperandType | None],
     attributes: Attributes,
     inferred: OperandType,
-    given: QuantisedType | None,
+    given: QuantizedType | None,
 ) -> OperandType:
     if given is None:
         _check_plain(schema, types, inferred)

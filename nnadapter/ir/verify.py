@@ -9,7 +9,7 @@ from typing import Any
 from nnadapter.errors import InvalidModelError, close_names
 from nnadapter.ir.attribute_values import normalized
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Layout, Lifetime, Operand, OperandType, QuantisedType
+from nnadapter.ir.operand import Layout, Lifetime, Operand, OperandType, QuantizedType
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.quantized import check_quantization, result_types
 from nnadapter.ir.schema import Attribute, AttributeValue, OperationSchema, Role
@@ -278,7 +278,7 @@ def _check_operation(model: Model, operation: Operation, known: set[int]) -> Non
         _check_output(model, operation, index, expected, known)
 
 
-def _quantized(model: Model, index: int) -> QuantisedType | None:
+def _quantized(model: Model, index: int) -> QuantizedType | None:
     return model.operands[index].type.quantized if 0 <= index < len(model.operands) else None
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
 from typing import NamedTuple
 
 import onnx
 import onnx.defs
 
 from nnadapter.onnx.graphs import node_of
+from nnadapter.process.cache import remembered
 from partition.graph import Node
 
 _INTERNAL = "__"
@@ -81,7 +81,7 @@ class _NodeForm(NamedTuple):
     """Positions of inputs that are left out."""
 
 
-@lru_cache(maxsize=_FORMS)
+@remembered(_FORMS)
 def _contradiction(op_type: str, since_version: int, domain: str, form: _NodeForm) -> str:
     rules = _rules(op_type, since_version, domain)
     return next(_contradictions(form, rules), "") if rules else ""
@@ -120,7 +120,7 @@ def _counted(least: int, most: int) -> str:
     return f"{least}" if least == most else f"{least} to {most}"
 
 
-@cache
+@remembered(4096)
 def _rules(op_type: str, since_version: int, domain: str) -> _SchemaRules | None:
     try:
         schema = onnx.defs.get_schema(op_type, since_version, domain)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING
 
 import onnxruntime
@@ -11,6 +10,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.onnx.versions import check_versions, stamp_down
+from nnadapter.process.cache import remembered
 from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ QUIET = 4
 """Log severity: fatal errors only. Errors are raised, not printed as well."""
 
 
-@cache
+@remembered(256)
 def onnxruntime_limits() -> tuple[Mapping[str, int], int]:
     """The newest opset by domain, and the newest IR version, that the installed ONNX Runtime loads; found by trying."""
     import onnx

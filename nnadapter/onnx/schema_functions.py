@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 import onnx
 import onnx.defs
 
 from nnadapter.onnx.building import copied
+from nnadapter.process.cache import remembered
 
 
-@cache
+@remembered(1024)
 def schema_body(op_type: str, version: int, domain: str) -> onnx.FunctionProto | None:
     """Return the body of an op that is a function whatever its node looks like, None for any other.
 

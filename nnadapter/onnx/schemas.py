@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from types import MappingProxyType
 
 import onnx
@@ -11,11 +10,12 @@ import onnx.defs
 import onnx.helper
 
 from nnadapter.onnx.attributes import value_of_attribute
+from nnadapter.process.cache import remembered
 
 ONNX_DOMAIN = "ai.onnx"
 
 
-@cache
+@remembered(4096)
 def since_version(domain: str, op_type: str, opset: int) -> int | None:
     """The schema version that `opset` means for an op, or None if the op is not in that opset."""
     try:
@@ -24,7 +24,7 @@ def since_version(domain: str, op_type: str, opset: int) -> int | None:
         return None
 
 
-@cache
+@remembered(4096)
 def newest_since_version(domain: str, op_type: str) -> int | None:
     """The newest schema version of an op that the installed onnx has, or None if it has none."""
     try:
@@ -33,7 +33,7 @@ def newest_since_version(domain: str, op_type: str) -> int | None:
         return None
 
 
-@cache
+@remembered(4096)
 def schema_defaults(domain: str, op_type: str, since_version: int) -> Mapping[str, object]:
     """The attributes that a node of this schema version has without stating them; none where there is no schema."""
     if not since_version:
@@ -43,7 +43,7 @@ def schema_defaults(domain: str, op_type: str, since_version: int) -> Mapping[st
     return MappingProxyType({name: value_of_attribute(value) for name, value in stated.items()})
 
 
-@cache
+@remembered(4096)
 def data_type_name(code: int) -> str:
     """The numpy name of an element type that ONNX gives as a number, such as the attribute `to` of Cast."""
     try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
+from nnadapter.process.cache import remembered
 
-@cache
+
+@remembered(256)
 def own_version() -> str:
     """The version of nnadapter; empty where it was not installed as a package."""
     try:

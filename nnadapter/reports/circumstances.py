@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 from nnadapter.costs.calibration_files import driver_version
+from nnadapter.process.cache import remembered
 from nnadapter.process.own_version import own_version
 
 
@@ -19,13 +19,13 @@ def versions_of(devices: Iterable[str]) -> dict[str, str]:
     return {name: each for name, each in found.items() if each}
 
 
-@cache
+@remembered(256)
 def machine() -> str:
     """Return system, processor and number of cores, as far as they are known."""
     return f"{platform.system()} {platform.machine()}, {_processor()}{os.cpu_count()} cores"
 
 
-@cache
+@remembered(256)
 def _packages() -> dict[str, str]:
     return {name: version(name) for name in ("onnx", "onnxruntime")}
 

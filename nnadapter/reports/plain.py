@@ -6,10 +6,11 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
+
+from nnadapter.process.cache import remembered
 
 
 def plain(value: Any) -> Any:
@@ -40,6 +41,6 @@ def _value(value: object) -> str:
     return json.dumps(value, allow_nan=False)
 
 
-@cache
+@remembered(256)
 def _names(kind: Any) -> tuple[str, ...]:
     return tuple(entry.name for entry in fields(kind))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -23,6 +23,7 @@ from nnadapter.offering.preparing import prepare
 from nnadapter.offering.segments import OnnxParts
 from nnadapter.onnx.extracting import OnnxIndex
 from nnadapter.onnx.preparation.prepare import Specialized, specialize
+from nnadapter.process.cache import remembered
 from nnadapter.testing.bench import Bench
 from nnadapter.testing.case import Case
 from nnadapter.testing.outcomes import Outcome, Skipped
@@ -68,7 +69,7 @@ def operator_tests(bench: Bench) -> Iterator[Case]:
         yield Case(f"onnx/{name}", partial(_test, name=name))
 
 
-@cache
+@remembered(256)
 def _tests() -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # onnx overflows on purpose where it makes expected results

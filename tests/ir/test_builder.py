@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir import DataType, ModelBuilder, OperandType, QuantisedType, Quantization, verify
+from nnadapter.ir import DataType, ModelBuilder, OperandType, Quantization, QuantizedType, verify
 
 _VECTOR = OperandType(DataType.FLOAT32, (3,))
 
@@ -65,7 +65,7 @@ def test_operands_that_were_not_added(index):
 
 
 _QUANTIZATION = Quantization(scale=(0.5,), zero_point=(0,))
-_QUANTIZED = QuantisedType(DataType.INT8, _QUANTIZATION)
+_QUANTIZED = QuantizedType(DataType.INT8, _QUANTIZATION)
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,13 @@ _QUANTIZED = QuantisedType(DataType.INT8, _QUANTIZATION)
         ({"outputs": 7}, "^SOFTMAX: outputs is 7, expected a list of names$"),
         ({"origins": "node"}, "^SOFTMAX: origins is 'node', expected a list of names$"),
         ({"origins": [None]}, r"^SOFTMAX: origins is \[None\], expected a list of names$"),
-        ({"quantized": (_QUANTIZATION,)}, "^SOFTMAX: quantized is .*, expected a list of QuantisedType, or None,"),
-        ({"quantized": (3,)}, r"^SOFTMAX: quantized is \(3,\), expected a list of QuantisedType"),
+        ({"quantized": (_QUANTIZATION,)}, "^SOFTMAX: quantized is .*, expected a list of QuantizedType, or None,"),
+        ({"quantized": (3,)}, r"^SOFTMAX: quantized is \(3,\), expected a list of QuantizedType"),
         (
-            {"quantized": (QuantisedType(3, _QUANTIZATION),)},
+            {"quantized": (QuantizedType(3, _QUANTIZATION),)},
             "^SOFTMAX: output 0 is quantized as 3, expected a data type",
         ),
-        ({"quantized": (QuantisedType(DataType.INT8, 3),)}, "^SOFTMAX: output 0 has quantization 3, expected a Quan"),
+        ({"quantized": (QuantizedType(DataType.INT8, 3),)}, "^SOFTMAX: output 0 has quantization 3, expected a Quan"),
         ({"outputs": np.ones(2)}, "^SOFTMAX: outputs is array.*, expected a list of names$"),
         ({"inputs": [np.zeros(2)]}, "^SOFTMAX: operand array.* is none of the 1"),
     ],
@@ -125,7 +125,7 @@ def test_quantizations_that_are_none(fields, message):
         "operand 'y' ": lambda: builder.add_input("y", OperandType(DataType.INT8, (3,), quantization=quantization)),
         "operand 'z' ": lambda: builder.add_constant("z", np.ones(3, np.int8), quantization),
         "QUANTIZE: output 0 ": lambda: builder.add_operation(
-            "QUANTIZE", (x,), quantized=(QuantisedType(DataType.INT8, quantization),)
+            "QUANTIZE", (x,), quantized=(QuantizedType(DataType.INT8, quantization),)
         ),
     }
     for which, use in uses.items():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir import DataType, OperandType, QuantisedType, Quantization
+from nnadapter.ir import DataType, OperandType, Quantization, QuantizedType
 from nnadapter.ir.inferences import Inferences
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.quantized import result_types
@@ -58,7 +58,7 @@ def told(ask, *arguments):
         st.tuples(
             st.sampled_from(KINDS),
             st.lists(st.sampled_from(TYPES), min_size=2, max_size=2),
-            st.sampled_from([(), (None,), (QuantisedType(DataType.INT8, INT8),)]),
+            st.sampled_from([(), (None,), (QuantizedType(DataType.INT8, INT8),)]),
         ),
         max_size=30,
     )

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir import ABSENT, DataType, ModelBuilder, OperandType, QuantisedType, Quantization, to_text, verify
+from nnadapter.ir import ABSENT, DataType, ModelBuilder, OperandType, Quantization, QuantizedType, to_text, verify
 
 SCALE, ZERO = 0.5, 3
 PER_TENSOR = Quantization(scale=(SCALE,), zero_point=(ZERO,))
-INT8 = QuantisedType(DataType.INT8, PER_TENSOR)
-UINT8 = QuantisedType(DataType.UINT8, PER_TENSOR)
+INT8 = QuantizedType(DataType.INT8, PER_TENSOR)
+UINT8 = QuantizedType(DataType.UINT8, PER_TENSOR)
 
 
 def along(axis, count, dtype=DataType.INT8, scale=0.25):
-    return QuantisedType(dtype, Quantization(scale=(scale,) * count, zero_point=(0,) * count, axis=axis))
+    return QuantizedType(dtype, Quantization(scale=(scale,) * count, zero_point=(0,) * count, axis=axis))
 
 
 def one(type_, inputs, attributes=None, result=INT8):
@@ -24,7 +24,7 @@ def one(type_, inputs, attributes=None, result=INT8):
         if given is None:
             operands.append(ABSENT)
             continue
-        kind = (given.dtype, given.quantization) if isinstance(given, QuantisedType) else (given, None)
+        kind = (given.dtype, given.quantization) if isinstance(given, QuantizedType) else (given, None)
         operands.append(builder.add_input(f"x{position}", OperandType(kind[0], dimensions, quantization=kind[1])))
     quantized = () if result is None else (result,)
     return builder.finish(builder.add_operation(type_, operands, attributes or {}, quantized=quantized))
@@ -142,7 +142,7 @@ def test_constants_may_be_quantized():
 def test_what_does_not_quantize_is_refused(scale, zero_point, said):
     builder = ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (3,)))
-    wrong = QuantisedType(DataType.INT8, Quantization(scale=scale, zero_point=zero_point))
+    wrong = QuantizedType(DataType.INT8, Quantization(scale=scale, zero_point=zero_point))
     with pytest.raises(InvalidModelError, match=said):
         builder.add_operation("QUANTIZE", (x,), quantized=(wrong,))
 

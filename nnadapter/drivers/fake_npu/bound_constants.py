@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
 from collections.abc import Sequence
-from threading import Lock
 
 from nnadapter.ir.operand import Array
+from nnadapter.process.cache import Cache
 
 _KEPT = 64
 """Sets of constants; the one that was used longest ago goes."""
@@ -21,23 +20,17 @@ class BoundConstants:
     """
 
     def __init__(self) -> None:
-        self._found: OrderedDict[tuple[int, ...], tuple[_References, _References]] = OrderedDict()
-        self._lock = Lock()
+        self._made: Cache[tuple[int, ...], tuple[_References, _References]] = Cache("fake_npu: constants", _KEPT)
 
     def keep(self, given: Sequence[Array], made: Sequence[Array]) -> None:
         """Note what was made of `given`."""
-        with self._lock:
-            self._found[tuple(map(id, given))] = tuple(map(weakref.ref, given)), tuple(map(weakref.ref, made))
-            while len(self._found) > _KEPT:
-                self._found.popitem(last=False)
+        key = tuple(map(id, given))
+        self._made.drop(key)  # what stood there was made of arrays that are gone
+        self._made.keep(key, (tuple(map(weakref.ref, given)), tuple(map(weakref.ref, made))))
 
     def look_up(self, given: Sequence[Array]) -> Sequence[Array] | None:
         """What was made of `given`; None if that is not known, or has gone meanwhile."""
-        key = tuple(map(id, given))
-        with self._lock:
-            known = self._found.get(key)
-            if known is not None:
-                self._found.move_to_end(key)
+        known = self._made.get(tuple(map(id, given)))
         if known is None:
             return None
         sources, results = known

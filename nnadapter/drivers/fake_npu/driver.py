@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 from nnadapter.drivers.capability import (
     Capability,
@@ -19,9 +18,10 @@ from nnadapter.drivers.fake_npu.operations import LIMITS, OPERATIONS
 from nnadapter.drivers.fake_npu.options import DEFAULT_MEMORY_BYTES, OPTIONS, read_options
 from nnadapter.drivers.interface import Context, Device, Driver
 from nnadapter.errors import DeviceNotFoundError
+from nnadapter.process.cache import remembered
 
 
-@cache
+@remembered(256)
 def capability() -> Capability:
     """The device's limits, from the tables of options and operations."""
     return Capability(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 
 from nnadapter.drivers.fake_npu.arena import Arenas
 from nnadapter.drivers.fake_npu.arithmetic import USUAL, Arithmetic
@@ -15,6 +15,7 @@ from nnadapter.drivers.fake_npu.verdicts import judge
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
 from nnadapter.ir.passes import Evaluator
+from nnadapter.process.cache import remembered
 
 
 def evaluate(model: Model, inputs: Sequence[Array], arithmetic: Arithmetic = USUAL) -> Sequence[Array] | None:
@@ -31,7 +32,7 @@ def evaluate(model: Model, inputs: Sequence[Array], arithmetic: Arithmetic = USU
     return FakeNpuExecution(graph, plan_memory(graph), Arenas(), 0).compute(inputs)
 
 
-@cache
+@remembered(256)
 def evaluator(arithmetic: Arithmetic) -> Evaluator:
     """`evaluate` in that arithmetic; always the same object, since folded constants are remembered by it."""
     return partial(evaluate, arithmetic=arithmetic)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from nnadapter.ir.operand import Array
+from nnadapter.process.cache import remembered
 
 Parameters = Mapping[str, Any]
 """What a kernel must know beside its tensors: numbers, strings, and tuples of these."""
@@ -39,7 +39,7 @@ class TensorType:
         return self.size * _itemsize(self.dtype)
 
 
-@cache
+@remembered(256)
 def _itemsize(dtype: str) -> int:
     return int(np.dtype(dtype).itemsize)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 
 from nnadapter.drivers.fake_npu.arithmetic import USUAL, Arithmetic
 from nnadapter.drivers.fake_npu.emission import emit
@@ -13,6 +13,7 @@ from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.passes import Observer, Pass, fold_constants, run_passes
+from nnadapter.process.cache import remembered
 
 PASSES = (
     "remove_dead",
@@ -41,7 +42,7 @@ PASSES = (
 `simplify` comes once more for the transposes that the new layout brings, and `remove_dead` for what that leaves."""
 
 
-@cache
+@remembered(256)
 def _own(arithmetic: Arithmetic) -> Mapping[str, Pass]:
     """The passes that have parameters."""
     return {"fold_constants": partial(fold_constants, evaluate=evaluator(arithmetic), sizes=False)}

@@ -13,9 +13,7 @@ do.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
@@ -34,6 +32,7 @@ from nnadapter.ir.structure import constants, numbers, with_constants, with_numb
 from nnadapter.ir.traced_arrays import ArrayTrace, TracedArray
 from nnadapter.ir.tracing import Interned, Trace, is_traced
 from nnadapter.ir.verify import verify
+from nnadapter.process.cache import Cache
 
 _STRUCTURES = 64
 """Models that are remembered; the one used longest ago goes first."""
@@ -156,7 +155,7 @@ class LoweringTemplate:
         self._fresh: Sequence[Array] | None = [contents[number] for _, number in self._constants]
         """Held until the template is filled for the first time, with the model that it is made of."""
         self._bound.keep(constants(model), self._fresh)
-        self._sized: OrderedDict[Hashable, _Sized] = OrderedDict()
+        self._sized: Cache[Hashable, _Sized] = Cache("fake_npu: sizes", _SIZES)
 
     def filled(self, model: Model, values: Sequence[Any]) -> LoweredModel | None:
         """The template with the constants of a model, and `values` for its numbers; None if it would not be this one.
@@ -200,11 +199,7 @@ class LoweringTemplate:
         if known is None:
             return None
         graph = with_scratch(self._with_numbers(known))
-        made = self._sized[key] = _Sized(graph, plan_memory(graph))
-        while len(self._sized) > _SIZES:
-            with suppress(KeyError):  # another thread did it
-                self._sized.popitem(last=False)
-        return made
+        return self._sized.keep(key, _Sized(graph, plan_memory(graph)))
 
     def _with_numbers(self, known: Sequence[Any]) -> NpuGraph:
         if not known:
@@ -240,14 +235,13 @@ class Lowerings:
 
     def __init__(self, arithmetic: Arithmetic = USUAL) -> None:
         self._arithmetic = arithmetic
-        self._known: OrderedDict[Hashable, _Known] = OrderedDict()
+        self._known: Cache[Hashable, _Known] = Cache("fake_npu: structures", _STRUCTURES)
         self._lock = Lock()
 
     @property
     def templates(self) -> int:
         """How many templates there are."""
-        with self._lock:
-            return sum(len(known.templates) for known in self._known.values())
+        return sum(len(known.templates) for known in self._known.values())
 
     def prepare(self, model: Model) -> LoweredModel:
         """Return the model lowered and placed in memory.
@@ -266,8 +260,7 @@ class Lowerings:
 
     def clear(self) -> None:
         """Forget everything."""
-        with self._lock:
-            self._known.clear()
+        self._known.clear()
 
     def _traced(self, model: Model, known: _Known, values: Sequence[Any]) -> LoweredModel | None:
         """The model by a template of its own; None where it cannot be traced, or that is of no use."""
@@ -279,6 +272,7 @@ class Lowerings:
             filled = template.filled(model, values)
         except Exception:  # noqa: BLE001  what saves work must not be what fails; nothing traced gives the same
             known.failures += 1
+            self._known.counts.failures += 1
             return None
         with self._lock:
             known.groups = groups
@@ -296,11 +290,4 @@ class Lowerings:
     def _look_up(self, model: Model, values: Sequence[Any]) -> _Known:
         verify(model)
         structure = model.structure
-        with self._lock:
-            known = self._known.get(structure)
-            if known is None:
-                known = self._known[structure] = _Known(Groups.of(values, model.varying))
-            self._known.move_to_end(structure)
-            while len(self._known) > _STRUCTURES:
-                self._known.popitem(last=False)
-        return known
+        return self._known.made(structure, lambda: _Known(Groups.of(values, model.varying)))

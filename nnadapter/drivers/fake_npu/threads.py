@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from typing import Any
+
+from nnadapter.process.cache import remembered
 
 
 def limited(threads: int) -> AbstractContextManager[Any]:
@@ -16,7 +17,7 @@ def limited(threads: int) -> AbstractContextManager[Any]:
     return _blas().limit(limits=threads) if threads else nullcontext()
 
 
-@cache
+@remembered(256)
 def _blas() -> Any:
     # Imported on use: looking for the libraries of the process takes milliseconds.
     from threadpoolctl import ThreadpoolController

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from threading import Lock
 
 from nnadapter.drivers.fake_npu.operations import LARGEST_RANK, NOT_EMPTY, OPERATIONS, SMALL_RANK, OperationRow, Types
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Lifetime, Operand
 from nnadapter.ir.verify import verify
+from nnadapter.process.cache import Cache
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
 _STRUCTURES = 16
@@ -31,8 +30,7 @@ class StructureVerdicts:
 
     def __init__(self, switched_off: Collection[str]) -> None:
         self._switched_off = switched_off
-        self._supported: OrderedDict[Hashable, tuple[Verdict, ...]] = OrderedDict()
-        self._lock = Lock()
+        self._supported: Cache[Hashable, tuple[Verdict, ...]] = Cache("fake_npu: verdicts", _STRUCTURES)
 
     def of(self, model: Model) -> tuple[Verdict, ...]:
         """The verdict on each operation; what was not seen before is checked as a whole first.
@@ -44,22 +42,15 @@ class StructureVerdicts:
             return self._judged(model)
         verify(model)
         structure = model.structure
-        with self._lock:
-            known = self._supported.get(structure)
+        known = self._supported.get(structure)
         if known is not None:
             return known
         verdicts = self._judged(model)
-        if all(verdicts):
-            with self._lock:
-                self._supported[structure] = verdicts
-                while len(self._supported) > _STRUCTURES:
-                    self._supported.popitem(last=False)
-        return verdicts
+        return self._supported.keep(structure, verdicts) if all(verdicts) else verdicts
 
     def clear(self) -> None:
         """Forget everything."""
-        with self._lock:
-            self._supported.clear()
+        self._supported.clear()
 
     def _judged(self, model: Model) -> tuple[Verdict, ...]:
         verify(model)

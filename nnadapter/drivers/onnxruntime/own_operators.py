@@ -6,11 +6,11 @@ Its optimizer and those that build on it write some: LayerNormalization below op
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
+from nnadapter.process.cache import remembered
 
 
 def has_operator(op_type: str, opset: int) -> bool:
@@ -26,7 +26,7 @@ def has_operator(op_type: str, opset: int) -> bool:
     return newest is not None and not newest.deprecated and within
 
 
-@cache
+@remembered(256)
 def _schemas() -> Mapping[str, Sequence[native.schemadef.OpSchema]]:
     found: dict[str, list[native.schemadef.OpSchema]] = {}
     for schema in native.get_all_operator_schema():
@@ -35,7 +35,7 @@ def _schemas() -> Mapping[str, Sequence[native.schemadef.OpSchema]]:
     return found
 
 
-@cache
+@remembered(256)
 def _kernels() -> Mapping[str, Sequence[tuple[int, int]]]:
     """The first and last opset of every kernel, by op type."""
     found: dict[str, list[tuple[int, int]]] = {}

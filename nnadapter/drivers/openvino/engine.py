@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 from nnadapter.errors import DeviceUnavailableError, MissingDeviceExtraError, MissingExtraError, NNAdapterError
+from nnadapter.process.cache import remembered
 from nnadapter.process.extras import has_extra, missing_extra
 
 EXTRA = "openvino"
@@ -21,7 +21,7 @@ def missing(device: str) -> MissingExtraError:
     return missing_extra(EXTRA, f"device {device!r}", MissingDeviceExtraError)
 
 
-@cache
+@remembered(256)
 def module() -> Any:
     """The package.
 
@@ -38,7 +38,7 @@ def module() -> Any:
     return openvino
 
 
-@cache
+@remembered(256)
 def core() -> Any:
     """The engine of this process, which finds devices and compiles for them; it may be used from many threads.
 

@@ -9,7 +9,7 @@ import numpy as np
 from nnadapter.ir.derived import derived
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, DataType, QuantisedType, Quantization
+from nnadapter.ir.operand import Array, DataType, Quantization, QuantizedType
 from nnadapter.ir.operations.quantization import MOVERS, PRODUCTS, REALS
 
 _SHIFT = 128
@@ -37,14 +37,14 @@ def symmetric_to_asymmetric(model: Model) -> Model:
     return editor.finish()
 
 
-def _is_signed(type_: QuantisedType | None) -> bool:
+def _is_signed(type_: QuantizedType | None) -> bool:
     return type_ is not None and type_.dtype is DataType.INT8
 
 
-def _shifted(type_: QuantisedType) -> QuantisedType:
+def _shifted(type_: QuantizedType) -> QuantizedType:
     old = type_.quantization
     points = tuple(point + _SHIFT for point in old.zero_point)
-    return QuantisedType(DataType.UINT8, Quantization(scale=old.scale, zero_point=points, axis=old.axis))
+    return QuantizedType(DataType.UINT8, Quantization(scale=old.scale, zero_point=points, axis=old.axis))
 
 
 def _shift(value: Array) -> Array:
@@ -124,13 +124,13 @@ class _Shifting:
             self._signed[operand] = operand  # it stays as it is for those who want it so
         return found
 
-    def _converted(self, operand: int, type_: QuantisedType | None) -> int:
+    def _converted(self, operand: int, type_: QuantizedType | None) -> int:
         """An operand of the same reals in the other data type: the scale is the same, so nothing is rounded."""
         (reals,) = self._editor.add_operation("DEQUANTIZE", (operand,), origins=self._current)
         return self._editor.add_operation("QUANTIZE", (reals,), origins=self._current, quantized=(type_,))[0]
 
 
-def _follows(operation: Operation, types: Sequence[QuantisedType | None]) -> bool:
+def _follows(operation: Operation, types: Sequence[QuantizedType | None]) -> bool:
     """Whether an operation means reals, so that it does not matter which integers stand for them."""
     if operation.type in ("QUANTIZE", "DEQUANTIZE"):
         return True

@@ -6,7 +6,6 @@ The classes are made from a descriptor and not by protoc's own module, which run
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 from google.protobuf import descriptor_pool, message_factory
@@ -15,6 +14,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.protobuf.descriptor import DESCRIPTOR
+from nnadapter.process.cache import remembered
 
 Message = Any
 """A message; its fields are those of the .proto."""
@@ -53,7 +53,7 @@ def refuse_unknown(message: Message) -> None:
         raise InvalidModelError(f"the model holds {where}, which this format version does not have; {ADVICE}")
 
 
-@cache
+@remembered(256)
 def _class(name: str) -> Any:
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(DESCRIPTOR)

@@ -8,9 +8,9 @@ import html
 import json
 import re
 from collections.abc import Mapping
-from functools import cache
 from importlib import resources
 
+from nnadapter.process.cache import remembered
 from nnadapter.reports.difference_facts import DifferenceFacts
 from nnadapter.reports.facts import ReportFacts
 from nnadapter.reports.plain import plain
@@ -63,12 +63,12 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-@cache
+@remembered(256)
 def _style() -> str:
     return _file("page.css")
 
 
-@cache
+@remembered(256)
 def _script() -> str:
     return "(() => {\n" + "\n".join(_file(name) for name in _SCRIPTS) + "\n})();"
 

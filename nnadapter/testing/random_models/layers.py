@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 
 from nnadapter.ir.model import ABSENT
-from nnadapter.ir.operand import DataType, QuantisedType, Quantization
+from nnadapter.ir.operand import DataType, Quantization, QuantizedType
 from nnadapter.ir.operations.recurrent import FUNCTIONS_PER_DIRECTION, GATES
 from nnadapter.ir.schema import OperationSchema
 from nnadapter.testing.random_models.attributes import Attributes, Chosen, divisors
@@ -179,24 +179,24 @@ def quantized(maker: Maker, schema: OperationSchema) -> list[int]:
     return [maker.fresh(value, quantization=chosen.quantization)]
 
 
-def quantized_type(random: Random) -> QuantisedType:
+def quantized_type(random: Random) -> QuantizedType:
     """A data type of 8 bits, quantized per tensor."""
     dtype = random.choice((DataType.INT8, DataType.UINT8))
     point = random.choice((0, 3, 128)) if dtype is DataType.UINT8 else random.choice((0, -5, 7))
-    return QuantisedType(dtype, Quantization(scale=(random.choice((0.05, 0.125, 0.5)),), zero_point=(point,)))
+    return QuantizedType(dtype, Quantization(scale=(random.choice((0.05, 0.125, 0.5)),), zero_point=(point,)))
 
 
-def said_to_be(random: Random, types: Types) -> list[QuantisedType]:
+def said_to_be(random: Random, types: Types) -> list[QuantizedType]:
     """Some quantization of the same integers."""
     dtype = first_of(types).dtype
-    return [QuantisedType(dtype, Quantization(scale=(random.choice((0.05, 0.5)),), zero_point=(0,)))]
+    return [QuantizedType(dtype, Quantization(scale=(random.choice((0.05, 0.5)),), zero_point=(0,)))]
 
 
-def quantized_result(random: Random, types: Types) -> list[QuantisedType]:
+def quantized_result(random: Random, types: Types) -> list[QuantizedType]:
     """Some quantization to 8 bits."""
     return [quantized_type(random)]
 
 
-def not_quantized(random: Random, types: Types) -> list[QuantisedType]:
+def not_quantized(random: Random, types: Types) -> list[QuantizedType]:
     """What a result is follows from the operation."""
     return []

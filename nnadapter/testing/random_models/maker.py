@@ -17,7 +17,7 @@ import numpy as np
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import ABSENT, Model
-from nnadapter.ir.operand import Array, DataType, Layout, OperandType, QuantisedType, Quantization
+from nnadapter.ir.operand import Array, DataType, Layout, OperandType, Quantization, QuantizedType
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import AttributeValue, OperationSchema
 from nnadapter.ir.text import to_text
@@ -48,7 +48,7 @@ class RandomCase:
 
 Sound = Callable[[Sequence[Array | None], Mapping[str, AttributeValue]], bool]
 """Whether ONNX defines the result for these values of the inputs."""
-Proposal = tuple[Sequence[int], dict[str, AttributeValue], Sequence[QuantisedType]]
+Proposal = tuple[Sequence[int], dict[str, AttributeValue], Sequence[QuantizedType]]
 """Inputs, attributes, and quantized types of results."""
 
 

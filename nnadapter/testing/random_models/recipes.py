@@ -13,7 +13,7 @@ from random import Random
 from types import MappingProxyType
 
 from nnadapter.ir.model import ABSENT
-from nnadapter.ir.operand import QuantisedType
+from nnadapter.ir.operand import QuantizedType
 from nnadapter.ir.schema import OperationSchema
 from nnadapter.testing.random_models import attributes, defined, layers, operands
 from nnadapter.testing.random_models.generic import Types, attributes_of, operands_of
@@ -28,7 +28,7 @@ class Recipe:
     """Chooses the inputs."""
     attributes: attributes.Attributes = attributes.none
     """Chooses some attributes."""
-    results: Callable[[Random, Types], Sequence[QuantisedType]] = layers.not_quantized
+    results: Callable[[Random, Types], Sequence[QuantizedType]] = layers.not_quantized
     """Chooses how results are quantized, where the model has to say."""
     sound: Sound = defined.always
     """Whether the result is defined for these values."""

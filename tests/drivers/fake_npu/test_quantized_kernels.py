@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nnadapter.drivers.fake_npu.lowering import lower
-from nnadapter.ir import DataType, ModelBuilder, OperandType, QuantisedType, Quantization
+from nnadapter.ir import DataType, ModelBuilder, OperandType, Quantization, QuantizedType
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.operations.quantization import TABULATED
 from tests.drivers.fake_npu.harness import context, run_model
@@ -13,7 +13,7 @@ LIMITS = {"int8": (-128, 127), "uint8": (0, 255)}
 
 
 def quantized(dtype, scale, zero_point):
-    return QuantisedType(DataType(dtype), Quantization(scale=(scale,), zero_point=(zero_point,)))
+    return QuantizedType(DataType(dtype), Quantization(scale=(scale,), zero_point=(zero_point,)))
 
 
 def all_values(dtype):
@@ -102,7 +102,7 @@ def test_transposed_factors():
     generator = np.random.default_rng(0)
     x, y = generator.integers(0, 255, (9, 4)).astype(np.uint8), generator.integers(-128, 127, (5, 9)).astype(np.int8)
     columns = Quantization(scale=(0.1,) * 5, zero_point=(1, -2, 3, -4, 5), axis=0)
-    types = [quantized("uint8", 0.1, 3), QuantisedType(DataType.INT8, columns)]
+    types = [quantized("uint8", 0.1, 3), QuantizedType(DataType.INT8, columns)]
     attributes = {"transpose_x": True, "transpose_y": True}
     for constants in ((1,), ()):
         model, feeds = model_of("MAT_MUL", [x, y], types, attributes, constants, quantized("int8", 3.0, 0))
@@ -115,7 +115,7 @@ def test_integers_and_reals_along_an_axis(axis):
     x = (generator.standard_normal((3, 40, 3)) * 9).astype(np.float32)
     count = x.shape[axis]
     scales = tuple(generator.uniform(0.1, 0.5, count).astype(np.float32).tolist())
-    along = QuantisedType(DataType.INT8, Quantization(scale=scales, zero_point=tuple(range(count)), axis=axis))
+    along = QuantizedType(DataType.INT8, Quantization(scale=scales, zero_point=tuple(range(count)), axis=axis))
     builder = ModelBuilder()
     given = builder.add_input("x", OperandType(DataType.FLOAT32, x.shape))
     (integers,) = builder.add_operation("QUANTIZE", (given,), quantized=(along,))

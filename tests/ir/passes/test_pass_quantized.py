@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu.lowering import PASSES as DEVICE_PASSES
-from nnadapter.ir import DataType, ModelBuilder, OperandType, QuantisedType, Quantization, verify
+from nnadapter.ir import DataType, ModelBuilder, OperandType, Quantization, QuantizedType, verify
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.passes import PASSES, run_passes
 from nnadapter.ir.passes.quantized_to_real import quantized_to_real
@@ -17,7 +17,7 @@ from tests.ir.passes.program import verify as verify_again
 
 
 def quantized(scale, zero_point=0, dtype=DataType.INT8):
-    return QuantisedType(dtype, Quantization(scale=(scale,), zero_point=(zero_point,)))
+    return QuantizedType(dtype, Quantization(scale=(scale,), zero_point=(zero_point,)))
 
 
 class Network:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from math import erf, pi, sqrt
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS
 from nnadapter.drivers.fake_npu.kernels.thresholds import celu, is_infinite, shrink, thresholded_relu
 from nnadapter.ir.operand import Array
+from nnadapter.process.cache import remembered
 
 Function = Callable[..., object]
 """Called as `function(x, out, *temporaries)`; what it returns is not looked at."""
@@ -77,7 +77,7 @@ def _gelu(x: Array, out: Array, square: Array, value: Array) -> None:
     np.multiply(x, value, out)
 
 
-@lru_cache(maxsize=64)
+@remembered(64)
 def _block_of(value: float, dtype: str) -> Array:
     block = np.full(BLOCK_ELEMENTS, value, dtype)
     block.flags.writeable = False
