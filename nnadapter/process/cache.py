@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
@@ -32,9 +32,9 @@ _functions: dict[str, Any] = {}
 
 
 def cache_counts() -> tuple[CacheCounts, ...]:
-    """The counts of every cache that was used, by name."""
+    """The counts, as they are now, of every cache that was used, by name."""
     of_functions = {name: _of_function(name, kept.cache_info()) for name, kept in _functions.items()}
-    found = {**_counts, **of_functions}
+    found = {**{name: replace(each) for name, each in _counts.items()}, **of_functions}
     return tuple(each for _, each in sorted(found.items()) if each.hits or each.misses or each.failures)
 
 

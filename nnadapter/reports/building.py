@@ -13,6 +13,7 @@ from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.plan_files.values import LostEntry
 from nnadapter.planning.pricing import PlanPrice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
+from nnadapter.process.cache import cache_counts
 from nnadapter.process.collecting import paused_collection
 from nnadapter.reports.circumstances import machine, versions_of
 from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RuleFacts, WeightFacts
@@ -59,6 +60,7 @@ def report_of(observed: Observed) -> PartitionReport:
         exact=partitioning.plan.exact,
         notes=observed.notes,
         plans=observed.plans,
+        caches=() if observed.plans is None else cache_counts(),
         weights=_weights(partitioning.plan),
         cost=_cost(partitioning, observed, unknown),
         cost_note=unknown if not observed.timed else "",

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nnadapter.process.cache import CacheCounts
 from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RefusalCost, RuleFacts, WeightFacts
 from nnadapter.reports.plain import plain
 from nnadapter.running.plans import PlanCounts
@@ -136,6 +137,8 @@ class ReportFacts:
     """What did not go as promised."""
     plans: PlanCounts | None = None
     """How the plans of the session were used; None for a report that compiled nothing."""
+    caches: tuple[CacheCounts, ...] = ()
+    """How what is remembered was used in the process of the session; empty for a report that compiled nothing."""
     weights: WeightFacts = field(default_factory=WeightFacts)
     cost: CostFacts | None = None
     """None where no costs are known."""
@@ -190,7 +193,8 @@ class ReportFacts:
           `predicted_seconds` (null where not known).
         - `switches`: from one device to another; `exact`: no plan with fewer segments exists.
         - `notes`; `plans` of a session: `kept`, `made`, `used_again`, `dropped`, `memory_bytes` (of
-          those kept, beside shared weights, as far as devices say so), else null.
+          those kept, beside shared weights, as far as devices say so), else null; `caches` of its process: each `name`,
+          `hits`, `misses`, `failures`, `dropped`.
         - `weights`: bytes of constants, `devices` (name -> bytes; what two segments of a device share counts once) and
           `total` (what two devices share counts once).
         - `cost`, null where none is known: `seconds`, `bound_seconds`, `bound_of` (what it is a bound of, in words),

@@ -7,7 +7,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.process.cache import Cache, cache_counts, counts_of
+from nnadapter.process.cache import Cache, cache_counts, counts_of, remembered
 
 
 @given(limit=st.integers(1, 5), keys=st.lists(st.integers(0, 8)))
@@ -27,7 +27,7 @@ def test_uses_are_counted_by_name():
     second.made("c", lambda: 4)
     counts = counts_of("test of counts")
     assert (counts.hits, counts.misses, counts.failures, counts.dropped) == (1, 3, 0, 1)
-    assert counts in cache_counts()
+    assert counts in cache_counts() and counts is not next(each for each in cache_counts() if each == counts)
     second.clear()
     assert second.get("c") is None and not len(second)
 
@@ -45,3 +45,14 @@ def test_threads_get_one_value():
     for thread in threads:
         thread.join()
     assert len(set(map(id, found))) == 1
+
+
+@remembered(2)
+def square(number):
+    return number * number
+
+
+def test_functions_are_remembered_and_counted_by_their_names():
+    assert [square(number) for number in (1, 2, 1, 3, 2)] == [1, 4, 1, 9, 4]
+    (counts,) = [each for each in cache_counts() if each.name.endswith("test_cache.square")]
+    assert (counts.hits, counts.misses, counts.dropped) == (1, 4, 2)

@@ -12,7 +12,7 @@ import nnadapter as nna
 from tests.models import CHAIN, HEAD, SANDWICH, numbers, parse
 
 KEYS = {
-    "": "schema_version devices policy input_shapes coverage segments nodes switches exact notes plans "
+    "": "schema_version devices policy input_shapes coverage segments nodes switches exact notes plans caches "
     "weights cost cost_note rules plan_file model fallback device_options search refusal_costs versions machine",
     "coverage": "nodes flops bytes",
     "segments": "index device nodes inputs outputs flops weight_bytes facts seconds failures "

@@ -70,6 +70,10 @@ def _summary(report: ReportFacts) -> Iterator[str]:
             f"plans      {report.plans.kept} kept ({held}), {report.plans.made} made, "
             f"{report.plans.used_again} times used again, {report.plans.dropped} dropped"
         )
+    if report.caches:
+        hits, misses = (sum(getattr(each, what) for each in report.caches) for what in ("hits", "misses"))
+        failures = sum(each.failures for each in report.caches)
+        yield f"remembered {hits} times, worked out {misses} times in this process; {count(failures, 'failure')}"
 
 
 def _groups(report: ReportFacts) -> Iterator[str]:
