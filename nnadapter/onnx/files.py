@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,23 @@ def load_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx
     return model
 
 
+def contents_of(model: onnx.ModelProto) -> bytes:
+    """Return a model as bytes.
+
+    Raises:
+        InvalidModelError: it is larger than protobuf's 2 GiB.
+    """
+    from google.protobuf.message import EncodeError
+
+    try:
+        contents: bytes = model.SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise InvalidModelError(
+            "the model is larger than protobuf's 2 GiB; save it with external data and give its path"
+        ) from error
+    return contents
+
+
 def describe(source: object) -> str:
     """How messages call the model."""
     if isinstance(source, (str, os.PathLike)):
@@ -50,6 +67,18 @@ def check_not_empty(model: onnx.ModelProto, what: str) -> None:
         raise InvalidModelError(f"{what} holds no graph, expected an ONNX model with one; export it again")
     if not model.graph.node:
         raise InvalidModelError(f"{what} has no nodes, so there is nothing to run; export it again")
+
+
+def refuse_empty(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto, inputs: Set[str], outputs: list[str]
+) -> None:
+    """Raise InvalidModelError for a model without nodes, which ONNX Runtime loads.
+
+    Only one whose outputs are all inputs, or that has none, can be such a model, so that others are not read twice.
+    """
+    is_onnx = not (isinstance(source, (str, os.PathLike)) and os.fspath(source).endswith(".ort"))
+    if is_onnx and (inputs >= set(outputs) or not inputs):
+        check_not_empty(load_model(source), describe(source))
 
 
 def _read(path: Path) -> onnx.ModelProto:

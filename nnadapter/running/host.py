@@ -12,7 +12,7 @@ import onnxruntime
 from nnadapter.drivers.onnxruntime.errors import translated
 from nnadapter.drivers.onnxruntime.values import inner_run, is_foreign, run_by_memory
 from nnadapter.errors import ClosedError, InvalidModelError
-from nnadapter.onnx.files import check_not_empty, describe, load_model
+from nnadapter.onnx.files import contents_of, describe, load_model, refuse_empty
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, loadable
 from nnadapter.onnx.preparation.sizes import default_shapes
 from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature, read_signature
@@ -41,9 +41,9 @@ class HostEngine:
         self._source, self._setting = source, setting
         provider = (CPU_PROVIDER, dict(provider_options)) if provider_options else CPU_PROVIDER
         self.session = _load(source, session_options, provider, arguments)
-        _check_nodes(self.session, source)
-        self._run = inner_run(self.session)
         self._names = [value.name for value in self.session.get_outputs()]
+        refuse_empty(source, {value.name for value in self.session.get_inputs()}, self._names)
+        self._run = inner_run(self.session)
 
     def run(
         self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any = None
@@ -138,7 +138,7 @@ def _load(
     provider: object,
     arguments: Mapping[str, Any],
 ) -> onnxruntime.InferenceSession:
-    given = source if isinstance(source, (str, bytes, os.PathLike)) else _contents(load_model(source))
+    given = source if isinstance(source, (str, bytes, os.PathLike)) else contents_of(load_model(source))
     try:
         return onnxruntime.InferenceSession(given, session_options, providers=[provider], **arguments)
     except Exception as error:
@@ -147,26 +147,5 @@ def _load(
             lowered = loadable(model)
             if lowered is model:
                 raise error
-            return onnxruntime.InferenceSession(_contents(lowered), session_options, providers=[provider], **arguments)
-
-
-def _contents(model: onnx.ModelProto) -> bytes:
-    from google.protobuf.message import EncodeError
-
-    try:
-        contents: bytes = model.SerializeToString()
-    except (EncodeError, ValueError) as error:
-        raise InvalidModelError(
-            "the model is larger than protobuf's 2 GiB; save it with external data and give its path"
-        ) from error
-    return contents
-
-
-def _check_nodes(session: onnxruntime.InferenceSession, source: Any) -> None:
-    # ONNX Runtime loads a model without nodes. Only one whose outputs are all inputs, or that has none, can be such a
-    # model, so that others are not read twice.
-    inputs = {value.name for value in session.get_inputs()}
-    if all(value.name in inputs for value in session.get_outputs()) or not inputs:
-        if isinstance(source, (str, os.PathLike)) and os.fspath(source).endswith(".ort"):
-            return
-        check_not_empty(load_model(source), describe(source))
+            contents = contents_of(lowered)
+            return onnxruntime.InferenceSession(contents, session_options, providers=[provider], **arguments)
