@@ -12,6 +12,8 @@ from nnadapter.drivers import Context, Device, Driver, Execution, Option, Progra
 from nnadapter.drivers.fake_npu import FakeNpuDriver
 from nnadapter.errors import InvalidModelError
 
+ABOUT_BINDING = ("binds_nothing", "fails_to_bind", "binds_the_same")
+"""What sessions are tried with; the kit tells bound programs by what they compute."""
 LIES = (
     "none",
     "wrong_axis",
@@ -25,9 +27,7 @@ LIES = (
     "hangs",
     "claims",
     "stale_constants",
-    "binds_nothing",
-    "fails_to_bind",
-    "binds_the_same",
+    *ABOUT_BINDING,
 )
 LEAKED = []
 COUNTS = {"compile": 0}

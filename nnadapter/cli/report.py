@@ -16,10 +16,9 @@ from nnadapter.cli.what_if_report import refuse_together, what_if_text
 from nnadapter.cli.writing import write_file
 from nnadapter.process.standard_output import prints_to_stderr
 from nnadapter.reports.difference import compare_reports
-from nnadapter.reports.formats import formats_of
 from nnadapter.reports.gates import Gates, broken_gates
 from nnadapter.reports.reading import read_report
-from nnadapter.reports.rendering.renderers import PLAIN, RENDERERS
+from nnadapter.reports.rendering.renderers import FORMATS, formats_of
 
 
 @click.command(cls=ModelCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -28,10 +27,9 @@ from nnadapter.reports.rendering.renderers import PLAIN, RENDERERS
 @click.option("--save-plan", metavar="FILE", help="Write the device of every node to FILE, for --plan.")
 @takes_gates
 @click.option(
-    "--format", "form", type=OneOf(tuple(RENDERERS)),
-    help="Of the report: html is one page that needs nothing else, dot is for Graphviz, model-explorer is custom node "
-    "data for Google's Model Explorer. Default: what the name of --output says by .html, .json, .md, .txt or .dot, "
-    "else text.",
+    "--format", "form", type=OneOf(tuple(FORMATS)),
+    help=f"Of the report: {', '.join(f'{name} is {each.help}' for name, each in FORMATS.items() if each.help)}. "
+    f"Default: what the name of --output says by {', '.join(each.endings[0] for each in FORMATS.values())}, else text.",
 )  # fmt: skip
 @click.option("--diff", "old", metavar="OLD.json", help="Say what changed since this report, written as json.")
 @click.option(
@@ -69,10 +67,9 @@ def report(
         _write(what_if_text(models, on, shapes, chosen, form), output)
         return
     model = _only(models)
-    if old is not None and form in PLAIN:
-        raise click.BadParameter(
-            f"format {form} shows no differences; take text, json, md or html", param_hint="--diff"
-        )
+    if old is not None and not FORMATS[form].shows_difference:
+        able = ", ".join(name for name, each in FORMATS.items() if each.shows_difference)
+        raise click.BadParameter(f"format {form} shows no differences; take one of {able}", param_hint="--diff")
     before = read_report(old) if old is not None else None
     with prints_to_stderr(), progress("placing"):
         found = nnadapter.partition_report(model, devices=on, input_shapes=shapes, options=chosen, save_plan=save_plan)
@@ -80,7 +77,7 @@ def report(
     broken = broken_gates(found, gates)
     difference = compare_reports(before, found) if before is not None else None
     with progress("writing"):
-        text = RENDERERS[form](found, PurePath(model).name, difference)
+        text = FORMATS[form].render(found, PurePath(model).name, difference)
     _write(text.rstrip("\n"), output)
     for line in broken:
         click.echo(f"Error: {line}", err=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nnadapter.reports.difference_facts import DifferenceFacts
 from nnadapter.reports.facts import ReportFacts
-from nnadapter.reports.rendering.renderers import RENDERERS
+from nnadapter.reports.rendering.renderers import FORMATS
 
 
 class PartitionReport(ReportFacts):
@@ -12,11 +12,11 @@ class PartitionReport(ReportFacts):
 
     def to_json(self) -> str:
         """`to_dict` as JSON text."""
-        return RENDERERS["json"](self, "", None)
+        return FORMATS["json"].render(self, "", None)
 
     def to_markdown(self) -> str:
         """The report as Markdown fit for a comment: a short summary, details folded."""
-        return RENDERERS["md"](self, "", None)
+        return FORMATS["md"].render(self, "", None)
 
     def to_html(self, title: str = "", difference: DifferenceFacts | None = None) -> str:
         """The report as one HTML page that needs no network and no other file.
@@ -25,16 +25,16 @@ class PartitionReport(ReportFacts):
             title: what the page is about, such as the model's file name.
             difference: what `compare_reports` found against an older report; the page shows both.
         """
-        return RENDERERS["html"](self, title, difference)
+        return FORMATS["html"].render(self, title, difference)
 
     def to_dot(self) -> str:
         """The segments and the tensors between them as a graph for Graphviz."""
-        return RENDERERS["dot"](self, "", None)
+        return FORMATS["dot"].render(self, "", None)
 
     def to_model_explorer(self) -> str:
         """The devices of nodes as JSON text: custom node data for Google's Model Explorer."""
-        return RENDERERS["model-explorer"](self, "", None)
+        return FORMATS["model-explorer"].render(self, "", None)
 
     def __str__(self) -> str:
         """The report as text."""
-        return RENDERERS["text"](self, "", None)
+        return FORMATS["text"].render(self, "", None)

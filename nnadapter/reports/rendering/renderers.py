@@ -1,8 +1,11 @@
-"""The table of renderings of a report, with what changed since an older one where that is asked for."""
+"""The formats of a report: what renders it, with what changed since an older one where asked, and names of files."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
 from types import MappingProxyType
 
 from nnadapter.reports.difference_facts import DifferenceFacts
@@ -31,16 +34,43 @@ def _markdown(report: ReportFacts, title: str, difference: DifferenceFacts | Non
     return ("" if difference is None else f"{difference_markdown(difference)}\n") + to_markdown(report)
 
 
-RENDERERS: Mapping[str, Renderer] = MappingProxyType(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """How a report is written down."""
+
+    render: Renderer
+    endings: tuple[str, ...]
+    """Of files that are written so."""
+    help: str = ""
+    """What it is, for the command line; empty where the name says it."""
+    shows_difference: bool = True
+    """It has a place for a comparison."""
+
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
     {
-        "text": _text,
-        "json": _json,
-        "md": _markdown,
-        "html": to_html,
-        "dot": lambda report, title, difference: to_dot(report),
-        "model-explorer": lambda report, title, difference: to_model_explorer(report),
+        "text": Format(render=_text, endings=(".txt",)),
+        "json": Format(render=_json, endings=(".json",)),
+        "md": Format(render=_markdown, endings=(".md", ".markdown")),
+        "html": Format(render=to_html, endings=(".html", ".htm"), help="one page that needs nothing else"),
+        "dot": Format(
+            render=lambda report, title, difference: to_dot(report),
+            endings=(".dot", ".gv"),
+            help="for Graphviz",
+            shows_difference=False,
+        ),
+        "model-explorer": Format(
+            render=lambda report, title, difference: to_model_explorer(report),
+            endings=(".json",),
+            help="custom node data for Google's Model Explorer",
+            shows_difference=False,
+        ),
     }
 )
-"""By format, see `formats.FORMATS`."""
-PLAIN = frozenset({"dot", "model-explorer"})
-"""Formats that have no place for a comparison."""
+"""By name. A new one is a file beside this one and a row here."""
+
+
+def formats_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Return the formats that go into files of such a name, the first being the one that it stands for."""
+    ending = PurePath(path).suffix.lower()
+    return tuple(name for name, form in FORMATS.items() if ending in form.endings)

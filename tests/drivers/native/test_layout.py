@@ -49,7 +49,13 @@ def test_every_member_lies_where_c_puts_it(tmp_path):
 
 @needs_compiler
 def test_every_code_means_the_same(tmp_path):
-    named = [*codes.Status, *codes.Kind, *codes.DATA_TYPES.items(), *codes.LAYOUTS.items(), *codes.LIFETIMES.items()]
+    named = [
+        *codes.Status,
+        *codes.AttributeCode,
+        *codes.DATA_TYPES.items(),
+        *codes.LAYOUTS.items(),
+        *codes.LIFETIMES.items(),
+    ]
     pairs = [(each.name, each) if not isinstance(each, tuple) else (each[0].name, each[1]) for each in named]
     for table in (codes.DEVICE_TYPES, codes.THREADINGS, codes.REASONS):
         pairs += [(each.name, code) for code, each in table.items()]
