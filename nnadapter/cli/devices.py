@@ -16,6 +16,15 @@ from nnadapter.errors import NNAdapterError
 from nnadapter.process.standard_output import prints_to_stderr
 
 _WIDTH = 100
+_UNKNOWN: dict[str, Any] = {
+    "form": None,
+    "threading": None,
+    "role": None,
+    "memory_bytes": None,
+    "options": [],
+    "memory": None,
+}
+"""What is said of the limits of a device that is not available."""
 
 
 @click.command(cls=Command)
@@ -49,29 +58,18 @@ def _line(device: nnadapter.DeviceInfo) -> str:
 
 
 def _plain(device: nnadapter.DeviceInfo) -> dict[str, Any]:
-    capability = device.capability
     row = {**device.to_dict(), "health": check_health(device).to_dict()}
-    if capability is None:
-        return {**row, "form": None, "threading": None, "memory_bytes": None, "memory": None, "options": []}
-    options = [
-        {
-            "name": option.name,
-            "type": "list" if isinstance(option.default, tuple) else type(option.default).__name__,
-            "default": option.default,
-            "choices": option.choices,
-            "minimum": option.minimum,
-            "help": option.help,
+    if device.capability is None:
+        return {
+            **row,
+            "form": None,
+            "threading": None,
+            "role": None,
+            "memory_bytes": None,
+            "memory": None,
+            "options": [],
         }
-        for option in capability.options
-    ]
-    return {
-        **row,
-        "form": capability.form.value,
-        "threading": capability.threading.value,
-        "memory_bytes": capability.memory_bytes,
-        "memory": _memory(device.name),
-        "options": options,
-    }
+    return {**row, **device.capability.to_dict(), "memory": _memory(device.name)}
 
 
 def _memory(name: str) -> dict[str, int] | None:

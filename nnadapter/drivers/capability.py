@@ -71,6 +71,17 @@ class Option:
     affects_speed: bool = True
     """Whether what the device takes may take longer or shorter with it: a calibration holds for one value of it."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """The option as plain data."""
+        return {
+            "name": self.name,
+            "type": "list" if isinstance(self.default, tuple) else type(self.default).__name__,
+            "default": self.default,
+            "choices": self.choices,
+            "minimum": self.minimum,
+            "help": self.help,
+        }
+
 
 OptionValue = bool | int | float | str | tuple[str, ...]
 """What an option may hold."""
@@ -111,6 +122,16 @@ class Capability:
     """What holds for every operation, in words."""
     profile: Profile | None = None
     """How fast it is; None if it does not say. `Context.profile` takes precedence, where options change it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """What people and programs are shown of it as plain data; operations have a command of their own."""
+        return {
+            "form": self.form.value,
+            "threading": self.threading.value,
+            "role": self.role.value,
+            "memory_bytes": self.memory_bytes,
+            "options": [option.to_dict() for option in self.options],
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,41 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import UnionType
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
-from nnadapter.drivers.capability import (
-    Capability,
-    DeviceInfo,
-    DeviceRole,
-    DeviceType,
-    ModelForm,
-    OperationSupport,
-    Option,
-    Threading,
-)
-from nnadapter.drivers.profile import Profile
+from nnadapter.drivers.capability import Capability, DeviceInfo
 
-_CAPABILITY: Mapping[str, type | UnionType] = {
-    "form": ModelForm,
-    "threading": Threading,
-    "role": DeviceRole,
-    "memory_bytes": int | None,
-    "options": tuple,
-    "operations": tuple,
-    "limits": str,
-    "profile": Profile | None,
-}
-_INFO: Mapping[str, type | UnionType] = {
-    "name": str,
-    "vendor": str,
-    "type": DeviceType,
-    "sub_type": str,
-    "version": str,
-    "available": bool,
-    "reason": str,
-    "possible": bool,
-    "distribution": str,
-}
+_HINTS: Mapping[type, Mapping[str, Any]] = {kind: get_type_hints(kind) for kind in (Capability, DeviceInfo)}
+"""The declared types: a new field is checked as soon as it is declared."""
 
 
 def check_capability(found: object) -> Capability:
@@ -49,11 +20,7 @@ def check_capability(found: object) -> Capability:
     """
     if not isinstance(found, Capability):
         raise TypeError(f"its capability is {found!r}, expected a nnadapter.drivers.Capability")
-    _check_fields("capability", found, _CAPABILITY)
-    for name, kind in (("options", Option), ("operations", OperationSupport)):
-        for each in getattr(found, name):
-            if not isinstance(each, kind):
-                raise TypeError(f"{name} of its capability hold {each!r}, expected nnadapter.drivers.{kind.__name__}")
+    _check_fields("capability", found)
     return found
 
 
@@ -65,15 +32,26 @@ def check_info(found: object, driver: str) -> DeviceInfo:
     """
     if not isinstance(found, DeviceInfo):
         raise TypeError(f"its devices hold {found!r}, expected nnadapter.drivers.DeviceInfo")
-    _check_fields("row of devices", found, _INFO)
+    _check_fields("row of devices", found)
     if found.name != driver and not (found.name.startswith(f"{driver}:") and found.name.isprintable()):
         raise TypeError(f"its devices name {found.name!r}, expected {driver!r} or '{driver}:ID'")
     return found
 
 
-def _check_fields(what: str, found: object, fields: Mapping[str, type | UnionType]) -> None:
-    for name, kind in fields.items():
+def _check_fields(what: str, found: Capability | DeviceInfo) -> None:
+    for name, hint in _HINTS[type(found)].items():
         value: Any = getattr(found, name)
-        if not isinstance(value, kind):
-            expected = getattr(kind, "__name__", str(kind))
-            raise TypeError(f"{name} of its {what} is {value!r}, expected {expected}")
+        if get_origin(hint) is not tuple:
+            if not isinstance(value, hint):
+                raise TypeError(f"{name} of its {what} is {value!r}, expected {_named(hint)}")
+            continue
+        if not isinstance(value, tuple):
+            raise TypeError(f"{name} of its {what} is {value!r}, expected tuple")
+        kind = get_args(hint)[0]
+        for each in value:
+            if not isinstance(each, kind):
+                raise TypeError(f"{name} of its {what} hold {each!r}, expected nnadapter.drivers.{_named(kind)}")
+
+
+def _named(hint: type | UnionType) -> str:
+    return getattr(hint, "__name__", str(hint))

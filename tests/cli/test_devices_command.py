@@ -25,6 +25,8 @@ def test_devices_as_json(call):
     options = {option["name"]: option for option in rows["fake_npu"]["options"]}
     assert options["switched_off"]["type"] == "list" and options["switched_off"]["default"] == []
     assert options["memory_bytes"]["minimum"] == 0
+    assert rows["cpu"].keys() == rows["old"].keys()  # a program that reads rows need not ask which are available
+    assert (rows["cpu"]["role"], rows["fake_npu"]["role"]) == ("host", "accelerator")
     assert rows["fake_npu"]["health"]["state"] == "works" and rows["fake_npu"]["memory"] is None
 
 
