@@ -94,6 +94,7 @@ class Folding:
         self._read = read
         self.found: dict[str, Array] = {}
         """What became known."""
+        self._given = known
         self.known: Mapping[str, Array] = ChainMap(self.found, known)  # type: ignore[arg-type]
         self.evaluated: set[int] = set()
         """Positions of the nodes that led to it; not of those that failed, or whose results nobody reads."""
@@ -113,8 +114,10 @@ class Folding:
     def await_evaluation(self, index: int, values: Mapping[str, Value]) -> None:
         """Let the node at `index` wait, if it may be folded and its inputs are known or waited for."""
         node = self._read.nodes[index]
-        inputs = filter(None, node.inputs)
-        if not may_fold(self._read, index) or not all(name in self.known or name in self._promised for name in inputs):
+        for name in node.inputs:
+            if name and name not in self._given and name not in self.found and name not in self._promised:
+                return
+        if not may_fold(self._read, index):
             return
         size = result_bytes(node, values, self.known)
         if size <= self._budget:
