@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import erf, pi, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def _gelu(x: Array, out: Array, square: Array, value: Array) -> None:
 
 
 @remembered(64)
-def _block_of(value: float, dtype: str) -> Array:
+def _block_of(value: float, dtype: np.dtype[Any]) -> Array:
     block = np.full(BLOCK_ELEMENTS, value, dtype)
     block.flags.writeable = False
     return block
@@ -90,7 +91,7 @@ def _bound(value: float, x: Array) -> Array | int:
     Floats are compared with a block full of the number, which numpy does several times faster than with the number.
     """
     if x.dtype.kind == "f":
-        return _block_of(value, x.dtype.name)[: x.size]
+        return _block_of(value, x.dtype)[: x.size]
     limits = np.iinfo(x.dtype)
     return int(max(min(value, limits.max), limits.min))
 
