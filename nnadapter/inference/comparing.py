@@ -150,40 +150,39 @@ def compare(
     """
     if not layers and (save is not None or rules_out is not None):
         raise InvalidOptionError("save and rules_out are written of what layers find; pass layers=True")
-    looked_into: Compared | None = None
     if feeds is None:
         feeds = [random_feed(model, input_shapes)]
     elif isinstance(feeds, Mapping):
         feeds = [feeds]
+    tolerances = (relative_tolerance, absolute_tolerance)
+    differences: list[OutputDifference] = []
+    nodes, failures = [], dict[str, None]()
+    telling: _FeedRun | None = None
     with (
         InferenceSession(model, devices=devices, options=options) as tested,
         InferenceSession(model, devices=CPU) as reference,
     ):
-        names = [output.name for output in tested.get_outputs()]
-        differences: list[OutputDifference] = []
-        nodes, failures = [], dict[str, None]()
         for position, feed in enumerate(feeds):
-            results, expected = tested.run(None, feed), reference.run(None, feed)
-            report = tested.report()
-            nodes.append(_nodes_run(report, tested.provenance))
-            failures.update(dict.fromkeys(report.notes))
-            computed = {*feed, *(value.name for segment in report.segments for value in segment.outputs)}
-            for name, got, correct in zip(names, results, expected, strict=True):
-                difference = difference_of(position, name, got, correct, relative_tolerance, absolute_tolerance)
-                differences.append(replace(difference, constant=_constant(name, correct, computed)))
-            agrees = all(difference.agrees for difference in differences)
-            if layers and (looked_into is None or (looked_into.agrees and not agrees)):
-                looked_into = Compared(
-                    model=load_model(model),
-                    requests=requests_of(devices),
-                    options=options_from(options),
-                    feed=feed,
-                    expected=dict(zip(names, expected, strict=True)),
-                    agrees=agrees,
-                    report=report,
-                    relative_tolerance=relative_tolerance,
-                    absolute_tolerance=absolute_tolerance,
-                )
+            run = _run_both(tested, reference, position, feed, tolerances)
+            differences.extend(run.differences)
+            nodes.append(_nodes_run(run.report, tested.provenance))
+            failures.update(dict.fromkeys(run.report.notes))
+            if telling is None or (telling.agrees and not run.agrees):
+                telling = run
+    looked_into = None
+    if layers and telling is not None:
+        compared = Compared(
+            model=load_model(model),
+            requests=requests_of(devices),
+            options=options_from(options),
+            feed=telling.feed,
+            expected=telling.expected,
+            agrees=telling.agrees,
+            report=telling.report,
+            relative_tolerance=relative_tolerance,
+            absolute_tolerance=absolute_tolerance,
+        )
+        looked_into = look(compared, save, rules_out)
     return CompareReport(
         devices=tested.devices,
         relative_tolerance=relative_tolerance,
@@ -191,8 +190,40 @@ def compare(
         differences=tuple(differences),
         nodes=tuple(nodes),
         failures=tuple(failures),
-        layers=None if looked_into is None else look(looked_into, save, rules_out),
+        layers=looked_into,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _FeedRun:
+    """What one feed gave on the devices and on the CPU."""
+
+    feed: Mapping[str, Array]
+    expected: Mapping[str, Any]
+    differences: Sequence[OutputDifference]
+    report: PartitionReport
+
+    @property
+    def agrees(self) -> bool:
+        return all(difference.agrees for difference in self.differences)
+
+
+def _run_both(
+    tested: InferenceSession,
+    reference: InferenceSession,
+    position: int,
+    feed: Mapping[str, Array],
+    tolerances: tuple[float, float],
+) -> _FeedRun:
+    names = [output.name for output in tested.get_outputs()]
+    results, expected = tested.run(None, feed), reference.run(None, feed)
+    report = tested.report()
+    computed = {*feed, *(value.name for segment in report.segments for value in segment.outputs)}
+    differences = [
+        replace(difference_of(position, name, got, correct, *tolerances), constant=_constant(name, correct, computed))
+        for name, got, correct in zip(names, results, expected, strict=True)
+    ]
+    return _FeedRun(feed, dict(zip(names, expected, strict=True)), differences, report)
 
 
 def _nodes_run(report: PartitionReport, provenance: Provenance | None) -> Mapping[str, int]:
