@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -11,6 +11,7 @@ from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.blocks import BLOCK_ELEMENTS, blocks
 from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run
 from nnadapter.drivers.fake_npu.kernels.summation import bind_summation, partial_sums, reduced
+from nnadapter.ir.operand import Array
 
 _BLOCK = 2 * BLOCK_ELEMENTS
 """Elements of one block of rows."""
@@ -122,15 +123,12 @@ def _instance_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return type_, reduced(type_, axes), reduced(type_, axes), *partial_sums(type_, axes)
 
 
-def _bind_instance(call: KernelArguments) -> Run:
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias, mean and variance over `axes`, one per channel."""
-    (x, scale, bias), (out,), (squares, mean, deviation, *part) = call.inputs, call.outputs, call.scratch
-    axes, epsilon = tuple(call.parameters["axes"]), call.parameters["epsilon"]
-    share = mean.size / x.size
-    channels = [1] * x.ndim
-    channels[call.parameters["channel_axis"]] = scale.size
-    scale, bias = scale.reshape(channels), bias.reshape(channels)
-    add, add_squares = bind_summation(x, mean, axes, part), bind_summation(squares, deviation, axes, part)
+def _bind_centering(
+    call: KernelArguments, mean: Array, total: Array, axes: tuple[int, ...], part: Sequence[Array]
+) -> Run:
+    """The output becomes x - mean over `axes`; `total`, which may be `mean`, the sum of its squares."""
+    x, out, squares, share = call.inputs[0], call.outputs[0], call.scratch[0], mean.size / call.inputs[0].size
+    add, add_squares = bind_summation(x, mean, axes, part), bind_summation(squares, total, axes, part)
 
     def run() -> None:
         add()
@@ -138,6 +136,22 @@ def _bind_instance(call: KernelArguments) -> Run:
         np.subtract(x, mean, out)
         np.multiply(out, out, squares)
         add_squares()
+
+    return run
+
+
+def _bind_instance(call: KernelArguments) -> Run:
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, mean and variance over `axes`, one per channel."""
+    (x, scale, bias), (out,), (_, mean, deviation, *part) = call.inputs, call.outputs, call.scratch
+    axes, epsilon = tuple(call.parameters["axes"]), call.parameters["epsilon"]
+    share = mean.size / x.size
+    center = _bind_centering(call, mean, deviation, axes, part)
+    channels = [1] * x.ndim
+    channels[call.parameters["channel_axis"]] = scale.size
+    scale, bias = scale.reshape(channels), bias.reshape(channels)
+
+    def run() -> None:
+        center()
         np.multiply(deviation, share, deviation)
         np.add(deviation, epsilon, deviation)
         np.sqrt(deviation, deviation)
@@ -243,16 +257,12 @@ def _mvn_scratch(outline: Outline) -> tuple[TensorType, ...]:
 
 def _bind_mvn(call: KernelArguments) -> Run:
     """(x - mean) / (sqrt(mean((x - mean)^2)) + epsilon), means over `axes`."""
-    (x,), (out,), (squares, mean, *part) = call.inputs, call.outputs, call.scratch
+    (x,), (out,), (_, mean, *part) = call.inputs, call.outputs, call.scratch
     axes, epsilon, share = call.parameters["axes"], call.parameters["epsilon"], mean.size / x.size
-    add, add_squares = bind_summation(x, mean, axes, part), bind_summation(squares, mean, axes, part)
+    center = _bind_centering(call, mean, mean, axes, part)
 
     def run() -> None:
-        add()
-        np.multiply(mean, share, mean)
-        np.subtract(x, mean, out)
-        np.multiply(out, out, squares)
-        add_squares()
+        center()
         np.multiply(mean, share, mean)
         np.sqrt(mean, mean)
         np.add(mean, epsilon, mean)

@@ -16,6 +16,19 @@ function make(tag, properties, ...children) {
   return element;
 }
 
+/** A function that calls `draw` with the next frame, once however often it is called before. */
+function oncePerFrame(draw) {
+  let waiting = false;
+  return () => {
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(() => {
+      waiting = false;
+      draw();
+    });
+  };
+}
+
 function find(id) {
   return document.getElementById(id);
 }

@@ -5,6 +5,7 @@ const WIDEST = 180;
 class Lanes {
   /** onSelect(index) is called when a segment is chosen, onEnter(index) when its nodes are asked for. */
   constructor(plan, { label, onSelect, onEnter }) {
+    this.soon = oncePerFrame(() => this.draw());
     this.plan = plan;
     this.onSelect = onSelect;
     this.onEnter = onEnter;
@@ -84,15 +85,6 @@ class Lanes {
     this.chart.axis = this.measure.time ? sum(this.plan.segments.map(this.measure.of)) : 0;
     this.axisName.hidden = !this.chart.axis;
     this.soon();
-  }
-
-  soon() {
-    if (this.waiting) return;
-    this.waiting = true;
-    requestAnimationFrame(() => {
-      this.waiting = false;
-      this.draw();
-    });
   }
 
   draw() {

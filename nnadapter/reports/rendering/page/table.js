@@ -11,6 +11,7 @@ let tableCount = 0;
  */
 class Table {
   constructor({ label, kind, columns: shown, onOpen, empty }) {
+    this.soon = oncePerFrame(() => this.draw());
     this.shown = shown;
     this.onOpen = onOpen;
     this.rows = [];
@@ -65,15 +66,6 @@ class Table {
     this.body.style.height = `${Math.min(12, Math.max(2, this.rows.length)) * ROW_HEIGHT}px`;
     this.empty.hidden = this.rows.length > 0;
     this.draw();
-  }
-
-  soon() {
-    if (this.waiting) return;
-    this.waiting = true;
-    requestAnimationFrame(() => {
-      this.waiting = false;
-      this.draw();
-    });
   }
 
   draw() {
