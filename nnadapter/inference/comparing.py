@@ -150,10 +150,6 @@ def compare(
     """
     if not layers and (save is not None or rules_out is not None):
         raise InvalidOptionError("save and rules_out are written of what layers find; pass layers=True")
-    if feeds is None:
-        feeds = [random_feed(model, input_shapes)]
-    elif isinstance(feeds, Mapping):
-        feeds = [feeds]
     tolerances = (relative_tolerance, absolute_tolerance)
     differences: list[OutputDifference] = []
     nodes, failures = [], dict[str, None]()
@@ -162,7 +158,7 @@ def compare(
         InferenceSession(model, devices=devices, options=options) as tested,
         InferenceSession(model, devices=CPU) as reference,
     ):
-        for position, feed in enumerate(feeds):
+        for position, feed in enumerate(_each_feed(feeds, model, input_shapes)):
             run = _run_both(tested, reference, position, feed, tolerances)
             differences.extend(run.differences)
             nodes.append(_nodes_run(run.report, tested.provenance))
@@ -171,17 +167,7 @@ def compare(
                 telling = run
     looked_into = None
     if layers and telling is not None:
-        compared = Compared(
-            model=load_model(model),
-            requests=requests_of(devices),
-            options=options_from(options),
-            feed=telling.feed,
-            expected=telling.expected,
-            agrees=telling.agrees,
-            report=telling.report,
-            relative_tolerance=relative_tolerance,
-            absolute_tolerance=absolute_tolerance,
-        )
+        compared = _to_look_into(telling, load_model(model), requests_of(devices), options_from(options), tolerances)
         looked_into = look(compared, save, rules_out)
     return CompareReport(
         devices=tested.devices,
@@ -192,6 +178,16 @@ def compare(
         failures=tuple(failures),
         layers=looked_into,
     )
+
+
+def _each_feed(
+    feeds: Mapping[str, Array] | Iterable[Mapping[str, Array]] | None,
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    input_shapes: Mapping[str, Sequence[int]] | None,
+) -> Iterable[Mapping[str, Array]]:
+    if feeds is None:
+        return [random_feed(model, input_shapes)]
+    return [feeds] if isinstance(feeds, Mapping) else feeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +220,26 @@ def _run_both(
         for name, got, correct in zip(names, results, expected, strict=True)
     ]
     return _FeedRun(feed, dict(zip(names, expected, strict=True)), differences, report)
+
+
+def _to_look_into(
+    run: _FeedRun,
+    model: onnx.ModelProto,
+    requests: Sequence[DeviceRequest],
+    options: Options,
+    tolerances: tuple[float, float],
+) -> Compared:
+    return Compared(
+        model=model,
+        requests=requests,
+        options=options,
+        feed=run.feed,
+        expected=run.expected,
+        agrees=run.agrees,
+        report=run.report,
+        relative_tolerance=tolerances[0],
+        absolute_tolerance=tolerances[1],
+    )
 
 
 def _nodes_run(report: PartitionReport, provenance: Provenance | None) -> Mapping[str, int]:

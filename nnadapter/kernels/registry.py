@@ -57,12 +57,10 @@ def register_kernel(
         overrides: also for nodes that the device takes itself.
 
     Returns:
-        The kernel, which `unregister_kernel` takes. There is a DriverWarning if no driver is called that, but one
-        almost.
+        The kernel, which `unregister_kernel` takes. A DriverWarning says if only a driver of a similar name is known.
 
     Raises:
-        InvalidOptionError: something does not fit, or `device` is known to take ONNX. Of a device that has to be opened
-            to know, the session says so.
+        InvalidOptionError: something does not fit, or `device` takes ONNX; the session says so if opening it tells.
     """
     kernel = Kernel(
         device=_accelerator(device),
