@@ -10,9 +10,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from nnadapter.errors import InvalidOptionError, close_names, near_names
+from nnadapter.policies import POLICIES
 from nnadapter.rules.values import Rules
 
-POLICIES = ("priority", "latency", "measured")
 _NO_RULES = Rules()
 FALLBACKS = ("warn", "allow", "forbid")
 
@@ -39,7 +39,7 @@ class Options:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        _one_of("policy", self.policy, POLICIES)
+        _one_of("policy", self.policy, tuple(POLICIES))
         _one_of("fallback", self.fallback, FALLBACKS)
         _positive("max_plans", self.max_plans)
         _positive("max_plan_bytes", self.max_plan_bytes)

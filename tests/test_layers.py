@@ -16,7 +16,7 @@ RANKS = [
     ("partition.plan",),
     ("partition.by_cost",),
     ("partition",),
-    ("nnadapter.errors", "nnadapter.include"),
+    ("nnadapter.errors", "nnadapter.include", "nnadapter.policies"),
     ("nnadapter.process", "nnadapter.files"),
     ("nnadapter.ir",),
     ("nnadapter.onnx",),

@@ -12,7 +12,8 @@ import click
 
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import near_names
-from nnadapter.options import FALLBACKS, POLICIES, Options, default_devices
+from nnadapter.options import FALLBACKS, Options, default_devices
+from nnadapter.policies import POLICIES
 
 Shapes = Mapping[str, tuple[int, ...]]
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -151,9 +152,8 @@ _DECORATORS = (
 
 _PLACING_DECORATORS = (
     click.option(
-        "--policy", type=OneOf(POLICIES), default="priority", show_default=True,
-        help="How nodes are placed: by the order of devices, by what calibrated or simulated costs predict, or by "
-        "timing some placements here (once per model, devices and shapes).",
+        "--policy", type=OneOf(tuple(POLICIES)), default="priority", show_default=True,
+        help=f"How nodes are placed: {'; '.join(f'{each.name}, {each.description}' for each in POLICIES.values())}.",
     ),
     click.option(
         "--rules", metavar="FILE", help="A TOML file of pins, bans and limits: what must run where, and what must not."

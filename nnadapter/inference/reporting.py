@@ -78,7 +78,7 @@ def _observed(
     given = {name: tuple(int(size) for size in shape) for name, shape in input_shapes.items()}
     planner = Planner(prepared, setting)
     judgment = planner.judge(default_shapes(prepared, given))
-    if setting.constraints.policy != "measured":
+    if not setting.constraints.policy.times:
         return Observed(partitioning=planner.settle(judgment), model=name)
     known, why = PastChoices(setting).recall(judgment)
     if known is None:
@@ -92,7 +92,7 @@ def _plan_file(partitioning: Partitioning, name: str) -> PlanFile:
     return PlanFile(
         model=name,
         devices={device: driver_version(device) for device in plan.devices},
-        policy=partitioning.setting.constraints.policy,
+        policy=partitioning.setting.constraints.policy.name,
         input_shapes=dict(model.shapes),
         entries=plan_entries(model.specialized, model.structure, plan.placement),
     )

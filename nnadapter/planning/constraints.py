@@ -10,6 +10,7 @@ from nnadapter.options import Options
 from nnadapter.plan_files.binding import BoundPlan
 from nnadapter.plan_files.reading import read_plan
 from nnadapter.plan_files.values import PlanFile
+from nnadapter.policies import POLICIES, Policy
 from nnadapter.process.extras import require_extra
 from nnadapter.rules.applying import Applied
 from nnadapter.rules.reading import read_rules
@@ -24,16 +25,11 @@ NOTHING_KEPT: Kept = MappingProxyType({})
 class Constraints:
     """What a person demands of every model of a session."""
 
-    policy: str = "priority"
+    policy: Policy = POLICIES["priority"]
     fallback: str = "warn"
     rules: Rules = field(default_factory=Rules)
     """Pins, bans and limits."""
     plan_file: PlanFile | None = None
-
-    @property
-    def weighs(self) -> bool:
-        """Costs decide."""
-        return self.policy != "priority"
 
 
 def read_constraints(options: Options) -> Constraints:
@@ -45,8 +41,8 @@ def read_constraints(options: Options) -> Constraints:
         MissingExtraError: the policy weighs costs, and scipy is not installed.
     """
     plan_file = None if options.plan is None else read_plan(options.plan)
-    constraints = Constraints(options.policy, options.fallback, read_rules(options.rules), plan_file)
-    if constraints.weighs:
+    constraints = Constraints(POLICIES[options.policy], options.fallback, read_rules(options.rules), plan_file)
+    if constraints.policy.weighs:
         require_extra("latency", f"policy {options.policy!r}")
     return constraints
 

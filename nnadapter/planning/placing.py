@@ -59,24 +59,27 @@ def place(judgment: Judgment, setting: Setting) -> Placement:
     Raises:
         InvalidModelError: no device takes some atom.
     """
-    support, graph = judgment.support, judgment.model.graph
+    support = judgment.support
     if not support.is_complete:
         raise InvalidModelError(homeless(judgment, setting))
     verdicts = support.verdicts
     kept = {atom: name for atom, name in judgment.demands.kept.items() if verdicts.get(name, {atom: None})[atom]}
-    if setting.constraints.weighs:
-        return _place_by_costs(judgment, setting, kept)
-    labels = list(place_by_priority(graph, support.devices, verdicts))
+    return PLACERS[setting.constraints.policy.name](judgment, setting, kept)
+
+
+def _by_order(judgment: Judgment, _: Setting, kept: Kept) -> Placement:
+    """Every atom on the first device, in the person's order, that takes it."""
+    support = judgment.support
+    labels = list(place_by_priority(judgment.model.graph, support.devices, support.verdicts))
     for atom, name in kept.items():
         labels[atom] = name
     return Placement(tuple(labels))
 
 
-def _place_by_costs(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
+def _by_costs(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
     """The cheapest placement found, and others that were priced; see `partition.by_cost.latency`.
 
-    By policy `latency` the CPU alone is returned where the other saves less than costs are off by. Blocks that repeat
-    are placed alike where that costs no more.
+    Blocks that repeat are placed alike where that costs no more.
     """
     model, verdicts = judgment.model, judgment.support.verdicts
     graph, conversion = model.graph, model.conversion
@@ -91,10 +94,24 @@ def _place_by_costs(judgment: Judgment, setting: Setting, kept: Kept) -> Placeme
             prices.run[others, number_of[atom]] = np.inf
     if setting.constraints.fallback == "forbid":
         _leave_only_named(prices, setting)
-    placed, note = place_by_latency(whole.graph, prices, blocks=_repeats(whole.graph, model.hashes)), ""
-    if setting.constraints.policy == "latency":
-        placed, note = on_the_cpu_in_doubt(placed, prices, setting.costs)
-    return Placement(whole.spread(placed.placement), placed, table, whole, note)
+    placed = place_by_latency(whole.graph, prices, blocks=_repeats(whole.graph, model.hashes))
+    return Placement(whole.spread(placed.placement), placed, table, whole)
+
+
+def _by_costs_unless_in_doubt(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
+    """The cheapest placement found, or the CPU alone where that saves less than costs are off by."""
+    found = _by_costs(judgment, setting, kept)
+    assert found.placed is not None and found.table is not None and found.graph is not None, "costs decided"
+    placed, note = on_the_cpu_in_doubt(found.placed, found.table.prices, setting.costs)
+    return replace(found, labels=found.graph.spread(placed.placement), placed=placed, note=note)
+
+
+PLACERS: Mapping[str, Callable[[Judgment, Setting, Kept], Placement]] = {
+    "priority": _by_order,
+    "latency": _by_costs_unless_in_doubt,
+    "measured": _by_costs,
+}
+"""How each of `nnadapter.policies.POLICIES` places what nothing keeps elsewhere."""
 
 
 def fusions_of(judgment: Judgment, setting: Setting) -> dict[str, Fusion]:

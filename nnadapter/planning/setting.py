@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
 _TRUSTED = frozenset((Source.CALIBRATED, Source.SIMULATED))
-"""Where the costs of a named device have to come from for policy `latency`; the host's where any was calibrated."""
+"""Where costs of a named device come from, where a policy promises; and the host's, where any was calibrated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ def open_setting(
         if all(device.name != REFERENCE for device in opened):
             opened.append(_open(Selected(REFERENCE, check_options(REFERENCE, {}), named=False), session_options))
         setting = Setting(tuple(opened), read_constraints(options))
-        if options.policy == "latency":
+        if setting.constraints.policy.promises:
             _check_costs(setting)
     return setting
 
@@ -159,5 +159,5 @@ def _check_costs(setting: Setting) -> None:
     what = ", ".join(f"{name!r} ({each.source.value})" for name, each in unknown.items())
     why = "".join(f"; {note}" for each in unknown.values() for note in each.why)
     commands = " and ".join(f"`nnadapter calibrate {name}`" for name in unknown)
-    needs = f"policy 'latency' needs calibrated costs, and has none of {what}"
+    needs = f"policy {setting.constraints.policy.name!r} needs calibrated costs, and has none of {what}"
     raise InvalidOptionError(f"{needs}; run {commands}, or choose policy 'measured'{why}")

@@ -96,7 +96,7 @@ class Drafts:
 
     def of(self, judgment: Judgment, placement: Placement, setting: Setting) -> Draft:
         """See `draft`. Where costs decide, other sizes may be placed otherwise, and nothing is shared."""
-        if setting.constraints.weighs or judgment.demands.kept:
+        if setting.constraints.policy.weighs or judgment.demands.kept:
             return draft(judgment, placement, setting)
         last = self._last
         if last is not None and _is_alike(last[1], judgment):

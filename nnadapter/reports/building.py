@@ -51,7 +51,7 @@ def report_of(observed: Observed) -> PartitionReport:
     )
     return PartitionReport(
         devices=partitioning.plan.devices,
-        policy=constraints.policy,
+        policy=constraints.policy.name,
         input_shapes=dict(partitioning.model.shapes),
         coverage=_coverage([node for node in nodes if node.state == "runs"], partitioning.setting.accelerators),
         segments=segments,

@@ -49,7 +49,7 @@ def warn_of_idle(partitioning: Partitioning) -> None:
     for position, device in enumerate(setting.devices):
         if not device.accelerates or device.name in used:
             continue
-        if setting.constraints.weighs and any(plan.verdicts[device.name]):
+        if setting.constraints.policy.weighs and any(plan.verdicts[device.name]):
             continue  # it was weighed, and something else is cheaper
         left = _left_by(plan, device.name, {later.name for later in setting.devices[position + 1 :]})
         if left:

@@ -56,7 +56,7 @@ class PlannedEngine:
         self.signature: Signature = read_signature(model, self._inputs, frozenset(self._defaults))
         self._all_outputs = list(self.signature.output_names)
         self._latest: Repeat | None = None
-        self._measurer = Measurer(self._compiler) if setting.constraints.policy == "measured" else None
+        self._measurer = Measurer(self._compiler) if setting.constraints.policy.times else None
         shapes = self._declared_shapes()
         if shapes is None:
             return

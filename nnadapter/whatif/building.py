@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from nnadapter.costs.device_costs import Source
+from nnadapter.policies import POLICIES
 from nnadapter.whatif.facts import FailedModel, FeatureFacts, ModelFacts, RoadStep, Standing
 from nnadapter.whatif.ranking import Worth, by_flops, by_time, rank
 from nnadapter.whatif.report import WhatIf
@@ -123,8 +124,8 @@ def _notes(
             f"costs of {', '.join(assumed)} are not known, so features are ranked by FLOPs and segments, and no times "
             f"are told; `nnadapter calibrate {assumed[0]}` measures them"
         )
-    if policy == "measured":
-        yield "nothing was timed: by policy 'measured' it is what costs predict"
+    if POLICIES[policy].times:
+        yield f"nothing was timed: by policy {policy!r} it is what costs predict"
     beyond = sum(
         len(nodes)
         for each in situations

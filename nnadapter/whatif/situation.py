@@ -236,7 +236,7 @@ def situation_of(name: str, partitioning: Partitioning, target: SessionDevice) -
         accelerators=setting.accelerators,
         verdicts=verdicts,
         missing=missing,
-        by_costs=setting.constraints.weighs and Source.ASSUMED not in alone.sources.values(),
+        by_costs=setting.constraints.policy.weighs and Source.ASSUMED not in alone.sources.values(),
         alone=aligned(graph, alone.prices),
         recognized=recognized,
         pricing=partial(_priced, graph, conversion, everything, costs, fusions, target.name),

@@ -15,6 +15,8 @@ from nnadapter.costs.calibrating import calibrate
 from nnadapter.costs.calibration_files import keep_calibration
 from nnadapter.errors import FallbackWarning, InvalidOptionError, PlanFileError, RulesError
 from nnadapter.plan_files.reading import read_plan
+from nnadapter.planning.placing import PLACERS
+from nnadapter.policies import POLICIES
 from tests.models import numbers, run_whole
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20]>'
@@ -441,3 +443,7 @@ def test_the_cpu_alone_is_told_where_only_the_plan_was_measured(tmp_path):
         report = session.report()
     assert report.cost.word == "measured" and report.cost.all_cpu_seconds is None and report.cost.cpu_is_better
     assert "that are guessed of this plan" in " ".join(str(report).split())
+
+
+def test_every_policy_has_its_way_of_placing() -> None:
+    assert PLACERS.keys() == POLICIES.keys()
