@@ -176,23 +176,23 @@ def _feed_of(node: onnx.NodeProto, inputs: Any) -> dict[str, _Value]:
         _check_count(node, "inputs", names, values)
         pairs = list(zip(names, values, strict=True))
     feed: dict[str, _Value] = {}
-    for name, given in pairs:
-        value = _value(name, given)
+    for name, input_value in pairs:
+        value = _value(name, input_value)
         if not _is_same(feed.setdefault(name, value), value):
             raise InvalidInputError(f"{node.op_type} reads {name!r} twice, got two values that differ", name=name)
     return feed
 
 
-def _check_count(node: onnx.NodeProto, what: str, names: Sequence[str], given: Sequence[Any]) -> None:
-    if len(names) != len(given):
-        raise InvalidInputError(f"{node.op_type} has the {what} {list(names)}, got {len(given)} for {len(names)}")
+def _check_count(node: onnx.NodeProto, what: str, names: Sequence[str], entries: Sequence[Any]) -> None:
+    if len(names) != len(entries):
+        raise InvalidInputError(f"{node.op_type} has the {what} {list(names)}, got {len(entries)} for {len(names)}")
 
 
-def _value(name: str, given: Any) -> _Value:
-    if isinstance(given, list) and given and all(isinstance(each, np.ndarray) for each in given):
-        return given
+def _value(name: str, input_value: Any) -> _Value:
+    if isinstance(input_value, list) and input_value and all(isinstance(each, np.ndarray) for each in input_value):
+        return input_value
     try:
-        return np.asarray(given)
+        return np.asarray(input_value)
     except ValueError as error:
         raise InvalidInputError(f"input {name!r} is no array: {error}; pass a numpy array", name=name) from error
 

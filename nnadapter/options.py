@@ -66,23 +66,23 @@ def refuse_misplaced(arguments: Iterable[str], parameters: Sequence[str]) -> Non
             raise InvalidOptionError(f"a session takes no argument {name!r}; did you mean {close[0]!r}?")
 
 
-def options_from(given: Options | Mapping[str, Any] | None) -> Options:
-    """Return `given` as options; a dictionary names the fields.
+def options_from(options: Options | Mapping[str, Any] | None) -> Options:
+    """Return `options` as a value; a dictionary names the fields.
 
     Raises:
         InvalidOptionError: an unknown name, or a value that does not fit.
     """
-    if given is None:
+    if options is None:
         return Options()
-    if isinstance(given, Options):
-        return given
+    if isinstance(options, Options):
+        return options
     known = [field.name for field in fields(Options)]
-    if not isinstance(given, Mapping):
-        raise InvalidOptionError(f"options are an nnadapter.Options, got {type(given).__name__}")
-    for name in given:
+    if not isinstance(options, Mapping):
+        raise InvalidOptionError(f"options are an nnadapter.Options, got {type(options).__name__}")
+    for name in options:
         if name not in known:
             raise InvalidOptionError(f"there is no option {name!r}; {close_names(name, known)}")
-    return Options(**given)
+    return Options(**options)
 
 
 _process_device: list[str] = []

@@ -125,36 +125,36 @@ class Graph:
     @cached_property
     def consumers(self) -> Mapping[str, tuple[int, ...]]:
         """For every value that a node reads, the positions of those nodes, each once, ascending."""
-        found: dict[str, list[int]] = {}
+        readers_by_value: dict[str, list[int]] = {}
         for index, node in enumerate(self.nodes):
             for name in node.reads:
-                readers = found.get(name)
+                readers = readers_by_value.get(name)
                 if readers is None:
-                    found[name] = [index]
+                    readers_by_value[name] = [index]
                 elif readers[-1] != index:
                     readers.append(index)
-        return {name: tuple(readers) for name, readers in found.items()}
+        return {name: tuple(readers) for name, readers in readers_by_value.items()}
 
     @cached_property
     def atom_of(self) -> tuple[int, ...]:
         """For every node, the position of its atom."""
-        found = [-1] * len(self.nodes)
+        node_atoms = [-1] * len(self.nodes)
         for atom, nodes in enumerate(self.atoms):
             for node in nodes:
-                found[node] = atom
-        return tuple(found)
+                node_atoms[node] = atom
+        return tuple(node_atoms)
 
     @cached_property
     def atom_predecessors(self) -> tuple[tuple[int, ...], ...]:
         """For every atom, the other atoms it reads from, each once."""
         nodes, atom_of = self.nodes, self.atom_of
         home = {name: atom_of[index] for name, index in self.producer.items()}
-        found = []
+        predecessors = []
         for atom, members in enumerate(self.atoms):
             read = [home[name] for node in members for name in nodes[node].reads if name in home]
             alone = len(read) < 2 and atom not in read  # nearly always
-            found.append(tuple(read) if alone else tuple(dict.fromkeys(each for each in read if each != atom)))
-        return tuple(found)
+            predecessors.append(tuple(read) if alone else tuple(dict.fromkeys(each for each in read if each != atom)))
+        return tuple(predecessors)
 
 
 def _check_nodes(graph: Graph) -> None:

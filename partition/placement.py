@@ -25,10 +25,10 @@ def place_by_priority(
         GraphError: no device takes some atom, or a device has not judged every atom.
     """
     for device in devices:
-        given = len(verdicts.get(device, ()))
-        if given != len(graph.atoms):
+        verdict_count = len(verdicts.get(device, ()))
+        if verdict_count != len(graph.atoms):
             raise GraphError(
-                f"device {device!r} gave {given} verdicts for {len(graph.atoms)} atoms; every atom needs one"
+                f"device {device!r} gave {verdict_count} verdicts for {len(graph.atoms)} atoms; every atom needs one"
             )
     placed = [next((device for device in devices if verdicts[device][atom]), None) for atom in range(len(graph.atoms))]
     refuse_homeless(graph, devices, [atom for atom, device in enumerate(placed) if device is None])

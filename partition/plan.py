@@ -95,7 +95,7 @@ def make_plan(
     return Plan(
         graph=graph,
         devices=tuple(devices),
-        verdicts={device: tuple(given) for device, given in verdicts.items()},
+        verdicts={device: tuple(device_verdicts) for device, device_verdicts in verdicts.items()},
         placement=tuple(placement),
         steps=steps,
         exact=exact,

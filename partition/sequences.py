@@ -54,16 +54,16 @@ def schedule(
     width = min(_WIDEST, work // max(1, len(greedy) * labels * len(placement)))
     if width < 2:
         return greedy, len(greedy) <= labels
-    found, exact = _search(_start(predecessors, placement), successors, placement, width, len(greedy))
-    return greedy if found is None else _follow(found, predecessors, successors, placement), exact
+    turn_labels, exact = _search(_start(predecessors, placement), successors, placement, width, len(greedy))
+    return greedy if turn_labels is None else _follow(turn_labels, predecessors, successors, placement), exact
 
 
 def _successors(predecessors: Sequence[Sequence[int]]) -> list[list[int]]:
-    found: list[list[int]] = [[] for _ in predecessors]
+    successors: list[list[int]] = [[] for _ in predecessors]
     for atom, before in enumerate(predecessors):
         for predecessor in before:
-            found[predecessor].append(atom)
-    return found
+            successors[predecessor].append(atom)
+    return successors
 
 
 def _start(predecessors: Sequence[Sequence[int]], placement: Sequence[str]) -> _State:

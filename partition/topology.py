@@ -39,9 +39,9 @@ def topology_of(graph: Graph) -> Topology:
     kept = graph.__dict__.get(_KEPT)
     if isinstance(kept, Topology):
         return kept
-    found = _derive(graph)
-    graph.__dict__[_KEPT] = found
-    return found
+    topology = _derive(graph)
+    graph.__dict__[_KEPT] = topology
+    return topology
 
 
 def _derive(graph: Graph) -> Topology:

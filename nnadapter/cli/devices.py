@@ -35,13 +35,13 @@ def devices(as_json: bool) -> None:
     As JSON also how full each one is, and whether it works: it is asked for a sum.
     """
     with prints_to_stderr():
-        found = nnadapter.devices()
-        rows = [_plain(device) for device in found] if as_json else []
+        known_devices = nnadapter.devices()
+        rows = [_plain(device) for device in known_devices] if as_json else []
     if as_json:
         click.echo(to_json(rows))
         return
-    width = max((len(device.name) for device in found), default=0)
-    for device in found:
+    width = max((len(device.name) for device in known_devices), default=0)
+    for device in known_devices:
         click.echo(f"{device.name:<{width}}  {_line(device)}".rstrip())
         for option in device.capability.options if device.capability is not None else ():
             click.echo(_indented(": ".join(option_row(option)), width + 4))

@@ -29,11 +29,11 @@ def doctor(context: click.Context, as_json: bool) -> None:
     is there and does not work.
     """
     with prints_to_stderr():
-        found = [(device, check_health(device)) for device in nnadapter.devices()]
+        checked_devices = [(device, check_health(device)) for device in nnadapter.devices()]
     versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
     environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     if as_json:
-        rows = [{**device.to_dict(), "health": health.to_dict()} for device, health in found]
+        rows = [{**device.to_dict(), "health": health.to_dict()} for device, health in checked_devices]
         click.echo(
             to_json({"versions": versions, "system": platform.platform(), "environment": environment, "devices": rows})
         )
@@ -41,14 +41,14 @@ def doctor(context: click.Context, as_json: bool) -> None:
         click.echo(", ".join(f"{name} {version}" for name, version in versions.items()))
         for name, value in environment.items():
             click.echo(f"{name}={value}")
-        shown = [(device, health) for device, health in found if device.available or device.possible]
+        shown = [(device, health) for device, health in checked_devices if device.available or device.possible]
         width = max(len(device.name) for device, _ in shown)
         for device, health in shown:
             click.echo(f"{_mark(health)} {device.name:<{width}}  {_line(health)}")
-        rest = [device.name for device, _ in found if not (device.available or device.possible)]
+        rest = [device.name for device, _ in checked_devices if not (device.available or device.possible)]
         if rest:
             click.echo(f"- not for this machine: {', '.join(rest)}; `nnadapter devices` says why")
-    if any(device.available and health.state not in _GOOD for device, health in found):
+    if any(device.available and health.state not in _GOOD for device, health in checked_devices):
         context.exit(NO)
 
 

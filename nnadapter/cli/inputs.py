@@ -45,9 +45,9 @@ def feed_of(model: str, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
     prepared = prepare(load_model(model))
     _check_names(prepared, sources)
     loaded = {name: _load(name, source) for name, source in sources.items() if Path(source).suffix == ".npy"}
-    given = {**shapes, **{name: array.shape for name, array in loaded.items()}}
-    _check_agree(shapes, given)
-    complete = default_shapes(prepared, given)
+    known_shapes = {**shapes, **{name: array.shape for name, array in loaded.items()}}
+    _check_agree(shapes, known_shapes)
+    complete = default_shapes(prepared, known_shapes)
     generator = np.random.default_rng(SEED)
     arrays: dict[str, Array] = {}
     for name in prepared.graph.inputs:
@@ -102,11 +102,11 @@ def _check_names(prepared: Prepared, sources: Mapping[str, str]) -> None:
             )
 
 
-def _check_agree(said: Shapes, found: Shapes) -> None:
+def _check_agree(said: Shapes, known_shapes: Shapes) -> None:
     for name, shape in said.items():
-        if found[name] != shape:
+        if known_shapes[name] != shape:
             raise InvalidInputError(
-                f"input {name!r} has shape {list(found[name])} in its file and {list(shape)} in --shape; "
+                f"input {name!r} has shape {list(known_shapes[name])} in its file and {list(shape)} in --shape; "
                 "leave --shape out",
                 name=name,
             )

@@ -104,7 +104,7 @@ def _arrays(name: str, value: object) -> list[tuple[str, Array]]:
 def _file_names(names: Iterable[str]) -> list[str]:
     """A file name for each, none like another even where capitals do not count."""
     taken: set[str] = set()
-    found = []
+    file_names = []
     for name in names:
         plain = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII).strip("._")[:_LONGEST_NAME] or "output"
         stem, number = plain, 1
@@ -112,5 +112,5 @@ def _file_names(names: Iterable[str]) -> list[str]:
             number += 1
             stem = f"{plain}_{number}"
         taken.add(stem.lower())
-        found.append(stem)
-    return found
+        file_names.append(stem)
+    return file_names

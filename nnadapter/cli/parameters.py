@@ -66,10 +66,10 @@ def requests(devices: tuple[str, ...], options: Mapping[str, Mapping[str, str]])
         BadParameter: options are given for a device that is not chosen.
     """
     chosen = devices or tuple(default_devices())
-    for device, given in options.items():
+    for device, own_options in options.items():
         if device not in chosen:
             raise click.BadParameter(
-                f"{device}.{next(iter(given))} is for device {device!r}, which is not among {', '.join(chosen)}; "
+                f"{device}.{next(iter(own_options))} is for device {device!r}, which is not among {', '.join(chosen)}; "
                 f"add -d {device}",
                 param_hint="'--option'",
             )
@@ -84,47 +84,47 @@ def _devices(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 
 
 def _shapes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Shapes:
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for value in values:
         name, separator, sizes = value.rpartition("=")
         if not separator or not name or not all(size.strip().isdecimal() for size in sizes.split(",")):
             raise click.BadParameter(f"{value!r} is not a name and whole numbers; write NAME=1,3,224,224")
-        _once(found, name)
-        found[name] = tuple(int(size) for size in sizes.split(","))
-        if prod(found[name]) >= _MOST_ELEMENTS:
+        _once(shapes, name)
+        shapes[name] = tuple(int(size) for size in sizes.split(","))
+        if prod(shapes[name]) >= _MOST_ELEMENTS:
             raise click.BadParameter(f"{value!r} has more elements than any memory holds; write smaller sizes")
-    return found
+    return shapes
 
 
 def device_options(
     ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> Mapping[str, Mapping[str, str]]:
     """Callback of --option: device -> option -> text."""
-    found: dict[str, dict[str, str]] = {}
+    options_by_device: dict[str, dict[str, str]] = {}
     for value in values:
-        target, separator, given = value.partition("=")
+        target, separator, text = value.partition("=")
         device, dot, name = target.rpartition(".")
         if not (separator and dot and device and name):
             raise click.BadParameter(f"{value!r} is not an option of a device; write DEVICE.NAME=VALUE")
-        _once(found.get(device, {}), name)
-        found.setdefault(device, {})[name] = given
-    return found
+        _once(options_by_device.get(device, {}), name)
+        options_by_device.setdefault(device, {})[name] = text
+    return options_by_device
 
 
 def inputs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Mapping[str, str]:
     """Callback of --input: input name -> file, or `random`."""
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for value in values:
         name, _, source = value.partition("=")
         if not name or not source:
             raise click.BadParameter(f"{value!r} is not an input; write NAME=FILE.npy, NAME=FILE.png or NAME=random")
-        _once(found, name)
-        found[name] = source
-    return found
+        _once(sources, name)
+        sources[name] = source
+    return sources
 
 
-def _once(found: Mapping[str, object], name: str) -> None:
-    if name in found:
+def _once(values_by_name: Mapping[str, object], name: str) -> None:
+    if name in values_by_name:
         raise click.BadParameter(f"{name!r} is given twice; give it once")
 
 

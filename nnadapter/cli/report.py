@@ -72,12 +72,14 @@ def report(
         raise click.BadParameter(f"format {form} shows no differences; take one of {able}", param_hint="--diff")
     before = read_report(old) if old is not None else None
     with prints_to_stderr(), progress("placing"):
-        found = nnadapter.partition_report(model, devices=on, input_shapes=shapes, options=chosen, save_plan=save_plan)
+        current_report = nnadapter.partition_report(
+            model, devices=on, input_shapes=shapes, options=chosen, save_plan=save_plan
+        )
     gates = Gates(min_coverage=min_coverage, max_segments=max_segments, max_latency_seconds=max_latency)
-    broken = broken_gates(found, gates)
-    difference = compare_reports(before, found) if before is not None else None
+    broken = broken_gates(current_report, gates)
+    difference = compare_reports(before, current_report) if before is not None else None
     with progress("writing"):
-        text = FORMATS[form].render(found, PurePath(model).name, difference)
+        text = FORMATS[form].render(current_report, PurePath(model).name, difference)
     _write(text.rstrip("\n"), output)
     for line in broken:
         click.echo(f"Error: {line}", err=True)

@@ -79,9 +79,9 @@ def _seconds(candidate: CandidateFacts) -> float:
 
 
 def _simulated(report: PartitionReport) -> dict[str, float]:
-    found: dict[str, float] = {}
+    seconds_by_device: dict[str, float] = {}
     for segment in report.segments:
         told = segment.facts.get(_SIMULATED)
         if isinstance(told, (int, float)):
-            found[segment.device] = found.get(segment.device, 0.0) + told / 1e6
-    return found
+            seconds_by_device[segment.device] = seconds_by_device.get(segment.device, 0.0) + told / 1e6
+    return seconds_by_device

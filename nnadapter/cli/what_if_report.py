@@ -26,11 +26,11 @@ _OF_ONE_PLAN: Mapping[str, str] = {
 """Options that are of one plan, by parameter."""
 
 
-def refuse_together(given: Mapping[str, object], form: str) -> None:
+def refuse_together(parameters: Mapping[str, object], form: str) -> None:
     """Refuse what goes with a report and not with what-if.
 
     Args:
-        given: the command's parameters.
+        parameters: the command's parameters.
         form: the format.
 
     Raises:
@@ -38,7 +38,7 @@ def refuse_together(given: Mapping[str, object], form: str) -> None:
         BadParameter: the format is not one of what-if's.
     """
     for name, flag in _OF_ONE_PLAN.items():
-        if given[name] is not None:
+        if parameters[name] is not None:
             raise click.UsageError(f"{flag} is of one plan, and --what-if tries many; give one of the two")
     if form not in RENDERERS:
         raise click.BadParameter(
@@ -62,5 +62,5 @@ def what_if_text(
                 click.echo(f"Error: {' '.join(f'{name}: {error}'.split())}", err=True)
             advance()
 
-        found = nnadapter.what_if(models, devices, shapes, options, seen=seen)
-    return RENDERERS[form](found).rstrip("\n")
+        feature_report = nnadapter.what_if(models, devices, shapes, options, seen=seen)
+    return RENDERERS[form](feature_report).rstrip("\n")

@@ -124,8 +124,10 @@ def _of_one_shape(convert: Converter) -> Converter:
     def convert_of_one_shape(context: ConversionContext, node: OnnxNode) -> None:
         shapes = {context.dimensions(name) for name in node.inputs if name}
         if len(shapes) > 1:
-            found = " and ".join(str(list(shape)) for shape in sorted(shapes))
-            raise Refusal(Reason.INVALID_NODE, f"inputs of {node.op_type}-6 have shapes {found}; expected one shape")
+            shapes_text = " and ".join(str(list(shape)) for shape in sorted(shapes))
+            raise Refusal(
+                Reason.INVALID_NODE, f"inputs of {node.op_type}-6 have shapes {shapes_text}; expected one shape"
+            )
         convert(context, node)
 
     return convert_of_one_shape

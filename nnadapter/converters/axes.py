@@ -26,11 +26,11 @@ def required_integers(context: ConversionContext, node: OnnxNode, position: int)
         Refusal: it is absent, not constant, or holds no integers.
     """
     name = node.input(position)
-    found = context.integers(name)
-    if found is None:
+    integers = context.integers(name)
+    if integers is None:
         dtype = context.constant(name).dtype.name
         raise Refusal(Reason.INVALID_NODE, f"input {position} of {node.op_type} holds {dtype}; expected integers")
-    return found
+    return integers
 
 
 def normalize_axis(node: OnnxNode, axis: int, rank: int) -> int:

@@ -58,11 +58,13 @@ def convert_call(context: ConversionContext, node: OnnxNode, calls: KernelCalls)
     operands = [context.operand(name) if name else None for name in node.inputs]
     types = [None if operand is None else _settled(context.type_of(operand)) for operand in operands]
     attributes = attributes_of(node)
-    given = calls.answer(node, calls.version_of(node), attributes, types, _declared(context, node))
-    if isinstance(given, Unsupported):
-        raise Refusal(given.reason, given.detail)
-    if len(node.outputs) > len(given):
-        raise Refusal(Reason.INVALID_NODE, f"{node.op_type} has {len(node.outputs)} outputs, its kernel {len(given)}")
+    output_types = calls.answer(node, calls.version_of(node), attributes, types, _declared(context, node))
+    if isinstance(output_types, Unsupported):
+        raise Refusal(output_types.reason, output_types.detail)
+    if len(node.outputs) > len(output_types):
+        raise Refusal(
+            Reason.INVALID_NODE, f"{node.op_type} has {len(node.outputs)} outputs, its kernel {len(output_types)}"
+        )
     present = tuple(position for position, operand in enumerate(operands) if operand is not None)
     call = CustomCall(
         domain=node.domain,
@@ -70,7 +72,7 @@ def convert_call(context: ConversionContext, node: OnnxNode, calls: KernelCalls)
         since_version=calls.version_of(node),
         attributes=attributes,
         present=present,
-        outputs=given,
+        outputs=output_types,
     )
     if not present:
         raise Refusal(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} has no inputs, and kernels compute from some")

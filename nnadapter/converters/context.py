@@ -52,7 +52,7 @@ class ConversionContext(GraphValues):
         values: what is known of each value of the graph, by name.
         constants: contents of the initializers, by name.
         sizes: contents of what follows from shapes, by name, where those are traced; it may grow.
-        given: values whose types are known without a guess, beside constants and what operations make.
+        typed_names: values whose types are known without a guess, beside constants and what operations make.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class ConversionContext(GraphValues):
         values: Mapping[str, Value],
         constants: Mapping[str, Array],
         sizes: Mapping[str, SizeArray] = MappingProxyType({}),
-        given: Collection[str] = (),
+        typed_names: Collection[str] = (),
     ) -> None:
         super().__init__(values, constants, sizes)
-        self._given = given
+        self._typed_names = typed_names
         self.guessed = False
         """A converter asked for the type of what no operation has made, which is not traced."""
         self.builder = ModelBuilder()
@@ -106,17 +106,17 @@ class ConversionContext(GraphValues):
             return self._quantized.operands[name]
         if name in self._computed:
             return self._computed_operand(name)
-        found = self._operands.get(name)
-        if found is None:
-            found = self._operands[name] = self._add_outer(name)
-        return found
+        operand = self._operands.get(name)
+        if operand is None:
+            operand = self._operands[name] = self._add_outer(name)
+        return operand
 
     def _computed_operand(self, name: str) -> int:
-        found = self._computed_operands.get(name)
-        if found is None:
-            found = self.builder.add_constant(f"{name}%constant", self.constant(name))
-            self._computed_operands[name], self._computed_names[found] = found, name
-        return found
+        operand = self._computed_operands.get(name)
+        if operand is None:
+            operand = self.builder.add_constant(f"{name}%constant", self.constant(name))
+            self._computed_operands[name], self._computed_names[operand] = operand, name
+        return operand
 
     @contextmanager
     def quantized(self, meaning: QuantizedNode) -> Iterator[None]:
@@ -140,7 +140,7 @@ class ConversionContext(GraphValues):
         if isinstance(value, str):
             operand = self._quantized.operands.get(value, self._operands.get(value))
             if operand is None:
-                self.guessed = self.guessed or not (value in self._given or self.is_constant(value))
+                self.guessed = self.guessed or not (value in self._typed_names or self.is_constant(value))
                 return self.declared(value)
             value = operand
         return self.builder.type_of(value)

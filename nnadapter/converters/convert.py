@@ -211,9 +211,9 @@ def _flops(model: Model, operations: Sequence[int]) -> int:
     total = 0
     for position in operations:
         operation = model.operations[position]
-        given = [model.type_of(operand) for operand in operation.inputs]
+        input_types = [model.type_of(operand) for operand in operation.inputs]
         results = [model.operands[operand].type for operand in operation.outputs]
-        total += schema_of(operation.type).flops(given, results, operation.attributes)
+        total += schema_of(operation.type).flops(input_types, results, operation.attributes)
     return total
 
 
@@ -234,12 +234,12 @@ def _convert(context: ConversionContext, node: OnnxNode, calls: KernelCalls | No
     verdict = _tried(context, node, _convert_node)
     if isinstance(verdict, Supported):
         return verdict
-    called = _tried(context, node, call)
-    return _both(verdict, called) if isinstance(called, Unsupported) else called
+    call_verdict = _tried(context, node, call)
+    return _both(verdict, call_verdict) if isinstance(call_verdict, Unsupported) else call_verdict
 
 
-def _both(verdict: Unsupported, called: Unsupported) -> Unsupported:
-    return Unsupported(verdict.reason, f"{verdict.detail}; {called.detail}")
+def _both(verdict: Unsupported, call_verdict: Unsupported) -> Unsupported:
+    return Unsupported(verdict.reason, f"{verdict.detail}; {call_verdict.detail}")
 
 
 def _tried(

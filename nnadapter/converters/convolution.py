@@ -48,13 +48,13 @@ def convert_conv_transpose(context: ConversionContext, node: OnnxNode) -> None:
 
 
 def _output_padding(node: OnnxNode, rank: int) -> tuple[int, ...]:
-    found = node.integers("output_padding") or (0,) * rank
-    if len(found) != rank:
+    padding = node.integers("output_padding") or (0,) * rank
+    if len(padding) != rank:
         raise Refusal(
             Reason.INVALID_NODE,
-            f"attribute 'output_padding' of {node.op_type} is {list(found)}; expected {rank} values",
+            f"attribute 'output_padding' of {node.op_type} is {list(padding)}; expected {rank} values",
         )
-    return found
+    return padding
 
 
 def kernel_of(context: ConversionContext, node: OnnxNode, rank: int, position: int = 1) -> tuple[int, ...]:

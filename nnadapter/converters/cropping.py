@@ -18,8 +18,8 @@ def convert_center_crop_pad(context: ConversionContext, node: OnnxNode) -> None:
     Of an odd number of elements, the larger half is cropped or padded at the end.
     """
     dimensions = context.dimensions(node.input(0))
-    rank, given = len(dimensions), node.integers("axes")
-    axes = normalize_axes(node, range(rank) if given is None else given, rank)
+    rank, axes_attribute = len(dimensions), node.integers("axes")
+    axes = normalize_axes(node, range(rank) if axes_attribute is None else axes_attribute, rank)
     wanted = required_integers(context, node, 1)
     if len(wanted) != len(axes):
         raise Refusal(

@@ -118,10 +118,10 @@ def convert_range(context: ConversionContext, node: OnnxNode) -> None:
 
 def _limit(context: ConversionContext, node: OnnxNode) -> int:
     """The limit of integers, traced where it follows from shapes."""
-    found = required_integers(context, node, 1)
-    if len(found) != 1:
-        raise Refusal(Reason.INVALID_NODE, f"input 1 of Range has {len(found)} elements; expected one")
-    return found[0]
+    limits = required_integers(context, node, 1)
+    if len(limits) != 1:
+        raise Refusal(Reason.INVALID_NODE, f"input 1 of Range has {len(limits)} elements; expected one")
+    return limits[0]
 
 
 def _single(context: ConversionContext, node: OnnxNode, position: int) -> Array:

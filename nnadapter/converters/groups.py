@@ -48,8 +48,8 @@ def find_groups(nodes: Sequence[OnnxNode], wanted: Collection[str], apart: Colle
     if not targets:
         return ()
     index = _Index(nodes, frozenset(wanted) | frozenset(apart))
-    found = map(index.group, targets)
-    return tuple(group for group in found if group is not None)
+    candidates = map(index.group, targets)
+    return tuple(group for group in candidates if group is not None)
 
 
 def shared_sources(groups: Sequence[Group], nodes: Sequence[OnnxNode], wanted: Collection[str]) -> dict[int, list[int]]:

@@ -22,10 +22,10 @@ def convert_trilu(context: ConversionContext, node: OnnxNode) -> None:
     if diagonal and not context.is_constant(diagonal):
         _select_triangle(context, node, "LESS" if upper else "GREATER")
         return
-    given = constant_integers(context, node, 1)
-    if given is not None and len(given) != 1:
-        raise Refusal(Reason.INVALID_NODE, f"input 1 of Trilu has {len(given)} elements; expected one")
-    attributes = {"upper": upper, "k": 0 if given is None else given[0]}
+    offsets = constant_integers(context, node, 1)
+    if offsets is not None and len(offsets) != 1:
+        raise Refusal(Reason.INVALID_NODE, f"input 1 of Trilu has {len(offsets)} elements; expected one")
+    attributes = {"upper": upper, "k": 0 if offsets is None else offsets[0]}
     context.add("TRILU", (context.operand(node.input(0)),), attributes, node.outputs)
 
 

@@ -17,9 +17,9 @@ from partition.verdict import Reason
 @converter("Reshape", 5, 13, 14, 19, 21, 23, 24, 25)
 def convert_reshape(context: ConversionContext, node: OnnxNode) -> None:
     """Reshape with a constant shape, resolved; `allowzero` exists since version 14. Source: ONNX Reshape-14."""
-    given = required_integers(context, node, 1)
+    shape = required_integers(context, node, 1)
     dimensions = context.dimensions(node.input(0))
-    _reshape(context, node, resolve_shape(dimensions, given, allowzero=bool(node.integer("allowzero", 0))))
+    _reshape(context, node, resolve_shape(dimensions, shape, allowzero=bool(node.integer("allowzero", 0))))
 
 
 def resolve_shape(dimensions: Sequence[int], shape: Sequence[int], *, allowzero: bool) -> tuple[int, ...]:
@@ -41,7 +41,7 @@ def resolve_shape(dimensions: Sequence[int], shape: Sequence[int], *, allowzero:
     size = prod(dimensions)
     if resolved.count(-1) == 1 and known and size % known == 0:
         resolved[resolved.index(-1)] = size // known
-    copies_nothing = not allowzero and any(given == 0 for given in shape[len(dimensions) :])
+    copies_nothing = not allowzero and any(extra_size == 0 for extra_size in shape[len(dimensions) :])
     if copies_nothing or any(value < 0 for value in resolved) or prod(resolved) != size:
         raise Refusal(
             Reason.INVALID_NODE, f"Reshape of {list(dimensions)} to {list(shape)}; expected the same number of elements"

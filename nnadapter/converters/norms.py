@@ -35,7 +35,9 @@ def convert_lp_normalization(context: ConversionContext, node: OnnxNode) -> None
 @converter("MeanVarianceNormalization", 9, 13)
 def convert_mean_variance_normalization(context: ConversionContext, node: OnnxNode) -> None:
     """MeanVarianceNormalization. Source: ONNX MeanVarianceNormalization-13, whose function adds 1e-9 to deviations."""
-    given = node.integers("axes")
-    axes = normalize_axes(node, (0, 2, 3) if given is None else given, len(context.dimensions(node.input(0))))
+    axes_attribute = node.integers("axes")
+    axes = normalize_axes(
+        node, (0, 2, 3) if axes_attribute is None else axes_attribute, len(context.dimensions(node.input(0)))
+    )
     inputs = (context.operand(node.input(0)),)
     context.add("MEAN_VARIANCE_NORMALIZATION", inputs, {"axes": tuple(sorted(axes))}, node.outputs)

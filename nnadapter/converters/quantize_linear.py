@@ -120,10 +120,10 @@ def quantized_type(context: ConversionContext, node: OnnxNode) -> QuantizedType 
         Refusal: it is not of integers, or scales and zero points do not belong together.
     """
     quantizes = node.op_type == "QuantizeLinear"
-    found = (
+    integer_dtype = (
         _result_type(context, node) if quantizes else _integer_type(node, context.type_of(node.input(0)).dtype.value)
     )
-    linear = _Linear(context=context, node=node, dtype=found)
+    linear = _Linear(context=context, node=node, dtype=integer_dtype)
     return linear.result() if linear.is_constant else None
 
 
@@ -147,17 +147,17 @@ def _result_type(context: ConversionContext, node: OnnxNode) -> DataType:
     """The data type of the zero point, or what the attribute says, or uint8."""
     code = node.integer("output_dtype", 0)
     named = data_type_name(code) if code else "uint8"
-    found = context.type_of(node.input(2)).dtype.value if node.input(2) else named
-    return _integer_type(node, found)
+    type_name = context.type_of(node.input(2)).dtype.value if node.input(2) else named
+    return _integer_type(node, type_name)
 
 
 def _integer_type(node: OnnxNode, name: str) -> DataType:
-    found = next((dtype for dtype in INTEGER if dtype.value == name), None)
-    if found is None:
+    integer_dtype = next((dtype for dtype in INTEGER if dtype.value == name), None)
+    if integer_dtype is None:
         raise Refusal(
             Reason.UNSUPPORTED_DTYPE, f"{node.op_type} has quantized values of type {name}; expected integers"
         )
-    return found
+    return integer_dtype
 
 
 def _check_precision(context: ConversionContext, node: OnnxNode) -> None:

@@ -92,12 +92,12 @@ def _fused(context: ConversionContext, activation: OnnxNode | None) -> Mapping[s
 
 def _bound(context: ConversionContext, clip: OnnxNode, position: int, name: str, default: float) -> float:
     """A bound of Clip: an attribute up to version 6, a constant since version 11."""
-    found = context.optional_constant(clip, position)
-    if found is None:
+    bound = context.optional_constant(clip, position)
+    if bound is None:
         return clip.number(name, default)
-    if found.size != 1:
-        raise Refusal(Reason.INVALID_NODE, f"{name} of {clip.op_type} has {found.size} elements; expected one")
-    return float(found.reshape(()))
+    if bound.size != 1:
+        raise Refusal(Reason.INVALID_NODE, f"{name} of {clip.op_type} has {bound.size} elements; expected one")
+    return float(bound.reshape(()))
 
 
 def _with_rows(context: ConversionContext, node: OnnxNode, operands: dict[str, int]) -> OnnxNode:
@@ -106,22 +106,22 @@ def _with_rows(context: ConversionContext, node: OnnxNode, operands: dict[str, i
     value = None if weight is None else context.value_of(weight)
     if weight is None or value is None or value.ndim != 2 or node.integer("transB", 0):
         return node
-    found = context.type_of(weight).quantization
-    assert found is not None
-    turned = replace(found, axis=None if found.axis is None else 1 - found.axis)
+    quantization = context.type_of(weight).quantization
+    assert quantization is not None
+    turned = replace(quantization, axis=None if quantization.axis is None else 1 - quantization.axis)
     operands[node.input(1)] = context.add_constant(value.T, turned)
     return replace(node, attributes={**node.attributes, "transB": 1})
 
 
 def _known(context: ConversionContext, node: OnnxNode) -> QuantizedType:
-    found = quantized_type(context, node)
-    if found is None:
+    known_type = quantized_type(context, node)
+    if known_type is None:
         raise Refusal(
             Reason.NOT_CONSTANT,
             f"scale or zero point of {node.op_type} {node.name!r} is in blocks, or known only when the model runs; "
             "expected one per tensor or per index of an axis, known before",
         )
-    return found
+    return known_type
 
 
 def _operand(context: ConversionContext, source: OnnxNode) -> int:
@@ -139,12 +139,16 @@ def _bias(context: ConversionContext, node: OnnxNode, operands: Mapping[str, int
     """The bias, said to have exactly the scale of the sums."""
     x, filter_, bias = (context.type_of(operands[name]) if name in operands else None for name in node.inputs[:3])
     quantizations = [None if type_ is None else type_.quantization for type_ in (x, filter_, bias)]
-    first, second, found = quantizations
-    if bias is None or found is None or first is None or second is None or bias.dtype is not DataType.INT32:
+    first, second, own_quantization = quantizations
+    if bias is None or own_quantization is None or first is None or second is None or bias.dtype is not DataType.INT32:
         raise Refusal(Reason.UNSUPPORTED_DTYPE, f"bias of {node.op_type} is not quantized as int32")
     wanted = bias_quantization(first, second)
-    many = found.scale * len(wanted.scale) if len(found.scale) == 1 else found.scale
-    if len(many) != len(wanted.scale) or any(found.zero_point) or not all(map(_is_close, many, wanted.scale)):
+    many = own_quantization.scale * len(wanted.scale) if len(own_quantization.scale) == 1 else own_quantization.scale
+    if (
+        len(many) != len(wanted.scale)
+        or any(own_quantization.zero_point)
+        or not all(map(_is_close, many, wanted.scale))
+    ):
         raise Refusal(
             Reason.UNSUPPORTED_ATTRIBUTE,
             f"bias of {node.op_type} has another scale than its input times its filter, or a zero point",

@@ -35,10 +35,10 @@ _ONE: Array = np.array(1, np.float32)
 
 def _integers_of(context: ConversionContext, node: OnnxNode, name: str) -> DataType:
     type_ = context.type_of(name)
-    found = integer_type(type_.dtype.value)
-    if found is None:
+    integer_dtype = integer_type(type_.dtype.value)
+    if integer_dtype is None:
         raise Refusal(Reason.UNSUPPORTED_DTYPE, f"{name!r} of {node.op_type} is {type_}; expected integers")
-    return found
+    return integer_dtype
 
 
 def _quantization(
@@ -58,10 +58,10 @@ def _quantization(
 def _result(context: ConversionContext, node: OnnxNode, position: int) -> QuantizedType:
     """The type of a result whose scale and zero point are the inputs at `position` and after."""
     scale, zero_point = context.constant(node.input(position)), context.optional_constant(node, position + 1)
-    found = integer_type("uint8" if zero_point is None else zero_point.dtype.name)
-    if found is None:
+    integer_dtype = integer_type("uint8" if zero_point is None else zero_point.dtype.name)
+    if integer_dtype is None:
         raise Refusal(Reason.UNSUPPORTED_DTYPE, f"the result of {node.op_type} is not of integers")
-    return QuantizedType(found, parameters(node, scale, zero_point, None))
+    return QuantizedType(integer_dtype, parameters(node, scale, zero_point, None))
 
 
 def _windows(context: ConversionContext, node: OnnxNode, filter_: int) -> dict[str, AttributeValue]:

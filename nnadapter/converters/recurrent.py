@@ -57,14 +57,14 @@ def convert_rnn(context: ConversionContext, node: OnnxNode) -> None:
     _add(context, node, {})
 
 
-def _add(context: ConversionContext, node: OnnxNode, further: Mapping[str, AttributeValue]) -> None:
+def _add(context: ConversionContext, node: OnnxNode, extra_attributes: Mapping[str, AttributeValue]) -> None:
     """The layer as one operation; with layout 1, its sequences and states are transposed before and after."""
     layout = node.integer("layout", 0)
     if layout not in (0, 1):
         raise Refusal(Reason.INVALID_NODE, f"attribute 'layout' of {node.op_type} is {layout}; expected 0 or 1")
     _check_hidden_size(context, node)
     inputs = _inputs(context, node, batch_first=layout == 1)
-    attributes = {**_attributes(node), **further}
+    attributes = {**_attributes(node), **extra_attributes}
     if layout == 0:
         context.add(node.op_type, inputs, attributes, node.outputs)
         return
@@ -78,11 +78,11 @@ def _add(context: ConversionContext, node: OnnxNode, further: Mapping[str, Attri
 def _check_hidden_size(context: ConversionContext, node: OnnxNode) -> None:
     """ONNX Runtime takes no node without it, though the weights tell it."""
     units = context.dimensions(node.input(2))[-1:]
-    found = node.integer("hidden_size") if "hidden_size" in node.attributes else "missing"
-    if units != (found,):
+    hidden_size = node.integer("hidden_size") if "hidden_size" in node.attributes else "missing"
+    if units != (hidden_size,):
         raise Refusal(
             Reason.INVALID_NODE,
-            f"attribute 'hidden_size' of {node.op_type} is {found}; expected {list(units)}, the last size of R",
+            f"attribute 'hidden_size' of {node.op_type} is {hidden_size}; expected {list(units)}, the last size of R",
         )
 
 
@@ -119,23 +119,29 @@ def _activations(node: OnnxNode, directions: int) -> tuple[str, tuple[float, ...
     The attributes hold values only for functions that have such a parameter, in their order; the rest are defaults.
     """
     wanted = FUNCTIONS_PER_DIRECTION[node.op_type] * directions
-    given = node.attributes.get("activations", _DEFAULTS[node.op_type] * directions)
-    if not isinstance(given, tuple) or not all(isinstance(name, str) for name in given):
-        raise Refusal(Reason.INVALID_NODE, f"attribute 'activations' of {node.op_type} is {given!r}; expected names")
+    activations = node.attributes.get("activations", _DEFAULTS[node.op_type] * directions)
+    if not isinstance(activations, tuple) or not all(isinstance(name, str) for name in activations):
+        raise Refusal(
+            Reason.INVALID_NODE, f"attribute 'activations' of {node.op_type} is {activations!r}; expected names"
+        )
     # The schema's own default for RNN has two names, whatever the direction.
-    keys = [name.lower() for name in (given[:wanted] if node.op_type == "RNN" else given)]
+    keys = [name.lower() for name in (activations[:wanted] if node.op_type == "RNN" else activations)]
     unknown = [name for name in keys if name not in _FUNCTIONS]
     if len(keys) != wanted or unknown:
         raise Refusal(
             Reason.INVALID_NODE,
-            f"attribute 'activations' of {node.op_type} is {list(given)}; expected {wanted} of {sorted(_FUNCTIONS)}",
+            f"attribute 'activations' of {node.op_type} is {list(activations)}; "
+            f"expected {wanted} of {sorted(_FUNCTIONS)}",
         )
     alphas, betas = iter(node.numbers("activation_alpha") or ()), iter(node.numbers("activation_beta") or ())
     names = " ".join(_FUNCTIONS[key][0] for key in keys)
     return names, _values(keys, alphas, _HAS_ALPHA, 1), _values(keys, betas, _HAS_BETA, 2)
 
 
-def _values(keys: Sequence[str], given: Iterator[float], having: frozenset[str], column: int) -> tuple[float, ...]:
+def _values(
+    keys: Sequence[str], explicit_values: Iterator[float], having: frozenset[str], column: int
+) -> tuple[float, ...]:
     return tuple(
-        next(given, float(_FUNCTIONS[key][column])) if key in having else float(_FUNCTIONS[key][column]) for key in keys
+        next(explicit_values, float(_FUNCTIONS[key][column])) if key in having else float(_FUNCTIONS[key][column])
+        for key in keys
     )

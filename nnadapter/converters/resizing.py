@@ -84,11 +84,11 @@ def _add_resize(
     node: OnnxNode,
     shape: tuple[int, ...],
     scales: tuple[float, ...],
-    given: Mapping[str, AttributeValue],
+    extra_attributes: Mapping[str, AttributeValue],
 ) -> None:
     mode = node.text("mode", "nearest")
     _check_choice(node, "mode", mode, ("nearest", "linear"))
-    attributes: dict[str, AttributeValue] = {**given, "shape": shape, "scales": scales}
+    attributes: dict[str, AttributeValue] = {**extra_attributes, "shape": shape, "scales": scales}
     if mode == "nearest":
         attributes["nearest_mode"] = node.text("nearest_mode", "round_prefer_floor")
         _check_choice(node, "nearest_mode", str(attributes["nearest_mode"]), _NEAREST)
@@ -102,10 +102,10 @@ def _resolve(
     """Return sizes and scales of all axes from the scales or sizes of some."""
     named = node.integers("axes")
     axes = normalize_axes(node, range(len(dimensions)) if named is None else named, len(dimensions))
-    given = context.optional_constant(node, 2)
-    if given is not None and given.size:
-        _check_scales(node, _numbers(given), len(axes))
-        scales = _spread(axes, _numbers(given), [1.0] * len(dimensions))
+    constant_scales = context.optional_constant(node, 2)
+    if constant_scales is not None and constant_scales.size:
+        _check_scales(node, _numbers(constant_scales), len(axes))
+        scales = _spread(axes, _numbers(constant_scales), [1.0] * len(dimensions))
         return _sizes(dimensions, scales), scales
     sizes = constant_integers(context, node, 3)
     if not sizes:

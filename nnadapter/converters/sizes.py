@@ -111,9 +111,9 @@ def _objects(items: Sequence[Any]) -> Array:
 
 
 def _present(inputs: Inputs, position: int) -> SizeArray:
-    found = inputs[position]
-    assert found is not None, "an input that the op requires"
-    return found
+    size_array = inputs[position]
+    assert size_array is not None, "an input that the op requires"
+    return size_array
 
 
 def _moved(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
@@ -134,11 +134,16 @@ def _gathered(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
 
 
 def _sliced(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    given = [None if each is None else each.plain().reshape(-1).tolist() for each in inputs[1:]]
-    if len(given) < 2 or given[0] is None or given[1] is None or _present(inputs, 0).items.ndim != 1:
+    slice_inputs = [None if each is None else each.plain().reshape(-1).tolist() for each in inputs[1:]]
+    if (
+        len(slice_inputs) < 2
+        or slice_inputs[0] is None
+        or slice_inputs[1] is None
+        or _present(inputs, 0).items.ndim != 1
+    ):
         return None
-    step = given[3][0] if len(given) > 3 and given[3] else 1
-    (start,), (end,) = given[0], given[1]
+    step = slice_inputs[3][0] if len(slice_inputs) > 3 and slice_inputs[3] else 1
+    (start,), (end,) = slice_inputs[0], slice_inputs[1]
     return _present(inputs, 0).items[start:end:step]
 
 

@@ -28,11 +28,11 @@ def _add_transform(context: ConversionContext, node: OnnxNode, axis: int) -> Non
     dimensions = context.dimensions(node.input(0))
     axis = normalize_axis(node, axis, len(dimensions))
     inverse, onesided = (node.integer(name, 0) != 0 for name in ("inverse", "onesided"))
-    given = constant_integers(context, node, 1)
+    lengths = constant_integers(context, node, 1)
     usual = 2 * (dimensions[axis] - 1) if inverse and onesided else dimensions[axis]
     attributes: dict[str, AttributeValue] = {
         "axis": axis,
-        "length": usual if given is None else _single(node, 1, given),
+        "length": usual if lengths is None else _single(node, 1, lengths),
         "inverse": inverse,
         "onesided": onesided,
     }
@@ -43,9 +43,9 @@ def _add_transform(context: ConversionContext, node: OnnxNode, axis: int) -> Non
 def convert_stft(context: ConversionContext, node: OnnxNode) -> None:
     """STFT. Refused: a frame step or length that is not constant. Source: ONNX STFT-17."""
     window = node.input(2)
-    given = constant_integers(context, node, 3)
-    if given is not None:
-        length = _single(node, 3, given)
+    lengths = constant_integers(context, node, 3)
+    if lengths is not None:
+        length = _single(node, 3, lengths)
     elif window:
         length = (0, *context.dimensions(window))[-1]
     else:

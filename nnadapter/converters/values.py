@@ -43,9 +43,9 @@ class GraphValues:
         Raises:
             Refusal: they are not known before the run.
         """
-        found = self._constants.get(name)
-        if found is not None:
-            return found
+        array = self._constants.get(name)
+        if array is not None:
+            return array
         if name in self._sizes:
             return self._sizes[name].plain()
         if name in self._computed:
@@ -68,9 +68,9 @@ class GraphValues:
         Raises:
             Refusal: they are not known before the run.
         """
-        found = self._sizes.get(name)
-        if found is not None:
-            return tuple(found.items.flat) if found.dtype.kind in "iu" else None
+        size_array = self._sizes.get(name)
+        if size_array is not None:
+            return tuple(size_array.items.flat) if size_array.dtype.kind in "iu" else None
         array = self.constant(name)
         return tuple(array.reshape(-1).tolist()) if array.dtype.kind in "iu" else None
 
@@ -85,8 +85,8 @@ class GraphValues:
 
     def dequantized(self, name: str) -> Dequantized | None:
         """The constant of integers that an ONNX value was dequantized from; None for any other."""
-        found = self._computed.get(name)
-        return None if found is None else found.source
+        known_value = self._computed.get(name)
+        return None if known_value is None else known_value.source
 
     def know(self, name: str, contents: Callable[[], Array], source: Dequantized | None = None) -> None:
         """Say what an output of the current node, which operations make of constants, contains.
@@ -107,12 +107,12 @@ class GraphValues:
         Raises:
             Refusal: the value is no dense tensor of a known shape.
         """
-        found = self._types.get(name)
-        if found is None:
+        declared_type = self._types.get(name)
+        if declared_type is None:
             if not name:
                 raise Refusal(Reason.INVALID_NODE, f"{self._node.op_type} lacks a required input")
-            found = self._types[name] = self._read_type(name)
-        return found
+            declared_type = self._types[name] = self._read_type(name)
+        return declared_type
 
     def _read_type(self, name: str) -> OperandType:
         value, size = self._constants.get(name), self._sizes.get(name)
@@ -120,13 +120,13 @@ class GraphValues:
             return OperandType(_data_type(name, value.dtype.name), value.shape)
         if size is not None:
             return OperandType(_data_type(name, size.dtype.name), size.items.shape)
-        found = self._values.get(name) or Value(name)
-        if found.shape is None or not all(type(size) is int for size in found.shape):  # traced ones are never the same
-            return _operand_type(found)
-        kind = found.dtype, found.shape
+        entry = self._values.get(name) or Value(name)
+        if entry.shape is None or not all(type(size) is int for size in entry.shape):  # traced ones are never the same
+            return _operand_type(entry)
+        kind = entry.dtype, entry.shape
         type_ = self._types_by_kind.get(kind)
         if type_ is None:
-            type_ = self._types_by_kind[kind] = _operand_type(found)
+            type_ = self._types_by_kind[kind] = _operand_type(entry)
         return type_
 
 
@@ -143,16 +143,16 @@ def _operand_type(value: Value) -> OperandType:
     raise Refusal(Reason.DYNAMIC_SHAPE, f"value {value.name!r} has {shape}; every dimension must be a known number")
 
 
-def _data_type(name: str, found: str | None) -> DataType:
-    data_type = _DATA_TYPES.get(found or "")
+def _data_type(name: str, dtype_name: str | None) -> DataType:
+    data_type = _DATA_TYPES.get(dtype_name or "")
     if data_type is None:
         raise Refusal(
-            Reason.UNSUPPORTED_TYPE, f"value {name!r} is {_kind(found)}, not a dense tensor of numbers or booleans"
+            Reason.UNSUPPORTED_TYPE, f"value {name!r} is {_kind(dtype_name)}, not a dense tensor of numbers or booleans"
         )
     return data_type
 
 
-def _kind(found: str | None) -> str:
-    if found is None:
+def _kind(dtype_name: str | None) -> str:
+    if dtype_name is None:
         return "of an unknown type"
-    return "of strings" if found in ("object", "string") else f"of type {found}"
+    return "of strings" if dtype_name in ("object", "string") else f"of type {dtype_name}"

@@ -125,7 +125,7 @@ def _timed(
     every = probes()
     batches = [range(first, len(every), -(-len(every) // _AT_ONCE)) for first in range(-(-len(every) // _AT_ONCE))]
     share, told = budget_seconds / (len(batches) + 1), _Told(advance, len(batches) + 1)
-    found: dict[int, _Pair] = {}
+    pairs: dict[int, _Pair] = {}
     refused: dict[int, str] = {}
     for batch in batches:
         for position in batch:
@@ -133,11 +133,11 @@ def _timed(
             if isinstance(pair, str):
                 refused[position] = pair
             else:
-                found[position] = pair
+                pairs[position] = pair
         bench.run(ROUNDS, share, told.round)
         bench.clear()
     why = {every[position].operation_class: refused[position] for position in sorted(refused, reverse=True)}
-    if not found:
+    if not pairs:
         said = "; ".join(f"{each.value}: {reason}" for each, reason in list(why.items())[:2])
         raise NotDelegatedError(f"device {device!r} can run none of the programs that are timed: {said}", device=device)
     light = [probe.model(SHORT) for probe in every if probe.operation_class is OperationClass.ELEMENTWISE]
@@ -148,9 +148,9 @@ def _timed(
     ]
     bench.run(ROUNDS, share, told.round, cold=True)
     bench.clear()
-    measured = {pair.operation_class for pair in found.values()}
+    measured = {pair.operation_class for pair in pairs.values()}
     left_out = {each: reason for each, reason in why.items() if each not in measured}
-    return [found[position] for position in sorted(found)], left_out, others[0], others[1], others[2]
+    return [pairs[position] for position in sorted(pairs)], left_out, others[0], others[1], others[2]
 
 
 def _pair(bench: Bench, probe: Probe) -> _Pair | str:
@@ -186,13 +186,13 @@ def _lines(pairs: Sequence[_Pair]) -> dict[OperationClass, Line]:
         own = [pair for pair in pairs if pair.operation_class is each]
         rows = [_row(each, _further(pair)[each]) for pair in own]
         seconds = [max(0.0, pair.further_seconds - _others(pair, each, lines)) for pair in own]
-        found = fit(rows, seconds, [_NOISE * pair.long.seconds for pair in own])
-        launch, per_flop, per_byte = map(float, found)
+        coefficients = fit(rows, seconds, [_NOISE * pair.long.seconds for pair in own])
+        launch, per_flop, per_byte = map(float, coefficients)
         lines[each] = Line(
             seconds=launch,
             seconds_per_flop=per_flop,
             seconds_per_byte=per_byte,
-            error=float(error(rows, seconds, found)),
+            error=float(error(rows, seconds, coefficients)),
         )
     return lines
 

@@ -118,16 +118,16 @@ def _for_others(device: str, asked: Mapping[str, OptionValue]) -> str:
         files = sorted(own.parent.glob(f"{_prefix(device)}*.json"))
     except OSError:  # what cannot be a folder holds nothing
         return ""
-    found = []
+    settings = []
     for file in files:
         with suppress(FileNotFoundError, StoredFileError):  # a damaged one of others is not what was asked for
             options = read_calibration(file, device).options
             differing = {name: value for name, value in options.items() if value != asked.get(name)}
-            found.append(", ".join(f"{name}={_shown(value)}" for name, value in differing.items()))
-    if not any(found):
+            settings.append(", ".join(f"{name}={_shown(value)}" for name, value in differing.items()))
+    if not any(settings):
         return ""
     return (
-        f"there is a calibration of device {device!r} for {' and for '.join(filter(None, found))}, and none for the "
+        f"there is a calibration of device {device!r} for {' and for '.join(filter(None, settings))}, and none for the "
         "options that it has here"
     )
 

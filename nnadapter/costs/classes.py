@@ -94,10 +94,10 @@ _OTHERWISE = {
 
 
 def _classes() -> Iterator[tuple[str, OperationClass]]:
-    for found, families in _FAMILIES:
-        yield from ((row.type, found) for rows in families for row in rows)
-    for found, names in _OTHERWISE.items():
-        yield from ((name, found) for name in names.split())
+    for operation_class, schema_tables in _FAMILIES:
+        yield from ((row.type, operation_class) for rows in schema_tables for row in rows)
+    for operation_class, names in _OTHERWISE.items():
+        yield from ((name, operation_class) for name in names.split())
 
 
 CLASS_OF_TYPE: Mapping[str, OperationClass] = MappingProxyType(dict(_classes()))
@@ -106,8 +106,8 @@ CLASS_OF_TYPE: Mapping[str, OperationClass] = MappingProxyType(dict(_classes()))
 
 def class_of(model: Model, operation: Operation) -> OperationClass:
     """Return the class of one operation; a convolution by itself per channel is depthwise."""
-    found = CLASS_OF_TYPE[operation.type]
+    operation_class = CLASS_OF_TYPE[operation.type]
     if operation.type == "CONV_2D" and operation.attributes["group"] != 1:
         weight = model.operands[operation.inputs[1]].type.dimensions
-        return OperationClass.DEPTHWISE if weight[1] == 1 else found
-    return found
+        return OperationClass.DEPTHWISE if weight[1] == 1 else operation_class
+    return operation_class

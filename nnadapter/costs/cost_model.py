@@ -116,8 +116,8 @@ def _run(
     if fusion is not None and fusion.free:
         seconds[unit_of[sorted(fusion.free)]] = 0.0
     first = np.fromiter((unit[0] for unit in units), np.int64, len(units))
-    found = np.bincount(atom_of[first], seconds, len(graph.graph.atoms))
-    return np.where([bool(verdict) for verdict in verdicts], found, np.inf)
+    atom_seconds = np.bincount(atom_of[first], seconds, len(graph.graph.atoms))
+    return np.where([bool(verdict) for verdict in verdicts], atom_seconds, np.inf)
 
 
 def _on_host(work: GraphWork, costs: DeviceCosts) -> Numbers:
@@ -129,8 +129,8 @@ def _on_host(work: GraphWork, costs: DeviceCosts) -> Numbers:
 
 def _host_run(seconds: Numbers, graph: Merged, verdicts: Sequence[Verdict]) -> NDArray[np.float64]:
     """Seconds of every atom on the host: those of its nodes."""
-    found = np.bincount(np.asarray(graph.graph.atom_of, dtype=np.int64), seconds, len(graph.graph.atoms))
-    return np.where([bool(verdict) for verdict in verdicts], found, np.inf)
+    atom_seconds = np.bincount(np.asarray(graph.graph.atom_of, dtype=np.int64), seconds, len(graph.graph.atoms))
+    return np.where([bool(verdict) for verdict in verdicts], atom_seconds, np.inf)
 
 
 def _notes(work: GraphWork, devices: Sequence[str], costs: Mapping[str, DeviceCosts]) -> Iterator[str]:

@@ -66,12 +66,12 @@ class DeviceCosts:
     def seconds(self, work: Work, dtypes: tuple[str, ...]) -> Numbers:
         """Return the seconds of each unit of `work`, whose data types are positions in `dtypes`."""
         peaks = np.array([self.profile.peak_of_dtype.get(dtype, self.profile.peak_flops) for dtype in dtypes])
-        found = roofline(self.profile, work.flops, work.nbytes, peaks[work.dtypes])
+        unit_seconds = roofline(self.profile, work.flops, work.nbytes, peaks[work.dtypes])
         for position, each in enumerate(CLASSES):
             line, members = self.lines.get(each), work.classes == position
             if line is not None and members.any():
-                found[members] = line.of(work.flops[members], work.nbytes[members])
-        return found
+                unit_seconds[members] = line.of(work.flops[members], work.nbytes[members])
+        return unit_seconds
 
 
 def device_costs(name: str, capability: Capability, context: Context, options: OptionValues) -> DeviceCosts:
@@ -90,10 +90,10 @@ def device_costs(name: str, capability: Capability, context: Context, options: O
     profile, notes = (None, (f"device {name!r}: {said.detail}",)) if isinstance(said, Unsupported) else (said, ())
     if profile is not None and profile.simulated:
         return DeviceCosts(source=Source.SIMULATED, profile=profile)
-    found = find_calibration(name, capability.options, options)
-    notes = (*notes, *filter(None, (found.note,)))
-    if found.calibration is not None:
-        return calibrated(found.calibration, profile, notes)
+    stored_calibration = find_calibration(name, capability.options, options)
+    notes = (*notes, *filter(None, (stored_calibration.note,)))
+    if stored_calibration.calibration is not None:
+        return calibrated(stored_calibration.calibration, profile, notes)
     if profile is not None:
         return DeviceCosts(source=Source.MODELED, profile=profile, notes=notes, why=notes)
     note = (

@@ -29,31 +29,31 @@ def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequen
     """
     times = np.asarray(seconds, dtype=np.float64)
     matrix = np.asarray(rows, dtype=np.float64).reshape(len(times), -1)
-    found = np.zeros(matrix.shape[1])
+    coefficients = np.zeros(matrix.shape[1])
     unit = np.maximum(times, 0.0 if least is None else np.asarray(least))
     known = unit > 0
     if not times[known].any():
-        return found
+        return coefficients
     weighed, target = matrix[known] / unit[known, None], times[known] / unit[known]
     trust = np.ones(len(target))
     for _ in range(_ROUNDS):
-        found = _non_negative(weighed * trust[:, None], target * trust)
-        off = np.abs(weighed @ found - target)
+        coefficients = _non_negative(weighed * trust[:, None], target * trust)
+        off = np.abs(weighed @ coefficients - target)
         trust = np.sqrt(np.minimum(1.0, _TRUSTED / np.maximum(off, 1e-12)))
-    return found
+    return coefficients
 
 
 def _non_negative(matrix: Numbers, target: Numbers) -> Numbers:
-    found = np.zeros(matrix.shape[1])
+    coefficients = np.zeros(matrix.shape[1])
     scale = np.abs(matrix).max(axis=0)
     active = np.flatnonzero(scale > 0)
     while len(active):
         solved = np.linalg.lstsq(matrix[:, active] / scale[active], target, rcond=None)[0]
         if solved.min() >= 0:
-            found[active] = solved / scale[active]
+            coefficients[active] = solved / scale[active]
             break
         active = np.delete(active, solved.argmin())
-    return found
+    return coefficients
 
 
 def error(rows: Sequence[Sequence[float]], seconds: Sequence[float], coefficients: Numbers) -> float:

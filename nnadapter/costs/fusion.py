@@ -42,11 +42,11 @@ class Merged:
     parts: Groups
     """Per atom of `graph`, the atoms of `before` that it holds."""
 
-    def verdicts(self, given: Mapping[str, Sequence[Verdict]]) -> dict[str, tuple[Verdict, ...]]:
+    def verdicts(self, verdicts_by_device: Mapping[str, Sequence[Verdict]]) -> dict[str, tuple[Verdict, ...]]:
         """Verdicts on the atoms of `before` as verdicts on those of `graph`: the first refusal counts."""
         return {
             device: tuple(all_of(verdicts[atom] for atom in part) for part in self.parts)
-            for device, verdicts in given.items()
+            for device, verdicts in verdicts_by_device.items()
         }
 
     def spread_segment(self, segment: Segment) -> Segment:
@@ -55,11 +55,11 @@ class Merged:
 
     def spread(self, placement: Sequence[str]) -> tuple[str, ...]:
         """A placement of the atoms of `graph` as one of the atoms of `before`."""
-        found = [""] * len(self.before.atoms)
+        devices = [""] * len(self.before.atoms)
         for device, part in zip(placement, self.parts, strict=True):
             for atom in part:
-                found[atom] = device
-        return tuple(found)
+                devices[atom] = device
+        return tuple(devices)
 
 
 def fused_groups(

@@ -49,12 +49,12 @@ def _add(builder: ModelBuilder, type_: str, inputs: Sequence[int], **attributes:
 
 def _residual(builder: ModelBuilder, value: int) -> int:
     """Convolutions over 3 x 3, over 3 x 3 by itself per channel, and over points, and what went in added."""
-    channels, found = builder.type_of(value).dimensions[1], value
+    channels, branch = builder.type_of(value).dimensions[1], value
     for kernel, group in ((3, 1), (3, channels), (1, 1)):
-        weight = _constant(builder, found, channels, channels // group, kernel, kernel)
-        found = _add(builder, "CONV_2D", [found, weight], pads=(kernel // 2,) * 4, group=group)
-        found = _add(builder, "RELU", [found])
-    return _add(builder, "ADD", [found, value])
+        weight = _constant(builder, branch, channels, channels // group, kernel, kernel)
+        branch = _add(builder, "CONV_2D", [branch, weight], pads=(kernel // 2,) * 4, group=group)
+        branch = _add(builder, "RELU", [branch])
+    return _add(builder, "ADD", [branch, value])
 
 
 def _transformer(builder: ModelBuilder, value: int) -> int:

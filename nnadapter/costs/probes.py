@@ -100,15 +100,15 @@ def tensors_model(tensors: int) -> Model:
 
 def work_of(model: Model) -> Mapping[OperationClass, Work]:
     """Return the work in a model by class, every operation by itself: FLOPs, and bytes read and made."""
-    found: dict[OperationClass, Work] = {}
+    work_by_class: dict[OperationClass, Work] = {}
     for operation in model.operations:
         inputs = [model.type_of(operand) for operand in operation.inputs if operand != ABSENT]
         outputs = [model.operands[operand].type for operand in operation.outputs]
         flops = schema_of(operation.type).flops(inputs, outputs, operation.attributes)
         nbytes = sum(type_.nbytes for type_ in (*inputs, *outputs) if type_ is not None)
         each = class_of(model, operation)
-        found[each] = found.get(each, Work()) + Work(1, float(flops), float(nbytes))
-    return found
+        work_by_class[each] = work_by_class.get(each, Work()) + Work(1, float(flops), float(nbytes))
+    return work_by_class
 
 
 def _sizes(each: OperationClass, link: Link, sizes: tuple[tuple[int, ...], ...]) -> tuple[Probe, ...]:

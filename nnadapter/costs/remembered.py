@@ -128,16 +128,16 @@ _FILE = FileKind(
 
 
 def _read(file: Path, key: str) -> MeasuredChoice:
-    found = read_kept(_FILE, file)
-    if found.key != key:
-        _FILE.refuse(f"expected {key!r}, got {found.key!r}; {_FILE.advice}", str(file), ("key",))
-    for node, position in found.placement.items():
-        if position >= len(found.devices):
-            problem = f"expected a position in the list of {len(found.devices)} devices, got {position}"
+    document = read_kept(_FILE, file)
+    if document.key != key:
+        _FILE.refuse(f"expected {key!r}, got {document.key!r}; {_FILE.advice}", str(file), ("key",))
+    for node, position in document.placement.items():
+        if position >= len(document.devices):
+            problem = f"expected a position in the list of {len(document.devices)} devices, got {position}"
             _FILE.refuse(f"{problem}; {_FILE.advice}", str(file), ("placement", node))
     return MeasuredChoice(
-        placement={node: found.devices[position] for node, position in found.placement.items()},
-        timed=found.timed,
+        placement={node: document.devices[position] for node, position in document.placement.items()},
+        timed=document.timed,
     )
 
 

@@ -140,10 +140,10 @@ class GraphWork:
         unit = np.asarray(unit_of, dtype=np.int64)
         classes, dtypes = self._kinds
         main = _mains(unit, units, self.flops, classes)
-        found = classes[main]
-        nbytes = np.where(found == _RANK[OperationClass.VIEW], 0.0, self._border(unit, units))
+        unit_classes = classes[main]
+        nbytes = np.where(unit_classes == _RANK[OperationClass.VIEW], 0.0, self._border(unit, units))
         flops = np.bincount(unit, self.flops, units).astype(np.float64)
-        return Work(flops, nbytes, found, dtypes[main])
+        return Work(flops, nbytes, unit_classes, dtypes[main])
 
     def _border(self, unit: Indices, units: int) -> Numbers:
         """Bytes that each unit reads from elsewhere and makes for elsewhere, every value once."""
@@ -165,11 +165,11 @@ class GraphWork:
 def _classes(conversion: Conversion) -> Indices:
     """The class of each node, as a position in `CLASSES`."""
     model, other = conversion.model, _RANK[OperationClass.OTHER]
-    found = [
+    node_classes = [
         min((_RANK[class_of(model, model.operations[each])] for each in operations), default=other)
         for operations in conversion.operations
     ]
-    return np.array(found, dtype=np.int64)
+    return np.array(node_classes, dtype=np.int64)
 
 
 def _mains(unit: Indices, units: int, flops: Numbers, classes: Indices) -> Indices:

@@ -90,10 +90,12 @@ def ask_profile(context: Context, capability: Capability) -> Profile | Unsupport
         said = context.profile()
     except FAILURES as error:
         return Unsupported(Reason.DRIVER_ERROR, f"the driver failed when asked for its profile: {describe(error)}")
-    found = capability.profile if said is None else said
-    wrong = "" if found is None else flaw(found)
+    profile = capability.profile if said is None else said
+    wrong = "" if profile is None else flaw(profile)
     return (
-        Unsupported(Reason.DRIVER_ERROR, f"the device's profile is wrong: {wrong}; ask its vendor") if wrong else found
+        Unsupported(Reason.DRIVER_ERROR, f"the device's profile is wrong: {wrong}; ask its vendor")
+        if wrong
+        else profile
     )
 
 

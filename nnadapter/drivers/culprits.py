@@ -29,7 +29,12 @@ def find_culprits(model: onnx.ModelProto, attempt: Attempt) -> dict[int, Unsuppo
     parts = Parts(model)
     first = {positions[0]: positions for positions in parts.cases().values()}
     refused = find_refused(list(first), parts, attempt)
-    return {position: why for found, why in refused.items() for position in first[found] if parts.is_valid(found)}
+    return {
+        position: why
+        for representative, why in refused.items()
+        for position in first[representative]
+        if parts.is_valid(representative)
+    }
 
 
 def find_refused(positions: Sequence[int], parts: Parts, attempt: Attempt) -> dict[int, Unsupported]:

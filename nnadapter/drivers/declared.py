@@ -12,35 +12,35 @@ _HINTS: Mapping[type, Mapping[str, Any]] = {kind: get_type_hints(kind) for kind 
 """The declared types: a new field is checked as soon as it is declared."""
 
 
-def check_capability(found: object) -> Capability:
+def check_capability(capability: object) -> Capability:
     """Return a capability whose fields are what they are declared to be.
 
     Raises:
         TypeError: it is none, or a field is not.
     """
-    if not isinstance(found, Capability):
-        raise TypeError(f"its capability is {found!r}, expected a nnadapter.drivers.Capability")
-    _check_fields("capability", found)
-    return found
+    if not isinstance(capability, Capability):
+        raise TypeError(f"its capability is {capability!r}, expected a nnadapter.drivers.Capability")
+    _check_fields("capability", capability)
+    return capability
 
 
-def check_info(found: object, driver: str) -> DeviceInfo:
+def check_info(row: object, driver: str) -> DeviceInfo:
     """Return a row of `Driver.devices` whose fields are what they are declared to be, of a device of `driver`.
 
     Raises:
         TypeError: it is none, a field is not, or the name is not that of a device of this driver.
     """
-    if not isinstance(found, DeviceInfo):
-        raise TypeError(f"its devices hold {found!r}, expected nnadapter.drivers.DeviceInfo")
-    _check_fields("row of devices", found)
-    if found.name != driver and not (found.name.startswith(f"{driver}:") and found.name.isprintable()):
-        raise TypeError(f"its devices name {found.name!r}, expected {driver!r} or '{driver}:ID'")
-    return found
+    if not isinstance(row, DeviceInfo):
+        raise TypeError(f"its devices hold {row!r}, expected nnadapter.drivers.DeviceInfo")
+    _check_fields("row of devices", row)
+    if row.name != driver and not (row.name.startswith(f"{driver}:") and row.name.isprintable()):
+        raise TypeError(f"its devices name {row.name!r}, expected {driver!r} or '{driver}:ID'")
+    return row
 
 
-def _check_fields(what: str, found: Capability | DeviceInfo) -> None:
-    for name, hint in _HINTS[type(found)].items():
-        value: Any = getattr(found, name)
+def _check_fields(what: str, declaration: Capability | DeviceInfo) -> None:
+    for name, hint in _HINTS[type(declaration)].items():
+        value: Any = getattr(declaration, name)
         if get_origin(hint) is not tuple:
             if not isinstance(value, hint):
                 raise TypeError(f"{name} of its {what} is {value!r}, expected {_named(hint)}")

@@ -53,8 +53,8 @@ class Envelope:
         if version != self.version:
             raise IncompatibleProgramError(f"the program has version {version}, expected {self.version}; {ADVICE}")
         rest = memoryview(blob)[PREFIX_BYTES:]
-        found = sha256(_LENGTH.pack(length))
-        found.update(rest)
-        if length > len(rest) or found.digest() != digest:
+        hasher = sha256(_LENGTH.pack(length))
+        hasher.update(rest)
+        if length > len(rest) or hasher.digest() != digest:
             raise IncompatibleProgramError(f"the program's contents do not match its digest: damaged; {ADVICE}")
         return bytes(rest[:length]), rest[length:]

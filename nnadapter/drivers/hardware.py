@@ -33,8 +33,8 @@ class Needs:
         """Whether `machine` has it."""
         if machine.system not in self.systems:
             return False
-        found = (path for pattern in self.files for path in machine.root.glob(pattern))
-        return machine.system != _LINUX or not self.files or any(map(self._holds, found))
+        paths = (path for pattern in self.files for path in machine.root.glob(pattern))
+        return machine.system != _LINUX or not self.files or any(map(self._holds, paths))
 
     def _holds(self, path: Path) -> bool:
         try:

@@ -125,7 +125,7 @@ class IsolatedDevice(Device):
                 self._model = number, model
             return number
 
-    def ask(self, what: str, *, limit_s: float | None = None, **given: Any) -> Any:
+    def ask(self, what: str, *, limit_s: float | None = None, **arguments: Any) -> Any:
         """Have the process do something, and return what comes of it.
 
         Raises:
@@ -139,7 +139,7 @@ class IsolatedDevice(Device):
             limit = self._limit if limit_s is None else limit_s
             try:
                 assert self._process.stdin is not None
-                send(self._process.stdin, (what, given))
+                send(self._process.stdin, (what, arguments))
                 answer = self._answers.get(timeout=limit)
             except OSError:
                 raise self._died(what) from None
@@ -211,8 +211,8 @@ class IsolatedContext(Context):
     def bind(self, program: Program, model: SegmentModel) -> Program | None:
         """See `Context.bind`."""
         assert isinstance(program, IsolatedProgram), "programs of a context are its own"
-        given = {"program": program.number, "model": self.device.hold(model)}
-        number = self.device.ask("bind", context=self.number, **given)
+        arguments = {"program": program.number, "model": self.device.hold(model)}
+        number = self.device.ask("bind", context=self.number, **arguments)
         return None if number is None else IsolatedProgram(self.device, number)
 
     def deserialize(self, blob: bytes) -> Program:

@@ -83,8 +83,8 @@ class _Served:
 
     def compute(self, jobs: Sequence[Job], at_once: bool) -> tuple[list[list[Array]], list[tuple[int, ...]]]:
         """Results of each job, all of them held until the last is done, and which inputs each has written to."""
-        given = [[read_only(np.array(array)) for array in inputs] for _, inputs in jobs]
-        tasks = [(self._made[execution], inputs) for (execution, _), inputs in zip(jobs, given, strict=True)]
+        input_copies = [[read_only(np.array(array)) for array in inputs] for _, inputs in jobs]
+        tasks = [(self._made[execution], inputs) for (execution, _), inputs in zip(jobs, input_copies, strict=True)]
         if at_once:
             with ThreadPoolExecutor(len(tasks)) as pool:
                 results = list(pool.map(_compute, tasks))
@@ -92,7 +92,7 @@ class _Served:
             results = list(map(_compute, tasks))
         changed = [
             tuple(i for i, (now, before) in enumerate(zip(inputs, original, strict=True)) if _differs(now, before))
-            for inputs, (_, original) in zip(given, jobs, strict=True)
+            for inputs, (_, original) in zip(input_copies, jobs, strict=True)
         ]
         return results, changed
 
@@ -128,8 +128,8 @@ def _compute(task: tuple[Any, Sequence[Array]]) -> list[Array]:
     results = execution.compute(inputs)
     for position, result in enumerate(results):
         if type(result) is not np.ndarray:
-            found = type(result).__name__
-            raise ExecutionError(f"the driver gave {found} for output {position}, expected a numpy array")
+            type_name = type(result).__name__
+            raise ExecutionError(f"the driver gave {type_name} for output {position}, expected a numpy array")
     return list(results)
 
 
@@ -147,14 +147,14 @@ def main() -> None:
     threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
     served: _Served | None = None
     while True:
-        what, given = waiting.get()
+        what, arguments = waiting.get()
         try:
             if served is None:
-                served = _Served(**given)
+                served = _Served(**arguments)
                 outcome: object = served.capability()
             else:
                 ask: Callable[..., object] = getattr(served, what)
-                outcome = ask(**given)
+                outcome = ask(**arguments)
             _answer(answers, (True, outcome))
         except Exception as error:  # noqa: BLE001  a driver may raise anything; the host is told
             _answer(answers, (False, (type(error).__name__, " ".join(str(error).split()))))

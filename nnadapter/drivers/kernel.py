@@ -49,15 +49,15 @@ class KernelType:
         Raises:
             InvalidOptionError: it is no target, data type or layout.
         """
-        given = self.precision
-        names = (given,) if isinstance(given, str) else given
+        precision = self.precision
+        names = (precision,) if isinstance(precision, str) else precision
         try:
             object.__setattr__(self, "target", Target(self.target))
             object.__setattr__(self, "precision", frozenset(map(DataType, names)))
             object.__setattr__(self, "layout", None if self.layout is None else Layout(self.layout))
         except (TypeError, ValueError) as error:
             raise InvalidOptionError(
-                f"a kernel's argument has target {self.target!r}, precision {given!r} and layout {self.layout!r}: "
+                f"a kernel's argument has target {self.target!r}, precision {precision!r} and layout {self.layout!r}: "
                 f"{error}; expected one of {', '.join(Target)}, data types such as 'float32', and NCHW, NHWC or None"
             ) from None
         if not self.precision:
@@ -120,11 +120,11 @@ class Kernel:
                 raise InvalidOptionError(f"a kernel's {what} is {getattr(self, what)!r}, expected a text")
         if not self.op_type:
             raise InvalidOptionError("a kernel's op_type is empty, expected the name of an ONNX op")
-        called = self.name or getattr(self.function, "__name__", type(self.function).__name__)
-        object.__setattr__(self, "name", called)
+        kernel_name = self.name or getattr(self.function, "__name__", type(self.function).__name__)
+        object.__setattr__(self, "name", kernel_name)
         object.__setattr__(self, "domain", "" if self.domain == "ai.onnx" else self.domain)
-        object.__setattr__(self, "inputs", _types(called, "inputs", self.inputs))
-        object.__setattr__(self, "outputs", _types(called, "outputs", self.outputs))
+        object.__setattr__(self, "inputs", _types(kernel_name, "inputs", self.inputs))
+        object.__setattr__(self, "outputs", _types(kernel_name, "outputs", self.outputs))
         _check_numbers(self)
 
     @property
@@ -148,7 +148,7 @@ def _check_numbers(kernel: Kernel) -> None:
         )
 
 
-def _types(called: str, what: str, given: object) -> tuple[KernelType, ...]:
-    if not isinstance(given, (tuple, list)) or not all(isinstance(each, KernelType) for each in given):
-        raise InvalidOptionError(f"kernel {called!r} has {what} {given!r}, expected a list of KernelType")
-    return tuple(given)
+def _types(kernel_name: str, what: str, kernel_types: object) -> tuple[KernelType, ...]:
+    if not isinstance(kernel_types, (tuple, list)) or not all(isinstance(each, KernelType) for each in kernel_types):
+        raise InvalidOptionError(f"kernel {kernel_name!r} has {what} {kernel_types!r}, expected a list of KernelType")
+    return tuple(kernel_types)

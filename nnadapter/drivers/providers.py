@@ -33,15 +33,15 @@ def devices_of_providers(
     Raises:
         InvalidOptionError: the lists do not go together.
     """
-    found: list[DeviceRequest] = []
+    requests: list[DeviceRequest] = []
     for name, options in _pairs(providers, provider_options):
         if name == CPU_PROVIDER:
-            found.append(CPU)
+            requests.append(CPU)
         elif not name.endswith(SUFFIX) or name.partition(":")[0] in sources():
-            found.append((name, options))
+            requests.append((name, options))
         elif name in providers_here():
             own = tuple(f"{key}={value}" for key, value in options.items())
-            found.append((device_name(name), {"provider_options": own}))
+            requests.append((device_name(name), {"provider_options": own}))
         else:
             warnings.warn(
                 f"provider {name!r} is not a device of this installation and is left out; "
@@ -49,7 +49,7 @@ def devices_of_providers(
                 FallbackWarning,
                 stacklevel=3,
             )
-    return found or [CPU]
+    return requests or [CPU]
 
 
 def options_of_cpu(

@@ -66,7 +66,7 @@ class ReferenceExecution(Execution):
         Raises:
             ExecutionError: the evaluator cannot compute with these inputs.
         """
-        feeds = {name: _read_only(given) for name, given in zip(self._inputs, inputs, strict=True)}
+        feeds = {name: _read_only(input_value) for name, input_value in zip(self._inputs, inputs, strict=True)}
         try:
             # What numpy warns of (division by zero, overflow) are results that ONNX defines.
             with np.errstate(all="ignore"):
@@ -225,10 +225,10 @@ def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def _read_only(given: Any) -> Any:
-    if not isinstance(given, np.ndarray):
-        return [_read_only(item) for item in given] if isinstance(given, list) else given
-    view = given.view()
+def _read_only(input_value: Any) -> Any:
+    if not isinstance(input_value, np.ndarray):
+        return [_read_only(item) for item in input_value] if isinstance(input_value, list) else input_value
+    view = input_value.view()
     view.setflags(write=False)
     return view
 

@@ -55,12 +55,12 @@ class Loop(_Base):  # type: ignore[misc]
         return [*outputs[: len(outputs) - self.K], *(row[np.newaxis] for row in rows)]
 
     def _run(self, trip_count: Any, condition: Any, *initial: Any, **others: Any) -> tuple[Any, ...]:
-        given = np.array(True) if condition is None else condition
-        if not given or (trip_count is not None and trip_count <= 0):
+        initial_condition = np.array(True) if condition is None else condition
+        if not initial_condition or (trip_count is not None and trip_count <= 0):
             return (*initial, *(self._no_rows(output) for output in range(1 + self.N, 1 + self.N + self.K)))
-        results = super()._run(trip_count, given, *initial, **others)
+        results = super()._run(trip_count, initial_condition, *initial, **others)
         rows = zip(results[self.N :], self._row_shapes, strict=False)
-        return (*results[: self.N], *(found.reshape((len(found), *shape)) for found, shape in rows))
+        return (*results[: self.N], *(scan_output.reshape((len(scan_output), *shape)) for scan_output, shape in rows))
 
     def _no_rows(self, output: int) -> Any:
         stated = self.body.output_types[output].tensor_type

@@ -72,14 +72,14 @@ def sources() -> Mapping[str, DriverSource]:
 
     Two distributions or libraries that offer the same name are a row that says so: neither is used.
     """
-    found = {name: DriverSource(target, "nnadapter") for name, target in _BUILT_IN.items()}
+    sources_by_name = {name: DriverSource(target, "nnadapter") for name, target in _BUILT_IN.items()}
     for name, source in _brought():
-        known = found.get(name)
+        known = sources_by_name.get(name)
         if known is None:
-            found[name] = source
+            sources_by_name[name] = source
         elif name not in _BUILT_IN and known.target != source.target:
             _loaded[name] = _Failure(_clash(name, known, source))
-    return MappingProxyType(dict(sorted(found.items())))
+    return MappingProxyType(dict(sorted(sources_by_name.items())))
 
 
 def _brought() -> Iterator[tuple[str, DriverSource]]:

@@ -43,7 +43,7 @@ def select(requests: DeviceRequest | Sequence[DeviceRequest]) -> tuple[Selected,
     for name in names:
         if names.count(name) > 1:
             raise InvalidOptionError(f"device {name!r} is named twice; name every device once")
-    chosen = [Selected(name, check_options(name, given), named=True) for name, given in wanted]
+    chosen = [Selected(name, check_options(name, options), named=True) for name, options in wanted]
     cpu = [device for device in chosen if device.name == CPU] or [Selected(CPU, check_options(CPU, {}), named=False)]
     after = [chosen[-1]] if names[-2:] == [CPU, REFERENCE] else []
     return (*(device for device in chosen if device not in (*cpu, *after)), *cpu, *after)
@@ -77,18 +77,18 @@ def requests_of(requests: DeviceRequest | Sequence[DeviceRequest]) -> list[Devic
     return list(_listed(requests))
 
 
-def check_options(device: str, given: Mapping[str, Any]) -> OptionValues:
+def check_options(device: str, options: Mapping[str, Any]) -> OptionValues:
     """Return every option of `device`, the given values checked and converted, the others at their defaults.
 
     Raises:
         InvalidOptionError: an unknown option (close names are suggested), or a value of the wrong type.
     """
     known = {option.name: option for option in open_device(device).capability.options}
-    for name in given:
+    for name in options:
         if name not in known:
             raise InvalidOptionError(f"device {device!r} has no option {name!r}; {close_names(name, known)}")
     return {
-        name: _converted(device, option, given[name]) if name in given else option.default
+        name: _converted(device, option, options[name]) if name in options else option.default
         for name, option in known.items()
     }
 
@@ -114,57 +114,57 @@ def _split(request: object) -> tuple[str, Mapping[str, Any]]:
     raise InvalidOptionError(f"a device is a name or a pair (name, options), got {request!r}")
 
 
-def _converted(device: str, option: Option, given: Any) -> OptionValue:
+def _converted(device: str, option: Option, raw_value: Any) -> OptionValue:
     try:
-        value: OptionValue = _CONVERTERS[type(option.default)](given)
+        value: OptionValue = _CONVERTERS[type(option.default)](raw_value)
     except (TypeError, ValueError) as error:
         expected = "a list of names" if isinstance(option.default, tuple) else type(option.default).__name__
         raise InvalidOptionError(
-            f"option {option.name!r} of device {device!r} takes {expected}, got {given!r}"
+            f"option {option.name!r} of device {device!r} takes {expected}, got {raw_value!r}"
         ) from error
     if option.choices and value not in option.choices:
         raise InvalidOptionError(
-            f"option {option.name!r} of device {device!r} is one of {', '.join(option.choices)}, got {given!r}"
-            f"{near_names(given, option.choices, '; ')}"
+            f"option {option.name!r} of device {device!r} is one of {', '.join(option.choices)}, got {raw_value!r}"
+            f"{near_names(raw_value, option.choices, '; ')}"
         )
     if option.minimum is not None and isinstance(value, (int, float)) and value < option.minimum:
         raise InvalidOptionError(
-            f"option {option.name!r} of device {device!r} is at least {option.minimum}, got {given!r}"
+            f"option {option.name!r} of device {device!r} is at least {option.minimum}, got {raw_value!r}"
         )
     return value
 
 
-def _to_bool(given: object) -> bool:
-    if isinstance(given, bool):
-        return given
-    word = str(given).lower()
+def _to_bool(raw_value: object) -> bool:
+    if isinstance(raw_value, bool):
+        return raw_value
+    word = str(raw_value).lower()
     if word not in _WORDS:
         raise ValueError
     return _WORDS[word]
 
 
-def _to_int(given: object) -> int:
-    if isinstance(given, (bool, float)):
+def _to_int(raw_value: object) -> int:
+    if isinstance(raw_value, (bool, float)):
         raise TypeError
-    return int(given)  # type: ignore[call-overload,no-any-return]
+    return int(raw_value)  # type: ignore[call-overload,no-any-return]
 
 
-def _to_float(given: object) -> float:
-    if isinstance(given, bool):
+def _to_float(raw_value: object) -> float:
+    if isinstance(raw_value, bool):
         raise TypeError
-    return float(given)  # type: ignore[arg-type]
+    return float(raw_value)  # type: ignore[arg-type]
 
 
-def _to_str(given: object) -> str:
-    if not isinstance(given, str):
+def _to_str(raw_value: object) -> str:
+    if not isinstance(raw_value, str):
         raise TypeError
-    return given
+    return raw_value
 
 
-def _to_names(given: object) -> tuple[str, ...]:
-    if isinstance(given, str):
-        return tuple(name.strip() for name in given.split(",") if name.strip())
-    return tuple(_to_str(name) for name in given)  # type: ignore[attr-defined]
+def _to_names(raw_value: object) -> tuple[str, ...]:
+    if isinstance(raw_value, str):
+        return tuple(name.strip() for name in raw_value.split(",") if name.strip())
+    return tuple(_to_str(name) for name in raw_value)  # type: ignore[attr-defined]
 
 
 _WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}

@@ -45,12 +45,12 @@ def apply(
         return _host(on_host, inputs)
     call = OperationCall(type_, tuple(map(freeze, inputs)), attributes or {}, op_type)
     try:
-        found = PROGRAMS.compute(place.device, call)
+        outcome = PROGRAMS.compute(place.device, call)
     except (ExecutionError, OutOfMemoryError) as error:
-        found = describe(error)
-    if not isinstance(found, str):
-        return freeze(found[0])
-    fall_back(place.device, str(call), found)
+        outcome = describe(error)
+    if not isinstance(outcome, str):
+        return freeze(outcome[0])
+    fall_back(place.device, str(call), outcome)
     return _host(on_host, inputs)
 
 
@@ -64,4 +64,4 @@ def cast(place: Place, array: Array, dtype: Dtype) -> Array:
     """Return an array in another data type, cast where it lives."""
     if array.dtype == dtype:
         return array
-    return apply(place, "CAST", [array], lambda given: given.astype(dtype), {"to": dtype.name}, "")
+    return apply(place, "CAST", [array], lambda operand: operand.astype(dtype), {"to": dtype.name}, "")

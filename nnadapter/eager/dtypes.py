@@ -81,13 +81,13 @@ def common(dtypes: Sequence[Dtype], numbers: Sequence[object] = ()) -> Dtype:
     """Return the data type in which tensors, and Python's numbers with them, are computed."""
     floating = [dtype for dtype in dtypes if is_floating(dtype)]
     chosen = floating or list(dtypes)
-    found = chosen[0]
+    common_dtype = chosen[0]
     for dtype in chosen[1:]:
-        found = np.promote_types(found, dtype)
+        common_dtype = np.promote_types(common_dtype, dtype)
     kinds = {type(number) for number in numbers}
-    if float in kinds and not is_floating(found):
+    if float in kinds and not is_floating(common_dtype):
         return DEFAULT_FLOAT
-    return _DEFAULT_INTEGER if int in kinds and found == np.bool_ else found
+    return _DEFAULT_INTEGER if int in kinds and common_dtype == np.bool_ else common_dtype
 
 
 def floating(dtype: Dtype) -> Dtype:

@@ -33,11 +33,11 @@ def _arg(name: str) -> Callable[..., Any]:
     return function
 
 
-def _tensor(given: Any) -> Any:
+def _tensor(argument: Any) -> Any:
     """A tensor, where numpy's function is of one."""
-    if not isinstance(given, Placed):
-        raise TypeError(f"expected a tensor, got {type(given).__name__}")
-    return given
+    if not isinstance(argument, Placed):
+        raise TypeError(f"expected a tensor, got {type(argument).__name__}")
+    return argument
 
 
 def _reshape(a: Any, /, shape: Any) -> Any:
@@ -78,33 +78,33 @@ def _broadcast_to(array: Any, shape: Any) -> Any:
 
 
 def _concatenate(arrays: Any, /, axis: Any = 0) -> Any:
-    like, given = joined(list(arrays))
+    like, operands = joined(list(arrays))
     if axis is None:
-        given, axis = [shaping.reshape(like.place, each, (-1,)) for each in given], 0
-    return like.made(shaping.concatenate(like.place, given, axis))
+        operands, axis = [shaping.reshape(like.place, each, (-1,)) for each in operands], 0
+    return like.made(shaping.concatenate(like.place, operands, axis))
 
 
 def _stack(arrays: Any, axis: int = 0) -> Any:
-    like, given = joined(list(arrays))
-    shape = np.expand_dims(given[0], axis).shape
-    if any(each.shape != given[0].shape for each in given):
+    like, operands = joined(list(arrays))
+    shape = np.expand_dims(operands[0], axis).shape
+    if any(each.shape != operands[0].shape for each in operands):
         raise ValueError("all tensors that are stacked must have the same shape")
     along = axis if axis >= 0 else axis + len(shape)
     return like.made(
-        shaping.concatenate(like.place, [shaping.reshape(like.place, each, shape) for each in given], along)
+        shaping.concatenate(like.place, [shaping.reshape(like.place, each, shape) for each in operands], along)
     )
 
 
 def _where(condition: Any, /, x: Any = None, y: Any = None) -> Any:
     if x is None or y is None:
         return NotMapped
-    like, given = joined([condition, x, y])
-    return like.made(shaping.where(like.place, *given))
+    like, operands = joined([condition, x, y])
+    return like.made(shaping.where(like.place, *operands))
 
 
 def _take(a: Any, indices: Any, axis: Any = None) -> Any:
-    like, (given, numbers) = joined([_tensor(a), indices])
-    flat = shaping.reshape(like.place, given, (-1,)) if axis is None else given
+    like, (operand, numbers) = joined([_tensor(a), indices])
+    flat = shaping.reshape(like.place, operand, (-1,)) if axis is None else operand
     return like.made(shaping.take(like.place, flat, numbers, axis or 0))
 
 

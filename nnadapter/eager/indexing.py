@@ -29,7 +29,9 @@ def get_item(place: Place, array: Array, key: Any) -> Array | None:
     result_shape = array[keys].shape  # a view; numpy says what is wrong with the key
     starts, ends, steps = _slices(array.shape, _complete(keys, array.ndim))
     if 0 in result_shape:
-        return apply(place, "SLICE", [array], lambda given: given[keys], _attributes(array.shape, starts, ends, steps))
+        return apply(
+            place, "SLICE", [array], lambda operand: operand[keys], _attributes(array.shape, starts, ends, steps)
+        )
     sliced = array
     if any(
         (start, end, step) != (0, size, 1)
@@ -38,7 +40,9 @@ def get_item(place: Place, array: Array, key: Any) -> Array | None:
         cut = tuple(
             slice(start, end if end >= 0 else None, step) for start, end, step in zip(starts, ends, steps, strict=True)
         )
-        sliced = apply(place, "SLICE", [array], lambda given: given[cut], _attributes(array.shape, starts, ends, steps))
+        sliced = apply(
+            place, "SLICE", [array], lambda operand: operand[cut], _attributes(array.shape, starts, ends, steps)
+        )
     return sliced if sliced.shape == result_shape else shaping.reshape(place, sliced, result_shape)
 
 
@@ -49,11 +53,11 @@ def _is_basic(each: object) -> bool:
 def _complete(keys: tuple[Any, ...], rank: int) -> list[Any]:
     """One entry per axis: new axes left out, and `...` for as many whole ones as are needed."""
     told = [each for each in keys if each is not None]
-    given = sum(each is not Ellipsis for each in told)
+    key_count = sum(each is not Ellipsis for each in told)
     if Ellipsis not in told:
         told.append(Ellipsis)
     place = next(at for at, each in enumerate(told) if each is Ellipsis)
-    return [*told[:place], *[slice(None)] * (rank - given), *told[place + 1 :]]
+    return [*told[:place], *[slice(None)] * (rank - key_count), *told[place + 1 :]]
 
 
 def _slices(shape: tuple[int, ...], keys: list[Any]) -> tuple[list[int], list[int], list[int]]:

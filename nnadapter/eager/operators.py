@@ -45,9 +45,9 @@ class Operators(Placed, NDArrayOperatorsMixin):
     def __format__(self, spec: str) -> str:
         return format(self._array.item(), spec) if spec else str(self)
 
-    def _unlike(self, found: Any) -> Any:
+    def _unlike(self, comparison: Any) -> Any:
         """What numpy says of something that no tensor holds."""
-        return self.made(freeze(np.asarray(found)))
+        return self.made(freeze(np.asarray(comparison)))
 
 
 def _is_comparable(other: object) -> bool:

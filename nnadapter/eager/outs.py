@@ -23,8 +23,8 @@ def written(made: Any, outs: Sequence[Any], casting: Casting) -> Any:
         ValueError: its dimensions cannot.
     """
     results = made if isinstance(made, tuple) else (made,)
-    given = tuple(_copied(result, out, casting) for result, out in zip(results, outs, strict=True))
-    return given if isinstance(made, tuple) else given[0]
+    written_results = tuple(_copied(result, out, casting) for result, out in zip(results, outs, strict=True))
+    return written_results if isinstance(made, tuple) else written_results[0]
 
 
 def _copied(result: Any, out: Any, casting: Casting) -> Any:
@@ -34,6 +34,6 @@ def _copied(result: Any, out: Any, casting: Casting) -> Any:
     return out
 
 
-def is_among(result: object, given: Sequence[object]) -> bool:
+def is_among(result: object, arguments: Sequence[object]) -> bool:
     """Whether a result is one of a function's own arguments, or in a tuple of them."""
-    return any(result is each or (isinstance(each, tuple) and any(result is one for one in each)) for each in given)
+    return any(result is each or (isinstance(each, tuple) and any(result is one for one in each)) for each in arguments)

@@ -39,12 +39,12 @@ class Placed:
         return type(self)(array, self._place)
 
 
-def joined(given: Sequence[Any]) -> tuple[Placed, list[Array]]:
+def joined(operands: Sequence[Any]) -> tuple[Placed, list[Array]]:
     """Return the first that has a place of what an operation is given, and everything as arrays.
 
     Raises:
         InvalidInputError: they are of two devices, or something is no array of numbers.
     """
-    placed = [each for each in given if isinstance(each, Placed)]
+    placed = [each for each in operands if isinstance(each, Placed)]
     same_place([each.place for each in placed])
-    return placed[0], [each.held if isinstance(each, Placed) else contents(each) for each in given]
+    return placed[0], [each.held if isinstance(each, Placed) else contents(each) for each in operands]

@@ -50,8 +50,8 @@ class OperationCall:
 
     def __str__(self) -> str:
         """In words, for messages."""
-        called = str(self.attributes["op_type"]) if self.type == CUSTOM else self.type
-        return f"{called} of {', '.join(map(str, self.types))}"
+        operation_name = str(self.attributes["op_type"]) if self.type == CUSTOM else self.type
+        return f"{operation_name} of {', '.join(map(str, self.types))}"
 
 
 @dataclass(eq=False)

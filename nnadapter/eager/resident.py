@@ -54,10 +54,10 @@ class Residents:
         types = [operand.type for operand in (*execution.inputs, *execution.outputs)]
         if not opened.has_memory or any(type_.dtype in _PACKED or not type_.size for type_ in types):
             return None
-        given = [self._of(device, opened, array) for array in inputs]
+        input_memories = [self._of(device, opened, array) for array in inputs]
         made = [opened.allocate(operand.type.nbytes) for operand in execution.outputs]
         try:
-            if not execution.compute_on_device(given, made):
+            if not execution.compute_on_device(input_memories, made):
                 return None
             arrays = [np.empty(each.type.dimensions, each.type.dtype.array_type) for each in execution.outputs]
             for memory, array in zip(made, arrays, strict=True):

@@ -35,17 +35,17 @@ def all_axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
         ValueError: one stands there twice.
         numpy.exceptions.AxisError: one does not exist.
     """
-    given = axes if isinstance(axes, Sequence) else (axes,)
-    found = tuple(one_axis(axis, rank) for axis in given)
-    if len(set(found)) != len(found):
-        raise ValueError(f"axes are {list(given)}, expected none twice")
-    return found
+    listed_axes = axes if isinstance(axes, Sequence) else (axes,)
+    normalized_axes = tuple(one_axis(axis, rank) for axis in listed_axes)
+    if len(set(normalized_axes)) != len(normalized_axes):
+        raise ValueError(f"axes are {list(listed_axes)}, expected none twice")
+    return normalized_axes
 
 
 def reshape(place: Place, array: Array, shape: Sequence[int]) -> Array:
     """The same elements under other dimensions, of which one may be -1."""
     known = array.reshape(tuple(shape)).shape  # numpy works out what -1 means, and says what is wrong
-    return apply(place, "RESHAPE", [array], lambda given: given.reshape(known), {"shape": known})
+    return apply(place, "RESHAPE", [array], lambda operand: operand.reshape(known), {"shape": known})
 
 
 def transpose(place: Place, array: Array, axes: Sequence[int] | None = None) -> Array:
@@ -53,7 +53,7 @@ def transpose(place: Place, array: Array, axes: Sequence[int] | None = None) -> 
     order = tuple(range(array.ndim))[::-1] if axes is None else all_axes(tuple(axes), array.ndim)
     if len(order) != array.ndim:
         raise ValueError(f"axes are {list(order)}, expected each of {array.ndim} once")
-    return apply(place, "TRANSPOSE", [array], lambda given: given.transpose(order), {"perm": order})
+    return apply(place, "TRANSPOSE", [array], lambda operand: operand.transpose(order), {"perm": order})
 
 
 def expand(place: Place, array: Array, shape: Sequence[int]) -> Array:
@@ -61,22 +61,22 @@ def expand(place: Place, array: Array, shape: Sequence[int]) -> Array:
     known = np.broadcast_shapes(array.shape, tuple(shape))
     if known != tuple(shape):
         raise ValueError(f"dimensions {list(array.shape)} cannot be broadcast to {list(shape)}")
-    return apply(place, "EXPAND", [array], lambda given: np.broadcast_to(given, known), {"shape": known})
+    return apply(place, "EXPAND", [array], lambda operand: np.broadcast_to(operand, known), {"shape": known})
 
 
 def concatenate(place: Place, arrays: Sequence[Array], axis: int = 0) -> Array:
     """Arrays behind one another along an axis."""
     dtype = common([array.dtype for array in arrays])
-    given = [cast(place, array, dtype) for array in arrays]
-    along = one_axis(axis, given[0].ndim)
-    return apply(place, "CONCAT", given, lambda *each: np.concatenate(each, along), {"axis": along}, "")
+    operands = [cast(place, array, dtype) for array in arrays]
+    along = one_axis(axis, operands[0].ndim)
+    return apply(place, "CONCAT", operands, lambda *each: np.concatenate(each, along), {"axis": along}, "")
 
 
 def where(place: Place, condition: Array, one: Array, other: Array) -> Array:
     """Elements of one array or the other."""
     dtype = common([one.dtype, other.dtype])
-    given = [cast(place, condition, np.dtype(np.bool_)), cast(place, one, dtype), cast(place, other, dtype)]
-    return apply(place, "WHERE", given, np.where, None, "Where")
+    operands = [cast(place, condition, np.dtype(np.bool_)), cast(place, one, dtype), cast(place, other, dtype)]
+    return apply(place, "WHERE", operands, np.where, None, "Where")
 
 
 def take(place: Place, array: Array, indices: Array, axis: int) -> Array:
@@ -86,7 +86,9 @@ def take(place: Place, array: Array, indices: Array, axis: int) -> Array:
     if indices.size and not -size <= int(indices.min()) <= int(indices.max()) < size:
         raise IndexError(f"an index is out of bounds for axis {along} of size {size}")
     numbers = np.asarray(np.where(indices < 0, indices + size, indices), np.int64)
-    return apply(place, "GATHER", [array, numbers], lambda given, at: np.take(given, at, along), {"axis": along}, "")
+    return apply(
+        place, "GATHER", [array, numbers], lambda operand, at: np.take(operand, at, along), {"axis": along}, ""
+    )
 
 
 def clip(place: Place, array: Array, low: float | None, high: float | None) -> Array:
@@ -95,7 +97,7 @@ def clip(place: Place, array: Array, low: float | None, high: float | None) -> A
         "min": -np.inf if low is None else float(low),
         "max": np.inf if high is None else float(high),
     }
-    return apply(place, "CLIP", [array], lambda given: np.clip(given, low, high).astype(given.dtype), bounds)
+    return apply(place, "CLIP", [array], lambda operand: np.clip(operand, low, high).astype(operand.dtype), bounds)
 
 
 REDUCTIONS: Mapping[str, tuple[str, Callable[..., Any]]] = MappingProxyType(
@@ -117,13 +119,13 @@ def reduce(place: Place, name: str, array: Array, axis: Axes = None, keepdims: b
     dtype = floating(array.dtype) if name == "mean" else summed(array.dtype)
     if name in ("max", "min") and array.dtype == np.bool_:
         dtype = array.dtype
-    given = cast(place, array, dtype)
+    operand = cast(place, array, dtype)
     if not axes:
-        return given
+        return operand
     return apply(
         place,
         type_,
-        [given],
+        [operand],
         lambda each: function(each, axis=axes, keepdims=keepdims).astype(dtype),
         {"axes": tuple(sorted(axes)), "keepdims": keepdims},
     )
@@ -134,14 +136,14 @@ def arg_extreme(place: Place, name: str, array: Array, axis: int | None = None, 
     type_, function = {"argmax": ("ARG_MAX", np.argmax), "argmin": ("ARG_MIN", np.argmin)}[name]
     flat = reshape(place, array, (-1,)) if axis is None else array
     along = 0 if axis is None else one_axis(axis, array.ndim)
-    found = apply(
+    indices = apply(
         place,
         type_,
         [flat],
         lambda each: function(each, axis=along, keepdims=keepdims and axis is not None),
         {"axis": along, "keepdims": keepdims and axis is not None},
     )
-    return reshape(place, found, (1,) * array.ndim) if keepdims and axis is None else found
+    return reshape(place, indices, (1,) * array.ndim) if keepdims and axis is None else indices
 
 
 def cumulate(place: Place, array: Array, axis: int | None = None) -> Array:
@@ -149,5 +151,5 @@ def cumulate(place: Place, array: Array, axis: int | None = None) -> Array:
     flat = reshape(place, array, (-1,)) if axis is None else array
     along = 0 if axis is None else one_axis(axis, array.ndim)
     dtype = summed(array.dtype)
-    given = cast(place, flat, dtype)
-    return apply(place, "CUM_SUM", [given], lambda each: np.cumsum(each, along).astype(dtype), {"axis": along})
+    operand = cast(place, flat, dtype)
+    return apply(place, "CUM_SUM", [operand], lambda each: np.cumsum(each, along).astype(dtype), {"axis": along})

@@ -111,8 +111,8 @@ class Tensor(Operators):
 
     def transpose(self, *axes: Any) -> Tensor:
         """Axes in another order, reversed if none is given."""
-        given = None if not axes or axes == (None,) else _axes(axes)
-        return self.made(shaping.transpose(self._place, self._array, given))
+        order = None if not axes or axes == (None,) else _axes(axes)
+        return self.made(shaping.transpose(self._place, self._array, order))
 
     def squeeze(self, axis: shaping.Axes = None) -> Tensor:
         """Without axes of size 1: all of them, or those given."""
@@ -169,11 +169,11 @@ class Tensor(Operators):
     def __getitem__(self, key: Any) -> Tensor:
         """Elements, by numpy's rules; what there is no operation for is taken on the host."""
         plain = tuple(map(_plain, key)) if isinstance(key, tuple) else _plain(key)
-        found = get_item(self._place, self._array, plain)
-        if found is None:
+        elements = get_item(self._place, self._array, plain)
+        if elements is None:
             self._say_not_mapped("indexing with such a key")
-            found = freeze(np.asarray(self._array[plain]))
-        return self.made(found)
+            elements = freeze(np.asarray(self._array[plain]))
+        return self.made(elements)
 
     def __setitem__(self, key: object, value: object) -> None:
         raise TypeError("a tensor never changes; make another one, for example with numpy.where")
@@ -212,19 +212,19 @@ class Tensor(Operators):
         outs = details.get("out", ())
         _check_outs(outs)
         if outs and "where" not in details:
-            plain = {name: given for name, given in details.items() if name not in ("out", "casting")}
+            plain = {name: argument for name, argument in details.items() if name not in ("out", "casting")}
             made = getattr(ufunc, method)(*inputs, **plain)
             return written(made, outs, details.get("casting", "same_kind"))
         place = same_place([each.place for each in inputs if isinstance(each, Tensor)] or [self._place])
         if method == "__call__" and not details:
-            found = compute_ufunc(place, ufunc, [_operand(each) for each in inputs])
-            if found is not None:
-                return Tensor(found, place)
+            array = compute_ufunc(place, ufunc, [_operand(each) for each in inputs])
+            if array is not None:
+                return Tensor(array, place)
         if method == "reduce" and ufunc.__name__ in _REDUCED and details.keys() <= {"axis", "keepdims"}:
             axis, keepdims = details.get("axis", 0), bool(details.get("keepdims", False))
             return Tensor(shaping.reduce(place, _REDUCED[ufunc.__name__], inputs[0]._array, axis, keepdims), place)
-        called = ufunc if method == "__call__" else getattr(ufunc, method)
-        return self._on_host(f"numpy.{ufunc.__name__}", called, inputs, details)
+        function = ufunc if method == "__call__" else getattr(ufunc, method)
+        return self._on_host(f"numpy.{ufunc.__name__}", function, inputs, details)
 
     def __array_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -233,16 +233,16 @@ class Tensor(Operators):
         _check_outs(out if isinstance(out, tuple) else (out,))
         mapped = FUNCTIONS.get(func)
         if mapped is not None and _takes(mapped, args, kwargs):
-            found = mapped(*args, **kwargs)
-            if found is not NotMapped:
-                return found
+            outcome = mapped(*args, **kwargs)
+            if outcome is not NotMapped:
+                return outcome
         return self._on_host(f"numpy.{getattr(func, '__name__', func)}", func, args, kwargs)
 
     def _on_host(
-        self, called: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, function_name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """What numpy makes of a function that there is no operation for; arrays that it gives live here again."""
-        self._say_not_mapped(called)
+        self._say_not_mapped(function_name)
         result = function(*_on_host(args), **_on_host(dict(kwargs)))
         if is_among(result, (*args, *kwargs.values())):
             return result  # an array of the person's own, written to
@@ -264,18 +264,18 @@ def _check_outs(outs: Sequence[Any]) -> None:
         raise TypeError("a tensor never changes, so it cannot be an out; take the result instead")
 
 
-def _operand(given: Any) -> Any:
-    if isinstance(given, Tensor):
-        return given._array
-    return given if type(given) in (bool, int, float) else contents(given)
+def _operand(argument: Any) -> Any:
+    if isinstance(argument, Tensor):
+        return argument._array
+    return argument if type(argument) in (bool, int, float) else contents(argument)
 
 
-def _on_host(given: Any) -> Any:
-    if isinstance(given, Tensor):
-        return given._array
-    if isinstance(given, (tuple, list)):
-        return type(given)(map(_on_host, given))
-    return {name: _on_host(each) for name, each in given.items()} if isinstance(given, dict) else given
+def _on_host(argument: Any) -> Any:
+    if isinstance(argument, Tensor):
+        return argument._array
+    if isinstance(argument, (tuple, list)):
+        return type(argument)(map(_on_host, argument))
+    return {name: _on_host(each) for name, each in argument.items()} if isinstance(argument, dict) else argument
 
 
 def _plain(key: Any) -> Any:
@@ -284,8 +284,8 @@ def _plain(key: Any) -> Any:
     return np.asarray(key, None if key else np.int64) if isinstance(key, list) else key
 
 
-def _axes(given: tuple[Any, ...]) -> tuple[int, ...]:
-    one = given[0] if len(given) == 1 else given
+def _axes(axes: tuple[Any, ...]) -> tuple[int, ...]:
+    one = axes[0] if len(axes) == 1 else axes
     return tuple(one) if isinstance(one, (tuple, list)) else (int(one),)
 
 

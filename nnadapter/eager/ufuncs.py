@@ -132,8 +132,8 @@ def compute_ufunc(place: Place, ufunc: np.ufunc, inputs: Sequence[Any]) -> Array
     Raises:
         NotDelegatedError: the device does not take it, and fallback is forbidden.
     """
-    arrays = [given for given in inputs if isinstance(given, np.ndarray)]
-    numbers = [given for given in inputs if not isinstance(given, np.ndarray)]
+    arrays = [operand for operand in inputs if isinstance(operand, np.ndarray)]
+    numbers = [operand for operand in inputs if not isinstance(operand, np.ndarray)]
     name = ufunc.__name__
     if name in _ON_BOOLEANS and all(array.dtype == np.bool_ for array in arrays) and not _beyond_bool(numbers):
         name = _ON_BOOLEANS[name]
@@ -144,14 +144,16 @@ def compute_ufunc(place: Place, ufunc: np.ufunc, inputs: Sequence[Any]) -> Array
     if name in _COMPARISONS and not _holds(dtype, numbers):
         # The answer is the same whatever the elements are: there is nothing for a device to do.
         return freeze(np.asarray(ufunc(*inputs)))
-    given = [cast(place, each, dtype) if isinstance(each, np.ndarray) else np.asarray(each, dtype) for each in inputs]
+    operands = [
+        cast(place, each, dtype) if isinstance(each, np.ndarray) else np.asarray(each, dtype) for each in inputs
+    ]
     function = getattr(np, name)
     op_type = "" if row.op_type == "-" else row.op_type
-    if name == "power" and dtype.kind in "iu" and (given[1] < 0).any():
+    if name == "power" and dtype.kind in "iu" and (operands[1] < 0).any():
         raise ValueError("Integers to negative integer powers are not allowed.")  # numpy's words
-    if name == "matmul" and min(array.ndim for array in given) == 0:
+    if name == "matmul" and min(array.ndim for array in operands) == 0:
         return None  # numpy says what is wrong with it
-    return apply(place, row.type, given, lambda *each: _as_device(function(*each), dtype), None, op_type)
+    return apply(place, row.type, operands, lambda *each: _as_device(function(*each), dtype), None, op_type)
 
 
 def _beyond_bool(numbers: Sequence[object]) -> bool:
@@ -167,8 +169,10 @@ def _holds(dtype: Dtype, numbers: Sequence[object]) -> bool:
 
 
 def _dtype(row: UfuncRow, arrays: Sequence[Array], numbers: Sequence[object]) -> Dtype:
-    found = np.dtype(np.bool_) if row.rule is Rule.BOOLEAN else common([array.dtype for array in arrays], numbers)
-    return floating(found) if row.rule is Rule.FLOATING else found
+    common_dtype = (
+        np.dtype(np.bool_) if row.rule is Rule.BOOLEAN else common([array.dtype for array in arrays], numbers)
+    )
+    return floating(common_dtype) if row.rule is Rule.FLOATING else common_dtype
 
 
 def _as_device(result: Any, dtype: Dtype) -> Array:

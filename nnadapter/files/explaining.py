@@ -35,30 +35,33 @@ def explained(document: object, kind: Any, error: msgspec.ValidationError) -> tu
     """
     place: Place
     text = str(error)
-    found = _AT.search(text)
+    place_match = _AT.search(text)
     named = _UNKNOWN.fullmatch(text)
-    if found is None or (named and isinstance(document, Mapping) and named[1] in document):  # it may look like a place
-        place, said, given = (), text, document
+    if place_match is None or (
+        named and isinstance(document, Mapping) and named[1] in document
+    ):  # it may look like a place
+        place, said, wrong_value = (), text, document
     else:
-        place, said = _place(document, kind, found[2] + ("[...]" if found[1] else ""), text), text[: found.start()]
-        given = place[-1] if found[1] else _value(document, place)
+        place, said = (
+            _place(document, kind, place_match[2] + ("[...]" if place_match[1] else ""), text),
+            text[: place_match.start()],
+        )
+        wrong_value = place[-1] if place_match[1] else _value(document, place)
     if error.__cause__ is not None:
         return place, str(error.__cause__)
-    if isinstance(given, Twice):
-        return (*place, given.key), str(given)
+    if isinstance(wrong_value, Twice):
+        return (*place, wrong_value.key), str(wrong_value)
     if missing := _MISSING.fullmatch(said):
         return (*place, missing[1]), "it is missing"
     if unknown := _UNKNOWN.fullmatch(said):
         return (*place, unknown[1]), f"there is no such key; {close_names(unknown[1], _names(kind, place))}"
     if said.startswith("Invalid enum"):
-        return (
-            place,
-            f"it is not known; {close_names(given, _names(kind, place[:-1] if found and found[1] else place))}",
-        )
+        names = _names(kind, place[:-1] if place_match and place_match[1] else place)
+        return place, f"it is not known; {close_names(wrong_value, names)}"
     if expected := _EXPECTED.fullmatch(said):
         kinds = " or ".join(_WORDS.get(each, each) for each in expected[1].split(" | "))
-        return place, f"expected {kinds}{expected[2]}, got {brief(given)}"
-    return place, f"{said[:1].lower()}{said[1:]}, got {brief(given)}"
+        return place, f"expected {kinds}{expected[2]}, got {brief(wrong_value)}"
+    return place, f"{said[:1].lower()}{said[1:]}, got {brief(wrong_value)}"
 
 
 def _place(document: object, kind: Any, path: str, text: str) -> Place:

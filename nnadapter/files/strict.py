@@ -113,8 +113,10 @@ class FileKind(Generic[Contents]):
     def refuse(self, problem: str, file: str, place: Place = (), cause: BaseException | None = None) -> NoReturn:
         """Raise the kind's error."""
         entry, key = _entry_and_key(place)
-        called = [f"{self.name} {file!r}" if file else self.name, entry, key and f"key {key!r}"]
-        raise self.error(f"{', '.join(filter(None, called))}: {problem}", file=file, entry=entry, key=key) from cause
+        location_parts = [f"{self.name} {file!r}" if file else self.name, entry, key and f"key {key!r}"]
+        raise self.error(
+            f"{', '.join(filter(None, location_parts))}: {problem}", file=file, entry=entry, key=key
+        ) from cause
 
 
 def check_fields(value: msgspec.Struct, error: type[FileError]) -> None:
@@ -124,19 +126,19 @@ def check_fields(value: msgspec.Struct, error: type[FileError]) -> None:
         NNAdapterError: it has not; of the type that was given.
     """
     for each in msgspec.structs.fields(value):
-        given = getattr(value, each.name)
+        field_value = getattr(value, each.name)
         try:
-            msgspec.convert(float(given) if isinstance(given, float) else given, each.type)
+            msgspec.convert(float(field_value) if isinstance(field_value, float) else field_value, each.type)
         except msgspec.ValidationError as wrong:
-            place, problem = explained(given, each.type, wrong)
+            place, problem = explained(field_value, each.type, wrong)
             item = "".join(f", item {step + 1}" for step in place if isinstance(step, int))
             raise error(f"{each.encode_name!r}{item}: {problem}", key=each.encode_name) from wrong
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Twice:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
+    mapping = dict(pairs)
+    if len(mapping) == len(pairs):
+        return mapping
     return Twice(next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1))
 
 

@@ -60,8 +60,8 @@ class IOBinding:
         buffer_ptr: int | None = None,
     ) -> None:
         """Ask for an output; given an address, it is written there."""
-        given = buffer_ptr is not None and shape is not None
-        self._targets[name] = _at_address(name, device_type, element_type, shape, buffer_ptr) if given else None  # type: ignore[arg-type]
+        has_address = buffer_ptr is not None and shape is not None
+        self._targets[name] = _at_address(name, device_type, element_type, shape, buffer_ptr) if has_address else None  # type: ignore[arg-type]
 
     def bind_ortvalue_output(self, name: str, ortvalue: onnxruntime.OrtValue) -> None:
         """Ask for an output to be written into an OrtValue in host memory."""

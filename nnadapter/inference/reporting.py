@@ -75,9 +75,9 @@ def _observed(
 ) -> Observed:
     """The model placed and cut; by policy `measured`, as it was timed earlier, or with a note that it was not."""
     prepared = prepare_for(model, setting)
-    given = {name: tuple(int(size) for size in shape) for name, shape in input_shapes.items()}
+    shapes_by_name = {name: tuple(int(size) for size in shape) for name, shape in input_shapes.items()}
     planner = Planner(prepared, setting)
-    judgment = planner.judge(default_shapes(prepared, given))
+    judgment = planner.judge(default_shapes(prepared, shapes_by_name))
     if not setting.constraints.policy.times:
         return Observed(partitioning=planner.settle(judgment), model=name)
     known, why = PastChoices(setting).recall(judgment)
@@ -98,5 +98,5 @@ def _plan_file(partitioning: Partitioning, name: str) -> PlanFile:
     )
 
 
-def _name(given: object, model: onnx.ModelProto) -> str:
-    return PurePath(given).name if isinstance(given, (str, os.PathLike)) else model.graph.name
+def _name(source: object, model: onnx.ModelProto) -> str:
+    return PurePath(source).name if isinstance(source, (str, os.PathLike)) else model.graph.name

@@ -45,8 +45,8 @@ class ModelBuilder:
         Raises:
             InvalidModelError: the name is taken, or the type is none.
         """
-        found = self._inferences.shared(checked_type(name, type_))
-        index = self._add(Operand(name, found, Lifetime.MODEL_INPUT))
+        shared_type = self._inferences.shared(checked_type(name, type_))
+        index = self._add(Operand(name, shared_type, Lifetime.MODEL_INPUT))
         self._inputs.append(index)
         return index
 
@@ -62,8 +62,8 @@ class ModelBuilder:
             raise InvalidModelError(f"constant {name!r} holds {value.dtype}, expected one of {', '.join(DTYPES)}")
         array = freeze(value)
         type_ = OperandType(DataType(array.dtype.name), array.shape, quantization=quantization)
-        found = self._inferences.shared(checked_type(name, type_))
-        return self._add(Operand(name, found, Lifetime.CONSTANT, array))
+        shared_type = self._inferences.shared(checked_type(name, type_))
+        return self._add(Operand(name, shared_type, Lifetime.CONSTANT, array))
 
     def add_operation(
         self,

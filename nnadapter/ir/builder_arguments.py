@@ -46,14 +46,14 @@ def checked_type(name: str, type_: OperandType) -> OperandType:
         raise InvalidModelError(f"operand {name!r} has layout {type_.layout!r}, expected one of {', '.join(Layout)}")
     if type_.quantization is not None:
         check_quantization(f"operand {name!r}", type_.quantization)
-    found = replace(type_, dtype=DataType(type_.dtype), dimensions=dimensions, layout=Layout(type_.layout))
-    check_type(name, found)
-    return found
+    converted_type = replace(type_, dtype=DataType(type_.dtype), dimensions=dimensions, layout=Layout(type_.layout))
+    check_type(name, converted_type)
+    return converted_type
 
 
-def _is_one_of(names: tuple[str, ...], given: object) -> bool:
+def _is_one_of(names: tuple[str, ...], candidate: object) -> bool:
     """Whether something is one of the names; what is no text, such as an array, may not even compare."""
-    return isinstance(given, str) and given in names
+    return isinstance(candidate, str) and candidate in names
 
 
 def _dimension(size: int) -> int:
@@ -92,12 +92,16 @@ def _check_quantized(which: str, result: QuantizedType) -> None:
     check_quantization(which, result.quantization)
 
 
-def _check_list(type_: str, name: str, given: object, kind: type | tuple[type, ...]) -> None:
-    if type(given) is tuple and (not given or (len(given) == 1 and type(given[0]) is kind)):  # nearly always
+def _check_list(type_: str, name: str, entries: object, kind: type | tuple[type, ...]) -> None:
+    if type(entries) is tuple and (not entries or (len(entries) == 1 and type(entries[0]) is kind)):  # nearly always
         return
-    if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(each, kind) for each in given):
+    if (
+        isinstance(entries, str)
+        or not isinstance(entries, Sequence)
+        or not all(isinstance(each, kind) for each in entries)
+    ):
         expected = "names" if kind is str else "QuantizedType, or None,"
-        raise InvalidModelError(f"{type_}: {name} is {given!r}, expected a list of {expected}")
+        raise InvalidModelError(f"{type_}: {name} is {entries!r}, expected a list of {expected}")
 
 
 def check_counts(type_: str, count: int, *, outputs: Sequence[str], quantized: Sequence[QuantizedType | None]) -> None:
@@ -106,9 +110,9 @@ def check_counts(type_: str, count: int, *, outputs: Sequence[str], quantized: S
     Raises:
         InvalidModelError: there are more names or quantized types than outputs.
     """
-    for name, given in (("outputs", outputs), ("quantized", quantized)):
-        if len(given) > count and any(given[count:]):
-            extra = list(given[count:])
+    for name, entries in (("outputs", outputs), ("quantized", quantized)):
+        if len(entries) > count and any(entries[count:]):
+            extra = list(entries[count:])
             raise InvalidModelError(
-                f"{type_}: {name} has {len(given)} entries, expected at most {count}; leave out {extra}"
+                f"{type_}: {name} has {len(entries)} entries, expected at most {count}; leave out {extra}"
             )

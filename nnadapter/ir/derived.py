@@ -37,16 +37,16 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
     if trace is not None:
         result: Result = trace.apply(partial(derived, function), arrays, parameters)
         return result
-    given = [array for array in arrays if array is not None]
-    if not given or any(array.flags.writeable or array.dtype.hasobject for array in given):
+    present_arrays = [array for array in arrays if array is not None]
+    if not present_arrays or any(array.flags.writeable or array.dtype.hasobject for array in present_arrays):
         return function(*arrays, **parameters)
     contents = [None if array is None else _contents(array) for array in arrays]
     key = (function, tuple(each and each.key for each in contents), tuple(sorted(parameters.items())))
     known = _results.get(key)
     if known is not None:
-        found: Result = known[0]
-        return found
-    made: Result = _keep(key, _sealed(function(*arrays, **parameters), given), filter(None, contents))
+        cached_result: Result = known[0]
+        return cached_result
+    made: Result = _keep(key, _sealed(function(*arrays, **parameters), present_arrays), filter(None, contents))
     return made
 
 

@@ -86,8 +86,8 @@ class EditedModel:
 
     def reader_count(self, operand: int) -> int:
         """How many operations read the operand."""
-        found = self._consumers.get(operand)
-        return len(self.model.consumers.get(operand, ()) if found is None else found)
+        readers = self._consumers.get(operand)
+        return len(self.model.consumers.get(operand, ()) if readers is None else readers)
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -136,10 +136,10 @@ class EditedModel:
         return operand
 
     def _readers(self, operand: int) -> dict[int, None]:
-        found = self._consumers.get(operand)
-        if found is None:
-            found = self._consumers[operand] = dict.fromkeys(self.model.consumers.get(operand, ()))
-        return found
+        readers = self._consumers.get(operand)
+        if readers is None:
+            readers = self._consumers[operand] = dict.fromkeys(self.model.consumers.get(operand, ()))
+        return readers
 
     @cached_property
     def _producer(self) -> dict[int, int]:

@@ -26,10 +26,10 @@ class EditingPass(Generic[Parameters]):
         self.edit = edit
         """The function that it is made of."""
         update_wrapper(self, edit)
-        given = signature(edit)
+        edit_signature = signature(edit)
         model = Parameter("model", Parameter.POSITIONAL_OR_KEYWORD, annotation="Model")
-        named = [model, *list(given.parameters.values())[1:]]
-        self.__signature__ = given.replace(parameters=named, return_annotation="Model")
+        named = [model, *list(edit_signature.parameters.values())[1:]]
+        self.__signature__ = edit_signature.replace(parameters=named, return_annotation="Model")
 
     def __repr__(self) -> str:
         """Its name."""

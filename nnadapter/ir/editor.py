@@ -209,19 +209,22 @@ class ModelEditor(EditedModel):
         )
 
     def _check_results(self, operation: int, results: Sequence[int]) -> None:
-        found = self.operation(operation)
-        count = len(found.outputs)
+        replaced_operation = self.operation(operation)
+        count = len(replaced_operation.outputs)
         if not isinstance(results, Sequence) or len(results) != count:
             raise InvalidModelError(
-                f"{found.type} is replaced by {results!r}, expected {count} operands, one for each of its outputs"
+                f"{replaced_operation.type} is replaced by {results!r}, expected {count} operands, "
+                "one for each of its outputs"
             )
         for result in results:
             if not isinstance(result, int) or not 0 <= result < len(self._operands):
-                raise InvalidModelError(f"{found.type} is replaced by {result!r}, which is the number of no operand")
+                raise InvalidModelError(
+                    f"{replaced_operation.type} is replaced by {result!r}, which is the number of no operand"
+                )
 
     def _origins_of(self, index: int) -> Origins:
-        found = self._origins.get(index)
-        return self.operation(index).origins if found is None else found
+        origins = self._origins.get(index)
+        return self.operation(index).origins if origins is None else origins
 
     def _name_results(self) -> None:
         """Give results a name that none was given and that took none over."""

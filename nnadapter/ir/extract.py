@@ -17,7 +17,7 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
     3. Lifetimes are set anew: an operand in `inputs` is a model input, one in `outputs` a model output.
     4. Of a sound model, all of it is the model itself.
     """
-    given, wanted = frozenset(inputs), frozenset(outputs)
+    input_set, wanted = frozenset(inputs), frozenset(outputs)
     chosen = [model.operations[index] for index in operations]
     touched = {*inputs, *outputs}
     for operation in chosen:
@@ -32,7 +32,7 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
     position[ABSENT] = ABSENT
     place = position.__getitem__
     part = Model(
-        tuple(_placed(model.operands[index], index in given, index in wanted) for index in kept),
+        tuple(_placed(model.operands[index], index in input_set, index in wanted) for index in kept),
         tuple(each.renumbered(place) for each in chosen),
         tuple(map(place, inputs)),
         tuple(map(place, outputs)),
@@ -57,22 +57,22 @@ def _is_complete(
     model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], kept: Sequence[int]
 ) -> bool:
     """Whether such a part of a sound model is sound: operations in order, operands given, made or constant."""
-    given = frozenset(inputs)
+    input_set = frozenset(inputs)
     made = set(chain.from_iterable(model.operations[index].outputs for index in operations))
     constant = Lifetime.CONSTANT
     constants = {index for index in kept if model.operands[index].lifetime is constant}
     return (
         all(one < other for one, other in pairwise((-1, *operations)))
-        and len(given) == len(inputs)
-        and given.isdisjoint(made | constants)
-        and given.isdisjoint((ABSENT,))
+        and len(input_set) == len(inputs)
+        and input_set.isdisjoint(made | constants)
+        and input_set.isdisjoint((ABSENT,))
         and ABSENT not in outputs
-        and len(given) + len(made) + len(constants) == len(kept)
+        and len(input_set) + len(made) + len(constants) == len(kept)
     )
 
 
-def _placed(operand: Operand, given: bool, wanted: bool) -> Operand:
+def _placed(operand: Operand, is_input: bool, wanted: bool) -> Operand:
     if operand.lifetime is Lifetime.CONSTANT:
         return operand
-    lifetime = Lifetime.MODEL_INPUT if given else Lifetime.MODEL_OUTPUT if wanted else Lifetime.TEMPORARY
+    lifetime = Lifetime.MODEL_INPUT if is_input else Lifetime.MODEL_OUTPUT if wanted else Lifetime.TEMPORARY
     return operand if lifetime is operand.lifetime else Operand(operand.name, operand.type, lifetime)

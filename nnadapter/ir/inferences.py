@@ -76,9 +76,9 @@ class Inferences:
         """The one object for types equal to this one; the same object if it is traced."""
         if not all(type(size) is int for size in type_.dimensions):
             return type_
-        found = self._types.setdefault(type_, type_)
-        self._shared[id(found)] = found
-        return found
+        shared_type = self._types.setdefault(type_, type_)
+        self._shared[id(shared_type)] = shared_type
+        return shared_type
 
 
 def _key(

@@ -139,17 +139,17 @@ class Model:
     @cached_property
     def consumers(self) -> Mapping[int, tuple[int, ...]]:
         """For every operand that is read, the positions of the reading operations, each once, ascending."""
-        found: dict[int, list[int]] = {}
+        readers_by_operand: dict[int, list[int]] = {}
         for index, operation in enumerate(self.operations):
             for operand in operation.inputs:
                 if operand == ABSENT:
                     continue
-                readers = found.get(operand)
+                readers = readers_by_operand.get(operand)
                 if readers is None:
-                    found[operand] = [index]
+                    readers_by_operand[operand] = [index]
                 elif readers[-1] != index:
                     readers.append(index)
-        return {operand: tuple(readers) for operand, readers in found.items()}
+        return {operand: tuple(readers) for operand, readers in readers_by_operand.items()}
 
 
 def is_number(value: object) -> bool:

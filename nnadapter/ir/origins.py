@@ -12,14 +12,14 @@ def flattened(origins: Origins) -> tuple[str, ...]:
         return origins  # type: ignore[return-value]
     if all(type(part) is str for part in origins):
         return tuple(dict.fromkeys(origins))  # type: ignore[arg-type]
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     seen: set[int] = set()
     stack: list[object] = [origins]
     while stack:
         part = stack.pop()
         if isinstance(part, str):
-            found[part] = None
+            names[part] = None
         elif isinstance(part, tuple) and id(part) not in seen:
             seen.add(id(part))
             stack.extend(reversed(part))
-    return tuple(found)
+    return tuple(names)

@@ -165,13 +165,13 @@ def find_matches(model: Model, pattern: OperationPattern) -> tuple[Match, ...]:
     """All matches in one forward sweep; of two that overlap, the one whose anchor comes first."""
     editor = ModelEditor(model)
     taken: set[int] = set()
-    found = []
+    matches = []
     for index in editor.sweep():
         match = match_at(editor, index, pattern)
         if match is not None and taken.isdisjoint(match.operations):
             taken.update(match.operations)
-            found.append(match)
-    return tuple(found)
+            matches.append(match)
+    return tuple(matches)
 
 
 def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Match | None:
@@ -186,12 +186,12 @@ def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Matc
     return None
 
 
-def _may_read(editor: ModelEditor, pattern: OperationPattern, found: Operation) -> bool:
+def _may_read(editor: ModelEditor, pattern: OperationPattern, operation: Operation) -> bool:
     """Whether what makes the operation's inputs can be what the pattern wants; a quick look before the whole."""
     for position, wanted in enumerate(pattern.inputs):
         if not isinstance(wanted, OperationPattern):
             continue
-        read = found.inputs if found.type in COMMUTATIVE else found.inputs[position : position + 1]
+        read = operation.inputs if operation.type in COMMUTATIVE else operation.inputs[position : position + 1]
         for operand in read:
             if _may_make(editor, operand, wanted.types, pattern.most_operations):
                 break
@@ -237,22 +237,22 @@ def _is_private(editor: ModelEditor, match: Match) -> bool:
 
 
 def _match_operation(editor: ModelEditor, pattern: OperationPattern, index: int, state: _State) -> Iterator[_State]:
-    found = editor.operation(index)
-    if found.type not in pattern.types or len(found.inputs) < len(pattern.inputs):
+    operation = editor.operation(index)
+    if operation.type not in pattern.types or len(operation.inputs) < len(pattern.inputs):
         return
-    if state.named.get(pattern.name, index) != index or not _attributes_match(pattern, found):
+    if state.named.get(pattern.name, index) != index or not _attributes_match(pattern, operation):
         return
-    if _is_quantized(editor, found.inputs) or _is_quantized(editor, found.outputs):
+    if _is_quantized(editor, operation.inputs) or _is_quantized(editor, operation.outputs):
         return
     named = {**state.named, pattern.name: index} if pattern.name else state.named
     state = _State(state.operands, named, (*state.operations, index))
-    yield from _match_inputs(editor, pattern.inputs, found.inputs, state)
+    yield from _match_inputs(editor, pattern.inputs, operation.inputs, state)
     if (
-        len(pattern.inputs) == 2 == len(found.inputs)
-        and found.type in COMMUTATIVE
-        and found.inputs[0] != found.inputs[1]
+        len(pattern.inputs) == 2 == len(operation.inputs)
+        and operation.type in COMMUTATIVE
+        and operation.inputs[0] != operation.inputs[1]
     ):
-        yield from _match_inputs(editor, pattern.inputs, found.inputs[::-1], state)
+        yield from _match_inputs(editor, pattern.inputs, operation.inputs[::-1], state)
 
 
 def _is_quantized(editor: ModelEditor, operands: Sequence[int]) -> bool:
@@ -297,14 +297,14 @@ def _bound(editor: ModelEditor, pattern: OperandPattern | ConstantPattern, index
     return state if known == index else None
 
 
-def _is_meant(pattern: OperandPattern | ConstantPattern, found: Operand) -> bool:
+def _is_meant(pattern: OperandPattern | ConstantPattern, operand: Operand) -> bool:
     if isinstance(pattern, OperandPattern):
-        return pattern.when is None or pattern.when(found)
-    if found.value is None:
+        return pattern.when is None or pattern.when(operand)
+    if operand.value is None:
         return False
-    if pattern.value is not None and not _is_number(found.value, found.type.dtype, pattern.value):
+    if pattern.value is not None and not _is_number(operand.value, operand.type.dtype, pattern.value):
         return False
-    return pattern.when is None or decided(pattern.when, found.value)
+    return pattern.when is None or decided(pattern.when, operand.value)
 
 
 def _is_number(value: Array, dtype: DataType, expected: float) -> bool:
@@ -327,11 +327,11 @@ _PRECISION = {
 """The distance from 1 to the next number of the data type."""
 
 
-def _attributes_match(pattern: OperationPattern, found: Operation) -> bool:
-    if found.attributes.get("fuse_code", "none") != "none" and "fuse_code" not in pattern.attributes:
+def _attributes_match(pattern: OperationPattern, operation: Operation) -> bool:
+    if operation.attributes.get("fuse_code", "none") != "none" and "fuse_code" not in pattern.attributes:
         return False
     return all(
-        _attribute_matches(expected, found.attributes.get(name)) for name, expected in pattern.attributes.items()
+        _attribute_matches(expected, operation.attributes.get(name)) for name, expected in pattern.attributes.items()
     )
 
 

@@ -81,8 +81,8 @@ def result_types(
     plain = schema.quantized is None or not (schema.always_quantized or any(map(_is_quantized, types)))
     if plain and not any(quantized):
         return inferred
-    given = [*quantized[: len(inferred)], *[None] * (len(inferred) - len(quantized))]
-    return tuple(_result(schema, types, attributes, *pair) for pair in zip(inferred, given, strict=True))
+    quantized_types = [*quantized[: len(inferred)], *[None] * (len(inferred) - len(quantized))]
+    return tuple(_result(schema, types, attributes, *pair) for pair in zip(inferred, quantized_types, strict=True))
 
 
 def _result(
@@ -90,18 +90,18 @@ def _result(
     types: Sequence[OperandType | None],
     attributes: Attributes,
     inferred: OperandType,
-    given: QuantizedType | None,
+    quantized_type: QuantizedType | None,
 ) -> OperandType:
-    if given is None:
+    if quantized_type is None:
         _check_plain(schema, types, inferred)
         return inferred
-    if given == inferred.quantized:
+    if quantized_type == inferred.quantized:
         return inferred
-    result = OperandType(given.dtype, inferred.dimensions, inferred.layout, given.quantization)
+    result = OperandType(quantized_type.dtype, inferred.dimensions, inferred.layout, quantized_type.quantization)
     check_quantization(f"{schema.type}: result", result)
     if schema.quantized is not None:
         _check_by_rule(schema, types, attributes, result)
-    elif given.dtype is not inferred.dtype or any(map(_is_quantized, types)):
+    elif quantized_type.dtype is not inferred.dtype or any(map(_is_quantized, types)):
         raise InvalidModelError(f"{schema.type}: result is {result} and quantized, expected {inferred}: it has no such")
     return result
 

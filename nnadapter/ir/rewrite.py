@@ -72,12 +72,12 @@ def apply_rules(editor: ModelEditor, rules: Sequence[Rule]) -> None:
 
 def _candidates(rules: Sequence[Rule], types: frozenset[str]) -> Mapping[str, Sequence[Rule]]:
     """The rules that can have a match in a model with operations of these types, by the type of the anchor."""
-    found: dict[str, list[Rule]] = {}
+    rules_by_type: dict[str, list[Rule]] = {}
     for rule in rules:
         if rule.may_apply(types):
             for type_ in rule.pattern.types:
-                found.setdefault(type_, []).append(rule)
-    return found
+                rules_by_type.setdefault(type_, []).append(rule)
+    return rules_by_type
 
 
 def _apply(editor: ModelEditor, index: int, rules: Sequence[Rule]) -> None:

@@ -20,16 +20,16 @@ from nnadapter.process.cache import Cache
 
 def numbers(model: Model) -> list[Any]:
     """Every dimension and every number in attributes, in an order that the structure fixes."""
-    found: list[Any] = []
+    all_numbers: list[Any] = []
     for operand in model.operands:
-        found += operand.type.dimensions
+        all_numbers += operand.type.dimensions
     for operation in model.operations:
         for value in operation.attributes.values():
             if isinstance(value, tuple):
-                found += value
+                all_numbers += value
             elif is_number(value):
-                found.append(value)
-    return found
+                all_numbers.append(value)
+    return all_numbers
 
 
 def with_numbers(model: Model, values: Sequence[Any]) -> Model:
@@ -81,9 +81,9 @@ class TracedModel:
     def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> TracedModel:
         """What `ir.extract.submodel` makes of it, remembered; itself if it is all of it."""
         key = (tuple(operations), tuple(inputs), tuple(outputs))
-        found = self._parts.get(key)
-        if found is not None:
-            return found
+        cached_part = self._parts.get(key)
+        if cached_part is not None:
+            return cached_part
         part = submodel(self._model, *key)
         return self._parts.keep(key, self if part.structure == self._model.structure else TracedModel(part))
 

@@ -81,8 +81,8 @@ class ArrayTrace:
             return None
         values: list[Any] = list(arrays)
         for step in self._steps:
-            given = [values[each] if isinstance(each, int) else each for each in step.arrays]
-            made = step.function(*given, **step.parameters)
+            arguments = [values[each] if isinstance(each, int) else each for each in step.arrays]
+            made = step.function(*arguments, **step.parameters)
             if step.form is None:
                 if made != step.answer:
                     return None

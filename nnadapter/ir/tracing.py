@@ -56,8 +56,8 @@ class Trace:
         key = (function, *numbers)
         known = self._known.get(key)
         if known is None:
-            given = [self._values[number] for number in numbers if number >= 0]
-            known = self._known[key] = self._add((function, *numbers), function(*given))
+            arguments = [self._values[number] for number in numbers if number >= 0]
+            known = self._known[key] = self._add((function, *numbers), function(*arguments))
         return Traced(self, known)
 
     def answer(self, number: Traced) -> Any:

@@ -114,7 +114,9 @@ def _names(dtypes: frozenset[Any]) -> str:
     return "one of " + ", ".join(sorted(dtype.value for dtype in dtypes))
 
 
-def check_attributes(schema: OperationSchema, given: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
+def check_attributes(
+    schema: OperationSchema, attribute_values: Mapping[str, AttributeValue]
+) -> dict[str, AttributeValue]:
     """Check the attributes of one operation and fill in the defaults.
 
     Lists, numpy arrays and numpy numbers become tuples and Python numbers; a bool is not an int.
@@ -128,13 +130,13 @@ def check_attributes(schema: OperationSchema, given: Mapping[str, AttributeValue
     plan = _plan_of(schema)
     complete: dict[str, AttributeValue] = plan.defaults.copy()
     attributes = plan.attributes
-    for name, value in given.items():
+    for name, value in attribute_values.items():
         attribute = attributes.get(name)
         if attribute is None:
             raise InvalidModelError(f"{schema.type}: unknown attribute {name!r}; {close_names(name, attributes)}")
         complete[name] = _value(schema, attribute, value)
-    if not plan.required <= given.keys():
-        missing = sorted(plan.required - given.keys())
+    if not plan.required <= attribute_values.keys():
+        missing = sorted(plan.required - attribute_values.keys())
         raise InvalidModelError(f"{schema.type}: attributes {missing} are missing, expected values for them")
     return complete
 

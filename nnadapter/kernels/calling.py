@@ -54,19 +54,19 @@ class KernelCall:
             )
         ]
         try:
-            given = self.kernel.function(*arguments, **self.attributes)
+            kernel_result = self.kernel.function(*arguments, **self.attributes)
         except CancelledError:
             raise
         except FAILURES as error:
             raise self._failed(f"raised {_told(error)}", "correct it") from error
         try:
-            return self._checked(given, inputs)
+            return self._checked(kernel_result, inputs)
         except Exception as error:
             text = describe(error).replace("the driver gave", "gave")
             raise self._failed(text, "correct it, or its infer") from error
 
-    def _checked(self, given: object, inputs: Sequence[Array]) -> list[Array]:
-        results = list(given) if isinstance(given, (tuple, list)) else [given]
+    def _checked(self, kernel_result: object, inputs: Sequence[Array]) -> list[Array]:
+        results = list(kernel_result) if isinstance(kernel_result, (tuple, list)) else [kernel_result]
         # A function that reduces to a scalar gives numpy's number, not an array.
         results = [np.asarray(each) if isinstance(each, np.generic) else each for each in results]
         if len(results) == len(self.call.outputs):
@@ -76,7 +76,7 @@ class KernelCall:
         return [_own(array, inputs) for array in check_results(results, self.names, expected)]
 
     def _failed(self, what: str, advice: str) -> ExecutionError:
-        return ExecutionError(f"kernel {self.kernel.name!r} of {self.call.called} {what}; {advice}")
+        return ExecutionError(f"kernel {self.kernel.name!r} of {self.call.display_name} {what}; {advice}")
 
 
 def _told(error: BaseException) -> str:

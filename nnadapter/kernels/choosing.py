@@ -79,10 +79,10 @@ class KernelTable:
     @cached_property
     def by_op(self) -> Mapping[tuple[str, str], tuple[Kernel, ...]]:
         """The kernels of every op, those that come first in front."""
-        found: dict[tuple[str, str], list[Kernel]] = {}
+        kernels_by_op: dict[tuple[str, str], list[Kernel]] = {}
         for kernel in self.kernels:
-            found.setdefault(kernel.op, []).append(kernel)
-        return {op: tuple(of_op) for op, of_op in found.items()}
+            kernels_by_op.setdefault(kernel.op, []).append(kernel)
+        return {op: tuple(of_op) for op, of_op in kernels_by_op.items()}
 
     def choose(self, request: Request) -> Choice | Unsupported:
         """Return the kernel for a request, or why there is none."""
@@ -96,8 +96,8 @@ class KernelTable:
                 return Choice(kernel, outputs)
             refusals.append(f"kernel {kernel.name!r}: {outputs}")
         told = "; ".join(text for text in refusals if not text.endswith(": "))
-        called = f"{request.domain}::{request.op_type}" if request.domain else request.op_type
-        why = f"no kernel of device {self.device!r} fits {called}{': ' if told else ''}{told}"
+        operator_name = f"{request.domain}::{request.op_type}" if request.domain else request.op_type
+        why = f"no kernel of device {self.device!r} fits {operator_name}{': ' if told else ''}{told}"
         return Unsupported(Reason.UNSUPPORTED_OPERATION, why)
 
 
@@ -172,14 +172,14 @@ def turns(wanted: KernelType, type_: OperandType | None) -> bool:
 def inferred(infer: InferRule, request: Request, attributes: Mapping[str, Any]) -> tuple[OperandType, ...] | str:
     """Return what a kernel says its outputs are, or what is wrong with that."""
     try:
-        found = infer(request.inputs, attributes)
+        output_types = infer(request.inputs, attributes)
     except Exception as error:  # noqa: BLE001  a person's function may raise anything; this is its border
         text = str(error) if isinstance(error, InvalidModelError) else f"{type(error).__name__}: {error}"
         return f"{_INFER} failed: {text}"
-    types = (found,) if isinstance(found, OperandType) else found
+    types = (output_types,) if isinstance(output_types, OperandType) else output_types
     if isinstance(types, (tuple, list)) and types and all(isinstance(each, OperandType) for each in types):
         return tuple(types)
-    return f"{_INFER} gave {found!r}, expected an OperandType for each output"
+    return f"{_INFER} gave {output_types!r}, expected an OperandType for each output"
 
 
 def complete(kernel: Kernel, attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,11 +191,11 @@ def _outputs(kernel: Kernel, request: Request) -> tuple[OperandType, ...] | str:
     known = request.outputs
     if kernel.infer is None:
         return known if known is not None else "neither ONNX nor the model says what it makes, and it has no infer"
-    found = inferred(kernel.infer, request, complete(kernel, request.attributes))
-    if isinstance(found, str) or known is None:
-        return found
-    if [(each.dtype, each.dimensions) for each in found[: len(known)]] != [
+    output_types = inferred(kernel.infer, request, complete(kernel, request.attributes))
+    if isinstance(output_types, str) or known is None:
+        return output_types
+    if [(each.dtype, each.dimensions) for each in output_types[: len(known)]] != [
         (each.dtype, each.dimensions) for each in known
     ]:
-        return f"it makes {', '.join(map(str, found))}; the model says {', '.join(map(str, known))}"
+        return f"it makes {', '.join(map(str, output_types))}; the model says {', '.join(map(str, known))}"
     return known

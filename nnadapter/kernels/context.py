@@ -44,15 +44,15 @@ class KernelContext(Context):
         calls = calls_in(model)
         if not calls:
             return self.inner.supported(model)
-        found: list[Verdict] = [SUPPORTED] * len(model.operations)
+        verdicts: list[Verdict] = [SUPPORTED] * len(model.operations)
         rest, positions = without_calls(model)
-        given = ask_supported(self.inner, rest, len(positions)) if positions else ()
-        for position, verdict in zip(positions, given, strict=True):
-            found[position] = verdict
+        inner_verdicts = ask_supported(self.inner, rest, len(positions)) if positions else ()
+        for position, verdict in zip(positions, inner_verdicts, strict=True):
+            verdicts[position] = verdict
         for position in calls:
             choice = self._choose(model, model.operations[position])[1]
-            found[position] = choice if isinstance(choice, Unsupported) else SUPPORTED
-        return found
+            verdicts[position] = choice if isinstance(choice, Unsupported) else SUPPORTED
+        return verdicts
 
     def admit(self, model: SegmentModel) -> Admission:
         """See `Context.admit`: every piece of the driver has to be admitted."""
@@ -70,7 +70,7 @@ class KernelContext(Context):
             else:
                 texts.program(piece, model, answer)
         facts = _summed([answer.facts for answer in answers if answer is not None])
-        return Admission(runs_as=tuple(texts.found), facts={**facts, "kernel_calls": len(calls_in(model))})
+        return Admission(runs_as=tuple(texts.runs_as), facts={**facts, "kernel_calls": len(calls_in(model))})
 
     def profile(self) -> Profile | None:
         """See `Context.profile`."""
@@ -199,8 +199,8 @@ def _assembled(
             if number == -1:
                 operation, call = next(waiting)
                 sides = (operation.inputs, operation.outputs)
-                given, written = ([stored.calls.operands[each].name for each in side] for side in sides)
-                turns.append(Turn(call, slots(given), slots(written)))
+                input_names, written = ([stored.calls.operands[each].name for each in side] for side in sides)
+                turns.append(Turn(call, slots(input_names), slots(written)))
                 continue
             piece = stored.pieces[number]
             made.append(programs[number].program())
@@ -225,7 +225,7 @@ class _Texts:
     """What the operations of a segment run as, told apart where the same words mean another thing."""
 
     def __init__(self, count: int) -> None:
-        self.found = [""] * count
+        self.runs_as = [""] * count
         self._calls: Counter[str] = Counter()
         self._programs = 0
 
@@ -233,25 +233,25 @@ class _Texts:
         name = bound.kernel.name
         self._calls[name] += 1
         again = f" #{self._calls[name]}" if self._calls[name] > 1 else ""
-        self.found[piece.operations[0]] = f"{KERNEL}{name}{again}"
+        self.runs_as[piece.operations[0]] = f"{KERNEL}{name}{again}"
 
     def program(self, piece: KernelPiece, model: Model, answer: Admission) -> None:
         number, self._programs = self._programs, self._programs + 1
         told = answer.runs_as if len(answer.runs_as) == len(piece.operations) else ()
         for place, position in enumerate(piece.operations):
             text = told[place] if told else f"{model.operations[position].type} {position}"
-            self.found[position] = text if not number or text == NO_OPERATION else f"{text} (program {number + 1})"
+            self.runs_as[position] = text if not number or text == NO_OPERATION else f"{text} (program {number + 1})"
 
 
 def _summed(facts: Sequence[Mapping[str, int | float | str]]) -> dict[str, int | float | str]:
     """Numbers added up over the pieces; of texts, the first."""
-    found: dict[str, int | float | str] = {}
+    totals: dict[str, int | float | str] = {}
     for each in facts:
         for name, value in each.items():
-            before = found.get(name)
+            before = totals.get(name)
             both = isinstance(value, (int, float)) and isinstance(before, (int, float))
-            found[name] = before + value if both else found.get(name, value)  # type: ignore[operator]
-    return found
+            totals[name] = before + value if both else totals.get(name, value)  # type: ignore[operator]
+    return totals
 
 
 def with_kernels(device: str, capability: Capability, context: Context) -> tuple[Context, KernelTable]:

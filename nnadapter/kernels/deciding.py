@@ -48,8 +48,8 @@ def type_rules(tables: Sequence[KernelTable]) -> Mapping[tuple[str, str], TypeRu
         types = [None if value is None else _type(value) for value in inputs]
         if any(type_ is None and value is not None for type_, value in zip(types, inputs, strict=True)):
             return None
-        found = answer(node, version, attributes_of(node), types, None)
-        return None if isinstance(found, Unsupported) else found
+        output_types = answer(node, version, attributes_of(node), types, None)
+        return None if isinstance(output_types, Unsupported) else output_types
 
     return dict.fromkeys(ops, rule)
 
@@ -79,13 +79,13 @@ def called_nodes(graph: Graph, nodes: Sequence[OnnxNode], calls: KernelCalls, as
         calls: of the session, for versions.
         asked: the devices but the host's, in the order of preference.
     """
-    found = set()
+    call_names = set()
     for atom, members in enumerate(graph.atoms):
         if len(members) == 1 and calls.concerns(nodes[members[0]]):
             node = nodes[members[0]]
             if _is_called(_request(graph, node, calls), [(each.table, each.verdicts[atom]) for each in asked]):
-                found.add(node.name)
-    return frozenset(found)
+                call_names.add(node.name)
+    return frozenset(call_names)
 
 
 def _is_called(request: Request | None, asked: Sequence[tuple[KernelTable, Verdict]]) -> bool:
@@ -131,11 +131,11 @@ def _answer(tables: Sequence[KernelTable]) -> Answer:
             inputs=_trimmed(inputs),
             outputs=outputs,
         )
-        found = [table.choose(request) for table in tables if (node.domain, node.op_type) in table.by_op]
-        taken = next((each for each in found if isinstance(each, Choice)), None)
+        choices = [table.choose(request) for table in tables if (node.domain, node.op_type) in table.by_op]
+        taken = next((each for each in choices if isinstance(each, Choice)), None)
         if taken is not None:
             return taken.outputs
-        refused = [each for each in found if isinstance(each, Unsupported)]
+        refused = [each for each in choices if isinstance(each, Unsupported)]
         return Unsupported(refused[0].reason, "; ".join(each.detail for each in refused))
 
     return answer

@@ -73,11 +73,11 @@ def _levels(model: Model) -> list[int]:
 def _read_outside(model: Model, levels: Sequence[int]) -> set[int]:
     """Operands that are read on another level than they are made on, or by a call, or go out."""
     made = {operand: levels[at] for at, operation in enumerate(model.operations) for operand in operation.outputs}
-    found = set(model.outputs)
+    boundary_operands = set(model.outputs)
     for at, operation in enumerate(model.operations):
         apart = levels[at] % 2 == 1
-        found.update(operand for operand in operation.inputs if apart or made.get(operand) != levels[at])
-    return found
+        boundary_operands.update(operand for operand in operation.inputs if apart or made.get(operand) != levels[at])
+    return boundary_operands
 
 
 def _pieces(model: Model, positions: list[int], read: set[int]) -> Iterator[KernelPiece]:

@@ -124,10 +124,10 @@ def _alone(specialized: Specialized, groups: Sequence[tuple[int, ...]]) -> Alone
     graph = specialized.graph
     members = sorted({node for atom in (*graph.atoms, *groups) if len(atom) > 1 for node in atom})
     read = {*graph.outputs, *graph.consumers}
-    found = convert_alone(members, specialized.nodes, graph.values, specialized.constants, read)
+    lone_conversion = convert_alone(members, specialized.nodes, graph.values, specialized.constants, read)
     first = {position: node for node, position in reversed(tuple(enumerate(specialized.positions)))}
     copies = tuple(node for node, position in enumerate(specialized.positions) if first[position] != node)
-    return replace(found, copies=copies)
+    return replace(lone_conversion, copies=copies)
 
 
 def often_one(conversion: Conversion) -> tuple[tuple[int, ...], ...]:
@@ -196,11 +196,11 @@ def _conversion(
         origins = tuple(dict.fromkeys((*operation.origins, *(names[node] for node in members))))
         made[place[origins[0]]].append(position)
         operations.append(replace(operation, origins=origins))
-    found = {operand.name: index for index, operand in enumerate(fused.operands)}
+    operand_indices = {operand.name: index for index, operand in enumerate(fused.operands)}
     outputs = fused.outputs[: len(conversion.model.outputs)]
     return replace(
         conversion,
         model=Model(fused.operands, tuple(operations), fused.inputs, outputs),
         operations=tuple(map(tuple, made)),
-        operand_of={name: found[name] for name in conversion.operand_of if name in found},
+        operand_of={name: operand_indices[name] for name in conversion.operand_of if name in operand_indices},
     )

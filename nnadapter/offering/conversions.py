@@ -185,11 +185,11 @@ class ConversionTemplate:
             yield None
             return
         for name, dimensions in self.shapes.items():
-            given = shapes[name]
-            if len(given) != len(dimensions):
+            sizes = shapes[name]
+            if len(sizes) != len(dimensions):
                 yield None
                 return
-            for size, dimension in zip(given, dimensions, strict=True):
+            for size, dimension in zip(sizes, dimensions, strict=True):
                 if isinstance(dimension, Traced):
                     yield size
                 elif size != dimension:
@@ -245,7 +245,7 @@ class _Tracing:
             {**specialized.graph.values, **{name: self._input(name) for name in self._shapes}},
             ChainMap(self._settled, prepared.constants),  # type: ignore[arg-type]
             self._sizes,
-            given=self._shapes.keys(),
+            typed_names=self._shapes.keys(),
         )
 
     @property
@@ -303,16 +303,16 @@ class _Tracing:
         """Positions of nodes that were evaluated for these shapes and whose results are still read."""
         own, known = self._specialized.own, self._prepared.constants
         pending = [name for index in kept for name in own.nodes[index].reads] + list(own.outputs)
-        found: set[int] = set()
+        positions: set[int] = set()
         while pending:
             name = pending.pop()
             index = own.producer.get(name)
-            if index is None or index in kept or index in found or name in known:
+            if index is None or index in kept or index in positions or name in known:
                 continue
-            found.add(index)
+            positions.add(index)
             if not _measures(self._prepared.nodes[index]):  # of what it measures, only the dimensions are asked for
                 pending.extend(own.nodes[index].reads)
-        return found
+        return positions
 
     def _evaluated(self, behind: Set[int]) -> dict[str, Array]:
         """What preparation did not keep of the results of those nodes, because only they read it."""
@@ -333,7 +333,7 @@ class _Tracing:
             return
         inputs = [self._contents(name) if name else None for name in node.inputs]
         single = len(node.outputs) == 1 and node.outputs[0] in known
-        whole = all(found is not None for name, found in zip(node.inputs, inputs, strict=True) if name)
+        whole = all(sizes is not None for name, sizes in zip(node.inputs, inputs, strict=True) if name)
         made = evaluate(node, inputs, known[node.outputs[0]]) if single and whole else None
         if made is not None:
             self._sizes[node.outputs[0]] = made
@@ -344,10 +344,10 @@ class _Tracing:
 
     def _contents(self, name: str) -> SizeArray | None:
         """Sizes, or a small constant; None for a large one, of which no rule makes anything."""
-        found = self._sizes.get(name)
-        if found is None and self._context.constant(name).size <= MOST_ELEMENTS:
-            found = SizeArray.of(self._context.constant(name))
-        return found
+        sizes = self._sizes.get(name)
+        if sizes is None and self._context.constant(name).size <= MOST_ELEMENTS:
+            sizes = SizeArray.of(self._context.constant(name))
+        return sizes
 
     def _traced_values(self, conversion: Conversion) -> Iterator[tuple[str, tuple[Any, ...]]]:
         for name, operand in conversion.operand_of.items():

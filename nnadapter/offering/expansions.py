@@ -57,14 +57,14 @@ def bodies_to_try(
     """
     graph = specialized.graph
     refused = [node for node in _refused(graph, answers) if graph.nodes[node].name not in known] if answers else []
-    found = {graph.nodes[node].name: function_body(prepared, specialized.positions[node]) for node in refused}
-    return {name: body for name, body in found.items() if body is not None}
+    bodies = {graph.nodes[node].name: function_body(prepared, specialized.positions[node]) for node in refused}
+    return {name: body for name, body in bodies.items() if body is not None}
 
 
 def _refused(graph: Graph, answers: Answers) -> Iterator[int]:
     """Positions of nodes that are an atom of their own and that every device refused for a reason worth a try."""
     for atom, nodes in enumerate(graph.atoms):
-        verdicts = [given[atom] for given in answers]
+        verdicts = [device_verdicts[atom] for device_verdicts in answers]
         if len(nodes) == 1 and not any(verdicts):
             reasons = {verdict.reason for verdict in verdicts if isinstance(verdict, Unsupported)}
             if reasons & _WORTH_A_TRY and Reason.SWITCHED_OFF not in reasons:
@@ -93,7 +93,7 @@ def trial_of(bodies: Bodies, wholes: Sequence[str], graph: Graph, answers: Answe
     taken: dict[str, bool] = {}
     hopeless = set()
     for atom, nodes in enumerate(graph.atoms):
-        verdicts = [given[atom] for given in answers]
+        verdicts = [device_verdicts[atom] for device_verdicts in answers]
         for node in nodes:
             whole = wholes[node]
             if whole in bodies:
@@ -108,7 +108,7 @@ def refused_for_good(graph: Graph, answers: Answers) -> set[str]:
     return {
         graph.nodes[node].name
         for atom, nodes in enumerate(graph.atoms)
-        if _for_good([given[atom] for given in answers])
+        if _for_good([device_verdicts[atom] for device_verdicts in answers])
         for node in nodes
     }
 

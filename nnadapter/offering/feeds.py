@@ -34,13 +34,13 @@ def random_feed(
     Raises:
         InvalidInputError: sizes do not fit, or an input is no tensor of numbers.
     """
-    given = {name: tuple(int(size) for size in shape) for name, shape in (input_shapes or {}).items()}
-    return feed_for(prepare(load_model(model)), given, seed)
+    requested_shapes = {name: tuple(int(size) for size in shape) for name, shape in (input_shapes or {}).items()}
+    return feed_for(prepare(load_model(model)), requested_shapes, seed)
 
 
-def feed_for(prepared: Prepared, given: Mapping[str, tuple[int, ...]], seed: int = SEED) -> dict[str, Array]:
+def feed_for(prepared: Prepared, requested_shapes: Mapping[str, tuple[int, ...]], seed: int = SEED) -> dict[str, Array]:
     """See `random_feed`."""
-    shapes = default_shapes(prepared, given)
+    shapes = default_shapes(prepared, requested_shapes)
     generator = np.random.default_rng(seed)
     return {
         name: random_array(prepared.graph.value(name), shapes.get(name), generator)

@@ -28,7 +28,7 @@ class Offer:
 def offers(graph: Graph, answers: Answers) -> Iterator[Offer]:
     """The atoms to offer node by node; none where there is no device to offer them to."""
     for atom, nodes in enumerate(graph.atoms if answers else ()):
-        taker = next((place for place, given in enumerate(answers) if given[atom]), None)
+        taker = next((place for place, device_verdicts in enumerate(answers) if device_verdicts[atom]), None)
         if len(nodes) > 1 and taker != 0:
             names = tuple(graph.nodes[node].name for node in nodes)
             yield Offer(nodes=names, inside=inside(graph, atom), before=taker)
@@ -44,5 +44,10 @@ def worth_parting(offered: Sequence[Offer], graph: Graph, answers: Answers) -> l
         offer
         for offer in offered
         if offer.before is None
-        or any(given[atom_of[name]] for given in answers[: offer.before] for name in offer.nodes if name in atom_of)
+        or any(
+            device_verdicts[atom_of[name]]
+            for device_verdicts in answers[: offer.before]
+            for name in offer.nodes
+            if name in atom_of
+        )
     ]

@@ -114,8 +114,8 @@ def ir_part(conversion: Conversion, step: Step) -> Part:
     operands = conversion.operand_of
     inputs = tuple(name for name in step.inputs if name in operands)
     operations = sorted(operation for node in step.nodes for operation in conversion.operations[node])
-    given, wanted = ([operands[name] for name in names] for names in (inputs, step.outputs))
-    return Part(conversion.part(operations, given, wanted), inputs)
+    input_operands, wanted = ([operands[name] for name in names] for names in (inputs, step.outputs))
+    return Part(conversion.part(operations, input_operands, wanted), inputs)
 
 
 def part_of(form: ModelForm, step: Step, conversion: Conversion, parts: OnnxParts) -> Part:

@@ -36,8 +36,8 @@ def build(
     """Return a model of nodes of ONNX's own."""
     like = onnx.ModelProto(ir_version=_IR_VERSION, opset_import=[helper.make_opsetid("", opset)])
     made = [helper.make_node(op_type, read, results, **stated) for op_type, read, results, stated in nodes]
-    given, wanted = ([_info(value) for value in values] for values in (inputs, outputs))
-    return model_of(like, made, given, wanted, [initializer_of(*each) for each in constants.items()])
+    graph_inputs, wanted = ([_info(value) for value in values] for values in (inputs, outputs))
+    return model_of(like, made, graph_inputs, wanted, [initializer_of(*each) for each in constants.items()])
 
 
 def _info(value: Value) -> onnx.ValueInfoProto:
@@ -85,8 +85,8 @@ def with_inputs_for(model: onnx.ModelProto, names: Collection[str]) -> onnx.Mode
     """Return a model to which some of its initializers are given as inputs: no weights, and no more than 2 GiB."""
     if not names:
         return model
-    given = {value.name for value in model.graph.input}
-    moved = [tensor for tensor in model.graph.initializer if tensor.name in names and tensor.name not in given]
+    input_names = {value.name for value in model.graph.input}
+    moved = [tensor for tensor in model.graph.initializer if tensor.name in names and tensor.name not in input_names]
     light = model_of(
         model,
         model.graph.node,

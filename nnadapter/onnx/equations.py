@@ -25,10 +25,10 @@ def check_equations(model: onnx.ModelProto) -> None:
 
     An equation that a function takes from its caller is read at every call, and where the function has a default.
     """
-    called = {key_of(function): [*with_nested(function.node)] for function in model.functions}
+    nodes_by_function = {key_of(function): [*with_nested(function.node)] for function in model.functions}
     stating = (node for node in model.graph.node if node.attribute)  # others hold no equation, and no graph
-    nodes = [*with_nested(stating), *(node for inside in called.values() for node in inside)]
-    places = _places(called)
+    nodes = [*with_nested(stating), *(node for inside in nodes_by_function.values() for node in inside)]
+    places = _places(nodes_by_function)
     for node in nodes:
         for attribute in node.attribute:
             if not attribute.ref_attr_name and (key_of(node), attribute.name) in places:
@@ -50,19 +50,19 @@ def check_equations_in(source: str | os.PathLike[str] | bytes | onnx.ModelProto)
             check_equations(model)
 
 
-def _places(called: dict[FunctionKey, list[onnx.NodeProto]]) -> set[_Place]:
+def _places(nodes_by_function: dict[FunctionKey, list[onnx.NodeProto]]) -> set[_Place]:
     """Where equations stand: at Einsum, and at functions that hand an attribute on to such a place."""
     handed_on: dict[_Place, list[_Place]] = {}
-    for function, inside in called.items():
+    for function, inside in nodes_by_function.items():
         for place, own in _references(inside):
             handed_on.setdefault(place, []).append((function, own))
-    found = {_EINSUM}
+    places = {_EINSUM}
     waiting = [_EINSUM]
     while waiting:
-        fresh = [place for place in handed_on.get(waiting.pop(), ()) if place not in found]
-        found.update(fresh)
+        fresh = [place for place in handed_on.get(waiting.pop(), ()) if place not in places]
+        places.update(fresh)
         waiting.extend(fresh)
-    return found
+    return places
 
 
 def _references(nodes: list[onnx.NodeProto]) -> Iterator[tuple[_Place, str]]:

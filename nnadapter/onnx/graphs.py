@@ -48,10 +48,10 @@ def read_nodes(
         names: a name for every node, in place of `node_names`.
         origins: for every node, the names of the original nodes that it stands for; itself if left out.
     """
-    called = node_names(model) if names is None else names
+    all_names = node_names(model) if names is None else names
     return tuple(
         node_of(node, name, None if origins is None else origins[index])
-        for index, (name, node) in enumerate(zip(called, model.graph.node, strict=True))
+        for index, (name, node) in enumerate(zip(all_names, model.graph.node, strict=True))
     )
 
 
@@ -104,9 +104,9 @@ def read_graph(
     found_nodes = read_nodes(model, names, origins) if nodes is None else nodes
     outputs = tuple(info.name for info in graph.output)
     known = {**_values(graph), **(values or {})}
-    found = Graph(found_nodes, known, fixed, inputs, outputs, tuple(atoms))
-    _refuse_undefined(found)
-    return found
+    model_graph = Graph(found_nodes, known, fixed, inputs, outputs, tuple(atoms))
+    _refuse_undefined(model_graph)
+    return model_graph
 
 
 def _refuse_undefined(graph: Graph) -> None:
@@ -122,14 +122,16 @@ def _refuse_undefined(graph: Graph) -> None:
 
 def _constants(model: ModelProto) -> frozenset[str]:
     graph = model.graph
-    given = {tensor.name for tensor in graph.initializer} | {sparse.values.name for sparse in graph.sparse_initializer}
+    initializer_names = {tensor.name for tensor in graph.initializer} | {
+        sparse.values.name for sparse in graph.sparse_initializer
+    }
     overridable = {info.name for info in graph.input} if model.ir_version >= OLDEST_IR else set()
-    return frozenset(given - overridable)
+    return frozenset(initializer_names - overridable)
 
 
 def _values(graph: GraphProto) -> dict[str, Value]:
-    found = values_of(info for group in (graph.value_info, graph.output, graph.input) for info in group)
-    found.update((tensor.name, value_of_type(tensor.name, dense_type(tensor))) for tensor in graph.initializer)
+    values_by_name = values_of(info for group in (graph.value_info, graph.output, graph.input) for info in group)
+    values_by_name.update((tensor.name, value_of_type(tensor.name, dense_type(tensor))) for tensor in graph.initializer)
     sparse = ((each.values.name, sparse_type(each)) for each in graph.sparse_initializer)
-    found.update((name, value_of_type(name, type_proto)) for name, type_proto in sparse)
-    return found
+    values_by_name.update((name, value_of_type(name, type_proto)) for name, type_proto in sparse)
+    return values_by_name

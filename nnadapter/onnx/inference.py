@@ -104,10 +104,10 @@ class Inference:
             InvalidModelError: types contradict each other.
         """
         skeleton, types = self._settled(known)
-        found = values_of(types.values())
+        values_by_name = values_of(types.values())
         read = (tensor.name for tensor in skeleton.graph.initializer)
-        found.update((name, constant_value(name, known.constants[name])) for name in read)
-        return found
+        values_by_name.update((name, constant_value(name, known.constants[name])) for name in read)
+        return values_by_name
 
     @_contradictions_told()
     def types(self, known: Known) -> dict[str, onnx.ValueInfoProto]:
@@ -133,9 +133,9 @@ class Inference:
         names = dict.fromkeys(self._graph.nodes[index].reads)
         skeleton.graph.input.extend(types[name] for name in names if name in types and name not in constants)
         _add_constants(skeleton.graph, [name for name in names if name in constants], constants)
-        found = infer(skeleton)
-        made = {name: found[name] for name in self._graph.nodes[index].outputs if name in found}
-        return {**made, **self._corrections(index, found, constants)} if index in self._doubted else made
+        inferred_types = infer(skeleton)
+        made = {name: inferred_types[name] for name in self._graph.nodes[index].outputs if name in inferred_types}
+        return {**made, **self._corrections(index, inferred_types, constants)} if index in self._doubted else made
 
     def stated_of_one(
         self, index: int, values: Mapping[str, Value], constants: Mapping[str, Array]
@@ -153,13 +153,13 @@ class Inference:
             return {}
         told = {name: values.get(name, Value(name)) for name in node.inputs if name}
         told.update((name, constant_value(name, constants[name])) for name in told if name in constants)
-        given = [told.get(name) for name in node.inputs]
-        found = rule(node, node.since_version or self._read.opsets.get(node.domain, 1), given)
-        if found is None:
+        input_values = [told.get(name) for name in node.inputs]
+        output_types = rule(node, node.since_version or self._read.opsets.get(node.domain, 1), input_values)
+        if output_types is None:
             return self._written.types([name for name in node.outputs if name], values)
         return {
             name: helper.make_tensor_value_info(name, ELEMENT_TYPE_OF_DTYPE[type_.dtype.value], type_.dimensions)
-            for name, type_ in zip(node.outputs, found, strict=False)
+            for name, type_ in zip(node.outputs, output_types, strict=False)
             if name
         }
 

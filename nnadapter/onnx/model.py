@@ -37,12 +37,12 @@ class OnnxModel:
     @cached_property
     def digest(self) -> str:
         """Of the message's contents; weights one by one, as a model of 2 GiB cannot be written as one."""
-        found = sha256()
+        hasher = sha256()
         graph = self.model.graph
         parts = (graph.node, graph.input, graph.output, graph.initializer, graph.sparse_initializer)
         for each in chain(*parts, self.model.opset_import, self.model.functions):
-            found.update(each.SerializeToString(deterministic=True))
-        return found.hexdigest()
+            hasher.update(each.SerializeToString(deterministic=True))
+        return hasher.hexdigest()
 
 
 def read_model(

@@ -89,15 +89,15 @@ class OnnxNode:
         return value
 
     def _mismatch(self, name: str, value: object, expected: str) -> Refusal:
-        found = "is missing" if value is None else f"is {value!r}"
-        return Refusal(Reason.INVALID_NODE, f"attribute {name!r} of {self.op_type} {found}; expected {expected}")
+        problem = "is missing" if value is None else f"is {value!r}"
+        return Refusal(Reason.INVALID_NODE, f"attribute {name!r} of {self.op_type} {problem}; expected {expected}")
 
 
 def _op_types(graph: Any) -> Counter[str]:
-    found = Counter(node.op_type for node in graph.node)
+    counts = Counter(node.op_type for node in graph.node)
     for inner in (attribute.g for node in graph.node for attribute in node.attribute):
-        found.update(_op_types(inner))
-    return found
+        counts.update(_op_types(inner))
+    return counts
 
 
 def read_node(proto: onnx.NodeProto, name: str, since_version: int, node: Node | None = None) -> OnnxNode:

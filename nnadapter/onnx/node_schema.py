@@ -28,7 +28,7 @@ _ALL_OR_FEWEST = frozenset({"BatchNormalization"})
 class _SchemaRules:
     """The part of a schema that is compared."""
 
-    called: str
+    operator_name: str
     """The op with its version, for messages."""
     types: dict[str, int]
     """Attribute name -> its type, as `AttributeProto.AttributeType` counts them."""
@@ -92,26 +92,26 @@ def _contradictions(form: _NodeForm, rules: _SchemaRules) -> Iterator[str]:
     for name, type_ in form.stated:
         expected = rules.types.get(name)
         if name in stated:
-            yield f"attribute {name!r} of {rules.called} is stated twice; expected it once"
+            yield f"attribute {name!r} of {rules.operator_name} is stated twice; expected it once"
         elif expected is None and not name.startswith(_INTERNAL):
             known = ", ".join(sorted(rules.types)) or "no attribute"
-            yield f"attribute {name!r} is none of {rules.called}, which has {known}"
+            yield f"attribute {name!r} is none of {rules.operator_name}, which has {known}"
         elif expected not in (None, type_):
-            found, wanted = map(onnx.AttributeProto.AttributeType.Name, (type_, expected))
-            yield f"attribute {name!r} of {rules.called} is of type {found}; expected {wanted}"
+            stated_type, wanted = map(onnx.AttributeProto.AttributeType.Name, (type_, expected))
+            yield f"attribute {name!r} of {rules.operator_name} is of type {stated_type}; expected {wanted}"
         stated.add(name)
     for name in rules.required:
         if name not in stated:
-            yield f"attribute {name!r} of {rules.called} is missing; every node has to state it"
+            yield f"attribute {name!r} of {rules.operator_name} is missing; every node has to state it"
     for what, count, (least, most) in (("inputs", form.inputs, rules.inputs), ("outputs", form.outputs, rules.outputs)):
         if not least <= count <= most:
-            yield f"{rules.called} has {count} {what}; expected {_counted(least, most)}"
+            yield f"{rules.operator_name} has {count} {what}; expected {_counted(least, most)}"
     least, most = rules.outputs
     if rules.all_or_fewest and least < form.outputs < most:
-        yield f"{rules.called} has {form.outputs} outputs; expected {least} or {most}"
+        yield f"{rules.operator_name} has {form.outputs} outputs; expected {least} or {most}"
     for position in rules.present:
         if position in form.absent:
-            yield f"input {position} of {rules.called} is absent; expected a value"
+            yield f"input {position} of {rules.operator_name} is absent; expected a value"
 
 
 def _counted(least: int, most: int) -> str:
@@ -127,7 +127,7 @@ def _rules(op_type: str, since_version: int, domain: str) -> _SchemaRules | None
     except onnx.defs.SchemaError:
         return None
     return _SchemaRules(
-        called=f"{op_type} of schema version {schema.since_version}",
+        operator_name=f"{op_type} of schema version {schema.since_version}",
         types={name: int(each.type.value) for name, each in schema.attributes.items()},  # type: ignore[attr-defined]
         required=tuple(name for name, each in schema.attributes.items() if each.required),
         inputs=(schema.min_input, schema.max_input),

@@ -8,6 +8,8 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorS
 
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload of a model-local function."""
+RUNNING_GRAPHS = frozenset(("If", "Loop", "Scan", "SequenceMap"))
+"""ONNX's ops that run graphs of their own."""
 
 
 def graphs_of(attribute: AttributeProto) -> tuple[GraphProto, ...]:
@@ -32,15 +34,17 @@ def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 def captured_names(node: NodeProto) -> dict[str, None]:
     """Return the names that the node's sub-graphs, at any depth, read from outside, in order of first use."""
-    found: dict[str, None] = {}
+    outer_names: dict[str, None] = {}
     for graph in _subgraphs(node):
         inner = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
         inner.update(sparse.values.name for sparse in graph.sparse_initializer)
         for part in graph.node:
-            found.update((name, None) for name in (*part.input, *captured_names(part)) if name and name not in inner)
+            outer_names.update(
+                (name, None) for name in (*part.input, *captured_names(part)) if name and name not in inner
+            )
             inner.update(part.output)
-        found.update((info.name, None) for info in graph.output if info.name not in inner)
-    return found
+        outer_names.update((info.name, None) for info in graph.output if info.name not in inner)
+    return outer_names
 
 
 def plain_domain(domain: str) -> str:
@@ -66,12 +70,12 @@ def needed_functions(
     nodes: Iterable[NodeProto], functions: Mapping[FunctionKey, FunctionProto]
 ) -> dict[FunctionKey, FunctionProto]:
     """Return those of `functions` that the nodes call, themselves or through other functions."""
-    found: dict[FunctionKey, FunctionProto] = {}
+    callees: dict[FunctionKey, FunctionProto] = {}
     waiting = list(nodes) if functions else []
     while waiting:
         for node in with_nested([waiting.pop()]):
             key = key_of(node)
-            if key in functions and key not in found:
-                found[key] = functions[key]
+            if key in functions and key not in callees:
+                callees[key] = functions[key]
                 waiting.extend(functions[key].node)
-    return found
+    return callees

@@ -51,18 +51,18 @@ class Parts:
 
     def cases(self) -> dict[object, list[int]]:
         """The positions of the nodes whose inputs all have a type, by what decides whether one is refused."""
-        found: dict[object, list[int]] = {}
+        positions_by_case: dict[object, list[int]] = {}
         for position, node in enumerate(self._model.graph.node):
             if all(name in self._types for name in _reads(node)):
-                found.setdefault(self._case(node), []).append(position)
-        return found
+                positions_by_case.setdefault(self._case(node), []).append(position)
+        return positions_by_case
 
     def sized_cases(self, positions: Sequence[int]) -> dict[object, list[int]]:
         """The same of some nodes, by dimensions and the contents of constants as well."""
-        found: dict[object, list[int]] = {}
+        positions_by_case: dict[object, list[int]] = {}
         for position in positions:
-            found.setdefault(self._sized_case(self._model.graph.node[position]), []).append(position)
-        return found
+            positions_by_case.setdefault(self._sized_case(self._model.graph.node[position]), []).append(position)
+        return positions_by_case
 
     def _case(self, node: onnx.NodeProto) -> object:
         """Op, attributes and types, not names."""

@@ -16,7 +16,7 @@ import onnx
 from onnx import checker, helper, shape_inference
 
 from nnadapter.onnx.building import tensor_info, with_nodes
-from nnadapter.onnx.nodes import FunctionKey, captured_names, holds_graph, key_of, opsets_of, plain_domain
+from nnadapter.onnx.nodes import RUNNING_GRAPHS, FunctionKey, captured_names, key_of, opsets_of, plain_domain
 from nnadapter.onnx.values import value_of
 
 FAILURES = (shape_inference.InferenceError, checker.ValidationError, ValueError, RuntimeError)
@@ -31,6 +31,7 @@ _ALIKE_SINCE = 13
 _OF_FIRST = frozenset(("Cast", "Gather", "Slice", "Squeeze", "Unsqueeze"))
 """Ops that hand on contents of their first input."""
 _HANDING_ON = _ALIKE | _OF_FIRST | {"Concat", "Size"}
+_FOLLOWED = _HANDING_ON | _MEASURING
 
 Types = dict[str, onnx.ValueInfoProto]
 
@@ -74,22 +75,22 @@ class _Followed:
         integers = (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
         constants = {tensor.name for tensor in model.graph.initializer if tensor.data_type in integers}
         opset = opsets_of(model.opset_import).get("", 1)
-        found = cls(constants, frozenset(map(key_of, model.functions)), opset)
+        followed = cls(constants, frozenset(map(key_of, model.functions)), opset)
         made: set[str] = set()
         for position, node in enumerate(model.graph.node):
-            found._visit(position, node, made)
-        return found
+            followed._visit(position, node, made)
+        return followed
 
     def _visit(self, position: int, node: onnx.NodeProto, made: set[str]) -> None:
-        op_type, reads = node.op_type, node.input
-        inside = (bool(node.attribute) and holds_graph(node)) or (
-            bool(self.functions) and key_of(node) in self.functions
-        )
-        self.matters = self.matters or inside or (bool(made) and not made.isdisjoint(reads))
+        op_type = node.op_type
+        inside = op_type in RUNNING_GRAPHS or (bool(self.functions) and key_of(node) in self.functions)
+        self.matters = self.matters or inside or (bool(made) and not made.isdisjoint(node.input))
         if inside or op_type in _HANDING_ON:
             self.handing_on.append(position)
-        hands_on = op_type in _HANDING_ON and not self.names.isdisjoint(reads[:1] if op_type in _OF_FIRST else reads)
-        if (hands_on or op_type in _MEASURING) and not plain_domain(node.domain):
+        if op_type not in _FOLLOWED or plain_domain(node.domain):
+            return
+        reads = node.input[:1] if op_type in _OF_FIRST else node.input
+        if op_type in _MEASURING or not self.names.isdisjoint(reads):
             made.update(node.output)
             self.names.update(node.output)
 

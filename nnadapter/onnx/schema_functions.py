@@ -52,10 +52,10 @@ def typed_body(
         return None
     stated = sorted(schema.context_dependent_function_opset_versions)  # type: ignore[attr-defined]
     chosen = max((each for each in stated if each <= opset), default=stated[0])
-    given = [each.SerializeToString() for each in types]
+    serialized_types = [each.SerializeToString() for each in types]
     try:
         made = schema.get_context_dependent_function_with_opset_version(  # type: ignore[attr-defined]
-            chosen, node.SerializeToString(), given
+            chosen, node.SerializeToString(), serialized_types
         )
     except (RuntimeError, ValueError, IndexError):  # onnx's builders of bodies raise what they like
         return None

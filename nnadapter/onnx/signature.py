@@ -107,7 +107,7 @@ class Signature:
                 f"{[value.name for value in self.inputs]}",
                 name=missing[0],
             )
-        return {name: self._check_one(name, given) for name, given in feed.items()}
+        return {name: self._check_one(name, fed_value) for name, fed_value in feed.items()}
 
     def check_outputs(self, names: Sequence[str] | None) -> Sequence[str]:
         """Return the outputs to fetch: those named, or all of them.
@@ -128,21 +128,21 @@ class Signature:
                 )
         return names
 
-    def _check_one(self, name: str, given: Any) -> Any:
+    def _check_one(self, name: str, fed_value: Any) -> Any:
         value = self.by_name.get(name)
         dtype = self.dtypes.get(name)
-        if value is not None and dtype is not None and type(given) is np.ndarray and given.dtype == dtype:
-            if given.shape != self._fitting.get(name):
-                _check_shape(given, value)
-                self._fitting[name] = given.shape
-            return given
+        if value is not None and dtype is not None and type(fed_value) is np.ndarray and fed_value.dtype == dtype:
+            if fed_value.shape != self._fitting.get(name):
+                _check_shape(fed_value, value)
+                self._fitting[name] = fed_value.shape
+            return fed_value
         if value is None:
             raise InvalidInputError(
                 f"Invalid input name: {name!r}; the model's inputs are {list(self.by_name)}", name=name
             )
         if value.dtype is None or "(" in value.dtype:
-            return given
-        array = _as_array(name, given, value)
+            return fed_value
+        array = _as_array(name, fed_value, value)
         _check_dtype(array, value)
         _check_shape(array, value)
         return array
@@ -158,10 +158,10 @@ def read_signature(model: onnx.ModelProto, inputs: Sequence[str], defaults: froz
     """
     from nnadapter.onnx.values import value_of
 
-    given = {value.name: value_of(value) for value in model.graph.input}
+    inputs_by_name = {value.name: value_of(value) for value in model.graph.input}
     return Signature(
-        inputs=tuple(given[name] for name in inputs if name not in defaults),
-        overridable=tuple(given[name] for name in inputs if name in defaults),
+        inputs=tuple(inputs_by_name[name] for name in inputs if name not in defaults),
+        overridable=tuple(inputs_by_name[name] for name in inputs if name in defaults),
         outputs=tuple(value_of(value) for value in model.graph.output),
         metadata=ModelMetadata(
             producer_name=model.producer_name,
@@ -193,17 +193,18 @@ def type_name(dtype: str | None) -> str:
     return f"{wrapped}({type_name(inner[:-1])})"
 
 
-def _as_array(name: str, given: Any, value: Value) -> np.ndarray[Any, Any]:
-    if isinstance(given, np.ndarray):
-        return given
-    if hasattr(given, "numpy") and hasattr(given, "data_type"):  # onnxruntime.OrtValue
-        return np.asarray(given.numpy())
-    wanted = None if value.dtype == "string" or hasattr(given, "dtype") else np.dtype(value.dtype)
+def _as_array(name: str, fed_value: Any, value: Value) -> np.ndarray[Any, Any]:
+    if isinstance(fed_value, np.ndarray):
+        return fed_value
+    if hasattr(fed_value, "numpy") and hasattr(fed_value, "data_type"):  # onnxruntime.OrtValue
+        return np.asarray(fed_value.numpy())
+    wanted = None if value.dtype == "string" or hasattr(fed_value, "dtype") else np.dtype(value.dtype)
     try:
-        return np.asarray(given) if wanted is None else np.asarray(given, wanted)
+        return np.asarray(fed_value) if wanted is None else np.asarray(fed_value, wanted)
     except (TypeError, ValueError) as error:
         raise InputTypeError(
-            f"input {name!r} takes an array of {value.dtype}, got {type(given).__name__}; pass a numpy array", name=name
+            f"input {name!r} takes an array of {value.dtype}, got {type(fed_value).__name__}; pass a numpy array",
+            name=name,
         ) from error
 
 
@@ -236,17 +237,17 @@ def _names(declared: Sequence[int | str | None]) -> str:
     return "" if all(isinstance(dimension, int) for dimension in declared) else " where a name or None is any size"
 
 
-def read_shapes(given: object) -> list[dict[str, tuple[int, ...]]]:
+def read_shapes(input_shapes: object) -> list[dict[str, tuple[int, ...]]]:
     """Return what somebody gave as one set of input shapes, or as several.
 
     Raises:
         InvalidInputError: it is neither.
     """
-    several = [given] if isinstance(given, Mapping) else given
+    several = [input_shapes] if isinstance(input_shapes, Mapping) else input_shapes
     try:
         return [{name: tuple(map(index, shape)) for name, shape in one.items()} for one in several]  # type: ignore[attr-defined]
     except (TypeError, AttributeError):
         raise InvalidInputError(
-            f"input shapes are {given!r}, expected whole numbers by input, such as {{'x': (1, 3, 224, 224)}}, "
+            f"input shapes are {input_shapes!r}, expected whole numbers by input, such as {{'x': (1, 3, 224, 224)}}, "
             "or a list of such"
         ) from None

@@ -30,15 +30,15 @@ def values_of(infos: Iterable[ValueInfoProto]) -> dict[str, Value]:
     A model has few types beside its values, and reading one costs more than knowing it again.
     """
     known: dict[bytes, Value] = {}
-    found = {}
+    values_by_name = {}
     for info in infos:
         name, type_proto = info.name, info.type
         written = type_proto.SerializeToString()
         like = known.get(written)
         if like is None:
             like = known[written] = value_of_type(name, type_proto)
-        found[name] = Value(name, like.dtype, like.shape, like.itemsize)
-    return found
+        values_by_name[name] = Value(name, like.dtype, like.shape, like.itemsize)
+    return values_by_name
 
 
 def constant_value(name: str, array: Array) -> Value:

@@ -29,9 +29,11 @@ class Written:
             names: of values.
             values: what is known beside the model, by name: of its inputs, the dimensions.
         """
-        found = {name: self._settled(self._by_name[name], values) for name in names if name in self._by_name}
-        known = len(found) == len(names) and all(value_of(info).static_shape is not None for info in found.values())
-        return found if known else {}
+        types_by_name = {name: self._settled(self._by_name[name], values) for name in names if name in self._by_name}
+        known = len(types_by_name) == len(names) and all(
+            value_of(info).static_shape is not None for info in types_by_name.values()
+        )
+        return types_by_name if known else {}
 
     @cached_property
     def _by_name(self) -> dict[str, onnx.ValueInfoProto]:
@@ -40,12 +42,12 @@ class Written:
     @cached_property
     def _places(self) -> dict[str, tuple[str, int]]:
         """The input and axis that first has a dimension, by the dimension's name."""
-        found: dict[str, tuple[str, int]] = {}
+        places: dict[str, tuple[str, int]] = {}
         for info in self._graph.input:
             for axis, dimension in enumerate(info.type.tensor_type.shape.dim):
                 if dimension.dim_param:
-                    found.setdefault(dimension.dim_param, (info.name, axis))
-        return found
+                    places.setdefault(dimension.dim_param, (info.name, axis))
+        return places
 
     def _settled(self, info: onnx.ValueInfoProto, values: Mapping[str, Value]) -> onnx.ValueInfoProto:
         settled = copied(info)

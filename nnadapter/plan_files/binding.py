@@ -83,7 +83,7 @@ def bind_plan(
     open_nodes = Counter(each.alone for index, each in enumerate(here) if index not in known)
     open_entries = Counter(entry.alone for entry, node in zip(plan.entries, meant, strict=True) if node is None)
     atom_of = specialized.graph.atom_of
-    found = _FoundNodes(
+    node_lookup = _FoundNodes(
         specialized,
         here,
         devices,
@@ -94,7 +94,7 @@ def bind_plan(
     for entry, node in zip(plan.entries, meant, strict=True):
         if node is not None:
             wanted.setdefault(atom_of[node], {}).setdefault(entry.device, entry.name)
-    whys = [found.why_lost(entry, node, wanted) for entry, node in zip(plan.entries, meant, strict=True)]
+    whys = [node_lookup.why_lost(entry, node, wanted) for entry, node in zip(plan.entries, meant, strict=True)]
     kept = [
         (atom_of[node], entry.device)
         for entry, node, why in zip(plan.entries, meant, whys, strict=True)
@@ -187,9 +187,9 @@ def _matched(entries: Sequence[PlanEntry], here: Sequence[_Here]) -> list[int | 
         open_entries = [number for number, node in enumerate(meant) if node is None]
         nodes = _alike((step(here[node]), node) for node in left)
         for key, numbers in _alike((step(entries[number]), number) for number in open_entries).items():
-            found = nodes.get(key, [])
-            if len(found) == len(numbers) and (in_order or len(found) == 1):
-                for number, node in zip(numbers, found, strict=True):
+            candidates = nodes.get(key, [])
+            if len(candidates) == len(numbers) and (in_order or len(candidates) == 1):
+                for number, node in zip(numbers, candidates, strict=True):
                     meant[number] = node
                     del left[node]
     return meant
@@ -197,11 +197,11 @@ def _matched(entries: Sequence[PlanEntry], here: Sequence[_Here]) -> list[int | 
 
 def _alike(pairs: Iterator[tuple[Sequence[str], int]]) -> dict[Hashable, list[int]]:
     """What has each key, in order; keys with an empty part are left out."""
-    found: dict[Hashable, list[int]] = {}
+    indices_by_key: dict[Hashable, list[int]] = {}
     for key, index in pairs:
         if all(key):
-            found.setdefault(tuple(key), []).append(index)
-    return found
+            indices_by_key.setdefault(tuple(key), []).append(index)
+    return indices_by_key
 
 
 class _FoundNodes:

@@ -39,27 +39,27 @@ def read_plan(path: str | os.PathLike[str]) -> PlanFile:
         PlanFileError: the file cannot be read, is cut off, is no plan or one of another version, has a value of the
             wrong type or a key that is not known, or contradicts itself. It names file, entry and key.
     """
-    found, file = _FILE.read(path), os.fsdecode(path)
+    document, file = _FILE.read(path), os.fsdecode(path)
     first: dict[str, int] = {}
-    for at, entry in enumerate(found.nodes):
-        if entry.device not in found.devices:
+    for at, entry in enumerate(document.nodes):
+        if entry.device not in document.devices:
             _FILE.refuse(
                 f"node {entry.name!r} is on device {entry.device!r}, which is none of the plan's devices; "
-                f"{close_names(entry.device, found.devices)}",
+                f"{close_names(entry.device, document.devices)}",
                 file,
                 ("nodes", at, "device"),
             )
         before = first.setdefault(entry.name, at)
         if before != at:
-            other = found.nodes[before].device
+            other = document.nodes[before].device
             what = "stands twice" if other == entry.device else f"is on {other!r} and on {entry.device!r}"
             problem = f"node {entry.name!r} {what}, first in nodes {before + 1}; keep one of them"
             _FILE.refuse(problem, file, ("nodes", at))
     return PlanFile(
-        model=found.model,
-        devices=found.devices,
-        policy=found.policy,
-        input_shapes=found.input_shapes,
-        entries=found.nodes,
+        model=document.model,
+        devices=document.devices,
+        policy=document.policy,
+        input_shapes=document.input_shapes,
+        entries=document.nodes,
         source=file,
     )

@@ -33,7 +33,7 @@ class Judgment:
 def answers(judgment: Judgment, setting: Setting) -> Answers:
     """The verdicts of each device that accelerates."""
     verdicts = judgment.support.verdicts
-    return [given for name, given in verdicts.items() if name in setting.accelerators]
+    return [device_verdicts for name, device_verdicts in verdicts.items() if name in setting.accelerators]
 
 
 def completed(judgment: Judgment, setting: Setting) -> Judgment:
@@ -41,8 +41,8 @@ def completed(judgment: Judgment, setting: Setting) -> Judgment:
     support, spare = judgment.support, setting.last_resort
     if spare.name in support.verdicts or support.is_complete:
         return judgment
-    given, applied = ask(spare, judgment.model), judgment.demands.applied
-    allowed = given if applied is None else applied.restricted(spare.name, given)
+    device_verdicts, applied = ask(spare, judgment.model), judgment.demands.applied
+    allowed = device_verdicts if applied is None else applied.restricted(spare.name, device_verdicts)
     return replace(judgment, support=replace(support, verdicts={**support.verdicts, spare.name: allowed}))
 
 
@@ -78,14 +78,14 @@ def banning(judgment: Judgment, setting: Setting, bans: Mapping[Atoms, Unsupport
         RulesError: an atom is pinned to a device that does not have it any more.
     """
     support = judgment.support
-    verdicts = {name: list(given) for name, given in support.verdicts.items()}
+    verdicts = {name: list(device_verdicts) for name, device_verdicts in support.verdicts.items()}
     on_host = list(support.on_host)
     for (device, atoms), refusal in bans.items():
         for atom in atoms:
             verdicts[device][atom] = refusal
             on_host[atom] = refusal if device == setting.host.name else on_host[atom]
             _refuse_broken_pin(judgment, device, atom, refusal)
-    left = Support({name: tuple(given) for name, given in verdicts.items()}, tuple(on_host))
+    left = Support({name: tuple(device_verdicts) for name, device_verdicts in verdicts.items()}, tuple(on_host))
     return completed(replace(judgment, support=left), setting)
 
 
@@ -102,13 +102,15 @@ def homeless(judgment: Judgment, setting: Setting) -> str:
     """Why the first node that no device takes is taken by none."""
     graph, verdicts = judgment.model.graph, judgment.support.verdicts
     refusals = zip(*verdicts.values(), strict=True)
-    atom, given = next((atom, given) for atom, given in enumerate(refusals) if not any(given))
+    atom, atom_verdicts = next(
+        (atom, atom_verdicts) for atom, atom_verdicts in enumerate(refusals) if not any(atom_verdicts)
+    )
     node = graph.nodes[graph.atoms[atom][0]]
-    called = f"node {node.name!r} ({node.op_type})"
-    refused = [why for why in given if isinstance(why, Unsupported)]
+    description = f"node {node.name!r} ({node.op_type})"
+    refused = [why for why in atom_verdicts if isinstance(why, Unsupported)]
     invalid = next((why for why in refused if why.reason is Reason.INVALID_NODE), None)
     if invalid is not None:
-        return f"{called} is no valid ONNX, so no device takes it: {invalid.detail}; export the model again"
+        return f"{description} is no valid ONNX, so no device takes it: {invalid.detail}; export the model again"
     kernels = "".join(
         f"; {name!r}: {verdicts[name][atom]}"
         for name in verdicts
@@ -116,6 +118,6 @@ def homeless(judgment: Judgment, setting: Setting) -> str:
     )
     host = setting.host
     return (
-        f"{called} is taken by no device, not even by {host.called}: {verdicts[host.name][atom]}{kernels}; "
+        f"{description} is taken by no device, not even by {host.display_name}: {verdicts[host.name][atom]}{kernels}; "
         "give session options with the library that has the operator, or export without it"
     )

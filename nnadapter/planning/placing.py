@@ -100,10 +100,10 @@ def _by_costs(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
 
 def _by_costs_unless_in_doubt(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
     """The cheapest placement found, or the CPU alone where that saves less than costs are off by."""
-    found = _by_costs(judgment, setting, kept)
-    assert found.placed is not None and found.table is not None and found.graph is not None, "costs decided"
-    placed, note = on_the_cpu_in_doubt(found.placed, found.table.prices, setting.costs)
-    return replace(found, labels=found.graph.spread(placed.placement), placed=placed, note=note)
+    placement = _by_costs(judgment, setting, kept)
+    assert placement.placed is not None and placement.table is not None and placement.graph is not None, "costs decided"
+    placed, note = on_the_cpu_in_doubt(placement.placed, placement.table.prices, setting.costs)
+    return replace(placement, labels=placement.graph.spread(placed.placement), placed=placed, note=note)
 
 
 PLACERS: Mapping[str, Callable[[Judgment, Setting, Kept], Placement]] = {

@@ -138,7 +138,7 @@ class Planner:
         if tried is None:
             self._hopeless.update(bodies)
             return None
-        found, judged, trial = tried
+        next_variant, judged, trial = tried
         self._hopeless.update(trial.hopeless)
         if len(trial.worth) < len(bodies):
             if trial.hopeless:
@@ -146,10 +146,10 @@ class Planner:
             smaller = self._expanded(variant, trial.worth) if trial.worth else None
             if smaller is None:
                 return None
-            found, judged = smaller.variant, smaller.variant.judge(before.model.shapes)
+            next_variant, judged = smaller.variant, smaller.variant.judge(before.model.shapes)
         sure = refused_for_good(before.model.graph, answers(before, self.setting))
         variant.sure = {name: body for name, body in trial.worth.items() if name in sure}
-        return found, judged
+        return next_variant, judged
 
     def _tried(self, variant: Variant, bodies: Bodies, shapes: Shapes) -> tuple[Variant, Judgment, Trial] | None:
         """A variant with all of `bodies` expanded, what is said of it, and for which of them that is worth it."""
@@ -164,9 +164,9 @@ class Planner:
     def _expanded(self, variant: Variant, bodies: Bodies) -> _Expanded | None:
         """The variant with these nodes expanded, made once; None where none of them can be."""
         key = variant, frozenset(bodies)
-        found = self._variants.get(key)
-        made = expanded(variant.prepared, bodies) if found is None else None
+        cached_expansion = self._variants.get(key)
+        made = expanded(variant.prepared, bodies) if cached_expansion is None else None
         if made is None:
-            return found
+            return cached_expansion
         prepared, wholes = made
         return self._variants.keep(key, _Expanded(Variant(prepared, self.setting, self.refused_by_host), wholes))

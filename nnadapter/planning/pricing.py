@@ -50,17 +50,17 @@ class PlanPrice:
         On the CPU nothing counts as fused, and every node has its own.
         """
         row = {device: number for number, device in enumerate(self.table.devices)}
-        found: dict[int, float] = {}
+        seconds_by_node: dict[int, float] = {}
         for atom, part in enumerate(self.graph.parts):
             nodes = self.graph.graph.atoms[atom]
             if plan.placement[part[0]] == self.table.prices.host:
-                found.update((node, float(self.table.on_host[node])) for node in nodes)
+                seconds_by_node.update((node, float(self.table.on_host[node])) for node in nodes)
                 continue
             seconds = float(self.table.prices.run[row[plan.placement[part[0]]], atom])
             work = [flops[node] or 0 for node in nodes]
             shares = [each / sum(work) for each in work] if sum(work) else [1 / len(nodes)] * len(nodes)
-            found.update((node, seconds * share) for node, share in zip(nodes, shares, strict=True))
-        return found
+            seconds_by_node.update((node, seconds * share) for node, share in zip(nodes, shares, strict=True))
+        return seconds_by_node
 
 
 def costs_of(plan: Plan, conversion: Conversion, runs_as: Sequence[RunsAs], costs: Costs) -> tuple[CostTable, Merged]:

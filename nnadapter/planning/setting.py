@@ -57,7 +57,7 @@ class SessionDevice:
         return self.capability.role is DeviceRole.LAST_RESORT and not self.named
 
     @property
-    def called(self) -> str:
+    def display_name(self) -> str:
         """How messages call it."""
         return "the CPU" if self.is_host else repr(self.name)
 

@@ -163,11 +163,11 @@ def _settled(
         refused = {segment: answer for segment, answer in answers.items() if isinstance(answer, Unsupported)}
         if not refused:
             pieces = tuple(known.get(_key(segment)) for segment in segments)
-            found = Partitioning(setting, judgment, placement, plan, pieces, tuple(effects))
-            dropped = given_up(found, segments)
+            partitioning = Partitioning(setting, judgment, placement, plan, pieces, tuple(effects))
+            dropped = given_up(partitioning, segments)
             effects.extend(dropped.effects)
             if not dropped.segments:
-                return replace(found, limits=tuple(effects))
+                return replace(partitioning, limits=tuple(effects))
             refused = {segments[at]: why for at, why in dropped.segments.items()}
         halved = {segment: _halves(segment, refusal, judgment.model) for segment, refusal in refused.items()}
         bans = {_key(segment): refused[segment] for segment, halves in halved.items() if halves is None}
@@ -184,12 +184,12 @@ def draft(judgment: Judgment, placement: Placement, setting: Setting) -> Draft:
     """The segments and the plan, if no device refuses a segment."""
     graph, labels, host = placement.graph, placement.labels, setting.host.name
     if graph is None:
-        found = cut(judgment.model.graph, labels, host=host)
-        return found.segments, _plan(judgment, placement, found.segments, exact=found.exact)
+        segmentation = cut(judgment.model.graph, labels, host=host)
+        return segmentation.segments, _plan(judgment, placement, segmentation.segments, exact=segmentation.exact)
     # What was priced as one stays in one segment.
-    found = cut(graph.graph, [labels[part[0]] for part in graph.parts], host=host)
-    segments = [graph.spread_segment(segment) for segment in found.segments]
-    return segments, _plan(judgment, placement, segments, exact=found.exact)
+    segmentation = cut(graph.graph, [labels[part[0]] for part in graph.parts], host=host)
+    segments = [graph.spread_segment(segment) for segment in segmentation.segments]
+    return segments, _plan(judgment, placement, segments, exact=segmentation.exact)
 
 
 def _plan(judgment: Judgment, placement: Placement, segments: Sequence[Segment], *, exact: bool) -> Plan:
@@ -218,19 +218,19 @@ def _bytes(atom: int, model: ShapedModel) -> int:
     return sum(weights.values()) + sum(graph.value(name).nbytes or 0 for node in nodes for name in node.outputs)
 
 
-def given_up(found: Partitioning, segments: Sequence[Segment]) -> GivenUp:
+def given_up(partitioning: Partitioning, segments: Sequence[Segment]) -> GivenUp:
     """Return the segments that the person's limits give up; none if there are no limits.
 
     Raises:
         RulesError: a limit cannot be kept, or needs costs that nobody knows.
     """
-    setting, plan, flops = found.setting, found.plan, found.model.conversion.flops
+    setting, plan, flops = partitioning.setting, partitioning.plan, partitioning.model.conversion.flops
     rules = setting.constraints.rules
     limits = rules.limits
     if limits == Limits():
         return GivenUp(segments={}, effects=())
     priced = limits.min_benefit_ms is not None or limits.max_segments is not None
-    saved = found.price.benefits if priced else [None] * len(segments)
+    saved = partitioning.price.benefits if priced else [None] * len(segments)
     candidates = [
         SegmentCandidate(
             segment=segment,

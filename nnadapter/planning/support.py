@@ -60,15 +60,16 @@ def refusals(device: SessionDevice, model: ShapedModel) -> tuple[tuple[Unsupport
     """
     conversion = model.conversion
     if device.capability.form is ModelForm.ONNX:
-        given = [[verdict] for verdict in _ask_of_nodes(device, model)]
+        verdicts_by_node = [[verdict] for verdict in _ask_of_nodes(device, model)]
     else:
         asked = _ask(device, conversion.model, len(conversion.model.operations))
-        given = [
+        verdicts_by_node = [
             [first, *(asked[operation] for operation in operations)]
             for first, operations in zip(conversion.verdicts, conversion.operations, strict=True)
         ]
     return tuple(
-        tuple(dict.fromkeys(verdict for verdict in of_node if isinstance(verdict, Unsupported))) for of_node in given
+        tuple(dict.fromkeys(verdict for verdict in of_node if isinstance(verdict, Unsupported)))
+        for of_node in verdicts_by_node
     )
 
 
@@ -90,8 +91,8 @@ def _ask_of_nodes(device: SessionDevice, model: ShapedModel) -> Sequence[Verdict
 
 
 def _ask(device: SessionDevice, model: SegmentModel, expected: int) -> Sequence[Verdict]:
-    found: Sequence[Verdict] = named_call(device.name, "supported")(ask_supported, device.context, model, expected)
-    return found
+    verdicts: Sequence[Verdict] = named_call(device.name, "supported")(ask_supported, device.context, model, expected)
+    return verdicts
 
 
 def _of_valid(verdict: Verdict, converted: Verdict) -> Verdict:

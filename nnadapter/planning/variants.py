@@ -66,10 +66,10 @@ class Variant:
             for device in self.setting.devices
             if device.name in verdicts and device.accelerates
         ]
-        called = called_nodes(model.graph, model.specialized.nodes, self._calls, asked)
-        if not called:
+        call_names = called_nodes(model.graph, model.specialized.nodes, self._calls, asked)
+        if not call_names:
             return judgment
-        self.conversions.call_kernels(called)
+        self.conversions.call_kernels(call_names)
         return self._judge(shapes)
 
     def _offered(self, shapes: Shapes) -> Judgment:

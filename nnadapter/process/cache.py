@@ -34,8 +34,8 @@ _functions: dict[str, Any] = {}
 def cache_counts() -> tuple[CacheCounts, ...]:
     """The counts, as they are now, of every cache that was used, by name."""
     of_functions = {name: _of_function(name, kept.cache_info()) for name, kept in _functions.items()}
-    found = {**{name: replace(each) for name, each in _counts.items()}, **of_functions}
-    return tuple(each for _, each in sorted(found.items()) if each.hits or each.misses or each.failures)
+    counts_by_name = {**{name: replace(each) for name, each in _counts.items()}, **of_functions}
+    return tuple(each for _, each in sorted(counts_by_name.items()) if each.hits or each.misses or each.failures)
 
 
 def _of_function(name: str, info: Any) -> CacheCounts:
@@ -79,14 +79,14 @@ class Cache(Generic[Key, Value]):
     def get(self, key: Key) -> Value | None:
         """The value of a key, None if there is none."""
         with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
+            cached_value = self._kept.get(key)
+            if cached_value is not None:
                 self._kept.move_to_end(key)
-        if found is None:
+        if cached_value is None:
             self.counts.misses += 1
         else:
             self.counts.hits += 1
-        return found
+        return cached_value
 
     def keep(self, key: Key, value: Value) -> Value:
         """Keep a value, and return what is kept: the one that is there, if another thread was first."""
@@ -100,8 +100,8 @@ class Cache(Generic[Key, Value]):
 
     def made(self, key: Key, make: Callable[[], Value]) -> Value:
         """The value of a key, made now if it is not kept; two threads may both make it."""
-        found = self.get(key)
-        return self.keep(key, make()) if found is None else found
+        cached_value = self.get(key)
+        return self.keep(key, make()) if cached_value is None else cached_value
 
     def drop(self, key: Key) -> Value | None:
         """Forget the value of a key, and return it if there was one."""

@@ -28,12 +28,12 @@ class Lending(Generic[Thing]):
         """Lend what nobody has, else a new one."""
         with self._lock:
             lent = set(map(id, self.users.values()))
-            found = next((thing for thing in self.all if id(thing) not in lent), None)
-            if found is None:
-                found = self._make()
-                self.all.append(found)
-            self.users[user] = found
-            return found
+            loan = next((thing for thing in self.all if id(thing) not in lent), None)
+            if loan is None:
+                loan = self._make()
+                self.all.append(loan)
+            self.users[user] = loan
+            return loan
 
     def clear(self) -> list[Thing]:
         """Forget everything that was made, and return it."""

@@ -103,14 +103,14 @@ def _node_facts(partitioning: Partitioning, price: PlanPrice | None) -> tuple[No
 def _sizes(graph: Graph) -> Mapping[str, int]:
     """Bytes of every value, 0 where they are not known; few sizes are the sizes of many values."""
     known: dict[tuple[float, object], int] = {}
-    found: dict[str, int] = defaultdict(int)
+    sizes_by_name: dict[str, int] = defaultdict(int)
     for name, value in graph.values.items():
         like = value.itemsize, value.shape
         if like not in known:
             known[like] = value.nbytes or 0
-        found[name] = known[like]
-    found[""] = 0  # stands for outputs that nobody asked for
-    return found
+        sizes_by_name[name] = known[like]
+    sizes_by_name[""] = 0  # stands for outputs that nobody asked for
+    return sizes_by_name
 
 
 def _running(
@@ -151,7 +151,7 @@ def _refusals(plan: Plan, index: int) -> Iterator[Refusal]:
 
 def _runs_as(partitioning: Partitioning) -> dict[int, str]:
     """What the devices say each node runs as, in the words of the operations it became."""
-    found: dict[int, str] = {}
+    descriptions: dict[int, str] = {}
     for step, piece in zip(partitioning.plan.steps, partitioning.pieces, strict=True):
         if piece is None or not piece.admission.runs_as:
             continue
@@ -166,8 +166,8 @@ def _runs_as(partitioning: Partitioning) -> dict[int, str]:
         for nodes, text in zip(owners, piece.admission.runs_as, strict=False):
             for node in nodes:
                 words.setdefault(node, {})[text] = None
-        found.update((node, ", ".join(_telling(texts))) for node, texts in words.items())
-    return found
+        descriptions.update((node, ", ".join(_telling(texts))) for node, texts in words.items())
+    return descriptions
 
 
 def _telling(texts: Collection[str]) -> Collection[str]:

@@ -15,8 +15,8 @@ from nnadapter.process.own_version import own_version
 
 def versions_of(devices: Iterable[str]) -> dict[str, str]:
     """Return the versions of nnadapter, ONNX, ONNX Runtime and the drivers of devices; those that are known."""
-    found = {"nnadapter": own_version(), **_packages(), **{name: driver_version(name) for name in devices}}
-    return {name: each for name, each in found.items() if each}
+    versions = {"nnadapter": own_version(), **_packages(), **{name: driver_version(name) for name in devices}}
+    return {name: each for name, each in versions.items() if each}
 
 
 @remembered(256)

@@ -54,11 +54,11 @@ def compare_reports(old: PartitionReport | Mapping[str, Any], new: PartitionRepo
 
 def _by_name(nodes: Iterable[NodeFacts]) -> dict[tuple[str, int], NodeFacts]:
     seen: Counter[str] = Counter()
-    found = {}
+    nodes_by_name = {}
     for node in nodes:
-        found[node.name, seen[node.name]] = node
+        nodes_by_name[node.name, seen[node.name]] = node
         seen[node.name] += 1
-    return found
+    return nodes_by_name
 
 
 def _place(node: NodeFacts) -> Place:

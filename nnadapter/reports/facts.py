@@ -218,9 +218,9 @@ class ReportFacts:
 
     def refusals(self) -> Mapping[tuple[str, str, str], tuple[NodeFacts, ...]]:
         """The refused nodes by device, op type and reason, most frequent first."""
-        found: dict[tuple[str, str, str], list[NodeFacts]] = {}
+        nodes_by_refusal: dict[tuple[str, str, str], list[NodeFacts]] = {}
         for node in self.nodes:
             for refusal in node.refusals:
-                found.setdefault((refusal.device, node.op_type, refusal.reason), []).append(node)
-        ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+                nodes_by_refusal.setdefault((refusal.device, node.op_type, refusal.reason), []).append(node)
+        ordered = sorted(nodes_by_refusal.items(), key=lambda item: (-len(item[1]), item[0]))
         return {key: tuple(nodes) for key, nodes in ordered}

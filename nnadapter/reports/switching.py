@@ -35,12 +35,12 @@ def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...
     graph, prices = (price.graph.graph, price.table.prices) if price is not None else (plan.graph, None)
     labels = [plan.placement[part[0]] for part in parts]
     switches, seconds = _between(graph, labels, prices)
-    found = []
+    costs = []
     for (device, op_type, reason), atoms in islice(_groups(plan).items(), _MOST):
         moved = [device if atoms.intersection(part) else label for part, label in zip(parts, labels, strict=True)]
         fewer, less = _between(graph, moved, prices)
         saved = seconds - less
-        found.append(
+        costs.append(
             RefusalCost(
                 device=device,
                 op_type=op_type,
@@ -49,21 +49,21 @@ def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...
                 seconds=saved if prices is not None and isfinite(saved) else None,
             )
         )
-    return tuple(found)
+    return tuple(costs)
 
 
 def _groups(plan: Plan) -> Mapping[_Group, set[int]]:
     """Atoms of each group, those of most atoms first; of a device that comes before the one that runs them."""
     rank = {device: place for place, device in enumerate(plan.devices)}
-    found: dict[_Group, set[int]] = {}
+    atoms_by_group: dict[_Group, set[int]] = {}
     for atom, (nodes, home) in enumerate(zip(plan.graph.atoms, plan.placement, strict=True)):
         for device in plan.devices[: rank[home]]:
             verdict = plan.verdicts[device][atom]
             if isinstance(verdict, Unsupported):
                 for node in nodes:
                     key = device, plan.graph.nodes[node].op_type, verdict.reason.value
-                    found.setdefault(key, set()).add(atom)
-    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
+                    atoms_by_group.setdefault(key, set()).add(atom)
+    return dict(sorted(atoms_by_group.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
 def _between(graph: Graph, labels: Sequence[str], prices: Prices | None) -> tuple[int, float]:

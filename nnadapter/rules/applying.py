@@ -100,7 +100,7 @@ def apply_rules(
         pinned={atom: (pin.device, rules.place(pin)) for atom, pin in pinned.items()},
         banned={device: {atom: rules.place(ban) for atom, ban in of.items()} for device, of in banned.items()},
     )
-    after = {device: applied.restricted(device, given) for device, given in verdicts.items()}
+    after = {device: applied.restricted(device, device_verdicts) for device, device_verdicts in verdicts.items()}
     binder.check_homes(banned, verdicts, after)
     return Applied(verdicts=after, effects=applied.effects, pinned=applied.pinned, banned=applied.banned)
 
@@ -124,7 +124,7 @@ class _Binder:
 
     def pins(self) -> dict[int, Pin]:
         """Atom -> the pin that holds it."""
-        found: dict[int, Pin] = {}
+        pins_by_atom: dict[int, Pin] = {}
         for pin in self._rules.pins:
             atoms = self._atoms(pin)
             if atoms and pin.device not in self._devices:
@@ -133,19 +133,19 @@ class _Binder:
                     f"the devices {', '.join(self._devices)}; name it as a device, or leave the rule out",
                 )
             for atom in atoms:
-                other = found.setdefault(atom, pin)
+                other = pins_by_atom.setdefault(atom, pin)
                 if other.device != pin.device:
                     raise self._error(self._two_pins(atom, other, pin))
-        return found
+        return pins_by_atom
 
     def bans(self) -> dict[str, dict[int, Ban]]:
         """Device -> atom -> the first ban that holds it."""
-        found: dict[str, dict[int, Ban]] = {}
+        bans_by_device: dict[str, dict[int, Ban]] = {}
         for ban in self._rules.bans:
-            of_device = found.setdefault(ban.device, {})
+            of_device = bans_by_device.setdefault(ban.device, {})
             for atom in self._atoms(ban):
                 of_device.setdefault(atom, ban)
-        return found
+        return bans_by_device
 
     def check_pins(
         self,

@@ -66,9 +66,9 @@ def segments_to_drop(rules: Rules, candidates: Sequence[SegmentCandidate], verdi
     """
     limiter = _Limiter(rules, candidates, verdicts)
     for step in (limiter.whole_graph, limiter.minima, limiter.at_most):
-        found = step()
-        if found.segments:
-            return found
+        outcome = step()
+        if outcome.segments:
+            return outcome
     return GivenUp(segments={}, effects=tuple(limiter.staying()))
 
 
@@ -110,9 +110,9 @@ class _Limiter:
         for name, rule, below in self._below():
             drop = [at for at in below if at not in segments and self._stuck(at) is None]
             if drop:
-                found = self._given_up(name, rule, drop, "is not reached")
-                segments.update(found.segments)
-                effects.extend(found.effects)
+                outcome = self._given_up(name, rule, drop, "is not reached")
+                segments.update(outcome.segments)
+                effects.extend(outcome.effects)
         return GivenUp(segments=segments, effects=tuple(effects))
 
     def staying(self) -> Iterator[RuleEffect]:
@@ -162,10 +162,10 @@ class _Limiter:
     def _stuck(self, position: int) -> tuple[int, str] | None:
         """An atom that no other device takes, and what the others say; None where every atom has another."""
         segment = self.candidates[position].segment
-        others = [given for device, given in self.verdicts.items() if device != segment.device]
+        others = [device_verdicts for device, device_verdicts in self.verdicts.items() if device != segment.device]
         for atom in segment.atoms:
-            if not any(given[atom] for given in others):
-                return atom, "; ".join(dict.fromkeys(str(given[atom]) for given in others))
+            if not any(device_verdicts[atom] for device_verdicts in others):
+                return atom, "; ".join(dict.fromkeys(str(device_verdicts[atom]) for device_verdicts in others))
         return None
 
     def _refuse_stuck(self, name: str, positions: Sequence[int]) -> None:

@@ -16,19 +16,19 @@ TEXT = "the rules' text"
 """What messages call rules that were given as a text."""
 
 
-def read_rules(given: str | os.PathLike[str] | Rules) -> Rules:
+def read_rules(source: str | os.PathLike[str] | Rules) -> Rules:
     """Return the rules of a TOML file.
 
     Line ends may be CRLF, and a byte order mark is passed over.
 
     Args:
-        given: a path; a text of more than one line; or rules, which are checked and returned.
+        source: a path; a text of more than one line; or rules, which are checked and returned.
 
     Raises:
         RulesError: the file cannot be read, is no TOML, has a key that is not known or a value that does not fit,
             names a device that no driver offers, or contradicts itself. It names file, rule and key.
     """
-    rules = given if isinstance(given, Rules) else _read(given)
+    rules = source if isinstance(source, Rules) else _read(source)
     for rule in rules:
         if rule.device.partition(":")[0] not in sources():
             raise RulesError(
@@ -63,11 +63,11 @@ _FILE = FileKind(
 )
 
 
-def _read(given: object) -> Rules:
-    if not isinstance(given, (str, os.PathLike)):
-        raise RulesError(f"rules are a path, a text or an nnadapter.Rules, got {given!r}")
-    if isinstance(given, str) and "\n" in given:
-        found, source = _FILE.parsed(given.removeprefix("\ufeff"), TEXT), TEXT
+def _read(path_or_text: object) -> Rules:
+    if not isinstance(path_or_text, (str, os.PathLike)):
+        raise RulesError(f"rules are a path, a text or an nnadapter.Rules, got {path_or_text!r}")
+    if isinstance(path_or_text, str) and "\n" in path_or_text:
+        document, source = _FILE.parsed(path_or_text.removeprefix("\ufeff"), TEXT), TEXT
     else:
-        found, source = _FILE.read(given), os.fsdecode(given)
-    return Rules(pins=found.pin, bans=found.ban, limits=found.limits, source=source)
+        document, source = _FILE.read(path_or_text), os.fsdecode(path_or_text)
+    return Rules(pins=document.pin, bans=document.ban, limits=document.limits, source=source)

@@ -26,7 +26,7 @@ class Selector:
 
     def select(self, rule: Rule) -> frozenset[int]:
         """Positions of the nodes that match everything which `rule` gives."""
-        return frozenset.intersection(*self._found(rule))
+        return frozenset.intersection(*self._matches(rule))
 
     def why_nothing(self, rule: Rule) -> str:
         """Why `select` finds nothing, as a note."""
@@ -43,7 +43,7 @@ class Selector:
             return "no path leads from one end of the region to the other"
         return "no node matches everything that the rule gives"
 
-    def _found(self, rule: Rule) -> Iterable[frozenset[int]]:
+    def _matches(self, rule: Rule) -> Iterable[frozenset[int]]:
         domain, op_type = rule.domain_and_op_type
         if op_type is not None:
             yield self._by_op_type.get((domain, op_type), frozenset())
@@ -59,19 +59,19 @@ class Selector:
 
     @cached_property
     def _by_op_type(self) -> Mapping[tuple[str | None, str], frozenset[int]]:
-        found: dict[tuple[str | None, str], list[int]] = defaultdict(list)
+        positions_by_type: dict[tuple[str | None, str], list[int]] = defaultdict(list)
         for position, node in enumerate(self._own.nodes):
-            found[node.domain, node.op_type].append(position)
-            found[None, node.op_type].append(position)
-        return {key: frozenset(positions) for key, positions in found.items()}
+            positions_by_type[node.domain, node.op_type].append(position)
+            positions_by_type[None, node.op_type].append(position)
+        return {key: frozenset(positions) for key, positions in positions_by_type.items()}
 
     @cached_property
     def _by_name(self) -> Mapping[str, tuple[int, ...]]:
-        found: dict[str, list[int]] = defaultdict(list)
+        positions_by_name: dict[str, list[int]] = defaultdict(list)
         for position, node in enumerate(self._own.nodes):
             for name in dict.fromkeys((node.name, *node.origins)):
-                found[name].append(position)
-        return {name: tuple(positions) for name, positions in found.items()}
+                positions_by_name[name].append(position)
+        return {name: tuple(positions) for name, positions in positions_by_name.items()}
 
     def _named(self, pattern: str) -> frozenset[int]:
         """A node of exactly that name comes before what the pattern may mean: names may hold brackets."""
@@ -96,9 +96,9 @@ class Selector:
 
 def _reached(start: Iterable[int], onward: Callable[[int], Iterable[int]]) -> frozenset[int]:
     waiting = list(start)
-    found = set(waiting)
+    nodes = set(waiting)
     while waiting:
-        new = set(onward(waiting.pop())) - found
-        found |= new
+        new = set(onward(waiting.pop())) - nodes
+        nodes |= new
         waiting.extend(new)
-    return frozenset(found)
+    return frozenset(nodes)

@@ -53,8 +53,10 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
         if self.op_type is not None and not all(self.op_type.rsplit("::", 1)):
             raise RulesError(f"op_type {self.op_type!r} lacks a part; write OpType or domain::OpType", key="op_type")
         if (self.from_ is None) != (self.to is None):
-            given, lacking = ("to", "from") if self.from_ is None else ("from", "to")
-            raise RulesError(f"{given!r} is given without {lacking!r}; a region needs both, each a tensor or a list")
+            present_key, lacking = ("to", "from") if self.from_ is None else ("from", "to")
+            raise RulesError(
+                f"{present_key!r} is given without {lacking!r}; a region needs both, each a tensor or a list"
+            )
         if self.op_type is None and self.name is None and self.from_ is None:
             raise RulesError("it selects no node; give op_type, name, or from and to")
 
@@ -77,8 +79,8 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
     @property
     def selectors(self) -> str:
         """What is selected, in words."""
-        given = (("op_type", self.op_type), ("name", self.name), ("from", self.from_), ("to", self.to))
-        return ", ".join(f"{key} {_shown(value)}" for key, value in given if value is not None)
+        criteria = (("op_type", self.op_type), ("name", self.name), ("from", self.from_), ("to", self.to))
+        return ", ".join(f"{key} {_shown(value)}" for key, value in criteria if value is not None)
 
 
 class Pin(Rule, frozen=True):
@@ -137,10 +139,10 @@ class Rules:
     def __post_init__(self) -> None:
         """Check types, and what contradicts itself in every model."""
         for name, kind in (("pins", Pin), ("bans", Ban)):
-            given = getattr(self, name)
-            if not isinstance(given, Sequence) or not all(type(rule) is kind for rule in given):
-                raise RulesError(f"{name} of Rules are a tuple of nnadapter.{kind.__name__}, got {given!r}")
-            object.__setattr__(self, name, tuple(given))
+            rules = getattr(self, name)
+            if not isinstance(rules, Sequence) or not all(type(rule) is kind for rule in rules):
+                raise RulesError(f"{name} of Rules are a tuple of nnadapter.{kind.__name__}, got {rules!r}")
+            object.__setattr__(self, name, tuple(rules))
         if not isinstance(self.limits, Limits):
             raise RulesError(f"limits of Rules are an nnadapter.Limits, got {self.limits!r}")
         self._refuse_contradictions()

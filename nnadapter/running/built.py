@@ -68,8 +68,8 @@ class Programs:
     def twins(self, plan: Plan) -> dict[int, int]:
         """Segment -> the one whose program it was bound to."""
         segments = {atoms_of(plan, step): step.segment for step in plan.steps}
-        found = {number: self._built[key].twin for key, number in segments.items()}
-        return {number: segments[twin] for number, twin in found.items() if twin in segments}
+        twin_atoms = {number: self._built[key].twin for key, number in segments.items()}
+        return {number: segments[twin] for number, twin in twin_atoms.items() if twin in segments}
 
     def keep_only(self, plan: Plan) -> None:
         """Close programs of segments that the plan does not have."""

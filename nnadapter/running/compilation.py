@@ -259,7 +259,7 @@ class Compiler:
         plan = partitioning.plan
         nodes = [node.name for node in plan.graph.nodes]
         message = f"a run cannot go on as it was planned: {describe(error)}"
-        instead = f"{self.setting.host.called} runs the model as it was"
+        instead = f"{self.setting.host.display_name} runs the model as it was"
         self._fall_back(ExecutionError, plan.steps[0], nodes, message, instead, error)
 
     def _run_failed(
@@ -275,10 +275,10 @@ class Compiler:
         if self.setting.constraints.fallback == "forbid":
             fall_back(instead="")
         device, built = self._built_instead(device, partitioning, message, step, error)
-        fall_back(instead=f"it runs on {device.called} instead")
+        fall_back(instead=f"it runs on {device.display_name} instead")
         return Substitute(
             device.name,
-            device.called,
+            device.display_name,
             self._pool(device.name, built.program, *_about(partitioning, step)),
             tuple(slots[name] for name in built.inputs),
         )

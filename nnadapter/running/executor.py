@@ -78,8 +78,8 @@ class ExecutionPool:
     def compute(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Run the program once, in an execution of its own for as long as it takes."""
         if (shared := self._shared) is not None:
-            found: Sequence[Any] = self._call(shared.compute, inputs)
-            return found
+            outputs: Sequence[Any] = self._call(shared.compute, inputs)
+            return outputs
         user = object()
         try:
             execution = self._executions.take(user)
@@ -106,7 +106,7 @@ class Substitute:
     """What runs a step in place of its own device."""
 
     device: str
-    called: str
+    display_name: str
     """How messages call the device."""
     pool: ExecutionPool
     inputs: tuple[int, ...]
@@ -263,13 +263,13 @@ class CompiledPlan:
                 self._whole = self._make_whole(error) if self._make_whole else None
         assert self._whole is not None, "somebody made it, or raised"
         try:
-            found = self._whole.run(feeds, wanted, describe(error))
+            outcome = self._whole.run(feeds, wanted, describe(error))
         except NNAdapterError:
             raise error from None
         self._whole.say(error)
         if isinstance(error, OtherShapeError):
             self.note = describe(error)
-        return found
+        return outcome
 
     def _run_steps(
         self, feeds: Mapping[str, Any], wanted: Sequence[str], stopped: Callable[[], bool]
@@ -336,7 +336,7 @@ def _instead(bound: BoundStep, error: BaseException, failure: str, values: Seque
         raise
     except NNAdapterError as second:
         segment = bound.step.segment
-        also = substitute.called
+        also = substitute.display_name
         message = f"segment {segment} failed on {bound.step.device!r} ({failure}) and on {also} as well: {second}"
         if isinstance(second, InvalidInputError):
             raise InvalidInputError(message) from second

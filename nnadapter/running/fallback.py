@@ -70,7 +70,7 @@ def warn_of_last_resort(partitioning: Partitioning) -> None:
         names = named([plan.graph.nodes[node].name for node in left])
         warnings.warn(
             f"{len(left)} of {len(plan.graph.nodes)} nodes run on onnx's reference evaluator, which is slow ({names}); "
-            f"{setting.host.called} refused the first because of {_refusal(plan, setting.host.name, left[0])}",
+            f"{setting.host.display_name} refused the first because of {_refusal(plan, setting.host.name, left[0])}",
             FallbackWarning,
             stacklevel=2,
         )

@@ -83,8 +83,8 @@ class HostEngine:
 
     def metadata(self) -> ModelMetadata:
         """See `Engine.metadata`."""
-        found: ModelMetadata = self.session.get_modelmeta()
-        return found
+        model_metadata: ModelMetadata = self.session.get_modelmeta()
+        return model_metadata
 
     def session_options(self) -> onnxruntime.SessionOptions:
         """See `Engine.session_options`."""
@@ -138,9 +138,9 @@ def _load(
     provider: object,
     arguments: Mapping[str, Any],
 ) -> onnxruntime.InferenceSession:
-    given = source if isinstance(source, (str, bytes, os.PathLike)) else contents_of(load_model(source))
+    path_or_bytes = source if isinstance(source, (str, bytes, os.PathLike)) else contents_of(load_model(source))
     try:
-        return onnxruntime.InferenceSession(given, session_options, providers=[provider], **arguments)
+        return onnxruntime.InferenceSession(path_or_bytes, session_options, providers=[provider], **arguments)
     except Exception as error:
         model = load_model(source)  # says what is wrong with a file or its contents
         with translated(f"ONNX Runtime does not load {describe(source)}", _ADVICE, InvalidModelError):

@@ -180,11 +180,11 @@ class Measurer:
         a plan of many segments it would get none, be timed with one thread, and stay so for as long as it is kept.
         """
         setting = self._compiler.setting
-        found = place(judgment, setting).candidates()
+        candidates = place(judgment, setting).candidates()
         if setting.constraints.fallback == "forbid":
             named = {device.name for device in setting.devices if device.named}
-            found = tuple(each for each in found if named.issuperset(each.placement)) or found
-        return sorted(found, key=_rank)[:_MOST]
+            candidates = tuple(each for each in candidates if named.issuperset(each.placement)) or candidates
+        return sorted(candidates, key=_rank)[:_MOST]
 
 
 _BASELINES = (OriginKind.ALL_ON, OriginKind.EVERYTHING_SUPPORTED)

@@ -55,7 +55,7 @@ def _fell_back(partitioning: Partitioning, bound: BoundStep) -> str:
     step, graph = bound.step, partitioning.plan.graph
     names = ", ".join(repr(graph.nodes[node].name) for node in step.nodes[:3])
     more = f" and {len(step.nodes) - 3} more" if len(step.nodes) > 3 else ""
-    instead = bound.substitute.called if bound.substitute is not None else partitioning.setting.host.called
+    instead = bound.substitute.display_name if bound.substitute is not None else partitioning.setting.host.display_name
     return (
         f"device {step.device!r} failed while it ran segment {step.segment} ({names}{more}): "
         f"{'; '.join(bound.failures)}; it ran on {instead}, whose time is shown"

@@ -183,7 +183,7 @@ class PlannedEngine:
         try:
             return work(planner)
         except (CompilationError, InvalidModelError):
-            if planner.prepared.given is None:
+            if planner.prepared.original is None:
                 raise
             return work(self._with_branches(planner))
 
@@ -191,8 +191,8 @@ class PlannedEngine:
         """The planner of the model with its branches; threads that fail with one planner get the same next one."""
         with self._switching:
             if self._planner is failed:
-                assert failed.prepared.given is not None, "there is a model with its branches"
-                self._planner = Planner(failed.prepared.given, self._setting)
+                assert failed.prepared.original is not None, "there is a model with its branches"
+                self._planner = Planner(failed.prepared.original, self._setting)
             return self._planner
 
     def _compiled(self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any] | None) -> Compiled:

@@ -83,13 +83,13 @@ class Repeat:
             self._plans.close_unused()
 
     def _run_alone(
-        self, bound: BoundStep, given: Sequence[str], order: Sequence[int], feed: Mapping[str, Any]
+        self, bound: BoundStep, input_names: Sequence[str], order: Sequence[int], feed: Mapping[str, Any]
     ) -> Done | None:
         execution = bound.pool.shared
-        if isinstance(execution, SessionExecution) and self._named_alike(execution, given, order):
+        if isinstance(execution, SessionExecution) and self._named_alike(execution, input_names, order):
             self._direct = (bound, execution.run)
             return self._run_directly(*self._direct, feed)
-        return self._run_directly(bound, partial(_by_position, bound.pool, given, order), feed)
+        return self._run_directly(bound, partial(_by_position, bound.pool, input_names, order), feed)
 
     def _run_directly(self, bound: BoundStep, run: _Run, feed: Mapping[str, Any]) -> Done | None:
         # ONNX Runtime's session lives as long as somebody holds it: to close the plan meanwhile takes nothing from it.
@@ -104,17 +104,17 @@ class Repeat:
         run_of_step = _NEW(StepRun, (bound.step.segment, bound.step.device, seconds, ""))
         return results, _NEW(Provenance, ((run_of_step,),))
 
-    def _named_alike(self, execution: SessionExecution, given: Sequence[str], order: Sequence[int]) -> bool:
+    def _named_alike(self, execution: SessionExecution, input_names: Sequence[str], order: Sequence[int]) -> bool:
         """Whether ONNX Runtime's session takes the feed and gives the outputs by their names in the model."""
         fed = {name for name, _, _ in self._expected}
         made = tuple(execution.output_names[index] for index in order)
-        return execution.input_names == tuple(given) and fed == set(given) and made == tuple(self._outputs)
+        return execution.input_names == tuple(input_names) and fed == set(input_names) and made == tuple(self._outputs)
 
 
 def _by_position(
-    pool: ExecutionPool, given: Sequence[str], order: Sequence[int], names: Sequence[str], feed: Mapping[str, Any]
+    pool: ExecutionPool, input_names: Sequence[str], order: Sequence[int], names: Sequence[str], feed: Mapping[str, Any]
 ) -> list[Any]:
-    results = pool.compute([feed[name] for name in given])
+    results = pool.compute([feed[name] for name in input_names])
     return [results[index] for index in order]
 
 

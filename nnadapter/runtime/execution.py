@@ -61,7 +61,7 @@ class Execution(Handle):
         self._call = named_call(device.name, "compute")
         self._inputs, self._outputs = compilation.inputs, compilation.outputs
         self._expected = [(each.type.dimensions, each.type.dtype.array_type) for each in self._outputs]
-        self._given: list[Array | None] = [None] * len(self._inputs)
+        self._arrays: list[Array | None] = [None] * len(self._inputs)
         self._results: Sequence[Array] | None = None
         self._turn: AbstractContextManager[Any] = (
             device_lock(device.name) if device.capability.threading is Threading.SERIAL else nullcontext()
@@ -97,7 +97,7 @@ class Execution(Handle):
         _check(self._inputs[position], array)
         with self._lock:
             self.check_open()
-            self._given[position] = read_only(array)
+            self._arrays[position] = read_only(array)
             self._results = None
 
     def set_inputs(self, arrays: Mapping[str, Array] | Sequence[Array]) -> None:
@@ -120,9 +120,9 @@ class Execution(Handle):
         """
         with self._lock:
             self.check_open()
-            inputs = [array for array in self._given if array is not None]
-            if len(inputs) < len(self._given):
-                pairs = zip(self._inputs, self._given, strict=True)
+            inputs = [array for array in self._arrays if array is not None]
+            if len(inputs) < len(self._arrays):
+                pairs = zip(self._inputs, self._arrays, strict=True)
                 missing = next(operand.name for operand, array in pairs if array is None)
                 raise MissingInputError(f"input {missing!r} is not set; call set_input first", name=missing)
             self._results = None

@@ -87,10 +87,10 @@ def _told(array: Array) -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {"nnadapter": own_version(), "python": platform.python_version(), "system": platform.platform()}
+    versions = {"nnadapter": own_version(), "python": platform.python_version(), "system": platform.platform()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = ""
-    return found
+            versions[package] = ""
+    return versions

@@ -69,15 +69,15 @@ def _refusal(bench: Bench, random: Random, family: str) -> Outcome:
 
 def _spoilt(random: Random, family: str, model: Model) -> Model | None:
     try:
-        found = MUTATIONS[family](random, model)
+        mutation = MUTATIONS[family](random, model)
     except (IndexError, ValueError):  # there is nothing to choose from
         return None
-    if found is None:
+    if mutation is None:
         return None
     try:
-        verify(found[0])
+        verify(mutation[0])
     except InvalidModelError:
-        return found[0]
+        return mutation[0]
     return None
 
 

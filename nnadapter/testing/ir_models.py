@@ -80,8 +80,8 @@ def accepted_by(bench: Bench) -> Callable[[Model], bool]:
         position = len(model.operations) - 1
         operation = model.operations[position]
         read = [operand for operand in dict.fromkeys(operation.inputs) if operand != ABSENT]
-        given = [operand for operand in read if model.operands[operand].lifetime is not Lifetime.CONSTANT]
-        return bench.takes(submodel(model, [position], given, operation.outputs))
+        inputs = [operand for operand in read if model.operands[operand].lifetime is not Lifetime.CONSTANT]
+        return bench.takes(submodel(model, [position], inputs, operation.outputs))
 
     return accept
 

@@ -54,12 +54,12 @@ def cases_of(bench: Bench, pattern: str = "", limit: int | None = None) -> list[
         pattern: a case's name, or a part of names, or a glob; all cases if empty.
         limit: at most so many of each group.
     """
-    found: list[Case] = []
+    cases: list[Case] = []
     for name, group in GROUPS[bench.capability.form].items():
         if "/" in pattern and not fnmatchcase(name, pattern.partition("/")[0]):
             continue
-        found += [case for case in group(bench) if _matches(case.name, pattern)][:limit]
-    return [case for case in found if case.name == pattern] or found
+        cases += [case for case in group(bench) if _matches(case.name, pattern)][:limit]
+    return [case for case in cases if case.name == pattern] or cases
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -162,8 +162,8 @@ class _Graph:
             for name in made
             if name not in self._read
         ]
-        given = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, self._shapes["x"])
-        graph = helper.make_graph(self.nodes, "conformance", [given], outputs, self._constants)
+        graph_input = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, self._shapes["x"])
+        graph = helper.make_graph(self.nodes, "conformance", [graph_input], outputs, self._constants)
         return helper.make_model(graph, ir_version=_IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)])
 
 

@@ -64,8 +64,8 @@ class _TestPiece:
 
 def operator_tests(bench: Bench) -> Iterator[Case]:
     """Every test of one operator that onnx ships."""
-    found = _tests()
-    for name in list(found)[:: _SHORT if bench.settings.short else 1]:
+    tests = _tests()
+    for name in list(tests)[:: _SHORT if bench.settings.short else 1]:
         yield Case(f"onnx/{name}", partial(_test, name=name))
 
 
@@ -135,9 +135,9 @@ def _ir_piece(specialized: Specialized) -> _TestPiece | Skipped:
     made = _made(specialized)
     operand_of = conversion.operand_of
     inputs = tuple(position for position, name in enumerate(graph.inputs) if name in operand_of)
-    given = [operand_of[graph.inputs[position]] for position in inputs]
+    input_operands = [operand_of[graph.inputs[position]] for position in inputs]
     wanted = [operand_of[graph.outputs[position]] for position in made]
-    model = conversion.part(range(len(conversion.model.operations)), given, wanted)
+    model = conversion.part(range(len(conversion.model.operations)), input_operands, wanted)
     return _TestPiece(model, tuple(operation.type for operation in model.operations), inputs, made)
 
 

@@ -37,8 +37,8 @@ def programs(bench: Bench) -> Iterator[Case]:
 
 
 def _with_sample(bench: Bench, random: Random, number: int, act: Act) -> Outcome:
-    found = samples(bench)
-    return act(bench, found[number]) if number < len(found) else Skipped("the device takes no further model")
+    subjects = samples(bench)
+    return act(bench, subjects[number]) if number < len(subjects) else Skipped("the device takes no further model")
 
 
 def _contexts(bench: Bench, subject: Subject) -> Outcome:
@@ -194,8 +194,8 @@ def _out_of_memory(bench: Bench, random: Random) -> Outcome:
     if admitted and bench.capability.memory_bytes is not None:
         room = bench.capability.memory_bytes
         return Failed(OutcomeKind.WRONG_ANSWER, f"it admitted a model larger than its memory of {room} bytes", evidence)
-    found = samples(bench)
-    return bench.examine(found[0]) if found else Passed()
+    subjects = samples(bench)
+    return bench.examine(subjects[0]) if subjects else Passed()
 
 
 def _leaks(bench: Bench, random: Random) -> Outcome:

@@ -41,12 +41,12 @@ def steady(bench: Bench) -> Subject | None:
     """One operation on a quarter of a MiB, for what is repeated."""
     generator = np.random.default_rng(bench.settings.seed)
     if bench.capability.form is ModelForm.ONNX:
-        found = of_one_node(bench, _STEADY)
+        subject = of_one_node(bench, _STEADY)
     else:
         model = _plain(bench, _STEADY)
         feeds = [generator.uniform(-1, 1, _STEADY).astype(np.float32) for _ in model.inputs] if model else []
-        found = None if model is None else of_ir(RandomCase(model, tuple(feeds)), bench.settings.precision)
-    return found if found is not None and _works(bench, found) else None
+        subject = None if model is None else of_ir(RandomCase(model, tuple(feeds)), bench.settings.precision)
+    return subject if subject is not None and _works(bench, subject) else None
 
 
 def too_large(bench: Bench) -> SegmentModel | None:
@@ -58,10 +58,10 @@ def _plain(bench: Bench, dimensions: tuple[int, ...]) -> Model | None:
     for type_ in _PLAIN:
         builder = ModelBuilder()
         count = 2 if type_ in ("ADD", "MUL", "MAX", "MAT_MUL") else 1
-        given = [
+        inputs = [
             builder.add_input(f"x{position}", OperandType(DataType.FLOAT32, dimensions)) for position in range(count)
         ]
-        model = builder.finish(builder.add_operation(type_, given, {}))
+        model = builder.finish(builder.add_operation(type_, inputs, {}))
         if bench.takes(model):
             return model
     return None

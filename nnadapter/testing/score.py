@@ -68,8 +68,8 @@ class ScoreCard:
         return {name: self._tally(name) for name in names}
 
     def _tally(self, group: str) -> Tally:
-        found = Counter(type(row.outcome) for row in self.rows if row.group == group)
-        return Tally(passed=found[Passed], failed=found[Failed], skipped=found[Skipped])
+        counts = Counter(type(row.outcome) for row in self.rows if row.group == group)
+        return Tally(passed=counts[Passed], failed=counts[Failed], skipped=counts[Skipped])
 
     def to_dict(self) -> dict[str, Any]:
         """The card as plain data."""

@@ -44,12 +44,12 @@ class Subject:
             )
         if len(got) != len(self.expected):
             return Failed(OutcomeKind.WRONG_COUNT, f"got {len(got)} outputs, expected {len(self.expected)}", evidence)
-        for position, (found, wanted) in enumerate(zip(got, self.expected, strict=True)):
-            if found.dtype != wanted.dtype and wanted.dtype.kind not in "OUS":
-                text = f"output {position} is {found.dtype}, expected {wanted.dtype}"
+        for position, (output, wanted) in enumerate(zip(got, self.expected, strict=True)):
+            if output.dtype != wanted.dtype and wanted.dtype.kind not in "OUS":
+                text = f"output {position} is {output.dtype}, expected {wanted.dtype}"
                 return Failed(OutcomeKind.WRONG_TYPE, text, evidence)
-            if found.shape != wanted.shape:
-                text = f"output {position} is {list(found.shape)}, expected {list(wanted.shape)}"
+            if output.shape != wanted.shape:
+                text = f"output {position} is {list(output.shape)}, expected {list(wanted.shape)}"
                 return Failed(OutcomeKind.WRONG_SHAPE, text, evidence)
         text = self.differ(got)
         if not text:
@@ -118,8 +118,8 @@ def by_band(
 
     def differ(got: Sequence[Array]) -> str:
         pairs = enumerate(zip(got, expected, strict=True))
-        found = ((position, furthest(*pair, precision, steps=1)) for position, pair in pairs)
-        return next((f"output {position}{text}" for position, text in found if text), "")
+        differences = ((position, furthest(*pair, precision, steps=1)) for position, pair in pairs)
+        return next((f"output {position}{text}" for position, text in differences if text), "")
 
     return Subject(
         model=model,

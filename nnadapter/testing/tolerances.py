@@ -85,10 +85,10 @@ def _wrong(got: Array, expected: Array, precision: Precision, steps: int) -> Arr
             return np.asarray(np.abs(got.astype(np.int16) - expected.astype(np.int16)) > steps)
         return np.asarray(got != expected)
     band = band_of(dtype, precision)
-    found, wanted = got.astype(np.float64), expected.astype(np.float64)
+    output, wanted = got.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        near = np.abs(found - wanted) <= band.absolute * _largest(wanted) + band.relative * np.abs(wanted)
-    return np.asarray(~(near | (found == wanted) | (np.isnan(found) & np.isnan(wanted))))
+        near = np.abs(output - wanted) <= band.absolute * _largest(wanted) + band.relative * np.abs(wanted)
+    return np.asarray(~(near | (output == wanted) | (np.isnan(output) & np.isnan(wanted))))
 
 
 def _largest(wanted: Array) -> float:

@@ -79,20 +79,20 @@ def missing_features(judgment: Judgment, target: SessionDevice) -> Missing:
     needs: list[frozenset[Feature] | None] = []
     examples: dict[Feature, Example] = {}
     for atom, (nodes, verdict) in enumerate(zip(graph.atoms, verdicts, strict=True)):
-        given = () if verdict else tuple((node, refusal) for node in nodes for refusal in asked[node])
-        if isinstance(verdict, Unsupported) and all(refusal != verdict for _, refusal in given):
-            given = ((nodes[0], verdict),)  # not the device's first word: a segment with this atom failed later
-        if forbidden[atom] or any(refusal.reason in _NO_FEATURE for _, refusal in given):
+        node_refusals = () if verdict else tuple((node, refusal) for node in nodes for refusal in asked[node])
+        if isinstance(verdict, Unsupported) and all(refusal != verdict for _, refusal in node_refusals):
+            node_refusals = ((nodes[0], verdict),)  # not the device's first word: a segment with this atom failed later
+        if forbidden[atom] or any(refusal.reason in _NO_FEATURE for _, refusal in node_refusals):
             needs.append(None)
             continue
-        found = {}
-        for node, refusal in given:
+        atom_features = {}
+        for node, refusal in node_refusals:
             where = by_converter and refusal == model.conversion.verdicts[node]
             feature = _feature(model.specialized, node, refusal, Where.CONVERTER if where else Where.DEVICE)
-            found[feature] = Example(node=graph.nodes[node].name, detail=refusal.detail)
-        for feature, example in found.items():
+            atom_features[feature] = Example(node=graph.nodes[node].name, detail=refusal.detail)
+        for feature, example in atom_features.items():
             examples.setdefault(feature, example)
-        needs.append(frozenset(found))
+        needs.append(frozenset(atom_features))
     return Missing(needs=tuple(needs), examples=examples)
 
 
@@ -140,9 +140,9 @@ def _attribute(specialized: Specialized, index: int, refusal: Unsupported) -> st
 def _through(graph: Graph, index: int, tell: Callable[[Value], str]) -> str:
     """What is told of the inputs, each once, and of the outputs where that differs: `int64 -> float64`."""
     node = graph.nodes[index]
-    given, made = _told(graph, node.inputs, tell), _told(graph, node.outputs, tell)
-    before, after = ", ".join(given), ", ".join(made)
-    return f"{before} -> {after}" if before and after and not made.keys() <= given.keys() else before or after
+    inputs, made = _told(graph, node.inputs, tell), _told(graph, node.outputs, tell)
+    before, after = ", ".join(inputs), ", ".join(made)
+    return f"{before} -> {after}" if before and after and not made.keys() <= inputs.keys() else before or after
 
 
 def _told(graph: Graph, names: Iterable[str], tell: Callable[[Value], str]) -> Mapping[str, None]:

@@ -12,68 +12,68 @@ from nnadapter.whatif.words import coverage, cpu_words, listed, predicted, segme
 _SHOWN = 20
 
 
-def to_markdown(found: WhatIfFacts) -> str:
+def to_markdown(facts: WhatIfFacts) -> str:
     """Return what-if as GitHub-flavored Markdown: where things stand, the features, the road map, models and notes."""
     parts = [
-        f"### What if {code(found.device)} took more",
-        f"{count(len(found.models), 'model')}, policy {found.policy}: "
-        f"{listed((coverage(found.now), predicted(found, found.now)))} "
-        f"({', '.join(f'{code(name)} {source}' for name, source in found.sources.items())})",
+        f"### What if {code(facts.device)} took more",
+        f"{count(len(facts.models), 'model')}, policy {facts.policy}: "
+        f"{listed((coverage(facts.now), predicted(facts, facts.now)))} "
+        f"({', '.join(f'{code(name)} {source}' for name, source in facts.sources.items())})",
     ]
-    if cpu_words(found):
-        parts.append(f"**{cpu_words(found)}**")
-    if found.features:
-        parts += ["Each feature by itself:", _features(found), "Road map, each step on top of those before it:"]
-        parts.append(_road_map(found) if found.road_map else "None is worth anything.")
+    if cpu_words(facts):
+        parts.append(f"**{cpu_words(facts)}**")
+    if facts.features:
+        parts += ["Each feature by itself:", _features(facts), "Road map, each step on top of those before it:"]
+        parts.append(_road_map(facts) if facts.road_map else "None is worth anything.")
     else:
         parts.append("It lacks nothing that these models need.")
-    parts.append(folded("Models", _models(found)))
-    parts.append("\n".join(f"- {note}" for note in found.notes))
+    parts.append(folded("Models", _models(facts)))
+    parts.append("\n".join(f"- {note}" for note in facts.notes))
     return "\n\n".join(parts) + "\n"
 
 
-def _features(found: WhatIfFacts) -> str:
+def _features(facts: WhatIfFacts) -> str:
     rows = [
         [
             str(place),
             code(each.label),
             segments(each.segments_saved),
             share(each.then.flops),
-            time(found, each.seconds_saved),
+            time(facts, each.seconds_saved),
             f"{each.nodes} in {count(each.models, 'model')}",
             each.reason if each.where == "device" else f"{each.reason} ({each.where})",
             code(each.example_detail),
         ]
-        for place, each in enumerate(found.features[:_SHOWN], 1)
+        for place, each in enumerate(facts.features[:_SHOWN], 1)
     ]
     heads = ("", "supporting", "segments", "FLOPs then", "time", "nodes", "reason", "for example")
-    return _table(found, heads, rows, len(found.features))
+    return _table(facts, heads, rows, len(facts.features))
 
 
-def _road_map(found: WhatIfFacts) -> str:
+def _road_map(facts: WhatIfFacts) -> str:
     rows = [
         [
             str(place),
             " and ".join(code(label) for label in step.labels),
             segments(step.segments_saved),
-            time(found, step.seconds_saved),
-            standing(found, step.then),
+            time(facts, step.seconds_saved),
+            standing(facts, step.then),
         ]
-        for place, step in enumerate(found.road_map, 1)
+        for place, step in enumerate(facts.road_map, 1)
     ]
-    return _table(found, ("", "add", "segments", "time", "then"), rows)
+    return _table(facts, ("", "add", "segments", "time", "then"), rows)
 
 
-def _models(found: WhatIfFacts) -> str:
+def _models(facts: WhatIfFacts) -> str:
     rows = [
-        [code(each.name), str(each.now.segments), share(each.now.flops), predicted(found, each.now)]
-        for each in found.models
+        [code(each.name), str(each.now.segments), share(each.now.flops), predicted(facts, each.now)]
+        for each in facts.models
     ]
-    rows += [[code(failed.name), "", "", f"failed: {code(failed.error)}"] for failed in found.failed]
+    rows += [[code(failed.name), "", "", f"failed: {code(failed.error)}"] for failed in facts.failed]
     return table(("model", "segments", "FLOPs off the CPU", "time"), rows)
 
 
-def _table(found: WhatIfFacts, heads: Sequence[str], rows: Sequence[Sequence[str]], whole: int | None = None) -> str:
+def _table(facts: WhatIfFacts, heads: Sequence[str], rows: Sequence[Sequence[str]], whole: int | None = None) -> str:
     """A table; without its column of times where none are known."""
-    kept = [place for place, head in enumerate(heads) if head != "time" or found.is_timed]
+    kept = [place for place, head in enumerate(heads) if head != "time" or facts.is_timed]
     return table([heads[place] for place in kept], [[row[place] for place in kept] for row in rows], whole)

@@ -149,18 +149,18 @@ def _best(
 
 def _bundles(situations: Sequence[Situation], tried: Features) -> Sequence[Features]:
     """What atoms need together, the most frequent first."""
-    found = Counter[Features]()
+    counts = Counter[Features]()
     for situation in situations:
-        found.update(needs for needs in situation.missing.needs if needs and len(needs) > 1 and needs <= tried)
-    return [needs for needs, _ in found.most_common(MOST_FEATURES)]
+        counts.update(needs for needs in situation.missing.needs if needs and len(needs) > 1 and needs <= tried)
+    return [needs for needs, _ in counts.most_common(MOST_FEATURES)]
 
 
 def _of_regions(situations: Sequence[Situation], taken: Features, left: Features) -> Sequence[Features]:
     """What regions that the device would not get need together, the most frequent first."""
-    found = Counter[Features]()
+    counts = Counter[Features]()
     for situation in situations:
-        found.update(needs for needs in situation.regions(taken) if 1 < len(needs) <= _TOGETHER and needs <= left)
-    return [needs for needs, _ in found.most_common(MOST_FEATURES)]
+        counts.update(needs for needs in situation.regions(taken) if 1 < len(needs) <= _TOGETHER and needs <= left)
+    return [needs for needs, _ in counts.most_common(MOST_FEATURES)]
 
 
 def _worth(situations: Sequence[Situation], taken: Features, more: Features) -> Worth:

@@ -118,10 +118,10 @@ class Situation:
     @cached_property
     def frequency(self) -> Mapping[Feature, int]:
         """How many nodes are refused for lack of each feature, or of several with this among them."""
-        found = Counter[Feature]()
+        node_counts = Counter[Feature]()
         for nodes, needs in zip(self.graph.atoms, self.missing.needs, strict=True):
-            found.update(dict.fromkeys(needs or (), len(nodes)))
-        return found
+            node_counts.update(dict.fromkeys(needs or (), len(nodes)))
+        return node_counts
 
     @property
     def is_timed(self) -> bool:
@@ -142,23 +142,23 @@ class Situation:
             for other in before if lacking[atom] else ():
                 if lacking[other]:
                     region[root(other)] = root(atom)
-        found: dict[int, frozenset[Feature]] = {}
+        region_needs: dict[int, frozenset[Feature]] = {}
         for atom, needs in enumerate(lacking):
             if needs:
-                found[root(atom)] = found.get(root(atom), frozenset()) | needs
-        return list(found.values())
+                region_needs[root(atom)] = region_needs.get(root(atom), frozenset()) | needs
+        return list(region_needs.values())
 
     def with_features(self, features: Iterable[Feature] = ()) -> Outcome:
         """Return what the plan would be if the device had these features; tried once.
 
         Where costs place and the search finds nothing better than it did with fewer features, that is the outcome.
         """
-        given = self.features.keys() & features
-        key = frozenset(given)
+        relevant_features = self.features.keys() & features
+        key = frozenset(relevant_features)
         if key not in self._known:
-            found = self._tried(key)
+            new_outcome = self._tried(key)
             fewer = [known for each, known in self._known.items() if each < key] if self.by_costs else []
-            self._known[key] = min((found, *fewer), key=lambda outcome: outcome.seconds)
+            self._known[key] = min((new_outcome, *fewer), key=lambda outcome: outcome.seconds)
         return self._known[key]
 
     def _tried(self, features: frozenset[Feature]) -> Outcome:
@@ -185,8 +185,8 @@ class Situation:
         return self._pricings[complete]
 
     def _placed_by_priority(self, taken: Sequence[bool]) -> Sequence[str]:
-        given = self.verdicts[self.device]
-        more = tuple(SUPPORTED if now else verdict for now, verdict in zip(taken, given, strict=True))
+        device_verdicts = self.verdicts[self.device]
+        more = tuple(SUPPORTED if now else verdict for now, verdict in zip(taken, device_verdicts, strict=True))
         verdicts = {**self.verdicts, self.device: more}
         return place_by_priority(self.graph, tuple(verdicts), verdicts)
 

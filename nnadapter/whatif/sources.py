@@ -18,24 +18,27 @@ def model_sources(models: Any) -> list[tuple[str, Any]]:
     Raises:
         ModelFileError: there is no model, or a folder holds none.
     """
-    given = [models] if isinstance(models, (str, bytes, os.PathLike)) or not isinstance(models, Sequence) else models
-    if not given:
+    sources = [models] if isinstance(models, (str, bytes, os.PathLike)) or not isinstance(models, Sequence) else models
+    if not sources:
         raise ModelFileError("what-if got no model; give the path of one, or of a folder with models")
-    found: dict[object, tuple[str, Any]] = {}
-    for position, each in enumerate(given):
+    named_sources: dict[object, tuple[str, Any]] = {}
+    for position, each in enumerate(sources):
         if isinstance(each, (str, os.PathLike)):
-            found.update((path.resolve(), (str(path), path)) for path in _files(Path(each)))
+            named_sources.update((path.resolve(), (str(path), path)) for path in _files(Path(each)))
         else:
-            found[position] = getattr(getattr(each, "graph", None), "name", "") or f"model {position + 1}", each
-    files = [path for path in found if isinstance(path, Path)]
+            named_sources[position] = getattr(getattr(each, "graph", None), "name", "") or f"model {position + 1}", each
+    files = [path for path in named_sources if isinstance(path, Path)]
     shared = Path(os.path.commonpath([path.parent for path in files])) if files else Path()
-    return [(str(at.relative_to(shared)) if isinstance(at, Path) else name, each) for at, (name, each) in found.items()]
+    return [
+        (str(at.relative_to(shared)) if isinstance(at, Path) else name, each)
+        for at, (name, each) in named_sources.items()
+    ]
 
 
 def _files(path: Path) -> Sequence[Path]:
     if not path.is_dir():
         return [path]
-    found = sorted(file for file in path.rglob("*.onnx") if file.is_file())
-    if not found:
+    files = sorted(file for file in path.rglob("*.onnx") if file.is_file())
+    if not files:
         raise ModelFileError(f"folder {str(path)!r} holds no *.onnx file; give a folder with models")
-    return found
+    return files

@@ -103,10 +103,10 @@ def _situation(
     name: str, source: Any, shapes: Mapping[str, Sequence[int]], setting: Setting, target: SessionDevice, *, alone: bool
 ) -> Situation:
     prepared = prepare_for(load_model(source), setting)
-    given = {
+    input_shapes = {
         input_name: tuple(int(size) for size in shape)
         for input_name, shape in shapes.items()
         if alone or input_name in prepared.graph.inputs
     }
     planner = Planner(prepared, setting)
-    return situation_of(name, planner.settle(planner.judge(default_shapes(prepared, given))), target)
+    return situation_of(name, planner.settle(planner.judge(default_shapes(prepared, input_shapes))), target)

@@ -9,16 +9,16 @@ from nnadapter.reports.units import count, duration
 from nnadapter.whatif.facts import FeatureFacts, RoadStep, Standing, WhatIfFacts
 
 
-def supporting(found: WhatIfFacts, feature: FeatureFacts) -> str:
+def supporting(facts: WhatIfFacts, feature: FeatureFacts) -> str:
     """What one feature would be worth: `supporting Erf: 13 segments fewer, 61 -> 97 % of FLOPs, ...`."""
-    gained = _change(found.now, feature.then)
-    told = (segments(feature.segments_saved), gained, time(found, feature.seconds_saved))
+    gained = _change(facts.now, feature.then)
+    told = (segments(feature.segments_saved), gained, time(facts, feature.seconds_saved))
     return f"supporting {feature.label}: {listed(told)}"
 
 
-def saving(found: WhatIfFacts, step: RoadStep) -> str:
+def saving(facts: WhatIfFacts, step: RoadStep) -> str:
     """What one step saves."""
-    return listed((segments(step.segments_saved), time(found, step.seconds_saved)))
+    return listed((segments(step.segments_saved), time(facts, step.seconds_saved)))
 
 
 def listed(told: Iterable[str]) -> str:
@@ -31,29 +31,29 @@ def segments(saved: int) -> str:
     return f"{count(abs(saved), 'segment')} {'fewer' if saved > 0 else 'more'}" if saved else "as many segments"
 
 
-def time(found: WhatIfFacts, saved: float | None) -> str:
+def time(facts: WhatIfFacts, saved: float | None) -> str:
     """`predicted 3.10 ms faster`, or `guessed`; empty where no times are known."""
-    if not found.is_timed:
+    if not facts.is_timed:
         return ""
     if saved is None:
         return "and a value would cross that cannot"
     if abs(saved) < _NOTHING:
-        return f"{found.word} as fast"
-    return f"{found.word} {duration(abs(saved))} {'faster' if saved > 0 else 'slower'}"
+        return f"{facts.word} as fast"
+    return f"{facts.word} {duration(abs(saved))} {'faster' if saved > 0 else 'slower'}"
 
 
-def predicted(found: WhatIfFacts, standing: Standing) -> str:
+def predicted(facts: WhatIfFacts, standing: Standing) -> str:
     """`predicted 12.0 ms`, or `guessed`; empty where no times are known."""
-    if not found.is_timed:
+    if not facts.is_timed:
         return ""
     if standing.seconds is None:
         return "time not known: a value cannot cross"
-    return f"{found.word} {duration(standing.seconds)}"
+    return f"{facts.word} {duration(standing.seconds)}"
 
 
-def standing(found: WhatIfFacts, then: Standing) -> str:
+def standing(facts: WhatIfFacts, then: Standing) -> str:
     """`12 segments, 97.0 % of FLOPs, predicted 12.0 ms`."""
-    return listed((count(then.segments, "segment"), f"{share(then.flops)} of FLOPs", predicted(found, then)))
+    return listed((count(then.segments, "segment"), f"{share(then.flops)} of FLOPs", predicted(facts, then)))
 
 
 def coverage(now: Standing) -> str:
@@ -61,18 +61,18 @@ def coverage(now: Standing) -> str:
     return f"{count(now.segments, 'segment')}, {share(now.flops)} of FLOPs and {share(now.nodes)} of nodes off the CPU"
 
 
-def cpu_words(found: WhatIfFacts) -> str:
+def cpu_words(facts: WhatIfFacts) -> str:
     """Where the CPU alone is better: than what is now, and from which step of the road map on it is not any more.
 
     Empty where it is not better, or where no times are known.
     """
-    alone, now = found.all_cpu_seconds, found.now.seconds
+    alone, now = facts.all_cpu_seconds, facts.now.seconds
     if alone is None or now is None or alone >= now:
         return ""
-    text = f"the CPU alone is better: {found.word} {duration(alone)}, {duration(now - alone)} less"
-    if not found.road_map:
+    text = f"the CPU alone is better: {facts.word} {duration(alone)}, {duration(now - alone)} less"
+    if not facts.road_map:
         return text
-    ahead = (place for place, step in enumerate(found.road_map, 1) if (step.then.seconds or inf) < alone)
+    ahead = (place for place, step in enumerate(facts.road_map, 1) if (step.then.seconds or inf) < alone)
     first = next(ahead, None)
     return f"{text}; " + (
         "so it is after every step of the road map"

@@ -92,8 +92,8 @@ def _transfers(topology: Topology, prices: Prices, rows: Rows, home: Levels) -> 
 def readers_by_number(topology: Topology) -> list[tuple[Indices, Indices]]:
     """Return, per number of readers n, the values [count] that have n and these readers [count, n]."""
     values, first, number = np.unique(topology.read_value, return_index=True, return_counts=True)
-    found = []
+    groups = []
     for size in np.unique(number):
         chosen: Flags = number == size
-        found.append((values[chosen], topology.reader[first[chosen][:, None] + np.arange(size)]))
-    return found
+        groups.append((values[chosen], topology.reader[first[chosen][:, None] + np.arange(size)]))
+    return groups

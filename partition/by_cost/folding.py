@@ -41,15 +41,15 @@ class Folded:
 
     def spread(self, rows: Rows) -> Rows:
         """Return for every atom of the long graph the row of its device, from those of the short one."""
-        found: Rows = rows[self.home]
-        return found
+        long_rows: Rows = rows[self.home]
+        return long_rows
 
     def gathered(self, rows: Rows) -> Rows:
         """Return for every atom of the short graph the row that most atoms have which it stands for."""
         counts = np.zeros((len(self.graph.atoms), int(rows.max(initial=0)) + 1), np.int64)
         np.add.at(counts, (self.home, rows), 1)
-        found: Rows = counts.argmax(axis=1).astype(np.int8)
-        return found
+        short_rows: Rows = counts.argmax(axis=1).astype(np.int8)
+        return short_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +201,10 @@ def _node_prices(known: _Known, start: int, count: int) -> Seconds:
     own: list[int] = []
     values: list[int] = []
     for at, node in enumerate(nodes):
-        found = [column[name] for name in node.outputs if name]
-        found += [column[name] for name in node.reads if name in column and name not in graph.producer]
-        own += [at] * len(found)
-        values += found
+        columns = [column[name] for name in node.outputs if name]
+        columns += [column[name] for name in node.reads if name in column and name not in graph.producer]
+        own += [at] * len(columns)
+        values += columns
     crossing = np.concatenate([prices.into[:, values], prices.out[:, values], known.output[None, values]])
     summed = [np.bincount(np.array(own, np.int64), each, count) for each in crossing]
     run = prices.run[:, known.atom_of[start : start + count]]
@@ -213,14 +213,14 @@ def _node_prices(known: _Known, start: int, count: int) -> Seconds:
 
 def _renamed(graph: Graph, stands: Indices) -> dict[str, str]:
     """For every value that goes with a repeat that is left out, the one that stands for it."""
-    found: dict[str, str] = {}
+    substitutes: dict[str, str] = {}
     for node in np.flatnonzero(stands != np.arange(len(stands))).tolist():
         gone, there = graph.nodes[node], graph.nodes[stands[node]]
-        found.update(zip(gone.outputs, there.outputs, strict=False))
+        substitutes.update(zip(gone.outputs, there.outputs, strict=False))
         for name, other in zip(gone.reads, there.reads, strict=False):
             if name != other and name not in graph.producer and name not in graph.constants:
-                found[name] = other
-    return found
+                substitutes[name] = other
+    return substitutes
 
 
 def _short(graph: Graph, stands: Indices, renamed: dict[str, str]) -> tuple[Graph, Indices]:

@@ -117,19 +117,19 @@ def place_by_latency(
         return Placed(placement=(), cost=0.0, bound=0.0, bound_kind=BoundKind.ONE_DEVICE, candidates=())
     useful = _useful(ordered)
     starts = _baselines(useful)
-    found, kind = _solve(graph, useful, starts, blocks, enumerate_few)
-    candidates = _candidates(graph, useful, found.placements, len(starts), blocks) if found else ()
-    if found is None or not candidates:
+    solution, kind = _solve(graph, useful, starts, blocks, enumerate_few)
+    candidates = _candidates(graph, useful, solution.placements, len(starts), blocks) if solution else ()
+    if solution is None or not candidates:
         raise GraphError(_no_way(ordered))
     best = candidates[0]
-    bound = best.cost if found.bound >= best.cost * _ROUNDING else found.bound * _ROUNDING
+    bound = best.cost if solution.bound >= best.cost * _ROUNDING else solution.bound * _ROUNDING
     return Placed(
         placement=best.placement,
         cost=best.cost,
         bound=bound,
         bound_kind=kind,
         candidates=candidates,
-        repeats=found.repeats,
+        repeats=solution.repeats,
     )
 
 
@@ -157,8 +157,8 @@ def _solve(
     if len(prices.devices) == 1:
         return PlacedOnTwo(starts, float("inf")), BoundKind.ONE_DEVICE
     if len(prices.devices) > 2:
-        found = place_repeats(graph, prices, starts, blocks) or place_on_several(graph, prices, starts)
-        return found, BoundKind.DECOMPOSITION
+        solution = place_repeats(graph, prices, starts, blocks) or place_on_several(graph, prices, starts)
+        return solution, BoundKind.DECOMPOSITION
     movable = np.flatnonzero(np.isfinite(prices.run).all(axis=0))
     if not enumerate_few or not enumerable(graph, movable):
         return place_repeats(graph, prices, starts, blocks) or place_on_two(graph, prices, starts), BoundKind.CUT
@@ -196,10 +196,10 @@ def _priced(graph: Graph, prices: Prices, named: Sequence[Named]) -> list[Priced
 
 def _distinct(priced: Sequence[Priced]) -> list[Priced]:
     """Cheapest first; of equal placements and of equal costs the first."""
-    found: dict[bytes, Priced] = {}
+    placements: dict[bytes, Priced] = {}
     for cost, rows in sorted(priced, key=lambda each: each[0]):
-        found.setdefault(rows.tobytes(), (cost, rows))
-    return list(found.values())
+        placements.setdefault(rows.tobytes(), (cost, rows))
+    return list(placements.values())
 
 
 def _alike(graph: Graph, prices: Prices, best: Priced, blocks: Sequence[Blocks]) -> list[Priced]:
@@ -208,8 +208,8 @@ def _alike(graph: Graph, prices: Prices, best: Priced, blocks: Sequence[Blocks])
     takes = np.isfinite(prices.run)
     atoms = np.arange(len(rows))
     able = [(_ALIKE, each) for each in uniform_placements(graph, rows, blocks) if takes[each, atoms].all()]
-    found = _priced(graph, prices, able) if able else []
-    return [(min(own, cost), each) for own, each in found if own * _ROUNDING <= cost]
+    priced_placements = _priced(graph, prices, able) if able else []
+    return [(min(own, cost), each) for own, each in priced_placements if own * _ROUNDING <= cost]
 
 
 def _no_way(prices: Prices) -> str:

@@ -37,15 +37,15 @@ class Plans:
     """How the networks are eliminated that were cut last: networks of equal edges share it, whatever they cost."""
 
     def __init__(self) -> None:
-        self._found: dict[bytes, Elimination] = {}
+        self._eliminations: dict[bytes, Elimination] = {}
 
     def of(self, count: int, first: Indices, second: Indices) -> Elimination:
         """See `partition.by_cost.pairwise.plan_elimination`."""
         key = np.concatenate([[count], first, second]).tobytes()
-        plan = self._found.pop(key, None) or plan_elimination(count, first, second)
-        if len(self._found) == _KEPT:
-            del self._found[next(iter(self._found))]
-        self._found[key] = plan
+        plan = self._eliminations.pop(key, None) or plan_elimination(count, first, second)
+        if len(self._eliminations) == _KEPT:
+            del self._eliminations[next(iter(self._eliminations))]
+        self._eliminations[key] = plan
         return plan
 
 

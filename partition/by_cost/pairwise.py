@@ -131,8 +131,8 @@ class _Slots:
         self._count, self._key, self._slot = count, key[order], slot[order]
 
     def __call__(self, vertex: Indices, neighbor: Indices) -> Indices:
-        found: Indices = self._slot[np.searchsorted(self._key, vertex * self._count + neighbor)]
-        return found
+        slots: Indices = self._slot[np.searchsorted(self._key, vertex * self._count + neighbor)]
+        return slots
 
 
 def _by_turn(turn: Indices, count: int) -> list[Indices]:
@@ -194,10 +194,10 @@ def eliminate(plan: Elimination, costs: Costs) -> Reduced:
         table = _table(step, costs, made)
         zero, one = table[:, 0::2], table[:, 1::2]
         choices.append(one < zero)
-        found = np.minimum(zero, one)
-        base = found.min(axis=1)
+        minima = np.minimum(zero, one)
+        base = minima.min(axis=1)
         least += float(base.sum())
-        made[step.begin : step.begin + found.size] = (found - base[:, None]).ravel()
+        made[step.begin : step.begin + minima.size] = (minima - base[:, None]).ravel()
     return Reduced(_rest(plan, costs, made), least, tuple(choices))
 
 
@@ -251,10 +251,10 @@ def _rest(plan: Elimination, costs: Costs, made: Seconds) -> Costs:
 
 def values(plan: Elimination, reduced: Reduced, left: Flags) -> Flags:
     """Return the values of all vertices by those [vertices left] of the ones that are left."""
-    found = np.zeros(plan.count, np.bool_)
-    found[plan.left] = left
+    vertex_values = np.zeros(plan.count, np.bool_)
+    vertex_values[plan.left] = left
     for step, choices in zip(reversed(plan.steps), reversed(reduced.choices), strict=True):
         neighbors = step.group.neighbors
-        state = found[neighbors] @ (1 << np.arange(neighbors.shape[1]))
-        found[step.group.vertices] = choices[np.arange(len(neighbors)), state]
-    return found
+        state = vertex_values[neighbors] @ (1 << np.arange(neighbors.shape[1]))
+        vertex_values[step.group.vertices] = choices[np.arange(len(neighbors)), state]
+    return vertex_values

@@ -168,13 +168,13 @@ def _totals(
 ) -> tuple[Seconds, Indices]:
     """Return seconds of run, launch, into and out [4, segments], and the row of each segment's device."""
     ordered = aligned(graph, prices)
-    found = cut(graph, placement, host=prices.host).segments if segments is None else segments
+    all_segments = cut(graph, placement, host=prices.host).segments if segments is None else segments
     home = np.full(len(graph.atoms), -1, np.int64)
-    for at, segment in enumerate(found):
+    for at, segment in enumerate(all_segments):
         home[list(segment.atoms)] = at
     if (home < 0).any():
         raise GraphError(f"atom {int((home < 0).argmax())} is in no segment; segments must hold every atom")
-    device = rows_of(prices, [segment.device for segment in found])
+    device = rows_of(prices, [segment.device for segment in all_segments])
     return _sums(topology_of(graph), ordered, home, device), device
 
 

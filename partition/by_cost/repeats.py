@@ -62,10 +62,10 @@ def _on_two(
         return None
     known = (*starts, *cuts.placements)
     gathered = _gathered(folded, known)
-    found = place_on_two(folded.graph, folded.prices, gathered)
-    if found is None:
+    solution = place_on_two(folded.graph, folded.prices, gathered)
+    if solution is None:
         return None
-    short = _distinct((*found.placements, *gathered))
+    short = _distinct((*solution.placements, *gathered))
     soft = penalized(graph, prices)
     spread = _spread(folded, short)
     costs = placement_costs(graph, soft, [rows for _, rows in (*spread, *known)])
@@ -99,10 +99,10 @@ def _pairs(graph: Graph, prices: Prices, folded: Folded) -> Iterator[Named]:
         rows = [host, other]
         if other != host and np.isfinite(prices.run[rows]).any(axis=0).all():
             of_two = prices.of_rows(rows)
-            found = _on_two(graph, of_two, (), replace(folded, prices=folded.prices.of_rows(rows)), _PAIR_WORK)
-            if found is not None:
-                costs = placement_costs(graph, of_two, [placed for _, placed in found.placements])
-                best = np.array(rows, np.int8)[found.placements[int(costs.argmin())][1]]
+            solution = _on_two(graph, of_two, (), replace(folded, prices=folded.prices.of_rows(rows)), _PAIR_WORK)
+            if solution is not None:
+                costs = placement_costs(graph, of_two, [placed for _, placed in solution.placements])
+                best = np.array(rows, np.int8)[solution.placements[int(costs.argmin())][1]]
                 yield Origin(OriginKind.PAIR, of_two.devices), best
 
 
@@ -111,10 +111,10 @@ def _gathered(folded: Folded, named: Sequence[Named]) -> tuple[Named, ...]:
 
 
 def _distinct(named: Sequence[Named]) -> tuple[Named, ...]:
-    found: dict[bytes, Named] = {}
+    placements: dict[bytes, Named] = {}
     for each in named:
-        found.setdefault(each[1].tobytes(), each)
-    return tuple(found.values())
+        placements.setdefault(each[1].tobytes(), each)
+    return tuple(placements.values())
 
 
 def _spread(folded: Folded, named: Sequence[Named]) -> tuple[Named, ...]:

@@ -39,7 +39,7 @@ def charges(graph: Graph, prices: Prices, rows: Indices) -> Seconds:
     _, group, sharing = np.unique(value * len(segments) + home[reader], return_inverse=True, return_counts=True)
     leaving = np.where(leaves[value], 0.0, prices.out[row, value] / np.bincount(value)[value])
     half = (prices.into[row, value] / sharing[group] + leaving) / 2
-    found = np.zeros((2, topology.atoms))
-    np.add.at(found, (row, maker), half)
-    np.add.at(found, (row, reader), half)
-    return found
+    atom_charges = np.zeros((2, topology.atoms))
+    np.add.at(atom_charges, (row, maker), half)
+    np.add.at(atom_charges, (row, reader), half)
+    return atom_charges

@@ -101,8 +101,8 @@ def improve(graph: Graph, costs: Costs, rows: Rows, movable: Indices, work: int)
         if not len(better):
             break
         together = _together(rows, [moves[int(move)] for move in better])
-        found = costs.of(together)
-        rows, cost = together[:, int(found.argmin())], float(found.min())
+        joint_costs = costs.of(together)
+        rows, cost = together[:, int(joint_costs.argmin())], float(joint_costs.min())
     return rows, work
 
 
@@ -142,15 +142,15 @@ def _parts(graph: Graph, rows: Rows) -> Iterator[Indices]:
 
 
 def _priced_moves(costs: Costs, rows: Rows, moves: Sequence[Indices]) -> Seconds:
-    found = []
+    block_costs = []
     for start in range(0, len(moves), costs.at_once):
         block = moves[start : start + costs.at_once]
         changed = np.repeat(rows[:, None], len(block), axis=1)
         atoms = np.concatenate(block)
         columns = np.repeat(np.arange(len(block)), [len(move) for move in block])
         changed[atoms, columns] = 1 - changed[atoms, columns]
-        found.append(costs.of(changed))
-    return np.concatenate(found)
+        block_costs.append(costs.of(changed))
+    return np.concatenate(block_costs)
 
 
 def _together(rows: Rows, moves: Sequence[Indices]) -> Rows:

@@ -54,10 +54,10 @@ def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) ->
         prices: of three or more devices, columns in the order of the graph's topology.
         starts: placements to begin with.
     """
-    found = moved_on_several(graph, prices, starts)
-    best = found[-1][1]
+    placements = moved_on_several(graph, prices, starts)
+    best = placements[-1][1]
     bound = bound_on_several(graph, prices, best, searching_cost(graph, penalized(graph, prices), best))
-    return None if bound is None else PlacedOnTwo(found, bound)
+    return None if bound is None else PlacedOnTwo(placements, bound)
 
 
 def moved_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> tuple[Named, ...]:
@@ -79,9 +79,9 @@ def moved_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) ->
     atoms = topology_of(graph).atoms
     chosen = sorted(range(len(named)), key=costs.__getitem__)[: _STARTS[atoms > _EXACT]]
     improved = [_moved(graph, prices, named[at], cost_of, atoms) for at in chosen]
-    (origin, rows), cost = min(improved, key=lambda found: found[1])
+    (origin, rows), cost = min(improved, key=lambda candidate: candidate[1])
     final = (Origin(OriginKind.ATOMS_MOVED, base=origin), _flipped(prices, rows, cost, cost_of, atoms))
-    return (*named, *(found for found, _ in improved), final)
+    return (*named, *(candidate for candidate, _ in improved), final)
 
 
 def moved_from(graph: Graph, prices: Prices, start: Named, cost_of: Callable[[Rows], float], touched: int) -> Named:
@@ -139,10 +139,10 @@ def _pairs(graph: Graph, prices: Prices) -> Iterator[Named]:
         of_two = prices.of_rows(rows)
         first = np.isinf(of_two.run[0]).astype(np.int8)
         pair = Origin(OriginKind.PAIR, of_two.devices)
-        found = place_on_two(graph, of_two, ((pair, first),), _PAIR_WORK)
-        if found is not None:
-            costs = placement_costs(graph, penalized(graph, of_two), [placed for _, placed in found.placements])
-            yield pair, np.array(rows, np.int8)[found.placements[int(costs.argmin())][1]]
+        solution = place_on_two(graph, of_two, ((pair, first),), _PAIR_WORK)
+        if solution is not None:
+            costs = placement_costs(graph, penalized(graph, of_two), [placed for _, placed in solution.placements])
+            yield pair, np.array(rows, np.int8)[solution.placements[int(costs.argmin())][1]]
 
 
 def _moved(
@@ -168,10 +168,10 @@ def _moved(
 def _swapped(topology: Topology, prices: Prices, rows: Rows, pair: tuple[int, int], share: float) -> Rows | None:
     active = np.isin(rows, pair)
     surcharge = everywhere(prices.launch[list(pair)] * share, topology.atoms)
-    found = two_way(topology, prices, pair, active, surcharge)
-    if found is None:
+    cut = two_way(topology, prices, pair, active, surcharge)
+    if cut is None:
         return None
-    return np.where(active, np.where(found.second, pair[1], pair[0]), rows).astype(np.int8)
+    return np.where(active, np.where(cut.second, pair[1], pair[0]), rows).astype(np.int8)
 
 
 def _flipped(prices: Prices, rows: Rows, cost: float, cost_of: Callable[[Rows], float], touched: int) -> Rows:
@@ -210,13 +210,13 @@ def _decomposed(graph: Graph, prices: Prices, best: Rows, cost: float) -> float 
     bound, pace, plans = 0.0, 1.0, Plans()
     for _ in range(min(_BOUND_ROUNDS, max(5, _BOUND_WORK // (topology.atoms * count)))):
         cuts = [_alone(topology, prices, row, left, paths, plans) for row in range(count)]
-        parts = [found for found in cuts if found is not None]
+        parts = [cut for cut in cuts if cut is not None]
         if len(parts) < count:
             return None
-        value = sum(found.bound for found in parts) - (count - 1) * float(left.sum())
+        value = sum(cut.bound for cut in parts) - (count - 1) * float(left.sum())
         pace = pace if value > bound else pace * 0.7
         bound = max(bound, value)
-        slope = 1.0 - np.sum([found.second for found in parts], axis=0)
+        slope = 1.0 - np.sum([cut.second for cut in parts], axis=0)
         if not slope.any() or not np.isfinite(cost):
             break
         step = pace * max(cost - value, 0.0) / float((slope**2).sum())

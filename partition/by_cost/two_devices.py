@@ -84,9 +84,9 @@ def bounding_cuts(graph: Graph, prices: Prices, work: int = CUT_WORK) -> Cuts | 
         return None
     rounds = _rounds(graph, work)
     paths = list(_along_paths(graph, prices, plain, plans, rounds)) if prices.launch.any() else []
-    cuts = [(Origin(OriginKind.CUT_ALONG_PATHS, (at,)), _rows(found)) for at, found in enumerate(paths, 1)]
+    cuts = [(Origin(OriginKind.CUT_ALONG_PATHS, (at,)), _rows(cut)) for at, cut in enumerate(paths, 1)]
     alone = [(all_on(name), np.full(topology.atoms, row, np.int8)) for row, name in enumerate(prices.devices)]
-    mixed = max(plain.bound + float(prices.launch.sum()), *(found.bound for found in paths), 0.0)
+    mixed = max(plain.bound + float(prices.launch.sum()), *(cut.bound for cut in paths), 0.0)
     return Cuts(((Origin(OriginKind.CUT), _rows(plain)), *cuts, *alone), plain, plans, mixed)
 
 
@@ -125,30 +125,30 @@ def _with_shares(graph: Graph, prices: Prices, plans: Plans) -> Iterator[Named]:
     topology = topology_of(graph)
     for share in _SHARES if prices.launch.any() else ():
         surcharge = everywhere(prices.launch * share, topology.atoms)
-        found = two_way(topology, prices, (0, 1), surcharge=surcharge, plans=plans)
-        if found is not None:
-            yield Origin(OriginKind.CUT_WITH_SHARES, (share,)), _rows(found)
+        cut = two_way(topology, prices, (0, 1), surcharge=surcharge, plans=plans)
+        if cut is not None:
+            yield Origin(OriginKind.CUT_WITH_SHARES, (share,)), _rows(cut)
 
 
-def _rows(found: TwoWay) -> Rows:
-    return found.second.astype(np.int8)
+def _rows(cut: TwoWay) -> Rows:
+    return cut.second.astype(np.int8)
 
 
 def _along_paths(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, rounds: int) -> Iterator[TwoWay]:
     """Cuts along more and more paths, until the bound no longer rises."""
     topology = topology_of(graph)
-    found, bound, still = plain, 0.0, 0
+    cut, bound, still = plain, 0.0, 0
     paths = []
     for _ in range(rounds):
-        paths.append(costliest_path(graph, found.second.astype(np.int64), prices.launch))
+        paths.append(costliest_path(graph, cut.second.astype(np.int64), prices.launch))
         surcharge = along_paths(paths, prices.launch, topology.atoms)
         following = two_way(topology, prices, (0, 1), surcharge=surcharge, plans=plans)
         if following is None or still > 2:
             return
-        found = following
-        still = still + 1 if found.bound <= bound * _TIGHT else 0
-        bound = max(bound, found.bound)
-        yield found
+        cut = following
+        still = still + 1 if cut.bound <= bound * _TIGHT else 0
+        bound = max(bound, cut.bound)
+        yield cut
 
 
 def _with_returns(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, rounds: int) -> Iterator[Named]:
@@ -165,10 +165,10 @@ def _with_returns(graph: Graph, prices: Prices, plain: TwoWay, plans: Plans, rou
         paths.append(costliest_path(graph, wide, prices.launch))
         surcharge = along_paths(paths, prices.launch, topology.atoms)
         surcharge = replace(surcharge, atom=surcharge.atom + total / at)
-        found = two_way(topology, prices, (0, 1), surcharge=surcharge, plans=plans)
-        if found is None:
+        cut = two_way(topology, prices, (0, 1), surcharge=surcharge, plans=plans)
+        if cut is None:
             return
-        rows = _rows(found)
+        rows = _rows(cut)
         yield Origin(OriginKind.CUT_WITH_RETURNS, (at,)), rows
 
 
@@ -182,8 +182,8 @@ def _searched(graph: Graph, prices: Prices, named: tuple[Named, ...], costs: Sec
 
 def cheapest(named: Sequence[Named], costs: Seconds, most: int = _STARTS) -> list[Named]:
     """Return the cheapest of distinct placements, those that can run, by what they cost [placements]."""
-    found: dict[bytes, Named] = {}
+    placements: dict[bytes, Named] = {}
     for at in np.argsort(costs, kind="stable").tolist():
-        if np.isfinite(costs[at]) and len(found) < most:
-            found.setdefault(named[at][1].tobytes(), named[at])
-    return list(found.values())
+        if np.isfinite(costs[at]) and len(placements) < most:
+            placements.setdefault(named[at][1].tobytes(), named[at])
+    return list(placements.values())

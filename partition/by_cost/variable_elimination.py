@@ -64,8 +64,8 @@ def elimination_groups(count: int, first: Indices, second: Indices) -> tuple[Eli
         if (few or not number) and width == _WIDTH:
             break
         width += few or not number
-        found, edges = _eliminated(chosen, degree, edges, ends)
-        groups += found
+        new_groups, edges = _eliminated(chosen, degree, edges, ends)
+        groups += new_groups
         left &= ~chosen
         alive -= number
     return tuple(_acting_as_edges(groups, count))

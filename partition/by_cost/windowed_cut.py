@@ -76,13 +76,13 @@ def _settled(costs: Costs, window: Indices, chosen: Flags, above: float) -> tupl
     """Return the values of the chosen vertices with all other windows at 0, and at 1."""
     across = window[costs.first] != window[costs.second]
     first, second, edge = costs.first[across], costs.second[across], costs.edge[:, across]
-    found = []
+    values_by_state = []
     for state in (0, 1):
         vertex = costs.vertex.copy()
         for end, seconds in ((first, edge[1 - state]), (second, edge[state])):
             vertex[1 - state] += np.bincount(end, seconds, len(window))
-        found.append(flow_cut(_inside(costs, window, chosen, vertex), above)[0])
-    return found[0], found[0] | found[1]
+        values_by_state.append(flow_cut(_inside(costs, window, chosen, vertex), above)[0])
+    return values_by_state[0], values_by_state[0] | values_by_state[1]
 
 
 def _joined(costs: Costs, window: Indices, low: Flags, high: Flags, above: float) -> Flags:
@@ -105,9 +105,9 @@ def _joined(costs: Costs, window: Indices, low: Flags, high: Flags, above: float
             vertex[state] += np.bincount(number[one[paid]], seconds[state, paid], len(parts))
     between = still[costs.first] & still[costs.second] & (number[costs.first] != number[costs.second])
     chosen = _least(number[costs.first[between]], number[costs.second[between]], costs.edge[:, between], vertex, above)
-    found = low.copy()
-    found[still] = chosen[name]
-    return found
+    vertex_values = low.copy()
+    vertex_values[still] = chosen[name]
+    return vertex_values
 
 
 def _least(first: Indices, second: Indices, edge: Seconds, vertex: Seconds, above: float) -> Flags:

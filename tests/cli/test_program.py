@@ -59,6 +59,7 @@ def test_a_closed_pipe_is_no_error(folder):
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_ctrl_c(folder):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background of a shell ignores it
     os.mkfifo("x.npy")
     command = [sys.executable, "-m", "nnadapter", "run", "chain.onnx", "--input", "x=x.npy"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)

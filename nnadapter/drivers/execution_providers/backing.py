@@ -128,30 +128,30 @@ def find_backing(name: str, options: OptionValues, own: Mapping[str, str] | None
             f"ONNX Runtime {onnxruntime.__version__} has no {provider!r}; {how_to_get(provider)}, or give the path of "
             "its plug-in library as option 'library'"
         )
-    given = read_provider_options(options["provider_options"])
-    _warn_of_unknown(provider, given, path)
+    provider_options = read_provider_options(options["provider_options"])
+    _warn_of_unknown(provider, provider_options, path)
     return Backing(
         provider=devices[0].ep_name if devices else provider,
         devices=_chosen(provider, devices, str(options["hardware"])),
-        options={**(own or {}), **given},
+        options={**(own or {}), **provider_options},
         optimization=str(options["optimization"]),
     )
 
 
-def read_provider_options(given: object) -> Mapping[str, str]:
+def read_provider_options(texts: object) -> Mapping[str, str]:
     """Return `NAME=VALUE` texts as a mapping.
 
     Raises:
         InvalidOptionError: one is something else, or a name comes twice.
     """
-    assert isinstance(given, tuple)  # what the option's type was checked to be
-    found: dict[str, str] = {}
-    for text in given:
+    assert isinstance(texts, tuple)  # what the option's type was checked to be
+    provider_options: dict[str, str] = {}
+    for text in texts:
         name, equals, value = text.partition("=")
-        if not (name and equals) or name in found:
+        if not (name and equals) or name in provider_options:
             raise InvalidOptionError(f"provider_options are NAME=VALUE, each name once, got {text!r}; write it so")
-        found[name] = value
-    return found
+        provider_options[name] = value
+    return provider_options
 
 
 def _chosen(
@@ -172,12 +172,12 @@ def _chosen(
     return tuple(device for device in devices if device.device.type.name.lower() == wanted)
 
 
-def _warn_of_unknown(provider: str, given: Mapping[str, str], path: str) -> None:
+def _warn_of_unknown(provider: str, provider_options: Mapping[str, str], path: str) -> None:
     """Providers ignore options that they do not know; those whose name is not in their library are such."""
-    if not given or not path:
+    if not provider_options or not path:
         return
     contents = Path(path).read_bytes()
-    for name in given:
+    for name in provider_options:
         if name.encode() not in contents:
             warnings.warn(
                 f"{provider} was given the option {name!r}, which its library does not name, and providers ignore what "

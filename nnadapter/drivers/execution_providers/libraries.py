@@ -50,11 +50,11 @@ _registered: dict[str, str] = {}
 
 def installed() -> Mapping[str, LibrarySource]:
     """The installed libraries by provider."""
-    found = {provider: LibrarySource(module, distribution) for provider, module, distribution in _present()}
+    libraries = {provider: LibrarySource(module, distribution) for provider, module, distribution in _present()}
     for point in metadata.entry_points(group=GROUP):
         known = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
-        found[point.name] = LibrarySource(point.module, known)
-    return MappingProxyType(found)
+        libraries[point.name] = LibrarySource(point.module, known)
+    return MappingProxyType(libraries)
 
 
 def providers_here() -> Sequence[str]:
@@ -103,9 +103,9 @@ def register(provider: str, path: str) -> Sequence[onnxruntime.OrtEpDevice]:
     with _lock:
         for name in dict.fromkeys((_with_suffix(provider), provider)):
             _register(name, path)
-            found = devices_of(_registered[path])
-            if found:
-                return found
+            devices = devices_of(_registered[path])
+            if devices:
+                return devices
             _unregister(path)
     raise DeviceUnavailableError(
         f"provider {provider!r} of library {path!r} found no hardware on this machine that it drives; "

@@ -20,9 +20,9 @@ def takes_addition(backing: Backing) -> bool:
     try:
         assignment = read_assignment(backing.open(_addition()), backing.provider)
     except Exception as error:
-        given = ", ".join(f"{name}={value}" for name, value in backing.options.items()) or "none"
+        options_text = ", ".join(f"{name}={value}" for name, value in backing.options.items()) or "none"
         raise InvalidOptionError(
-            f"{backing.provider} does not start: {brief(error)}; change its options, got {given}"
+            f"{backing.provider} does not start: {brief(error)}; change its options, got {options_text}"
         ) from error
     return bool(assignment.taken)
 

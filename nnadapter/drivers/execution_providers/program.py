@@ -67,11 +67,11 @@ def deserialize_program(blob: bytes, backing: Backing) -> Program:
         IncompatibleProgramError: the bytes are damaged, or made by another provider, version or options.
     """
     header, contents = _ENVELOPE.open(blob)
-    found, model = _read(header), bytes(contents)
+    fields, model = _read(header), bytes(contents)
     for name, expected in _needs(backing).items():
-        if found.get(name) != expected:
+        if fields.get(name) != expected:
             raise IncompatibleProgramError(
-                f"the program was compiled with {name} {found.get(name)!r}, expected {expected!r}; {ADVICE}"
+                f"the program was compiled with {name} {fields.get(name)!r}, expected {expected!r}; {ADVICE}"
             )
     _check_self_contained(model)
     try:
@@ -80,7 +80,7 @@ def deserialize_program(blob: bytes, backing: Backing) -> Program:
         raise IncompatibleProgramError(f"{backing.provider} refuses the program: {brief(error)}; {ADVICE}") from error
     names = [[value.name for value in values] for values in (session.get_inputs(), session.get_outputs())]
     assignment = read_assignment(session, backing.provider)
-    if assignment.left or assignment.made or names != [found.get("inputs"), found.get("outputs")]:
+    if assignment.left or assignment.made or names != [fields.get("inputs"), fields.get("outputs")]:
         raise IncompatibleProgramError(f"{backing.provider} does not take all of the program as it was; {ADVICE}")
     return DeserializedProgram(session, backing, model)
 
@@ -98,12 +98,12 @@ def _needs(backing: Backing) -> dict[str, Any]:
 
 def _read(header: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(header)
+        fields = json.loads(header)
     except ValueError as error:
         raise IncompatibleProgramError(f"the program's header is no JSON: {error}; {ADVICE}") from error
-    if not isinstance(found, dict):
-        raise IncompatibleProgramError(f"the program's header is {type(found).__name__}, expected an object; {ADVICE}")
-    return found
+    if not isinstance(fields, dict):
+        raise IncompatibleProgramError(f"the program's header is {type(fields).__name__}, expected an object; {ADVICE}")
+    return fields
 
 
 def _compiled(contents: bytes, backing: Backing) -> bytes | None:

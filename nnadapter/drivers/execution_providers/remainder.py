@@ -23,12 +23,12 @@ def without(model: onnx.ModelProto, positions: Container[int]) -> onnx.ModelProt
     gone = [node for position, node in enumerate(model.graph.node) if position in positions]
     made, lost = ({name for node in nodes for name in node.output if name} for nodes in (kept, gone))
     graph, types = rest.graph, infer(model)
-    given = {value.name for value in graph.output}
+    output_names = {value.name for value in graph.output}
     del graph.node[:], graph.output[:]
     graph.node.extend(kept)
     graph.input.extend(types.get(name) or onnx.ValueInfoProto(name=name) for name in _read(kept) if name in lost)
     graph.output.extend(value for value in model.graph.output if value.name not in lost)
-    new = (name for name in _read(gone) if name in made and name not in given)
+    new = (name for name in _read(gone) if name in made and name not in output_names)
     graph.output.extend(types.get(name) or onnx.ValueInfoProto(name=name) for name in new)
     return rest
 

@@ -22,19 +22,19 @@ class BoundConstants:
     def __init__(self) -> None:
         self._made: Cache[tuple[int, ...], tuple[_References, _References]] = Cache("fake_npu: constants", _KEPT)
 
-    def keep(self, given: Sequence[Array], made: Sequence[Array]) -> None:
-        """Note what was made of `given`."""
-        key = tuple(map(id, given))
+    def keep(self, constant_arrays: Sequence[Array], made: Sequence[Array]) -> None:
+        """Note what was made of `constant_arrays`."""
+        key = tuple(map(id, constant_arrays))
         self._made.drop(key)  # what stood there was made of arrays that are gone
-        self._made.keep(key, (tuple(map(weakref.ref, given)), tuple(map(weakref.ref, made))))
+        self._made.keep(key, (tuple(map(weakref.ref, constant_arrays)), tuple(map(weakref.ref, made))))
 
-    def look_up(self, given: Sequence[Array]) -> Sequence[Array] | None:
-        """What was made of `given`; None if that is not known, or has gone meanwhile."""
-        known = self._made.get(tuple(map(id, given)))
+    def look_up(self, constant_arrays: Sequence[Array]) -> Sequence[Array] | None:
+        """What was made of `constant_arrays`; None if that is not known, or has gone meanwhile."""
+        known = self._made.get(tuple(map(id, constant_arrays)))
         if known is None:
             return None
         sources, results = known
-        if any(source() is not array for source, array in zip(sources, given, strict=True)):
+        if any(source() is not array for source, array in zip(sources, constant_arrays, strict=True)):
             return None
         made = [array for result in results if (array := result()) is not None]
         return made if len(made) == len(results) else None

@@ -37,13 +37,13 @@ def alive(buffers: Sequence[Buffer], amounts: Sequence[int]) -> list[int]:
 
 def neighbors(buffers: Sequence[Buffer]) -> list[list[int]]:
     """Per buffer, those that are alive while it is: they must not overlap."""
-    found: list[list[int]] = [[] for _ in buffers]
+    neighbor_indices: list[list[int]] = [[] for _ in buffers]
     active: list[int] = []
     for index in sorted(range(len(buffers)), key=lambda index: buffers[index].first):
         first = buffers[index].first
         active = [other for other in active if buffers[other].last >= first]
-        found[index] += active
+        neighbor_indices[index] += active
         for other in active:
-            found[other].append(index)
+            neighbor_indices[other].append(index)
         active.append(index)
-    return found
+    return neighbor_indices

@@ -52,22 +52,22 @@ class FakeNpuContext(Context):
 
     def admit(self, model: Model) -> Admission:
         """See `Context.admit`."""
-        found = self._prepare(model)
+        lowered_model = self._prepare(model)
         with self._lock:
             if len(self._prepared) < _REMEMBERED:
-                self._prepared[model] = found
-        weights, memory = found.weight_bytes, found.memory
+                self._prepared[model] = lowered_model
+        weights, memory = lowered_model.weight_bytes, lowered_model.memory
         return Admission(
             verdict=self._room_for(weights, memory.arena_bytes, _border_bytes(model)),
-            runs_as=found.runs_as,
+            runs_as=lowered_model.runs_as,
             facts={
                 "weight_bytes": weights,
                 "arena_bytes": memory.arena_bytes,
                 "arena_lower_bound_bytes": memory.arena_lower_bound_bytes,
                 "arena_over_bound_percent": memory.arena_over_bound_percent,
-                "instructions": len(found.graph.instructions),
-                **_winograd(found.graph),
-                **self._simulated(found.graph),
+                "instructions": len(lowered_model.graph.instructions),
+                **_winograd(lowered_model.graph),
+                **self._simulated(lowered_model.graph),
             },
         )
 
@@ -85,13 +85,13 @@ class FakeNpuContext(Context):
         """See `Context.bind`: what was lowered for one holds for the other, or it has to be lowered itself."""
         with self._lock:
             known = self._prepared.get(model)
-        found = known or self._prepare(model)
+        lowered_model = known or self._prepare(model)
         assert isinstance(program, FakeNpuProgram), "programs of a context are its own"
-        if found.graph.instructions is not program.graph.instructions:
+        if lowered_model.graph.instructions is not program.graph.instructions:
             return None
         with self._lock:
             self._prepared.pop(model, None)
-        return self._program(model, found)
+        return self._program(model, lowered_model)
 
     def deserialize(self, blob: bytes) -> Program:
         """See `Context.deserialize`."""
@@ -117,14 +117,16 @@ class FakeNpuContext(Context):
             verify(model)
             return prepared(lower(model, options.arithmetic, check=watch), model)
 
-    def _program(self, model: Model, found: LoweredModel) -> Program:
-        needs = self._needs(model, found)
-        return FakeNpuProgram(found.graph, found.memory, self.arenas, needs, threads=self._options.threads)
+    def _program(self, model: Model, lowered_model: LoweredModel) -> Program:
+        needs = self._needs(model, lowered_model)
+        return FakeNpuProgram(
+            lowered_model.graph, lowered_model.memory, self.arenas, needs, threads=self._options.threads
+        )
 
-    def _needs(self, model: Model, found: LoweredModel) -> Needs:
+    def _needs(self, model: Model, lowered_model: LoweredModel) -> Needs:
         return Needs(
             arithmetic=self._options.arithmetic,
-            memory_bytes=found.weight_bytes + found.memory.arena_bytes + _border_bytes(model),
+            memory_bytes=lowered_model.weight_bytes + lowered_model.memory.arena_bytes + _border_bytes(model),
             operations=tuple(sorted({type_ for operation in model.operations for type_ in types_needed(operation)})),
         )
 

@@ -57,11 +57,11 @@ class Emitter(GrowingGraph):
 
     def result_type(self, operand: int) -> TensorType:
         """The type of the tensor that an operand will have."""
-        found = self._result_types.get(operand)
-        if found is None:
+        tensor_type = self._result_types.get(operand)
+        if tensor_type is None:
             type_ = self.model.operands[operand].type
-            found = self._result_types[operand] = TensorType(cell_type(type_.dtype), type_.dimensions)
-        return found
+            tensor_type = self._result_types[operand] = TensorType(cell_type(type_.dtype), type_.dimensions)
+        return tensor_type
 
     def assign(self, operand: int, tensor: int) -> None:
         """Say which tensor holds an operand."""
@@ -124,13 +124,13 @@ class Emitter(GrowingGraph):
 
     def _add_input(self, operand: int) -> int:
         type_ = self.model.operands[operand].type
-        given = self._add(NpuTensor(TensorType(type_.dtype.value, type_.dimensions)))
-        self._tensor_of[operand] = given
+        input_tensor = self._add(NpuTensor(TensorType(type_.dtype.value, type_.dimensions)))
+        self._tensor_of[operand] = input_tensor
         if type_.dtype is DataType.FLOAT16:
-            self._tensor_of[operand] = self.emit("cast", (given,), (self.result_type(operand),))[0]
+            self._tensor_of[operand] = self.emit("cast", (input_tensor,), (self.result_type(operand),))[0]
         elif self._half_precision and type_.dtype is DataType.FLOAT32:
-            self._tensor_of[operand] = self._rounded(given)
-        return given
+            self._tensor_of[operand] = self._rounded(input_tensor)
+        return input_tensor
 
     def _is_half(self, dtype: DataType) -> bool:
         return dtype is DataType.FLOAT16 or (self._half_precision and dtype is DataType.FLOAT32)

@@ -64,26 +64,30 @@ class FakeNpuExecution(Execution):
         return results
 
     def _bound(self, arena: Arena) -> Bound:
-        found: Bound | None = arena.bound.get(self)
-        if found is None:
+        binding: Bound | None = arena.bound.get(self)
+        if binding is None:
             arrays = [self._resident(tensor, arena.bytes) for tensor in range(len(self._graph.tensors))]
             rebound = frozenset(self._rebound)
             runs = [
                 _unbound if position in rebound else bind(instruction, arrays)
                 for position, instruction in enumerate(self._graph.instructions)
             ]
-            found = arena.bound[self] = arrays, runs
-        return found
+            binding = arena.bound[self] = arrays, runs
+        return binding
 
     def _resident(self, tensor: int, arena: Array) -> Array | None:
         """The array of a tensor that stays where it is, None for the caller's."""
-        found = self._graph.tensors[tensor]
-        if found.value is not None:
-            return found.value
+        graph_tensor = self._graph.tensors[tensor]
+        if graph_tensor.value is not None:
+            return graph_tensor.value
         home, offset = self._memory.homes[tensor]
         if home is not Home.ARENA:
             return None
-        return arena[offset : offset + found.type.nbytes].view(found.type.dtype).reshape(found.type.dimensions)
+        return (
+            arena[offset : offset + graph_tensor.type.nbytes]
+            .view(graph_tensor.type.dtype)
+            .reshape(graph_tensor.type.dimensions)
+        )
 
 
 def bind(instruction: Instruction, arrays: Sequence[Array | None]) -> Run:

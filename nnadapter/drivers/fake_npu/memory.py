@@ -76,19 +76,19 @@ class _Planner:
         roots = [root for root in self._life if root not in self._output_roots]
         placement = place([Buffer(self._graph.tensors[root].type.nbytes, *self._life[root]) for root in roots])
         offsets = dict(zip(roots, placement.offsets, strict=True))
-        given = {tensor: position for position, tensor in reversed(tuple(enumerate(self._graph.inputs)))}
-        homes = tuple(self._home(owner, given, offsets) for owner in self._owner)
+        input_positions = {tensor: position for position, tensor in reversed(tuple(enumerate(self._graph.inputs)))}
+        homes = tuple(self._home(owner, input_positions, offsets) for owner in self._owner)
         return MemoryPlan(homes, placement.arena_bytes, placement.lower_bound_bytes)
 
     def _last_uses(self) -> dict[int, int]:
         """Owner of memory -> the last instruction that reads it; outputs are read for ever."""
-        found: dict[int, int] = {}
+        last_uses: dict[int, int] = {}
         owner = self._owner
         for step, instruction in enumerate(self._graph.instructions):
             for tensor in instruction.inputs:
-                found[owner[tensor]] = step
-        found.update((owner[tensor], _FOREVER) for tensor in self._graph.outputs)
-        return found
+                last_uses[owner[tensor]] = step
+        last_uses.update((owner[tensor], _FOREVER) for tensor in self._graph.outputs)
+        return last_uses
 
     def _assign(self, step: int, tensor: int, victim: int | None) -> None:
         last = self._last_use.get(tensor, step)
@@ -121,12 +121,12 @@ class _Planner:
             for position, other in enumerate(instruction.inputs)
         )
 
-    def _home(self, owner: int, given: dict[int, int], offsets: dict[int, int]) -> tuple[Home, int]:
+    def _home(self, owner: int, input_positions: dict[int, int], offsets: dict[int, int]) -> tuple[Home, int]:
         if self._graph.tensors[owner].value is not None:
             return Home.CONSTANT, 0
         root = self._root.get(owner)
         if root is None:
-            return Home.INPUT, given[owner]
+            return Home.INPUT, input_positions[owner]
         if root in self._output_roots:
             return Home.OUTPUT, self._output_roots[root]
         return Home.ARENA, offsets[root]

@@ -167,24 +167,24 @@ def operations_named(names: Iterable[str]) -> frozenset[str]:
         InvalidOptionError: a name stands for none.
     """
     known = _types_by_key()
-    found: set[str] = set()
+    operation_types: set[str] = set()
     for name in names:
         key = name.replace("_", "").lower()
         if key not in known:
             close = list(dict.fromkeys(known[each][0] for each in get_close_matches(key, known, n=3)))
             hint = f"did you mean {' or '.join(close)}?" if close else "`nnadapter ops fake_npu` lists its operations"
             raise InvalidOptionError(f"option switched_off names {name!r}, which fake_npu does not have; {hint}")
-        found.update(known[key])
-    return frozenset(found)
+        operation_types.update(known[key])
+    return frozenset(operation_types)
 
 
 def _types_by_key() -> Mapping[str, list[str]]:
     """Keys without underscores, in lower case: of every type, and of its family, which has no `_2D`, `_LINEAR`, …."""
-    found: dict[str, list[str]] = {}
+    types_by_key: dict[str, list[str]] = {}
     for type_ in OPERATIONS:
         family = type_.replace("_2D", "").removesuffix("_NEAREST").removesuffix("_LINEAR")
         for key in {name.replace("_", "").lower() for name in (type_, family)}:
-            found.setdefault(key, []).append(type_)
+            types_by_key.setdefault(key, []).append(type_)
     for name, types in _ONNX_NAMES.items():
-        found.setdefault(name.lower(), types.split())
-    return found
+        types_by_key.setdefault(name.lower(), types.split())
+    return types_by_key

@@ -68,14 +68,14 @@ def _tries(
 ) -> Iterator[tuple[list[int], int]]:
     """Offsets and arena of one order after the other, at most `count`."""
     beside = neighbors(buffers)
-    found = []
+    attempts = []
     for key in _keys(buffers, sizes, breadths):
         order = sorted(range(len(buffers)), key=key)
         offsets, arena = _place_in_order(order, sizes, beside)
         yield offsets, arena
-        found.append((arena, order, offsets))
-    arena, order, offsets = min(found)
-    for _ in range(count - len(found)):
+        attempts.append((arena, order, offsets))
+    arena, order, offsets = min(attempts)
+    for _ in range(count - len(attempts)):
         highest = [index for index in order if offsets[index] + sizes[index] == arena]
         first = frozenset(highest)
         order = highest + [index for index in order if index not in first]

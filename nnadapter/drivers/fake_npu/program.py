@@ -90,8 +90,8 @@ class FakeNpuProgram(Program):
 
 def weight_bytes(graph: NpuGraph) -> int:
     """Bytes of all constants, each counted once."""
-    found = {_place(tensor.value) for tensor in graph.tensors if tensor.value is not None}
-    return sum(nbytes + -nbytes % _ALIGNMENT for _, nbytes in found)
+    places = {_place(tensor.value) for tensor in graph.tensors if tensor.value is not None}
+    return sum(nbytes + -nbytes % _ALIGNMENT for _, nbytes in places)
 
 
 def deserialize_program(blob: bytes, arenas: Arenas, threads: int) -> FakeNpuProgram:
@@ -123,8 +123,10 @@ def _opened(blob: bytes) -> tuple[dict[str, Any], memoryview]:
     written, weights = _ENVELOPE.open(blob)
     header = json.loads(written.rstrip(b"\0"))
     if header["byteorder"] != sys.byteorder:
-        found = header["byteorder"]
-        raise IncompatibleProgramError(f"the program's weights are {found}-endian, expected {sys.byteorder}; {ADVICE}")
+        byte_order = header["byteorder"]
+        raise IncompatibleProgramError(
+            f"the program's weights are {byte_order}-endian, expected {sys.byteorder}; {ADVICE}"
+        )
     return header, weights
 
 

@@ -70,12 +70,12 @@ class Groups:
 
     def refined(self, values: Sequence[Any]) -> Groups:
         """The groups after one more model."""
-        found = _comparable(values)
-        fixed = [place for place in self.fixed if found[place] == self.labels[place]]
+        comparable_values = _comparable(values)
+        fixed = [place for place in self.fixed if comparable_values[place] == self.labels[place]]
         rest = sorted(set(range(len(values))) - set(fixed))
         groups: dict[Hashable, list[int]] = {}
         for place in rest:
-            groups.setdefault((self.labels[place], found[place]), []).append(place)
+            groups.setdefault((self.labels[place], comparable_values[place]), []).append(place)
         labels = list(self.labels)
         for number, places in enumerate(groups.values()):
             for place in places:
@@ -84,12 +84,12 @@ class Groups:
 
     def variables(self, values: Sequence[Any]) -> list[Any] | None:
         """One number per group; None if the numbers do not fall into these groups."""
-        found = _comparable(values)
+        comparable_values = _comparable(values)
         if not self.groups:
-            return [] if tuple(found) == self.labels else None
-        if any(found[place] != self.labels[place] for place in self.fixed):
+            return [] if tuple(comparable_values) == self.labels else None
+        if any(comparable_values[place] != self.labels[place] for place in self.fixed):
             return None
-        if any(found[place] != found[places[0]] for places in self.groups for place in places):
+        if any(comparable_values[place] != comparable_values[places[0]] for places in self.groups for place in places):
             return None
         return [values[places[0]] for places in self.groups]
 
@@ -177,24 +177,24 @@ class LoweringTemplate:
             self._of_model = of_model = _OfModel(model.structure, weight_bytes(graph), texts)
         return LoweredModel(graph, sized.memory, of_model.weight_bytes, of_model.runs_as)
 
-    def _made_of(self, given: Sequence[Array]) -> Sequence[Array] | None:
+    def _made_of(self, constant_arrays: Sequence[Array]) -> Sequence[Array] | None:
         """The arrays of the template's constants, None where others would have decided something otherwise."""
-        found = self._bound.look_up(given)
-        if found is None:
-            values = self._arrays.replay(given)
-            found = None if values is None else [values[number] for _, number in self._constants]
-            if found is not None:
-                self._bound.keep(given, found)
-        return found
+        made_arrays = self._bound.look_up(constant_arrays)
+        if made_arrays is None:
+            values = self._arrays.replay(constant_arrays)
+            made_arrays = None if values is None else [values[number] for _, number in self._constants]
+            if made_arrays is not None:
+                self._bound.keep(constant_arrays, made_arrays)
+        return made_arrays
 
     def _of_size(self, values: Sequence[Any]) -> _Sized | None:
         variables = self._groups.variables(values)
         if variables is None:
             return None
         key = tuple(_comparable(variables))
-        found = self._sized.get(key)
-        if found is not None:
-            return found
+        sized_template = self._sized.get(key)
+        if sized_template is not None:
+            return sized_template
         known = self._trace.replay(variables)
         if known is None:
             return None

@@ -80,30 +80,32 @@ def _refusals(model: Model, operation: Operation, row: OperationRow) -> Iterator
     operands = model.operands
     inputs = [(place, operands[operand]) for place, operand in enumerate(operation.inputs) if operand != ABSENT]
     outputs = [operands[operand] for operand in operation.outputs]
-    for position, found in inputs:
+    for position, model_operand in inputs:
         accepted = row.other_dtypes.get(position, row.dtypes)
-        if found.type.quantization is not None:
+        if model_operand.type.quantization is not None:
             accepted |= row.quantized
-        if found.type.dtype not in accepted:
-            yield _wrong_dtype(operation, found, accepted)
-    for found in outputs:
-        if found.type.dtype not in row.results:
-            yield _wrong_dtype(operation, found, row.results)
-    touched = [*(found for _, found in inputs), *outputs]
+        if model_operand.type.dtype not in accepted:
+            yield _wrong_dtype(operation, model_operand, accepted)
+    for model_operand in outputs:
+        if model_operand.type.dtype not in row.results:
+            yield _wrong_dtype(operation, model_operand, row.results)
+    touched = [*(model_operand for _, model_operand in inputs), *outputs]
     yield from _refused_ranks(operation, operands[operation.inputs[0]], touched, row)
-    for position, found in inputs if row.constants else ():
-        if position in row.constants and found.lifetime is not Lifetime.CONSTANT:
-            detail = f"{row.constants[position]} {found.name!r} of {operation.type} is computed, expected a constant"
+    for position, model_operand in inputs if row.constants else ():
+        if position in row.constants and model_operand.lifetime is not Lifetime.CONSTANT:
+            detail = (
+                f"{row.constants[position]} {model_operand.name!r} of {operation.type} is computed, expected a constant"
+            )
             yield Unsupported(Reason.NOT_CONSTANT, detail)
-    for found in touched:
-        if found.type.size == 0:
-            detail = f"{operation.type} has {found.type} in {found.name!r}, accepted: {NOT_EMPTY}"
+    for model_operand in touched:
+        if model_operand.type.size == 0:
+            detail = f"{operation.type} has {model_operand.type} in {model_operand.name!r}, accepted: {NOT_EMPTY}"
             yield Unsupported(Reason.UNSUPPORTED_TYPE, detail)
 
 
-def _wrong_dtype(operation: Operation, found: Operand, accepted: Types) -> Unsupported:
+def _wrong_dtype(operation: Operation, operand: Operand, accepted: Types) -> Unsupported:
     names = ", ".join(sorted(accepted))
-    detail = f"{operation.type} got {found.type.dtype.value} for {found.name!r}, accepted: {names}"
+    detail = f"{operation.type} got {operand.type.dtype.value} for {operand.name!r}, accepted: {names}"
     return Unsupported(Reason.UNSUPPORTED_DTYPE, detail)
 
 
@@ -114,7 +116,7 @@ def _refused_ranks(
     if not smallest <= len(first.type.dimensions) <= largest:
         detail = f"{operation.type} got {first.type} for {first.name!r}, accepted: rank {smallest} to {largest}"
         yield Unsupported(Reason.UNSUPPORTED_RANK, detail)
-    for found in touched:
-        if len(found.type.dimensions) > LARGEST_RANK:
-            detail = f"{operation.type} has {found.type} in {found.name!r}, accepted: {SMALL_RANK}"
+    for operand in touched:
+        if len(operand.type.dimensions) > LARGEST_RANK:
+            detail = f"{operation.type} has {operand.type} in {operand.name!r}, accepted: {SMALL_RANK}"
             yield Unsupported(Reason.UNSUPPORTED_RANK, detail)

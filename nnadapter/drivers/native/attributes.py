@@ -47,18 +47,20 @@ def read_option(address: int) -> tuple[str, OptionValue]:
     Raises:
         DriverError: it is of a kind that options cannot have.
     """
-    found = read("Attribute", address)
-    name, value = read_text(found.name), found.value
+    option_attribute = read("Attribute", address)
+    name, value = read_text(option_attribute.name), option_attribute.value
     readers: dict[int, Any] = {
         AttributeCode.KIND_BOOL: lambda: bool(value.boolean),
         AttributeCode.KIND_INT: lambda: int(value.integer),
         AttributeCode.KIND_FLOAT: lambda: float(value.real),
         AttributeCode.KIND_STRING: lambda: read_text(value.string),
-        AttributeCode.KIND_STRINGS: lambda: read_texts(value.strings, found.count),
+        AttributeCode.KIND_STRINGS: lambda: read_texts(value.strings, option_attribute.count),
     }
-    if found.kind not in readers:
-        raise DriverError(f"option {name!r} has kind {found.kind}, expected a bool, int, float, string or strings")
-    result: OptionValue = readers[found.kind]()
+    if option_attribute.kind not in readers:
+        raise DriverError(
+            f"option {name!r} has kind {option_attribute.kind}, expected a bool, int, float, string or strings"
+        )
+    result: OptionValue = readers[option_attribute.kind]()
     return name, result
 
 

@@ -45,15 +45,15 @@ class NativeCall:
         )
         self.request: int = ctypes.addressof(self._holder.keep(request))
         """Where the request is."""
-        self._given: Sequence[Array] = ()
+        self._input_arrays: Sequence[Array] = ()
         self._made: Sequence[Array] = ()
 
     def take(self, inputs: Sequence[Array]) -> None:
         """Let the request read from arrays and write to new ones."""
         pairs = zip(self._types[0], inputs, strict=True)
-        self._given = [pack(array) if type_.dtype in PACKED else aligned(array) for type_, array in pairs]
+        self._input_arrays = [pack(array) if type_.dtype in PACKED else aligned(array) for type_, array in pairs]
         self._made = [_room(type_) for type_ in self._types[1]]
-        for tensor, array in zip((*self._inputs, *self._outputs), (*self._given, *self._made), strict=True):
+        for tensor, array in zip((*self._inputs, *self._outputs), (*self._input_arrays, *self._made), strict=True):
             tensor.data, tensor.memory = contents(array), None
 
     def place(self, inputs: Sequence[DeviceMemory], outputs: Sequence[DeviceMemory]) -> None:
@@ -63,7 +63,7 @@ class NativeCall:
 
     def results(self) -> list[Array]:
         """The arrays that were written, which the call lets go of."""
-        made, self._given, self._made = self._made, (), ()
+        made, self._input_arrays, self._made = self._made, (), ()
         return [
             unpack(array, type_.dtype, type_.dimensions) if type_.dtype in PACKED else array
             for type_, array in zip(self._types[1], made, strict=True)

@@ -54,50 +54,50 @@ def capability_of(functions: Functions, device: int) -> Capability:
         NNAdapterError: it failed, or said something that makes no sense.
     """
     default = next(code for code, threading in THREADINGS.items() if threading is Threading.SERIAL)
-    found = make("Capability", threading=default)
+    capability = make("Capability", threading=default)
     if "describe_device" in functions:
-        functions.call("describe_device", device, ctypes.addressof(found))
+        functions.call("describe_device", device, ctypes.addressof(capability))
     return Capability(
         form=ModelForm.IR,
-        threading=_known("threading", THREADINGS, found.threading),
-        memory_bytes=found.memory_bytes or None,
-        options=tuple(_option(each) for each in _addresses("options", found.options, found.option_count)),
+        threading=_known("threading", THREADINGS, capability.threading),
+        memory_bytes=capability.memory_bytes or None,
+        options=tuple(_option(each) for each in _addresses("options", capability.options, capability.option_count)),
         operations=tuple(
-            _operation(each) for each in _addresses("operations", found.operations, found.operation_count)
+            _operation(each) for each in _addresses("operations", capability.operations, capability.operation_count)
         ),
-        limits=read_text(found.limits),
-        profile=_profile(found.profile) if found.profile else None,
+        limits=read_text(capability.limits),
+        profile=_profile(capability.profile) if capability.profile else None,
     )
 
 
 def _info(functions: Functions, address: int) -> DeviceInfo:
-    found = read("DeviceInfo", address)
-    id_ = read_text(found.id)
-    versions = (functions.version, read_text(found.device_version))
-    available = bool(found.available)
+    device_info = read("DeviceInfo", address)
+    id_ = read_text(device_info.id)
+    versions = (functions.version, read_text(device_info.device_version))
+    available = bool(device_info.available)
     return DeviceInfo(
         name=functions.driver if id_ in ("", "0") else f"{functions.driver}:{id_}",
-        vendor=read_text(found.vendor) or functions.vendor,
-        type=_known("type", DEVICE_TYPES, found.type) if found.type else DeviceType.ACCELERATOR,
-        sub_type=read_text(found.sub_type),
+        vendor=read_text(device_info.vendor) or functions.vendor,
+        type=_known("type", DEVICE_TYPES, device_info.type) if device_info.type else DeviceType.ACCELERATOR,
+        sub_type=read_text(device_info.sub_type),
         version=" / ".join(version for version in versions if version),
         available=available,
-        reason="" if available else read_text(found.reason) or "the driver says no reason; ask its vendor",
+        reason="" if available else read_text(device_info.reason) or "the driver says no reason; ask its vendor",
     )
 
 
 def _option(address: int) -> Option:
-    found = read("Option", address)
-    if not found.value:
+    option = read("Option", address)
+    if not option.value:
         raise DriverError("an option has no value, expected an NNAdapterAttribute with its default")
-    name, default = read_option(found.value)
+    name, default = read_option(option.value)
     return Option(
         name=name,
         default=default,
-        help=read_text(found.help),
-        choices=read_texts(found.choices, found.choice_count),
-        minimum=_minimum(default, found.minimum) if found.has_minimum else None,
-        affects_speed=bool(found.affects_speed),
+        help=read_text(option.help),
+        choices=read_texts(option.choices, option.choice_count),
+        minimum=_minimum(default, option.minimum) if option.has_minimum else None,
+        affects_speed=bool(option.affects_speed),
     )
 
 
@@ -106,12 +106,12 @@ def _minimum(default: object, minimum: float) -> float | int:
 
 
 def _operation(address: int) -> OperationSupport:
-    found = read("OperationSupport", address)
+    operation = read("OperationSupport", address)
     return OperationSupport(
-        type=read_text(found.type),
-        dtypes=_data_types(found.data_types, found.data_type_count),
-        ranks=(found.smallest_rank, found.largest_rank),
-        limits=read_text(found.limits),
+        type=read_text(operation.type),
+        dtypes=_data_types(operation.data_types, operation.data_type_count),
+        ranks=(operation.smallest_rank, operation.largest_rank),
+        limits=read_text(operation.limits),
     )
 
 
@@ -122,18 +122,20 @@ def _data_types(address: int | None, count: int) -> frozenset[DataType]:
 
 
 def _profile(address: int) -> Profile:
-    found = read("Profile", address)
-    members: dict[str, Any] = {name: getattr(found, name) for name in _PROFILE_NUMBERS}
-    members.update({name: bool(getattr(found, name)) for name in _PROFILE_FLAGS})
+    profile = read("Profile", address)
+    members: dict[str, Any] = {name: getattr(profile, name) for name in _PROFILE_NUMBERS}
+    members.update({name: bool(getattr(profile, name)) for name in _PROFILE_FLAGS})
     return Profile(**members)
 
 
 def _addresses(what: str, array: int | None, count: int) -> tuple[int, ...]:
     addresses = read_pointers(array, count)
-    found = tuple(address for address in addresses if address)
-    if len(found) < count:
-        raise DriverError(f"{count} {what} were announced and {count - len(found)} are null; report it to the vendor")
-    return found
+    valid_addresses = tuple(address for address in addresses if address)
+    if len(valid_addresses) < count:
+        raise DriverError(
+            f"{count} {what} were announced and {count - len(valid_addresses)} are null; report it to the vendor"
+        )
+    return valid_addresses
 
 
 def _known(what: str, table: Any, code: int) -> Any:

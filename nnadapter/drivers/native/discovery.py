@@ -36,5 +36,5 @@ def _in(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def library_of(named: object) -> Path | None:
     """The library that an entry point names: a path, or a module with a path called LIBRARY; None if it names none."""
-    found = getattr(named, "LIBRARY", None) if isinstance(named, ModuleType) else named
-    return Path(found) if isinstance(found, (str, Path)) else None
+    library = getattr(named, "LIBRARY", None) if isinstance(named, ModuleType) else named
+    return Path(library) if isinstance(library, (str, Path)) else None

@@ -27,15 +27,15 @@ def load(driver: str, path: Path) -> Functions:
     table = _table(path)
     _check_version(path, table)
     driver_table = read("Driver", table)
-    found = _functions("Driver", driver_table)
-    missing = [name for name in REQUIRED if name not in found]
+    functions = _functions("Driver", driver_table)
+    missing = [name for name in REQUIRED if name not in functions]
     if missing:
         raise DeviceUnavailableError(
             f"{path} lacks the required functions {', '.join(missing)}; its vendor must write them"
         )
     for member, structure in GROUPS.items():
-        found.update(_group(path, member, structure, getattr(driver_table, member)))
-    return Functions(driver, found, read_text(driver_table.vendor), read_text(driver_table.driver_version))
+        functions.update(_group(path, member, structure, getattr(driver_table, member)))
+    return Functions(driver, functions, read_text(driver_table.vendor), read_text(driver_table.driver_version))
 
 
 def _table(path: Path) -> int:
@@ -91,13 +91,13 @@ def _group(path: Path, member: str, structure: str, address: int | None) -> dict
     """The functions of a group: all or none."""
     if not address:
         return {}
-    found = _functions(structure, read(structure, address))
-    missing = [name for name, _ in STRUCTURES[structure] if name in FUNCTIONS and name not in found]
+    functions = _functions(structure, read(structure, address))
+    missing = [name for name, _ in STRUCTURES[structure] if name in FUNCTIONS and name not in functions]
     if missing:
         raise DeviceUnavailableError(
             f"{path} has the group {member!r} without {', '.join(missing)}; its vendor must write all of it or none"
         )
-    return found
+    return functions
 
 
 def _dotted(version: tuple[int, int]) -> str:

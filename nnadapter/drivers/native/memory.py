@@ -96,6 +96,8 @@ def statistics_of(functions: Functions, device: int) -> MemoryStatistics:
     Raises:
         NNAdapterError: the driver failed.
     """
-    found = make("MemoryStatistics")
-    functions.call("statistics", device, ctypes.addressof(found))
-    return MemoryStatistics(total_bytes=found.total_bytes, used_bytes=found.used_bytes, peak_bytes=found.peak_bytes)
+    statistics = make("MemoryStatistics")
+    functions.call("statistics", device, ctypes.addressof(statistics))
+    return MemoryStatistics(
+        total_bytes=statistics.total_bytes, used_bytes=statistics.used_bytes, peak_bytes=statistics.peak_bytes
+    )

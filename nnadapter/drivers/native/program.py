@@ -57,13 +57,15 @@ class NativeExecution(Execution):
 
     def compute_on_device(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> bool:
         """See `Execution.compute_on_device`; both in the order of the model's."""
-        given, made = ([each for each in memories if isinstance(each, DeviceMemory)] for memories in (inputs, outputs))
-        if len(given) < len(inputs) or len(made) < len(outputs):
+        input_memories, made = (
+            [each for each in memories if isinstance(each, DeviceMemory)] for memories in (inputs, outputs)
+        )
+        if len(input_memories) < len(inputs) or len(made) < len(outputs):
             return False
         user = object()
         try:
             call, stream = self._calls.take(user)
-            call.place(given, made)
+            call.place(input_memories, made)
             self._run(call, stream)
         finally:
             self._calls.users.pop(user, None)

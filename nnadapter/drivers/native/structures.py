@@ -86,8 +86,8 @@ class Holder:
 
     def values(self, type_: str, values: Iterable[Any]) -> int | None:
         """The address of an array of values of a type of the table; None if there are none."""
-        given: Sequence[Any] = tuple(values)
-        return ctypes.addressof(self.keep((_TYPES[type_] * len(given))(*given))) if given else None
+        elements: Sequence[Any] = tuple(values)
+        return ctypes.addressof(self.keep((_TYPES[type_] * len(elements))(*elements))) if elements else None
 
     def pointers(self, addresses: Iterable[int | None]) -> int | None:
         """The address of an array of pointers."""

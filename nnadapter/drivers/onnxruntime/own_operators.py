@@ -28,18 +28,18 @@ def has_operator(op_type: str, opset: int) -> bool:
 
 @remembered(256)
 def _schemas() -> Mapping[str, Sequence[native.schemadef.OpSchema]]:
-    found: dict[str, list[native.schemadef.OpSchema]] = {}
+    schemas_by_type: dict[str, list[native.schemadef.OpSchema]] = {}
     for schema in native.get_all_operator_schema():
         if not schema.domain:
-            found.setdefault(schema.name, []).append(schema)
-    return found
+            schemas_by_type.setdefault(schema.name, []).append(schema)
+    return schemas_by_type
 
 
 @remembered(256)
 def _kernels() -> Mapping[str, Sequence[tuple[int, int]]]:
     """The first and last opset of every kernel, by op type."""
-    found: dict[str, list[tuple[int, int]]] = {}
+    ranges_by_type: dict[str, list[tuple[int, int]]] = {}
     for kernel in native.get_all_opkernel_def():
         if not kernel.domain and kernel.provider == CPU_PROVIDER:
-            found.setdefault(kernel.op_name, []).append(kernel.version_range)
-    return found
+            ranges_by_type.setdefault(kernel.op_name, []).append(kernel.version_range)
+    return ranges_by_type

@@ -83,7 +83,7 @@ class SessionExecution(Execution):
 
 def open_session(
     contents: bytes,
-    given: onnxruntime.SessionOptions | None,
+    session_options: onnxruntime.SessionOptions | None,
     *,
     has_pool: bool,
     spins: bool,
@@ -93,16 +93,16 @@ def open_session(
 
     Args:
         contents: the model.
-        given: the session options; quiet ones if None.
+        session_options: the session options; quiet ones if None.
         has_pool: there is a permit for it.
         spins: its threads may spin while they wait for work.
-        providers: who computes; empty for those that `given` names. Nobody else is tried then, if they fail.
+        providers: who computes; empty for those that `session_options` names. Nobody else is tried then, if they fail.
     """
-    if given is None:
+    if session_options is None:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = QUIET
     else:
-        options = given
+        options = session_options
     # SessionOptions cannot be copied, so the caller's own are changed while the session is made, under a lock. An
     # entry cannot be taken out again: spinning stays off in the caller's object, unless the caller had said something.
     with _options_lock:

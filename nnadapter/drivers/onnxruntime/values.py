@@ -46,8 +46,8 @@ def run_by_memory(session: onnxruntime.InferenceSession) -> Run:
     """The same for a session of tensors, whatever their types."""
 
     def run(names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> list[Any]:
-        given = {name: _handed_over(array) for name, array in feeds.items()}
-        return [_taken_back(value) for value in session.run_with_ort_values(names, given, options)]
+        ort_values = {name: _handed_over(array) for name, array in feeds.items()}
+        return [_taken_back(value) for value in session.run_with_ort_values(names, ort_values, options)]
 
     return run
 

@@ -111,8 +111,8 @@ class OpenvinoDriver(Driver):
 
 
 def _rows(kind: str) -> Sequence[DeviceInfo]:
-    found = [name for name in _present() if name.partition(".")[0] == kind] or [kind]
-    return [_row(name, KINDS[kind]) for name in found]
+    device_names = [name for name in _present() if name.partition(".")[0] == kind] or [kind]
+    return [_row(name, KINDS[kind]) for name in device_names]
 
 
 def _row(name: str, type_: DeviceType) -> DeviceInfo:

@@ -28,11 +28,11 @@ def read(model: onnx.ModelProto) -> Any:
     large = [tensor for tensor in model.graph.initializer if tensor.ByteSize() >= _LARGE_BYTES]
     if sum(tensor.ByteSize() for tensor in large) < _WRITTEN_BYTES:
         return _kept_apart(core().read_model(model.SerializeToString()))
-    found = core().read_model(with_inputs_for(model, {tensor.name for tensor in large}).SerializeToString())
+    engine_model = core().read_model(with_inputs_for(model, {tensor.name for tensor in large}).SerializeToString())
     for tensor in large:
-        _fill(found, tensor)
-    found.validate_nodes_and_infer_types()
-    return _kept_apart(found)
+        _fill(engine_model, tensor)
+    engine_model.validate_nodes_and_infer_types()
+    return _kept_apart(engine_model)
 
 
 def _kept_apart(model: Any) -> Any:

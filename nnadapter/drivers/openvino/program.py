@@ -76,11 +76,15 @@ def deserialized(blob: bytes, seal: Mapping[str, Any]) -> OpenvinoProgram:
     header, contents = _ENVELOPE.open(blob)
     try:
         said = json.loads(header)
-        found, signature, weight_bytes = said["seal"], signature_from(said["signature"]), int(said["weight_bytes"])
+        recorded_seal, signature, weight_bytes = (
+            said["seal"],
+            signature_from(said["signature"]),
+            int(said["weight_bytes"]),
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise IncompatibleProgramError(f"the program's header is damaged; {ADVICE}") from error
     for name, value in seal.items():
-        other = found.get(name) if isinstance(found, dict) else None
+        other = recorded_seal.get(name) if isinstance(recorded_seal, dict) else None
         if other != value:
             raise IncompatibleProgramError(
                 f"the program was compiled for {name} {other!r}, here is {value!r}; {ADVICE}"

@@ -43,8 +43,8 @@ def restriction(node: onnx.NodeProto, parts: Parts) -> Verdict:
     """Return why the attributes or inputs of a node are not taken, or a yes."""
     rows = [row for row in RESTRICTIONS if node.op_type in row.ops.split()]
     form = Form.of(node, parts) if rows else None
-    found = next((row for row in rows if form is not None and row.holds(form)), None)
-    return SUPPORTED if found is None else Unsupported(found.reason, f"{node.op_type} {found.why}")
+    matching_row = next((row for row in rows if form is not None and row.holds(form)), None)
+    return SUPPORTED if matching_row is None else Unsupported(matching_row.reason, f"{node.op_type} {matching_row.why}")
 
 
 RESTRICTIONS = (

@@ -84,11 +84,11 @@ def outputs_of(model: Any) -> tuple[Output, ...]:
     return tuple(_output(port) for port in model.outputs)
 
 
-def difference(expected: onnx.ModelProto, found: Any) -> str:
+def difference(expected: onnx.ModelProto, engine_model: Any) -> str:
     """Return how the outputs of the engine's model differ from those that ONNX says, as far as it says; or nothing."""
-    if len(found.outputs) != len(expected.graph.output):
-        return f"OpenVINO makes {len(found.outputs)} outputs, ONNX says {len(expected.graph.output)}"
-    return next(filter(None, map(_mismatch, expected.graph.output, found.outputs)), "")
+    if len(engine_model.outputs) != len(expected.graph.output):
+        return f"OpenVINO makes {len(engine_model.outputs)} outputs, ONNX says {len(expected.graph.output)}"
+    return next(filter(None, map(_mismatch, expected.graph.output, engine_model.outputs)), "")
 
 
 def _output(port: Any) -> Output:

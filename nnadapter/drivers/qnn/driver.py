@@ -85,10 +85,10 @@ class QnnDevice(Device):
             DeviceUnavailableError: QNN does not load, or has no device or backend here.
             InvalidOptionError: QNN takes nothing with these options.
         """
-        found = find_backing(PROVIDER, {**options, "library": ""})
-        emulated = all(device.device.type.name != "NPU" for device in found.devices)
+        base_backing = find_backing(PROVIDER, {**options, "library": ""})
+        emulated = all(device.device.type.name != "NPU" for device in base_backing.devices)
         own = own_options(options, self._backend(str(options["backend"])), emulated=emulated)
-        backing = replace(found, options={**own, **found.options})
+        backing = replace(base_backing, options={**own, **base_backing.options})
         with native_prints_to_stderr() if emulated else nullcontext():  # the emulator greets when it is loaded
             if not takes_addition(backing):
                 raise InvalidOptionError(_dropped(backing))

@@ -66,29 +66,34 @@ OPTIONS = (
 """What the device `qnn` understands."""
 
 
-def own_options(given: OptionValues, library: str, *, emulated: bool) -> dict[str, str]:
+def own_options(typed_options: OptionValues, library: str, *, emulated: bool) -> dict[str, str]:
     """Return the provider's own options.
 
     Args:
-        given: the typed options.
+        typed_options: the typed options.
         library: path of the backend's library.
         emulated: no NPU is here, so that the emulator computes.
 
     Raises:
         InvalidOptionError: options contradict each other.
     """
-    on_npu = given["backend"] == "htp"
-    soc = int(str(given["soc_model"])) or (EMULATED_SOC if emulated and on_npu else 0)
-    _check_architecture(soc, str(given["htp_arch"]))
-    found = {"backend_path": library, "offload_graph_io_quantization": str(int(not given["quantizes"]))}
+    on_npu = typed_options["backend"] == "htp"
+    soc = int(str(typed_options["soc_model"])) or (EMULATED_SOC if emulated and on_npu else 0)
+    _check_architecture(soc, str(typed_options["htp_arch"]))
+    provider_options = {
+        "backend_path": library,
+        "offload_graph_io_quantization": str(int(not typed_options["quantizes"])),
+    }
     if not on_npu:
-        return found
+        return provider_options
     if soc:
-        found["soc_model"] = str(soc)
+        provider_options["soc_model"] = str(soc)
     # QNN refuses to start with half precision on and the chip's number unknown, although that is its default.
-    if soc or not given["float16"]:
-        found["enable_htp_fp16_precision"] = str(int(bool(given["float16"])))
-    return found | {name: str(given[ours]) for ours, name in _SIMPLE.items() if given[ours] not in _LEFT_OUT}
+    if soc or not typed_options["float16"]:
+        provider_options["enable_htp_fp16_precision"] = str(int(bool(typed_options["float16"])))
+    return provider_options | {
+        name: str(typed_options[ours]) for ours, name in _SIMPLE.items() if typed_options[ours] not in _LEFT_OUT
+    }
 
 
 _SIMPLE: Mapping[str, str] = {

@@ -54,18 +54,18 @@ def deviation(name: str, got: Any, expected: Any, tolerance: Tolerance) -> Devia
         inner = [deviation(name, a, b, tolerance) for a, b in zip(got, expected, strict=True)] if same_length else []
         empty = Deviation(value=name, tolerances=0.0 if same_length else np.inf, largest_absolute=0.0)
         return largest([empty, *inner])
-    found, wanted = np.asarray(got), np.asarray(expected)
-    if found.shape != wanted.shape or found.dtype != wanted.dtype:
+    actual, wanted = np.asarray(got), np.asarray(expected)
+    if actual.shape != wanted.shape or actual.dtype != wanted.dtype:
         return Deviation(value=name, tolerances=np.inf, largest_absolute=np.inf)
-    if found.dtype.kind in "OUS":
-        off = 0.0 if np.array_equal(found, wanted) else np.inf
+    if actual.dtype.kind in "OUS":
+        off = 0.0 if np.array_equal(actual, wanted) else np.inf
         return Deviation(value=name, tolerances=off, largest_absolute=off)
-    return _numeric(name, found, wanted, tolerance)
+    return _numeric(name, actual, wanted, tolerance)
 
 
-def _numeric(name: str, found: Array, wanted: Array, tolerance: Tolerance) -> Deviation:
-    wide = np.complex128 if found.dtype.kind == "c" else np.float64
-    a, b = found.astype(wide), wanted.astype(wide)
+def _numeric(name: str, actual: Array, wanted: Array, tolerance: Tolerance) -> Deviation:
+    wide = np.complex128 if actual.dtype.kind == "c" else np.float64
+    a, b = actual.astype(wide), wanted.astype(wide)
     with np.errstate(all="ignore"):
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         off = np.where(same, 0.0, np.abs(a - b))

@@ -119,8 +119,8 @@ class LayerReport:
             yield f"no node is beyond the tolerance by itself{nearest}"
 
 
-def _ruled_out(found: RuledOut) -> str:
-    count = f"{len(found.pins)} pins" if len(found.pins) != 1 else "1 pin"
-    end = "make" if len(found.pins) != 1 else "makes"
-    what = f"{end} the outputs agree" if found.agrees else "do not make the outputs agree, though nothing is left"
-    return f"{found.path}: {count} to the CPU {what}; {found.compilations} compilations"
+def _ruled_out(ruled_out: RuledOut) -> str:
+    count = f"{len(ruled_out.pins)} pins" if len(ruled_out.pins) != 1 else "1 pin"
+    end = "make" if len(ruled_out.pins) != 1 else "makes"
+    what = f"{end} the outputs agree" if ruled_out.agrees else "do not make the outputs agree, though nothing is left"
+    return f"{ruled_out.path}: {count} to the CPU {what}; {ruled_out.compilations} compilations"

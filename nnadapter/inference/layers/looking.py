@@ -49,7 +49,7 @@ def look(
     fused = joint is not None and not search.stretch(joint.start, joint.end, all_visible=True).deviation.beyond
     members = [] if joint is None else [atom for atom in cutting.accelerated if joint.start <= atom < joint.end]
     ranked = sorted(errors, key=lambda atom: errors[atom].tolerances, reverse=True)
-    found = LayerReport(
+    report = LayerReport(
         atoms=len(cutting.accelerated),
         outputs_agree=compared.agrees,
         alone=tuple(_finding(cutting, [atom], errors[atom]) for atom in wrong),
@@ -64,7 +64,7 @@ def look(
     suspects = dict.fromkeys([*wrong, *members, *ranked, *cutting.accelerated])
     try:
         return replace(
-            found,
+            report,
             saved=None if save is None or shown is None else save_stretch(Path(save), shown, compared),
             ruled_out=None if rules_out is None else rule_out(Path(rules_out), compared, _pins(cutting, [*suspects])),
         )

@@ -96,7 +96,7 @@ class _Trying:
         with InferenceSession(compared.model, devices=compared.requests, options=options) as session:
             got = session.run(list(compared.expected), compared.feed)
         pairs = zip(compared.expected.items(), got, strict=True)
-        return not any(deviation(name, found, wanted, self._tolerance).beyond for (name, wanted), found in pairs)
+        return not any(deviation(name, actual, wanted, self._tolerance).beyond for (name, wanted), actual in pairs)
 
 
 def _text(names: Sequence[str]) -> str:

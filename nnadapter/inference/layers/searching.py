@@ -51,14 +51,14 @@ class Search:
 
     def alone(self) -> tuple[Mapping[int, Deviation], tuple[int, ...]]:
         """Per atom on a device its local error, and the atoms whose device did not run them by themselves."""
-        found: dict[int, Deviation] = {}
+        deviations: dict[int, Deviation] = {}
         left: list[int] = []
         for first, last in pieces(self.cutting, _PIECE_BYTES):
             atoms = [atom for atom in self.cutting.accelerated if first <= atom < last]
             if atoms:
                 known = self.host.inside(first, last)
-                left += self._side_by_side(atoms, known, found)
-        return found, tuple(left)
+                left += self._side_by_side(atoms, known, deviations)
+        return deviations, tuple(left)
 
     def accumulated(self) -> Stretch:
         """The device's own values from the inputs to the first border found at which they differ.
@@ -66,26 +66,26 @@ class Search:
         They are taken to differ behind the last atom.
         """
         atoms = self.cutting.accelerated
-        found: dict[int, Stretch] = {}
+        stretches: dict[int, Stretch] = {}
 
         def differs(number: int) -> bool:
-            found[number] = self.stretch(0, atoms[number] + 1)
-            return found[number].deviation.beyond
+            stretches[number] = self.stretch(0, atoms[number] + 1)
+            return stretches[number].deviation.beyond
 
         number = first_true(-1, len(atoms) - 1, differs)
-        return found.get(number) or self.stretch(0, atoms[number] + 1)
+        return stretches.get(number) or self.stretch(0, atoms[number] + 1)
 
     def together(self, whole: Stretch) -> Stretch:
         """The shortest stretch found with the same end that differs on the CPU's values, as `whole` does."""
         atoms = [atom for atom in self.cutting.accelerated if atom < whole.end]
-        found: dict[int, Stretch] = {}
+        stretches: dict[int, Stretch] = {}
 
         def agrees(number: int) -> bool:
-            found[number] = self.stretch(atoms[number], whole.end)
-            return not found[number].deviation.beyond
+            stretches[number] = self.stretch(atoms[number], whole.end)
+            return not stretches[number].deviation.beyond
 
         number = first_true(0, len(atoms) - 1, agrees) - 1
-        return found.get(number) or self.stretch(atoms[0], whole.end)
+        return stretches.get(number) or self.stretch(atoms[0], whole.end)
 
     def stretch(self, start: int, end: int, *, all_visible: bool = False) -> Stretch:
         """Compute the atoms from `start` to before `end` on their devices, on the CPU's values at the first border.
@@ -102,7 +102,7 @@ class Search:
         feed = {name: known[name] for name in excerpt.inputs}
         return Stretch(start, end, excerpt, feed, got, expected, self._largest(got, expected))
 
-    def _side_by_side(self, atoms: Sequence[int], known: Values, found: dict[int, Deviation]) -> Iterator[int]:
+    def _side_by_side(self, atoms: Sequence[int], known: Values, deviations: dict[int, Deviation]) -> Iterator[int]:
         """Fill in what atoms are off by; those that their device did not run are tried once more in halves."""
         excerpt = self.cutting.side_by_side(atoms, known)
         outcome = self.trials.run(excerpt, known)
@@ -111,14 +111,14 @@ class Search:
             if {node.name for node in self.cutting.nodes([atom])} & outcome.elsewhere:
                 missed.append(atom)
             else:
-                found[atom] = self._largest(outcome.values, {n: known[n] for n in self.cutting.visible(atom)})
+                deviations[atom] = self._largest(outcome.values, {n: known[n] for n in self.cutting.visible(atom)})
         if len(atoms) == 1:
             yield from missed
         elif missed:
             half = (len(missed) + 1) // 2
             for part in (missed[:half], missed[half:]):
                 if part:
-                    yield from self._side_by_side(part, known, found)
+                    yield from self._side_by_side(part, known, deviations)
 
     def _largest(self, got: Values, expected: Values) -> Deviation:
         none = Deviation(value="", tolerances=0.0, largest_absolute=0.0)

@@ -36,9 +36,9 @@ def by_definition(model: Model, inputs: Sequence[Array]) -> list[Array]:
     values: dict[int, Array] = {
         index: operand.value for index, operand in enumerate(model.operands) if operand.value is not None
     }
-    for index, given in zip(model.inputs, inputs, strict=True):
-        _expect(model, index, np.asarray(given))
-        values[index] = np.asarray(given)
+    for index, array in zip(model.inputs, inputs, strict=True):
+        _expect(model, index, np.asarray(array))
+        values[index] = np.asarray(array)
     for operation in model.operations:
         arguments = [None if index == ABSENT else values[index] for index in operation.inputs]
         for index, result in zip(operation.outputs, _compute(model, operation, arguments), strict=True):
@@ -63,8 +63,8 @@ def _compute(model: Model, operation: Operation, arguments: list[Array | None]) 
     with np.errstate(all="ignore"):
         activation = ACTIVATIONS.get(str(fuse_code), _as_it_is)
         function: Any = quantized_function(model, operation, FUNCTIONS.get(operation.type))
-        given: tuple[Any, ...] = parameters if isinstance(parameters, tuple) else ()
-        results = function(*wide, finish=lambda result: activation(result, *given), **attributes)
+        activation_parameters: tuple[Any, ...] = parameters if isinstance(parameters, tuple) else ()
+        results = function(*wide, finish=lambda result: activation(result, *activation_parameters), **attributes)
     return [np.transpose(result, (0, 2, 3, 1)) for result in results] if channels_last else results
 
 

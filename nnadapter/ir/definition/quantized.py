@@ -54,9 +54,9 @@ def _spread(values: Any, type_: OperandType, rank: int, axis: int | None, dtype:
 
 def _parts(type_: OperandType | None) -> tuple[Array, Array]:
     assert type_ is not None and type_.quantization is not None
-    found = type_.quantization
-    scale = _spread(found.scale, type_, type_.rank, found.axis, np.float32)
-    return scale, _spread(found.zero_point, type_, type_.rank, found.axis, np.int64)
+    quantization = type_.quantization
+    scale = _spread(quantization.scale, type_, type_.rank, quantization.axis, np.float32)
+    return scale, _spread(quantization.zero_point, type_, type_.rank, quantization.axis, np.int64)
 
 
 def to_reals(x: Array, type_: OperandType | None) -> Array:

@@ -35,8 +35,8 @@ def _gate(name: str, alpha: float, beta: float, clip: float) -> _Gate:
 def _gates(count: int, attributes: Mapping[str, Any], clip: float) -> list[list[_Gate]]:
     names = attributes["activations"].split()
     alphas, betas = ((*attributes[f"activation_{name}"], *(0.0,) * len(names)) for name in ("alpha", "beta"))
-    found = [_gate(name, alphas[index], betas[index], clip) for index, name in enumerate(names)]
-    return [found[start : start + count] for start in range(0, len(found), count)]
+    gates = [_gate(name, alphas[index], betas[index], clip) for index, name in enumerate(names)]
+    return [gates[start : start + count] for start in range(0, len(gates), count)]
 
 
 def _lstm_step(x, states, w, r, b, p, gates, input_forget):  # type: ignore[no-untyped-def]
@@ -67,7 +67,9 @@ def _recurrent(step: Any, functions: int, states: int, flag: str) -> Callable[..
         b = np.zeros((directions, 2 * w.shape[1])) if b is None else b
         p = np.zeros((directions, 3 * units)) if p is None else p
         lengths = np.full(batch, steps) if lengths is None else lengths
-        first = [np.zeros((directions, batch, units)) if given is None else given for given in (h, c)][:states]
+        first = [
+            np.zeros((directions, batch, units)) if initial_state is None else initial_state for initial_state in (h, c)
+        ][:states]
         output = np.zeros((steps, directions, batch, units))
         last = [state.astype(np.float64) for state in first]
         gates = _gates(functions, attributes, attributes["clip"])

@@ -28,16 +28,16 @@ def _along(place: float, size: int, mode: str, padding: str, low: float, high: f
     if padding == "reflection":
         place = _reflect(place, low, high)
     first = floor(place)
-    found = {
+    weighted_indices = {
         "nearest": [(round(place), 1.0)],
         "linear": [(first + step, 1 - abs(place - first - step)) for step in (0, 1)],
         "cubic": [(first + step, _cubic(place - first - step)) for step in (-1, 0, 1, 2)],
     }[mode]
     if padding == "zeros":
-        return [(index, weight) for index, weight in found if 0 <= index < size]
+        return [(index, weight) for index, weight in weighted_indices if 0 <= index < size]
     if padding == "reflection":
-        found = [(int(_reflect(index, low, high)), weight) for index, weight in found]
-    return [(min(max(index, 0), size - 1), weight) for index, weight in found]
+        weighted_indices = [(int(_reflect(index, low, high)), weight) for index, weight in weighted_indices]
+    return [(min(max(index, 0), size - 1), weight) for index, weight in weighted_indices]
 
 
 def _weigh(image: Array, axes: Sequence[list[tuple[int, float]]]) -> Array:

@@ -92,10 +92,10 @@ def _linear(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
 
 
 def _check_packed(name: str, type_: OperandType, leading: tuple[int, int], widths: Sequence[int]) -> None:
-    found = type_.dimensions
-    if len(found) != 3 or found[:2] != leading or all(found[2] != width for width in widths):
+    dimensions = type_.dimensions
+    if len(dimensions) != 3 or dimensions[:2] != leading or all(dimensions[2] != width for width in widths):
         raise InvalidModelError(
-            f"{name} has dimensions {list(found)}, expected {list(leading)} and {' or '.join(map(str, widths))}"
+            f"{name} has dimensions {list(dimensions)}, expected {list(leading)} and {' or '.join(map(str, widths))}"
         )
 
 

@@ -44,7 +44,7 @@ class CustomCall:
     outputs: tuple[OperandType, ...]
 
     @property
-    def called(self) -> str:
+    def display_name(self) -> str:
         """The op as messages call it."""
         return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
 
@@ -82,12 +82,12 @@ class CustomCall:
             outputs=_types(str(attributes["output_types"])),
         )
 
-    def spread(self, given: Sequence[Any]) -> list[Any]:
+    def spread(self, operation_inputs: Sequence[Any]) -> list[Any]:
         """One thing per input of the node, None where it is absent, of one thing per input of the operation."""
-        found: list[Any] = [None] * (self.present[-1] + 1 if self.present else 0)
-        for position, each in zip(self.present, given, strict=True):
-            found[position] = each
-        return found
+        node_inputs: list[Any] = [None] * (self.present[-1] + 1 if self.present else 0)
+        for position, each in zip(self.present, operation_inputs, strict=True):
+            node_inputs[position] = each
+        return node_inputs
 
 
 def _plain(type_: OperandType) -> str:
@@ -95,13 +95,13 @@ def _plain(type_: OperandType) -> str:
 
 
 def _types(text: str) -> tuple[OperandType, ...]:
-    found = [_TYPE.fullmatch(each.strip()) for each in text.split(";")]
+    matches = [_TYPE.fullmatch(each.strip()) for each in text.split(";")]
     known = set(map(str, DataType))
-    if any(each is None or each[1] not in known for each in found):
+    if any(each is None or each[1] not in known for each in matches):
         raise InvalidModelError(f"output_types is {text!r}, expected types such as 'float32[1, 3]; int64[]'")
     return tuple(
         OperandType(DataType(each[1]), tuple(int(size) for size in each[2].split(",") if size.strip()))
-        for each in found
+        for each in matches
         if each is not None
     )
 
@@ -124,8 +124,8 @@ def _as_text(value: object) -> object:
 
 def _read(text: str) -> dict[str, object]:
     try:
-        found = json.loads(text)
-        return {str(name): _value(value) for name, value in found.items()}
+        attributes = json.loads(text)
+        return {str(name): _value(value) for name, value in attributes.items()}
     except (ValueError, TypeError, AttributeError, binascii.Error) as error:
         raise InvalidModelError(f"attributes is {text!r}, expected a JSON object of values by name: {error}") from None
 

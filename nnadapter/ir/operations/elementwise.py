@@ -57,8 +57,8 @@ def _spread(types: Sequence[OperandType], dtype: DataType) -> tuple[OperandType,
 
 
 def _broadcast(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    given = [type_ for type_ in types if type_ is not None]
-    return _spread(given, given[0].dtype)
+    present_types = [type_ for type_ in types if type_ is not None]
+    return _spread(present_types, present_types[0].dtype)
 
 
 def _compare(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
@@ -72,8 +72,8 @@ def _modulo(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
 
 
 def _where(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
-    given = [type_ for type_ in types if type_ is not None]
-    return _spread(given, given[1].dtype)
+    present_types = [type_ for type_ in types if type_ is not None]
+    return _spread(present_types, present_types[1].dtype)
 
 
 _UNARY: tuple[tuple[str, frozenset[DataType], int, tuple[Attribute, ...], str], ...] = (

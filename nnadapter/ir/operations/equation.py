@@ -75,18 +75,18 @@ def _split(text: str, term: str) -> tuple[str, ...]:
 
 def _hidden(text: str, parts: Sequence[tuple[str, ...]], ranks: Sequence[int]) -> int | None:
     """How many axes an ellipsis stands for; None if no term has one."""
-    found: int | None = None
+    axis_count: int | None = None
     for part, rank in zip(parts, ranks, strict=True):
         rest = rank - len("".join(part))
         if len(part) == 1 and rest != 0:
             raise InvalidModelError(f"equation {text!r} has the term {part[0]!r} for an input of rank {rank}")
-        if len(part) == 2 and (rest < 0 or found not in (None, rest)):
+        if len(part) == 2 and (rest < 0 or axis_count not in (None, rest)):
             raise InvalidModelError(
                 f"equation {text!r} has '...' for {rest} axes of an input of rank {rank}, "
-                f"expected {'0 or more' if found is None else found}"
+                f"expected {'0 or more' if axis_count is None else axis_count}"
             )
-        found = rest if len(part) == 2 else found
-    return found
+        axis_count = rest if len(part) == 2 else axis_count
+    return axis_count
 
 
 def _written_out(part: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str, ...]:

@@ -61,11 +61,11 @@ def fused(rule: FlopsRule) -> FlopsRule:
 
 def _check(attributes: Attributes, output: OperandType) -> None:
     code = string(attributes, "fuse_code")
-    given = floats(attributes, "fuse_parameters")
+    parameters = floats(attributes, "fuse_parameters")
     names, _ = FUSE_CODES[code]
-    if len(given) != len(names):
+    if len(parameters) != len(names):
         raise InvalidModelError(
-            f"fuse_parameters has {len(given)} values {list(given)}, "
+            f"fuse_parameters has {len(parameters)} values {list(parameters)}, "
             f"expected {len(names)} ({', '.join(names) or 'none'}) for fuse_code {code!r}"
         )
     if code not in _EXACT_ON_INTEGERS and not output.dtype.is_floating:

@@ -127,21 +127,23 @@ def _product(types: Types, result: OperandType, attributes: Attributes) -> None:
 
 def _check_bias(bias: OperandType, x: Quantization, y: Quantization) -> None:
     """A bias is added to the sums, so its scale is the scale of the sums."""
-    found = bias.quantization
-    if found is None or bias.dtype is not DataType.INT32 or any(found.zero_point):
+    quantization = bias.quantization
+    if quantization is None or bias.dtype is not DataType.INT32 or any(quantization.zero_point):
         raise InvalidModelError(f"bias is {bias}, expected a quantized operand of int32 with zero point 0")
     expected = [x.scale[0] * scale for scale in y.scale]
-    scales = found.scale * len(expected) if len(found.scale) == 1 else found.scale
+    scales = quantization.scale * len(expected) if len(quantization.scale) == 1 else quantization.scale
     expected = expected * len(scales) if len(expected) == 1 else expected
     if not all(isclose(*pair, rel_tol=_BIAS_TOLERANCE) for pair in zip(scales, expected, strict=True)):
         raise InvalidModelError("bias has other scales than the sums, expected scale of input * scale of filter")
 
 
 def _real(types: Types, result: OperandType, attributes: Attributes) -> None:
-    given = [type_ for type_ in types if type_ is not None]
-    if not any(type_.quantization for type_ in given) and all(type_.dtype is result.dtype for type_ in given):
+    present_types = [type_ for type_ in types if type_ is not None]
+    if not any(type_.quantization for type_ in present_types) and all(
+        type_.dtype is result.dtype for type_ in present_types
+    ):
         return  # computed on integers, which are then said to be quantized
-    for position, type_ in enumerate(given):
+    for position, type_ in enumerate(present_types):
         _check_eight_bits(f"input {position}", type_)
     _check_eight_bits("result", result)
     if attributes.get("fuse_code", "none") not in _FUSE_CODES:

@@ -65,10 +65,10 @@ def _rule(type_: str) -> ShapeRule:
             ("initial_cell", state),
             ("peepholes", (directions, 3 * hidden)),
         )
-        for (name, dimensions), found in zip(wanted, types[1:], strict=False):
-            if found is not None and found.dimensions != dimensions:
+        for (name, dimensions), operand_type in zip(wanted, types[1:], strict=False):
+            if operand_type is not None and operand_type.dimensions != dimensions:
                 raise InvalidModelError(
-                    f"{name} has dimensions {list(found.dimensions)}, expected {list(dimensions)} for input "
+                    f"{name} has dimensions {list(operand_type.dimensions)}, expected {list(dimensions)} for input "
                     f"{list(first.dimensions)} and {hidden} hidden units"
                 )
         sequence = OperandType(first.dtype, (steps, *state))

@@ -31,9 +31,9 @@ def cancel_transposes(model: Model) -> Model:
     if not count or any(operand.type.layout is Layout.NHWC for operand in model.operands):
         return model
     for generous in (True, False):
-        found = _Wandering(ModelEditor(model), generous).run()
-        if _count(found) < count:
-            return found
+        candidate = _Wandering(ModelEditor(model), generous).run()
+        if _count(candidate) < count:
+            return candidate
     return model
 
 
@@ -108,22 +108,26 @@ class _Wandering:
     def _follow(self, index: int, operation: Operation) -> bool:
         """Compute on what was there before the transposes, if it can be done."""
         editor = self._editor
-        found = [self._put[operand] for operand in operation.inputs if operand in self._put]
-        if operation.type not in _FOLLOWERS or not found or any(each.perm != found[0].perm for each in found):
+        transposes = [self._put[operand] for operand in operation.inputs if operand in self._put]
+        if (
+            operation.type not in _FOLLOWERS
+            or not transposes
+            or any(each.perm != transposes[0].perm for each in transposes)
+        ):
             return False
-        perm = found[0].perm
+        perm = transposes[0].perm
         if any(not self._may_wander(operand, perm, operation) for operand in operation.inputs):
             return False
         back = tuple(int(axis) for axis in np.argsort(perm))
-        for other in found[1:]:
-            editor.adopt(found[0].operation, (other.operation,))
+        for other in transposes[1:]:
+            editor.adopt(transposes[0].operation, (other.operation,))
         inputs = [self._before(operand, back) for operand in operation.inputs]
         attributes = {**operation.attributes, **REMAP[operation.type](operation.attributes, back)}
         results = editor.add_operation(operation.type, inputs, attributes, origins=(index,))
         kept = kept_axes(operation.type, operation.attributes, back)
         editor.remove((index,))
         for old, new in zip(operation.outputs, results, strict=True):
-            self._put[old] = _Put(new, tuple(map(kept.index, sorted(kept))), found[0].operation)
+            self._put[old] = _Put(new, tuple(map(kept.index, sorted(kept))), transposes[0].operation)
         return True
 
     def _may_wander(self, operand: int, perm: Axes, operation: Operation) -> bool:

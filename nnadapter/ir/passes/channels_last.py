@@ -69,36 +69,36 @@ class _Images:
         """The operand in the order that the model has it in."""
         if operand not in self._views:
             return operand
-        found = self._made.get((operand, Layout.NCHW))
-        if found is None:
-            found = self._emit(self._views[operand], operand, Layout.NCHW)
-            self._editor.substitute(operand, found)
-            self._made[operand, Layout.NCHW] = found
-            if found not in self._views and (operand, Layout.NHWC) in self._made:
-                self._remember(operand, found)
-        return found
+        nchw_operand = self._made.get((operand, Layout.NCHW))
+        if nchw_operand is None:
+            nchw_operand = self._emit(self._views[operand], operand, Layout.NCHW)
+            self._editor.substitute(operand, nchw_operand)
+            self._made[operand, Layout.NCHW] = nchw_operand
+            if nchw_operand not in self._views and (operand, Layout.NHWC) in self._made:
+                self._remember(operand, nchw_operand)
+        return nchw_operand
 
-    def _remember(self, operand: int, found: int) -> None:
-        # Later readers see `found` in the place of `operand`, and shall know what else there is.
-        self._views[found] = self._views[operand]
-        self._made[found, Layout.NCHW] = found
-        self._made[found, Layout.NHWC] = self._made[operand, Layout.NHWC]
+    def _remember(self, operand: int, nchw_operand: int) -> None:
+        # Later readers see `nchw_operand` in the place of `operand`, and shall know what else there is.
+        self._views[nchw_operand] = self._views[operand]
+        self._made[nchw_operand, Layout.NCHW] = nchw_operand
+        self._made[nchw_operand, Layout.NHWC] = self._made[operand, Layout.NHWC]
 
     def _channels_last(self, operand: int) -> int:
-        found = self._made.get((operand, Layout.NHWC))
-        if found is None:
+        nhwc_operand = self._made.get((operand, Layout.NHWC))
+        if nhwc_operand is None:
             view = self._view(operand)
             dimensions = self._editor.type_of(operand).dimensions
             raised = view.reshaped((*[1] * (4 - len(dimensions)), *dimensions))
             if raised is None:
                 raised = self._whole(self.plain(operand)).reshaped((*[1] * (4 - len(dimensions)), *dimensions))
             assert raised is not None, "an operand that is not transposed can be reshaped"
-            found = self._emit(raised.transposed(FROM_NCHW), operand, Layout.NHWC)
-            self._made[operand, Layout.NHWC] = found
+            nhwc_operand = self._emit(raised.transposed(FROM_NCHW), operand, Layout.NHWC)
+            self._made[operand, Layout.NHWC] = nhwc_operand
             if operand not in self._views:
                 self._views[operand] = self._whole(operand)
                 self._made[operand, Layout.NCHW] = operand
-        return found
+        return nhwc_operand
 
     def _view(self, operand: int) -> View:
         return self._views.get(operand) or self._whole(operand)
@@ -182,11 +182,11 @@ class _Images:
         return [self._channels_last(operand) for operand in operation.inputs]
 
     def _broadcast(self, operand: int) -> int:
-        found = self._editor.operand(operand)
-        if found.type.size == 1 and found.type.rank < 4:
+        broadcast_operand = self._editor.operand(operand)
+        if broadcast_operand.type.size == 1 and broadcast_operand.type.rank < 4:
             return self.plain(operand)
-        if found.value is not None:
-            return self._editor.derived(operand, f"{found.name}:NHWC", _permuted)
+        if broadcast_operand.value is not None:
+            return self._editor.derived(operand, f"{broadcast_operand.name}:NHWC", _permuted)
         return self._channels_last(operand)
 
     def _emit(self, view: View, operand: int, layout: Layout) -> int:

@@ -76,10 +76,12 @@ def _check_form(name: str, before: Model, after: Model) -> None:
     except InvalidModelError as error:
         raise PassError(f"pass {name!r} made a model that is not sound: {error}", name=name) from error
     for what, old, new in (("inputs", before.inputs, after.inputs), ("outputs", before.outputs, after.outputs)):
-        border, found = ([_border(model, index) for index in each] for model, each in ((before, old), (after, new)))
-        if border != found:
+        border, new_border = (
+            [_border(model, index) for index in each] for model, each in ((before, old), (after, new))
+        )
+        if border != new_border:
             raise PassError(
-                f"pass {name!r} made a model with the {what} {'; '.join(found)}, expected {'; '.join(border)}",
+                f"pass {name!r} made a model with the {what} {'; '.join(new_border)}, expected {'; '.join(border)}",
                 name=name,
             )
 

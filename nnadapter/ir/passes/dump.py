@@ -24,7 +24,7 @@ def dump_to(folder: str | os.PathLike[str]) -> Observer:
     """
     place = Path(folder)
     numbers = count()
-    given: list[Model] = []
+    initial_models: list[Model] = []
 
     def write(name: str, model: Model) -> None:
         place.mkdir(parents=True, exist_ok=True)
@@ -32,8 +32,8 @@ def dump_to(folder: str | os.PathLike[str]) -> Observer:
         (place / f"{next(numbers):02}-{safe}.txt").write_text(to_named_text(model), encoding="utf-8")
 
     def observe(name: str, before: Model, after: Model) -> None:
-        if not given:
-            given.append(before)
+        if not initial_models:
+            initial_models.append(before)
             write("given", before)
         write(name, after)
 

@@ -59,8 +59,12 @@ def _fold(editor: ModelEditor, index: int, evaluate: Evaluator, room: int) -> in
     """Fold one operation, if it can be; returns the bytes of its results."""
     operation = editor.operation(index)
     arrays = [editor.value_of(operand) for operand in operation.inputs]
-    given = [operand for operand in operation.inputs if operand != ABSENT]
-    if not given or any(editor.value_of(operand) is None for operand in given) or not _is_plain(editor, operation):
+    present_inputs = [operand for operand in operation.inputs if operand != ABSENT]
+    if (
+        not present_inputs
+        or any(editor.value_of(operand) is None for operand in present_inputs)
+        or not _is_plain(editor, operation)
+    ):
         return 0
     needed = sum(editor.type_of(operand).nbytes for operand in operation.outputs)
     results = None if needed > room else _results(operation, arrays, evaluate)

@@ -66,8 +66,8 @@ def _is_scale(value: Array) -> bool:
     return value.size == 1 and float(value.reshape(())) != 0
 
 
-def _has_heads(found: Operand) -> bool:
-    return found.type.rank == 4 and found.type.dtype.is_floating
+def _has_heads(matched_operand: Operand) -> bool:
+    return matched_operand.type.rank == 4 and matched_operand.type.dtype.is_floating
 
 
 def _is_false(value: Array) -> bool:

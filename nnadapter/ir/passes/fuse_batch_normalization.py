@@ -44,10 +44,10 @@ def _apart(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     type_ = editor.type_of(old.inputs[0])
     shape = (-1, *[1] * (type_.rank - 1 - layouts.channel_axis(type_)))
     values = (editor.value_of(index) for index in old.inputs[1:])
-    found = derived(_spread, *values, epsilon=old.attributes["epsilon"], dtype=type_.dtype.value, shape=shape)
-    if found is None:
+    coefficients = derived(_spread, *values, epsilon=old.attributes["epsilon"], dtype=type_.dtype.value, shape=shape)
+    if coefficients is None:
         return None
-    scale, shift = found
+    scale, shift = coefficients
     name = editor.operand(old.outputs[0]).name
     (scaled,) = editor.add_operation(
         "MUL", (old.inputs[0], editor.add_constant(f"{name}.scale", scale)), origins=match.operations

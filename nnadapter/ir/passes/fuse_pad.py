@@ -51,7 +51,7 @@ def _replace(editor: ModelEditor, match: Match) -> Sequence[int] | None:
 def _merge(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     outer, inner = editor.operation(match.anchor), editor.operation(match.named["pad"])
     pads = tuple(one + other for one, other in zip(_ints(outer, "pads"), _ints(inner, "pads"), strict=True))
-    less = any(each < 0 for found in (outer, inner) for each in _ints(found, "pads"))
+    less = any(each < 0 for operation in (outer, inner) for each in _ints(operation, "pads"))
     if less or outer.attributes["value"] != inner.attributes["value"]:
         return None
     attributes: dict[str, Any] = {**outer.attributes, "pads": pads}
@@ -70,8 +70,8 @@ def _image_pads(type_: OperandType, pad: Operation) -> tuple[int, ...] | None:
     return tuple(pads[axis] for axis in wanted)
 
 
-def _ints(found: Operation, name: str) -> tuple[int, ...]:
-    return found.attributes[name]  # type: ignore[return-value]
+def _ints(operation: Operation, name: str) -> tuple[int, ...]:
+    return operation.attributes[name]  # type: ignore[return-value]
 
 
 def _pads_zeros(editor: ModelEditor, host: Operation, pad: Operation) -> bool:

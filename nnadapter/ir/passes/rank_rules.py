@@ -64,11 +64,11 @@ def _as_first(shapes: Shapes, operands: Sequence[int], numbers: Sequence[bool]) 
     """Nothing is broadcast but single numbers: the others take the dimensions that the first of them has anyway."""
     lead = next((each for each, number in zip(operands, numbers, strict=True) if not number), operands[0])
     shape = shapes.dimensions(shapes.any_shape(lead))
-    found = []
+    shaped_operands = []
     for each, number in zip(operands, numbers, strict=True):
         fits = number and len(shapes.dimensions(each)) <= len(shape)
-        found.append(each if fits else shapes.shaped(each, (1,) * len(shape) if number else shape))
-    return found
+        shaped_operands.append(each if fits else shapes.shaped(each, (1,) * len(shape) if number else shape))
+    return shaped_operands
 
 
 def _transpose(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
@@ -104,13 +104,13 @@ def _swapped(shapes: Shapes, operand: int, sizes: Sequence[int], wanted: Sequenc
     """Bring axes into order by swapping neighboring runs: [before, a, b, behind] becomes [before, b, a, behind]."""
     order = list(range(len(sizes)))
     for position in range(len(order)):
-        found = order.index(wanted[position])
-        if found == position:
+        start = order.index(wanted[position])
+        if start == position:
             continue
-        end = found + 1
-        while end < len(order) and order[end] == wanted[position + end - found]:
+        end = start + 1
+        while end < len(order) and order[end] == wanted[position + end - start]:
             end += 1
-        parts = [order[:position], order[position:found], order[found:end], order[end:]]
+        parts = [order[:position], order[position:start], order[start:end], order[end:]]
         shape = tuple(prod(sizes[axis] for axis in part) for part in parts)
         (operand,) = shapes.add("TRANSPOSE", (shapes.shaped(operand, shape),), {"perm": (0, 2, 1, 3)})
         order = [axis for part in (parts[0], parts[2], parts[1], parts[3]) for axis in part]
@@ -182,8 +182,8 @@ def _layer_normalization(shapes: Shapes, operation: Operation) -> Sequence[int] 
     operand, *others = operation.inputs
     dimensions = shapes.dimensions(operand)
     axis = int(operation.attributes["axis"])  # type: ignore[arg-type]
-    given = [each for each in others if each != ABSENT]
-    if any(told_apart(shapes.dimensions(each)) != told_apart(dimensions[axis:]) for each in given):
+    parameters = [each for each in others if each != ABSENT]
+    if any(told_apart(shapes.dimensions(each)) != told_apart(dimensions[axis:]) for each in parameters):
         return None
     count = prod(dimensions[axis:])
     rows = shapes.shaped(operand, (prod(dimensions[:axis]), count))

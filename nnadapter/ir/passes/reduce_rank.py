@@ -150,15 +150,15 @@ class Ranks:
             else:
                 self.editor.substitute(old, new)
 
-    def _reshape(self, index: int, given: int, made: int) -> None:
+    def _reshape(self, index: int, source: int, made: int) -> None:
         """See rule 3. A RESHAPE from few dimensions stays until it is known that nobody reads it."""
-        if not self._is_high(given):
-            self._low[made] = given
+        if not self._is_high(source):
+            self._low[made] = source
             self._there.add(made)
             self._shapers[made] = index
-        elif given in self._low or self._is_high(made):
+        elif source in self._low or self._is_high(made):
             shape = self._usual(made) if self._is_high(made) else self.dimensions(made)
-            self._give(index, (made,), self.add("RESHAPE", (self._low.get(given, given),), {"shape": shape}))
+            self._give(index, (made,), self.add("RESHAPE", (self._low.get(source, source),), {"shape": shape}))
 
     def _plain(self, operand: int) -> None:
         """See that the operand is there in the dimensions that the model has."""

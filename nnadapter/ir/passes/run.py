@@ -120,10 +120,10 @@ def _applied(name: str, function: Pass, model: Model) -> Model:
     return after
 
 
-def _told(name: str, function: Callable[[_Given], _Made], given: _Given) -> _Made:
+def _told(name: str, function: Callable[[_Given], _Made], argument: _Given) -> _Made:
     """What a function makes of something; what it finds wrong is told with the pass's name."""
     try:
-        return function(given)
+        return function(argument)
     except InvalidModelError as error:
         raise PassError(f"pass {name!r} failed: {error}", name=name) from error
 

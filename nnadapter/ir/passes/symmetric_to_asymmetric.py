@@ -111,18 +111,18 @@ class _Shifting:
         type_ = editor.type_of(operand).quantized
         if type_ is None or not _is_signed(type_):
             return operand
-        found = self._unsigned.get(operand)
-        if found is None:
+        unsigned_operand = self._unsigned.get(operand)
+        if unsigned_operand is None:
             value = editor.value_of(operand)
             target = _shifted(type_)
             if value is None:
-                found = self._converted(operand, target)
+                unsigned_operand = self._converted(operand, target)
             else:
                 name = f"{editor.operand(operand).name}:uint8"
-                found = editor.add_constant(name, derived(_shift, value), target.quantization)
-            self._unsigned[operand] = found
+                unsigned_operand = editor.add_constant(name, derived(_shift, value), target.quantization)
+            self._unsigned[operand] = unsigned_operand
             self._signed[operand] = operand  # it stays as it is for those who want it so
-        return found
+        return unsigned_operand
 
     def _converted(self, operand: int, type_: QuantizedType | None) -> int:
         """An operand of the same reals in the other data type: the scale is the same, so nothing is rounded."""

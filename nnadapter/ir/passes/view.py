@@ -38,13 +38,13 @@ class View:
     @property
     def operations(self) -> tuple[int, ...]:
         """The operations that the view stands for, the last one first."""
-        found: list[int] = []
+        indices: list[int] = []
         view: View | None = self
         while view is not None:
             if view.operation is not None:
-                found.append(view.operation)
+                indices.append(view.operation)
             view = view.parent
-        return tuple(found)
+        return tuple(indices)
 
     def transposed(self, perm: Axes, operation: int | None = None) -> View:
         """What TRANSPOSE by `perm` makes of it."""

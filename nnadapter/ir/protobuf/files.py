@@ -78,12 +78,12 @@ def _mapped(folder: Path, name: str) -> memoryview:
     if name in ("", ".", "..") or not _FORBIDDEN.isdisjoint(name):
         raise ModelFileError(f"the model's data file is called {name!r}, expected the plain name of a file beside it")
     try:
-        found = (folder / name).resolve()
-        if found.parent != folder.resolve():
-            raise ModelFileError(f"the model's data file {name!r} lies at {str(found)!r}, expected it beside the model")
-        if not found.is_file():
+        path = (folder / name).resolve()
+        if path.parent != folder.resolve():
+            raise ModelFileError(f"the model's data file {name!r} lies at {str(path)!r}, expected it beside the model")
+        if not path.is_file():
             raise ModelFileError(f"the model's data file {name!r} is not in {str(folder)!r}; put it there")
-        with found.open("rb") as file:
+        with path.open("rb") as file:
             if not os.fstat(file.fileno()).st_size:  # which cannot be mapped
                 return memoryview(b"")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -126,11 +126,11 @@ def _write_operation(message: Message, operation: Operation) -> None:
 def read_model(contents: bytes, files: Callable[[str], memoryview], *, check_contents: bool) -> Model:
     """See `from_bytes`; `files` gives a data file by its name."""
     message = _opened(contents)
-    found = Contents(files, check=check_contents)
-    found.add(references_in(message.operands))
+    constants = Contents(files, check=check_contents)
+    constants.add(references_in(message.operands))
     try:
         model = Model(
-            tuple(_read_operand(row, found) for row in message.operands),
+            tuple(_read_operand(row, constants) for row in message.operands),
             tuple(_read_operation(row) for row in message.operations),
             tuple(message.inputs),
             tuple(message.outputs),
@@ -172,10 +172,10 @@ def _read_operand(message: Message, contents: Contents) -> Operand:
 
 
 def _read_operation(message: Message) -> Operation:
-    given = {row.name: _value(row) for row in message.attributes}
-    if len(given) != len(message.attributes):
+    attributes = {row.name: _value(row) for row in message.attributes}
+    if len(attributes) != len(message.attributes):
         raise InvalidModelError(f"{message.type}: an attribute stands there twice, expected each once; {ADVICE}")
-    complete = check_attributes(schema_of(message.type), given)
+    complete = check_attributes(schema_of(message.type), attributes)
     return Operation(message.type, tuple(message.inputs), tuple(message.outputs), complete, tuple(message.origins))
 
 

@@ -71,14 +71,14 @@ def marked(graph: Graph, kept: Sequence[int], values: Mapping[str, Value]) -> Ma
     """
     if all(Value("", shape=shape).static_shape is not None for shape in {value.shape for value in values.values()}):
         return values
-    found = dict(values)
+    marked_values = dict(values)
     for index in kept:
         node = graph.nodes[index]
         for name in filter(None, node.outputs):
-            value = found.get(name, Value(name))
+            value = marked_values.get(name, Value(name))
             if value.static_shape is None and value.dtype is not None:
-                found[name] = replace(value, data_dependent=_data_decides(node, found))
-    return found
+                marked_values[name] = replace(value, data_dependent=_data_decides(node, marked_values))
+    return marked_values
 
 
 def _data_decides(node: Node, values: Mapping[str, Value]) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.model import OnnxModel
 from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.nodes import RUNNING_GRAPHS
 from nnadapter.onnx.preparation.folding import evaluate
 from partition.graph import Graph, Value
 
@@ -19,7 +20,6 @@ _UNKNOWN_SIZE_BYTES = 1 << 20
 """A result of unknown size (NonZero of a constant) is folded where its inputs hold no more than this."""
 
 _SELECTING = frozenset(("NonZero", "Unique", "Compress"))
-_RUN_GRAPHS = frozenset(("If", "Loop", "Scan", "SequenceMap"))
 _NEVER_FOLDED = frozenset(
     [
         "RandomNormal",
@@ -45,7 +45,7 @@ def may_fold(read: OnnxModel, index: int) -> bool:
         not node.domain
         and not node.contradiction
         and node.op_type not in _NEVER_FOLDED
-        and node.op_type not in _RUN_GRAPHS
+        and node.op_type not in RUNNING_GRAPHS
         and not read.graph.nodes[index].captured
     )
 
@@ -92,10 +92,10 @@ class Folding:
             budget: the most bytes that the arrays made may hold.
         """
         self._read = read
-        self.found: dict[str, Array] = {}
+        self.folded: dict[str, Array] = {}
         """What became known."""
-        self._given = known
-        self.known: Mapping[str, Array] = ChainMap(self.found, known)  # type: ignore[arg-type]
+        self._known_before = known
+        self.known: Mapping[str, Array] = ChainMap(self.folded, known)  # type: ignore[arg-type]
         self.evaluated: set[int] = set()
         """Positions of the nodes that led to it; not of those that failed, or whose results nobody reads."""
         self._budget = budget
@@ -107,7 +107,7 @@ class Folding:
         node = self._read.nodes[index]
         sizes = measured(node, values, self.known)
         if sizes is not None:
-            self.found[node.outputs[0]] = sizes
+            self.folded[node.outputs[0]] = sizes
             self.evaluated.add(index)
         return sizes is not None
 
@@ -115,7 +115,7 @@ class Folding:
         """Let the node at `index` wait, if it may be folded and its inputs are known or waited for."""
         node = self._read.nodes[index]
         for name in node.inputs:
-            if name and name not in self._given and name not in self.found and name not in self._promised:
+            if name and name not in self._known_before and name not in self.folded and name not in self._promised:
                 return
         if not may_fold(self._read, index):
             return
@@ -140,17 +140,17 @@ class Folding:
             if name in outputs or any(reader not in inside for reader in graph.consumers.get(name, ()))
         ]
         results = evaluate(self._read, self._waiting, self.known, wanted) if inside else {}
-        self.found.update(results)
+        self.folded.update(results)
         self.evaluated |= _behind(graph, results, inside)
         self._waiting, self._promised = [], set()
 
 
 def _behind(graph: Graph, names: Iterable[str], inside: frozenset[int]) -> frozenset[int]:
-    found: set[int] = set()
+    positions: set[int] = set()
     pending = list(names)
     while pending:
         index = graph.producer.get(pending.pop())
-        if index in inside and index not in found:
-            found.add(index)
+        if index in inside and index not in positions:
+            positions.add(index)
             pending.extend(graph.nodes[index].reads)
-    return frozenset(found)
+    return frozenset(positions)

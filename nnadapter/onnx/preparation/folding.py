@@ -74,16 +74,18 @@ def _one_by_one(
         names = dict.fromkeys(filter(None, node.inputs))
         if not all(name in known for name in names):
             continue
-        given, made = {name: known[name] for name in names}, [name for name in node.outputs if name]
-        values = {name: constant_value(name, array) for name, array in given.items() if isinstance(array, np.ndarray)}
+        node_feed, made = {name: known[name] for name in names}, [name for name in node.outputs if name]
+        values = {
+            name: constant_value(name, array) for name, array in node_feed.items() if isinstance(array, np.ndarray)
+        }
         try:
             if read.operators.contradiction(node, values, {}) is not None:
                 continue  # the evaluator would make something of it
             # Given a node and no model, the evaluator takes it for one of the newest opset.
-            results = ReferenceEvaluator(_model(read, [position], given, made)).run(None, given)
+            results = ReferenceEvaluator(_model(read, [position], node_feed, made)).run(None, node_feed)
         except Exception:  # noqa: BLE001  a node that cannot be evaluated stays in the graph
             continue
         known.update((name, result) for name, result in zip(made, results, strict=True) if result is not None)
     # A list is a sequence, which is no constant, though nodes after it read it.
-    found = {name: known[name] for name in wanted if isinstance(known.get(name), np.ndarray | np.generic)}
-    return {name: freeze(np.asarray(result)) for name, result in found.items()}
+    arrays = {name: known[name] for name in wanted if isinstance(known.get(name), np.ndarray | np.generic)}
+    return {name: freeze(np.asarray(result)) for name, result in arrays.items()}

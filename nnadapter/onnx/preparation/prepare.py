@@ -66,7 +66,7 @@ class Prepared(OnnxModel):
     """What is known of values whatever the shapes of inputs, before anything was folded."""
     defaults: Mapping[str, Array]
     """Contents of inputs that need not be fed: initializers that are inputs as well."""
-    given: Prepared | None = None
+    original: Prepared | None = None
     """The same before branches took the place of their `If`, where one did."""
 
     @cached_property
@@ -118,11 +118,11 @@ def prepare(model: onnx.ModelProto, operators: Operators) -> Prepared:
     nodes = read_nodes(model)
     ordered = in_order(model, nodes)
     expanded, origins = expand_functions(ordered, operators, nodes=nodes if ordered is model else None)
-    given = prepared = prepare_again(expanded, origins, operators, nodes if expanded is model else None)
+    original = prepared = prepare_again(expanded, origins, operators, nodes if expanded is model else None)
     while conditions := _known_conditions(prepared):
         try:
             inlined = inline_branches(prepared.model, conditions)
-            prepared = replace(prepare_again(*expand_functions(inlined, operators), operators), given=given)
+            prepared = replace(prepare_again(*expand_functions(inlined, operators), operators), original=original)
         except InvalidModelError:
             break  # a contradiction inside of a branch, which nothing sees as long as it stays there
     return prepared
@@ -169,7 +169,7 @@ def prepare_again(
         graph=known.graph,
         nodes=known.nodes,
         operators=operators,
-        constants={**initializers, **folding.found},
+        constants={**initializers, **folding.folded},
         evaluated=frozenset(folding.evaluated),
         inference=inference,
         values=values,
@@ -194,7 +194,7 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
             before = Known(shapes, known, left, stated)
             onward = Forward(prepared, prepared.inference, before, PER_SHAPE_BYTES)
             folding = onward.go()
-            added.update(folding.found)
+            added.update(folding.folded)
             evaluated |= folding.evaluated
             stated = onward.stated
             left = _reached(graph, known)
@@ -205,8 +205,8 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
         values = prepared.inference.values(before)
         folding = _fold(prepared, before, values, PER_SHAPE_BYTES)
         evaluated |= folding.evaluated
-        fresh = [name for name in folding.found if name not in known]
-        added.update(folding.found)
+        fresh = [name for name in folding.folded if name not in known]
+        added.update(folding.folded)
         if not fresh or all(is_known(graph, index, values) for index in left if index not in folding.evaluated):
             break
         left = _reached(graph, known)
@@ -269,13 +269,13 @@ def _reached(graph: Graph, known: Mapping[str, Array]) -> list[int]:
     """Positions of the nodes that the outputs still need, ascending."""
     folded = frozenset(name for name in known if name in graph.producer)
     wanted = set(filter(None, graph.outputs))
-    found = []
+    positions = []
     for index in range(len(graph.nodes) - 1, -1, -1):
         node = graph.nodes[index]
         if not wanted.isdisjoint(node.outputs) and any(name in wanted and name not in folded for name in node.outputs):
-            found.append(index)
+            positions.append(index)
             wanted.update(node.reads)
-    return found[::-1]
+    return positions[::-1]
 
 
 def _fold(read: OnnxModel, known: Known, values: Mapping[str, Value], budget: float) -> Folding:

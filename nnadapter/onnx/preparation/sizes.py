@@ -22,28 +22,31 @@ _IMAGE_SIZES = (224, 320, 640, 128, 64, 32)
 _OTHER_SIZES = (128, 64, 32, 16, 8, 1)
 
 
-def default_shapes(prepared: Prepared, given: Shapes | None = None) -> Shapes:
-    """Return a shape for every tensor input; those in `given` stay as they are.
+def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -> Shapes:
+    """Return a shape for every tensor input; those in `requested_shapes` stay as they are.
 
     Raises:
-        InvalidInputError: `given` names no input or contradicts the model, or no size lets the model infer.
+        InvalidInputError: `requested_shapes` names no input or contradicts the model, or no size lets the model infer.
     """
-    given = given or {}
+    requested_shapes = requested_shapes or {}
     inputs = {name: prepared.graph.value(name) for name in prepared.graph.inputs}
-    for name, wanted in given.items():
+    for name, wanted in requested_shapes.items():
         check_shape(name, wanted, inputs)
-    if all(value.shape is None or value.static_shape is not None or name in given for name, value in inputs.items()):
+    if all(
+        value.shape is None or value.static_shape is not None or name in requested_shapes
+        for name, value in inputs.items()
+    ):
         stated = {name: shape for name, value in inputs.items() if (shape := value.static_shape) is not None}
-        return {**stated, **given}
-    fixed = {name: array.shape for name, array in prepared.defaults.items() if name not in given}
+        return {**stated, **requested_shapes}
+    fixed = {name: array.shape for name, array in prepared.defaults.items() if name not in requested_shapes}
     left = [index for index in range(len(prepared.graph.nodes)) if index not in prepared.evaluated]
     tried: list[Shapes] = []
-    named = _named(inputs, given)
+    named = _named(inputs, requested_shapes)
     for sizes in _candidates(prepared, inputs):
         shapes = {
             **{name: _filled(value, sizes, named) for name, value in inputs.items() if value.shape is not None},
             **fixed,
-            **given,
+            **requested_shapes,
         }
         if shapes not in tried:
             tried.append(shapes)
@@ -79,9 +82,11 @@ def _candidates(prepared: Prepared, inputs: Mapping[str, Value]) -> Iterator[tup
     yield from ((size,) for size in (_IMAGE_SIZES if images else _OTHER_SIZES))
 
 
-def _named(inputs: Mapping[str, Value], given: Shapes) -> dict[str, int]:
+def _named(inputs: Mapping[str, Value], requested_shapes: Shapes) -> dict[str, int]:
     """Sizes of the dimensions that have a name, as the given shapes say them: other inputs may share the name."""
-    pairs = (pair for name, shape in given.items() for pair in zip(inputs[name].shape or (), shape, strict=False))
+    pairs = (
+        pair for name, shape in requested_shapes.items() for pair in zip(inputs[name].shape or (), shape, strict=False)
+    )
     return {dimension: size for dimension, size in pairs if isinstance(dimension, str)}
 
 

@@ -15,5 +15,5 @@ _PALETTE = ("#9cc7f0", "#f3c27b", "#a9d8a0", "#e3a9cf", "#c4b5ee", "#8fd6d2", "#
 def colors(devices: Sequence[str]) -> dict[str, str]:
     """Return `#rrggbb` per device, the same for the same list; the ninth accelerator has the first color again."""
     others = [name for name in devices if name not in HOSTS]
-    found = {name: _PALETTE[index % len(_PALETTE)] for index, name in enumerate(others)}
-    return {name: found.get(name, HOST) for name in devices}
+    accelerator_colors = {name: _PALETTE[index % len(_PALETTE)] for index, name in enumerate(others)}
+    return {name: accelerator_colors.get(name, HOST) for name in devices}

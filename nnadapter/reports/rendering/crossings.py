@@ -16,14 +16,14 @@ def crossings(report: ReportFacts) -> Mapping[Ends, tuple[TensorFacts, ...]]:
     What a segment makes and no segment reads goes to the model's outputs.
     """
     home = {tensor.name: segment.index for segment in report.segments for tensor in segment.outputs}
-    found: dict[Ends, list[TensorFacts]] = {}
+    tensors_by_ends: dict[Ends, list[TensorFacts]] = {}
     read: set[str] = set()
     for segment in report.segments:
         for tensor in segment.inputs:
-            found.setdefault((home.get(tensor.name), segment.index), []).append(tensor)
+            tensors_by_ends.setdefault((home.get(tensor.name), segment.index), []).append(tensor)
             read.add(tensor.name)
     for segment in report.segments:
         left = [tensor for tensor in segment.outputs if tensor.name not in read]
         if left:
-            found[segment.index, None] = left
-    return {ends: tuple(tensors) for ends, tensors in found.items()}
+            tensors_by_ends[segment.index, None] = left
+    return {ends: tuple(tensors) for ends, tensors in tensors_by_ends.items()}

@@ -100,8 +100,10 @@ def _plan(report: ReportFacts) -> dict[str, Any]:
 
 
 def _segment(segment: SegmentFacts, device: int, tensors: _Interned) -> dict[str, Any]:
-    def crossing(found: Iterable[TensorFacts]) -> list[int]:
-        return [tensors.position((item.name, item.dtype or "", _shape(item.shape), item.nbytes)) for item in found]
+    def crossing(tensor_facts: Iterable[TensorFacts]) -> list[int]:
+        return [
+            tensors.position((item.name, item.dtype or "", _shape(item.shape), item.nbytes)) for item in tensor_facts
+        ]
 
     told = {
         "seconds": segment.seconds,

@@ -22,13 +22,13 @@ from nnadapter.testing.mutations.changes import (
 
 
 def _attribute(random: Random, model: Model, fits: Callable[[Attribute], bool]) -> tuple[int, str]:
-    found = [
+    candidates = [
         (position, attribute.name)
         for position, operation in enumerate(model.operations)
         for attribute in schema_of(operation.type).attributes
         if fits(attribute)
     ]
-    return random.choice(found)
+    return random.choice(candidates)
 
 
 def _set(model: Model, position: int, name: str, value: Any) -> Model:
@@ -81,11 +81,11 @@ def attribute_beyond_its_choices(random: Random, model: Model) -> Mutated:
 def attribute_of_wrong_length(random: Random, model: Model) -> Mutated:
     """A list that is longer or shorter than the schema says."""
     position, name = _attribute(random, model, lambda attribute: attribute.length is not None)
-    given: Any = model.operations[position].attributes[name]
-    wrong = random.choice((given[1:], (*given, 1), ()))
+    attribute_value: Any = model.operations[position].attributes[name]
+    wrong = random.choice((attribute_value[1:], (*attribute_value, 1), ()))
     return _set(
         model, position, name, wrong
-    ), f"{at(model, position)}attribute {name!r} is .*expected {len(given)} values"
+    ), f"{at(model, position)}attribute {name!r} is .*expected {len(attribute_value)} values"
 
 
 def axis_out_of_range(random: Random, model: Model) -> Mutated:
@@ -99,8 +99,8 @@ def axis_out_of_range(random: Random, model: Model) -> Mutated:
 def fuse_parameters_that_do_not_fit(random: Random, model: Model) -> Mutated:
     """A parameter more than the fused function takes."""
     position, name = _attribute(random, model, lambda attribute: attribute.name == "fuse_parameters")
-    given: Any = model.operations[position].attributes[name]
-    return _set(model, position, name, (*given, 1.0)), f"{at(model, position)}fuse_parameters has .*expected"
+    parameters: Any = model.operations[position].attributes[name]
+    return _set(model, position, name, (*parameters, 1.0)), f"{at(model, position)}fuse_parameters has .*expected"
 
 
 FAMILIES: tuple[Mutation, ...] = (

@@ -60,8 +60,8 @@ def unknown_data_type(random: Random, model: Model) -> Mutated:
 
 def layout_of_another_rank(random: Random, model: Model) -> Mutated:
     """A layout of images on what is none."""
-    found = [index for index, operand in enumerate(model.operands) if operand.type.rank != 4]
-    index = random.choice(found)
+    indices = [index for index, operand in enumerate(model.operands) if operand.type.rank != 4]
+    index = random.choice(indices)
     return with_type(model, index, layout=Layout.NHWC), f"{named(model, index)}.*expected rank 4"
 
 
@@ -103,10 +103,10 @@ def value_that_is_no_array(random: Random, model: Model) -> Mutated:
 
 def value_of_another_byte_order(random: Random, model: Model) -> Mutated:
     """A constant in the byte order of other machines."""
-    found = [index for index in operands_of(model, Lifetime.CONSTANT) if _swappable(model.operands[index])]
-    if not found:
+    indices = [index for index in operands_of(model, Lifetime.CONSTANT) if _swappable(model.operands[index])]
+    if not indices:
         return None
-    index = random.choice(found)
+    index = random.choice(indices)
     value: Any = model.operands[index].value
     swapped = value.astype(value.dtype.newbyteorder())
     return with_operand(model, index, value=swapped), f"{named(model, index)} .*byte order"

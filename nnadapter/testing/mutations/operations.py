@@ -90,10 +90,10 @@ def _read_of_made(model: Model) -> Iterator[tuple[int, int]]:
 
 def operation_before_its_input(random: Random, model: Model) -> Mutated:
     """Operations in an order in which they cannot run."""
-    found = list(_read_of_made(model))
-    if not found:
+    reads = list(_read_of_made(model))
+    if not reads:
         return None
-    reader, operand = random.choice(found)
+    reader, operand = random.choice(reads)
     order = list(model.operations)
     order.insert(model.producer[operand], order.pop(reader))
     return replace(model, operations=tuple(order)), ": reads operand .*expected one that exists by then"
@@ -120,8 +120,8 @@ def too_many_inputs(random: Random, model: Model) -> Mutated:
     position = random.choice(positions(model, lambda operation, schema: not any(r.variadic for r in schema.inputs)))
     operation = model.operations[position]
     count = len(schema_of(operation.type).inputs) + random.choice((1, 2))
-    given = (*operation.inputs, *[operands_of(model, Lifetime.MODEL_INPUT)[0]] * count)[:count]
-    return with_operation(model, position, inputs=given), f"{at(model, position)}{count} inputs, expected "
+    inputs = (*operation.inputs, *[operands_of(model, Lifetime.MODEL_INPUT)[0]] * count)[:count]
+    return with_operation(model, position, inputs=inputs), f"{at(model, position)}{count} inputs, expected "
 
 
 def input_of_wrong_data_type(random: Random, model: Model) -> Mutated:
@@ -136,8 +136,8 @@ def input_of_wrong_data_type(random: Random, model: Model) -> Mutated:
 
 def inputs_of_different_data_types(random: Random, model: Model) -> Mutated:
     """Inputs of different data types where they must be the same."""
-    found = positions(model, lambda operation, schema: len(operation.inputs) > 1 and _paired(schema))
-    position = random.choice(found)
+    candidates = positions(model, lambda operation, schema: len(operation.inputs) > 1 and _paired(schema))
+    position = random.choice(candidates)
     operation = model.operations[position]
     role = schema_of(operation.type).inputs[1]
     first = model.operands[operation.inputs[0]].type.dtype
@@ -188,8 +188,8 @@ def makes_what_is_given(random: Random, model: Model) -> Mutated:
 
 def makes_one_operand_twice(random: Random, model: Model) -> Mutated:
     """An operation that makes one operand twice."""
-    found = positions(model, lambda operation, schema: len(operation.outputs) > 1)
-    position = random.choice(found)
+    candidates = positions(model, lambda operation, schema: len(operation.outputs) > 1)
+    position = random.choice(candidates)
     outputs = model.operations[position].outputs
     changed = with_operation(model, position, outputs=(outputs[0],) * len(outputs))
     return changed, f"{at(model, position)}outputs are .*expected none twice"
@@ -249,8 +249,8 @@ def result_of_wrong_data_type(random: Random, model: Model) -> Mutated:
 
 def result_of_wrong_layout(random: Random, model: Model) -> Mutated:
     """A result of another layout than the shape rule gives."""
-    found = [index for index in made_by(model) if model.operands[index].type.rank == 4]
-    index = random.choice(found)
+    indices = [index for index in made_by(model) if model.operands[index].type.rank == 4]
+    index = random.choice(indices)
     other = Layout.NCHW if model.operands[index].type.layout is Layout.NHWC else Layout.NHWC
     changed = with_type(model, index, layout=other)
     return changed, f"{at(model, model.producer[index])}output {named(model, index)} is .*expected "

@@ -14,29 +14,29 @@ Attributes = Mapping[str, AttributeValue]
 Sound = Callable[[Given, Attributes], bool]
 
 
-def always(given: Given, attributes: Attributes) -> bool:
+def always(input_arrays: Given, attributes: Attributes) -> bool:
     """Every value will do."""
     return True
 
 
-def _pair(given: Given) -> tuple[Array, Array]:
-    x, y = given[0], given[1]
+def _pair(input_arrays: Given) -> tuple[Array, Array]:
+    x, y = input_arrays[0], input_arrays[1]
     assert x is not None and y is not None
     return x, y
 
 
-def division(given: Given, attributes: Attributes) -> bool:
+def division(input_arrays: Given, attributes: Attributes) -> bool:
     """Integers are not divided by 0, nor the smallest one by -1; reals by nothing near 0."""
-    x, y = _pair(given)
+    x, y = _pair(input_arrays)
     if x.dtype.kind == "f":
         return bool((np.abs(y) >= 0.125).all())
     overflows = x.dtype.kind == "i" and bool((x == np.iinfo(x.dtype).min).any()) and bool((y == -1).any())
     return bool((y != 0).all()) and not overflows
 
 
-def power(given: Given, attributes: Attributes) -> bool:
+def power(input_arrays: Given, attributes: Attributes) -> bool:
     """A positive base where the exponent is no whole number; no negative exponent of an integer."""
-    x, y = _pair(given)
+    x, y = _pair(input_arrays)
     if y.dtype.kind == "f" and (y != np.floor(y)).any() and (x <= 0).any():
         return False
     if x.dtype.kind == "f":
@@ -44,9 +44,9 @@ def power(given: Given, attributes: Attributes) -> bool:
     return bool((y >= 0).all() and (y == np.floor(y)).all() and np.abs(y).max(initial=0) <= 3)
 
 
-def cast(given: Given, attributes: Attributes) -> bool:
+def cast(input_arrays: Given, attributes: Attributes) -> bool:
     """Whatever is cast to an integer is one of its numbers, rounded to zero."""
-    value, target = given[0], DataType(str(attributes["to"]))
+    value, target = input_arrays[0], DataType(str(attributes["to"]))
     assert value is not None
     if value.dtype == np.bool_ or target is DataType.BOOL or target.is_floating or value.dtype.kind != "f":
         return True
@@ -55,21 +55,21 @@ def cast(given: Given, attributes: Attributes) -> bool:
     return bool(((whole >= limits.min) & (whole <= limits.max)).all())
 
 
-def in_range(given: Given, attributes: Attributes) -> bool:
+def in_range(input_arrays: Given, attributes: Attributes) -> bool:
     """Indices are those of the axis, counted from either end."""
-    value, chosen = _pair(given)
+    value, chosen = _pair(input_arrays)
     axis = attributes["axis"]
     assert isinstance(axis, int)
     size = value.shape[axis]
     return bool(((chosen >= -size) & (chosen < size)).all())
 
 
-def lengths(given: Given, attributes: Attributes) -> bool:
+def lengths(input_arrays: Given, attributes: Attributes) -> bool:
     """No sequence is longer than there are steps."""
-    value, found = _pair(given)
+    value, sequence_lengths = _pair(input_arrays)
     axis = attributes["time_axis"]
     assert isinstance(axis, int)
-    return bool(((found >= 0) & (found <= value.shape[axis])).all())
+    return bool(((sequence_lengths >= 0) & (sequence_lengths <= value.shape[axis])).all())
 
 
 _LEAST_SPREAD = 0.05
@@ -78,8 +78,8 @@ _LEAST_SPREAD = 0.05
 def spread(axes_of: Callable[[int, Attributes], tuple[int, ...]]) -> Sound:
     """Returns whether numbers that are normalized together differ: else the rounding of their mean is all there is."""
 
-    def sound(given: Given, attributes: Attributes) -> bool:
-        value = given[0]
+    def sound(input_arrays: Given, attributes: Attributes) -> bool:
+        value = input_arrays[0]
         assert value is not None
         axes = axes_of(value.ndim, attributes)
         if 0 in value.shape:
@@ -105,10 +105,10 @@ def axes_behind(rank: int, attributes: Attributes) -> tuple[int, ...]:
     return tuple(range(axis, rank))
 
 
-def written(given: Given, attributes: Attributes) -> bool:
+def written(input_arrays: Given, attributes: Attributes) -> bool:
     """What is written to a cache begins within it, and ends within it where it does not go round."""
-    cache, updates = _pair(given)
-    axis, starts = attributes["axis"], given[2] if len(given) > 2 else None
+    cache, updates = _pair(input_arrays)
+    axis, starts = attributes["axis"], input_arrays[2] if len(input_arrays) > 2 else None
     assert isinstance(axis, int)
     if starts is None:
         return True

@@ -45,13 +45,13 @@ def operands_of(maker: Maker, schema: OperationSchema) -> list[int]:
 
 def _first(maker: Maker, schema: OperationSchema) -> int:
     allowed, (smallest, largest) = schema.inputs[0].dtypes, schema.ranks
-    found = None
+    operand = None
     if maker.chance(0.85):
-        found = maker.at_hand(
+        operand = maker.at_hand(
             lambda type_: type_.dtype in allowed and smallest <= type_.rank <= largest, quantized=maker.chance(0.5)
         )
-    if found is not None:
-        return found
+    if operand is not None:
+        return operand
     rank = maker.random.randint(smallest, max(smallest, min(largest, max(maker.ranks))))
     return maker.fresh_of(maker.dtype(allowed), maker.dimensions(rank), 0.1)
 
@@ -69,9 +69,9 @@ def _others(maker: Maker, schema: OperationSchema, role: Role, operands: list[in
 
 def _other(maker: Maker, role: Role, dtype: DataType, dimensions: tuple[int, ...]) -> int:
     if maker.chance(0.5):
-        found = maker.at_hand(lambda type_: type_.dtype is dtype and _spreads(type_.dimensions, dimensions))
-        if found is not None:
-            return found
+        operand = maker.at_hand(lambda type_: type_.dtype is dtype and _spreads(type_.dimensions, dimensions))
+        if operand is not None:
+            return operand
     shape = related(maker, dimensions)
     if role.dtypes <= INDICES and maker.chance(0.8):
         return maker.fresh(indices(maker.random, dtype, shape, min((*dimensions, 3))))

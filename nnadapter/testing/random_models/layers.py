@@ -22,9 +22,9 @@ _FUNCTIONS = ("tanh", "sigmoid", "relu", "softsign")
 def _input(maker: Maker, schema: OperationSchema, rank: int) -> int:
     """What the first role takes: an operand at hand of that rank, or a fresh one."""
     allowed = schema.inputs[0].dtypes
-    found = maker.at_hand(lambda type_: type_.rank == rank and type_.dtype in allowed and type_.layout == "NCHW")
-    if found is not None and 0 not in maker.type_of(found).dimensions:
-        return found
+    operand = maker.at_hand(lambda type_: type_.rank == rank and type_.dtype in allowed and type_.layout == "NCHW")
+    if operand is not None and 0 not in maker.type_of(operand).dimensions:
+        return operand
     sizes = tuple(maker.random.choice((1, 2, 3)) for _ in range(rank))
     return maker.fresh(contents(maker.random, maker.dtype(allowed), sizes), constant=0.1)
 
@@ -105,8 +105,8 @@ def regions(maker: Maker, schema: OperationSchema) -> list[int]:
     corners = np.asarray([_region(maker.random) for _ in range(count)])
     batches = indices(maker.random, DataType.INT64, (count,), batch) % batch
     if schema.type == "ROI_ALIGN":
-        given = maker.fresh(corners.astype(type_.dtype.value))
-        return [first, given, maker.fresh(batches.astype(maker.dtype(INDICES).value))]
+        boxes = maker.fresh(corners.astype(type_.dtype.value))
+        return [first, boxes, maker.fresh(batches.astype(maker.dtype(INDICES).value))]
     return [first, maker.fresh(np.column_stack([batches, corners]).astype(type_.dtype.value))]
 
 
@@ -171,9 +171,9 @@ def columns_attributes(random: Random, types: Types) -> Chosen:
 
 def quantized(maker: Maker, schema: OperationSchema) -> list[int]:
     """One quantized operand, of 8 bits."""
-    found = maker.at_hand(lambda type_: type_.quantization is not None, quantized=True)
-    if found is not None and maker.chance(0.7):
-        return [found]
+    operand = maker.at_hand(lambda type_: type_.quantization is not None, quantized=True)
+    if operand is not None and maker.chance(0.7):
+        return [operand]
     chosen = quantized_type(maker.random)
     value = contents(maker.random, chosen.dtype, maker.dimensions())
     return [maker.fresh(value, quantization=chosen.quantization)]

@@ -106,10 +106,10 @@ class Maker:
     def at_hand(self, fits: Callable[[OperandType], bool], *, quantized: bool = False) -> int | None:
         """An operand that fits, later ones more often; None if there is none. Quantized ones only where asked for."""
         types = {operand: self.type_of(operand) for operand in self.values}
-        found = [each for each, type_ in types.items() if (quantized or not type_.quantization) and fits(type_)]
-        if not found:
+        candidates = [each for each, type_ in types.items() if (quantized or not type_.quantization) and fits(type_)]
+        if not candidates:
             return None
-        return self.random.choice(found[-2:] if self.chance(0.5) else found)
+        return self.random.choice(candidates[-2:] if self.chance(0.5) else candidates)
 
     def fresh(
         self,
@@ -136,8 +136,8 @@ class Maker:
 
     def image(self, dtypes: frozenset[DataType]) -> int:
         """An operand of rank 4."""
-        found = self.at_hand(lambda type_: type_.rank == 4 and type_.dtype in dtypes) if self.chance(0.8) else None
-        return self.fresh_of(self.dtype(dtypes), self.dimensions(4), 0.1) if found is None else found
+        operand = self.at_hand(lambda type_: type_.rank == 4 and type_.dtype in dtypes) if self.chance(0.8) else None
+        return self.fresh_of(self.dtype(dtypes), self.dimensions(4), 0.1) if operand is None else operand
 
     def dtype(self, allowed: frozenset[DataType]) -> DataType:
         """One of those in use that are allowed, or any allowed one."""
@@ -153,13 +153,13 @@ class Maker:
                 type_, operands, attributes, origins=[f"n{len(self.made)}"], quantized=quantized
             )
             model = self.builder.finish(())
-            given = [None if operand == ABSENT else self.values[operand] for operand in operands]
+            input_arrays = [None if operand == ABSENT else self.values[operand] for operand in operands]
             complete = model.operations[-1].attributes
-            if not recipe.sound(given, complete):
+            if not recipe.sound(input_arrays, complete):
                 raise InvalidModelError("the values make the result undefined")
             if not accept(model):
                 raise InvalidModelError("the operation is not wanted here, such as by the device's verdict")
-            results = _results(model, given, recipe)
+            results = _results(model, input_arrays, recipe)
             _expect_tame(results)
         except InvalidModelError as error:
             self.refusals.append(str(error))
@@ -183,9 +183,9 @@ class Maker:
         return RandomCase(self.builder.finish(outputs), tuple(self.values[operand] for operand in self.inputs))
 
 
-def _results(model: Model, given: Sequence[Array | None], recipe: Recipe) -> list[Array]:
+def _results(model: Model, input_arrays: Sequence[Array | None], recipe: Recipe) -> list[Array]:
     try:
-        return compute_operation(model, len(model.operations) - 1, given)
+        return compute_operation(model, len(model.operations) - 1, input_arrays)
     except (IndexError, ValueError) as error:
         if recipe.knows_values:
             raise

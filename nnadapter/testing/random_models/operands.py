@@ -108,9 +108,9 @@ def _longer(maker: Maker, type_: OperandType) -> int:
 
 def deep_image(maker: Maker, schema: OperationSchema) -> list[int]:
     """An image whose channels are a multiple of 4."""
-    found = maker.at_hand(lambda type_: type_.rank == 4 and _channels(type_) % 4 == 0)
-    if found is not None:
-        return [found]
+    operand = maker.at_hand(lambda type_: type_.rank == 4 and _channels(type_) % 4 == 0)
+    if operand is not None:
+        return [operand]
     one, height, width = maker.dimensions(3)
     return [
         maker.fresh_of(maker.dtype(schema.inputs[0].dtypes), (one, maker.random.choice((4, 8)), height, width), 0.1)

@@ -29,30 +29,34 @@ _SMALLEST = 1.0
 """Results nearer to 0 may be off as one of this size: they come from sums that cancel."""
 
 
-def compute_operation(model: Model, position: int, given: Sequence[Array | None]) -> list[Array]:
+def compute_operation(model: Model, position: int, input_arrays: Sequence[Array | None]) -> list[Array]:
     """What one operation of a model makes of the values of its inputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, with a warning
-        return by_definition(_alone(model, position), _distinct(model.operations[position].inputs, given))
+        return by_definition(_alone(model, position), _distinct(model.operations[position].inputs, input_arrays))
 
 
-def _distinct(operands: Sequence[int], given: Sequence[Array | None]) -> list[Array]:
-    return list({operand: value for operand, value in zip(operands, given, strict=True) if value is not None}.values())
+def _distinct(operands: Sequence[int], input_arrays: Sequence[Array | None]) -> list[Array]:
+    return list(
+        {operand: value for operand, value in zip(operands, input_arrays, strict=True) if value is not None}.values()
+    )
 
 
 def _alone(model: Model, position: int) -> Model:
     """The operation as a model whose inputs, constants among them, are all fed."""
     operation = model.operations[position]
-    given = list(dict.fromkeys(operand for operand in operation.inputs if operand != ABSENT))
-    kept = [*given, *operation.outputs]
+    distinct_inputs = list(dict.fromkeys(operand for operand in operation.inputs if operand != ABSENT))
+    kept = [*distinct_inputs, *operation.outputs]
     place = {operand: index for index, operand in enumerate(kept)} | {ABSENT: ABSENT}
     operands = tuple(
-        Operand(f"o{operand}", model.operands[operand].type, Lifetime.MODEL_INPUT if operand in given else _OUTPUT)
+        Operand(
+            f"o{operand}", model.operands[operand].type, Lifetime.MODEL_INPUT if operand in distinct_inputs else _OUTPUT
+        )
         for operand in kept
     )
     inputs, outputs = (tuple(place[operand] for operand in each) for each in (operation.inputs, operation.outputs))
     moved = replace(operation, inputs=inputs, outputs=outputs)
-    return Model(operands, (moved,), tuple(range(len(given))), outputs)
+    return Model(operands, (moved,), tuple(range(len(distinct_inputs))), outputs)
 
 
 _OUTPUT = Lifetime.MODEL_OUTPUT
@@ -63,8 +67,8 @@ def evaluate(model: Model, feeds: Sequence[Array], perturb: Perturb = lambda val
     values = {index: operand.value for index, operand in enumerate(model.operands) if operand.value is not None}
     values.update(zip(model.inputs, feeds, strict=True))
     for position, operation in enumerate(model.operations):
-        given = [None if operand == ABSENT else perturb(values[operand]) for operand in operation.inputs]
-        results = compute_operation(model, position, given)
+        input_arrays = [None if operand == ABSENT else perturb(values[operand]) for operand in operation.inputs]
+        results = compute_operation(model, position, input_arrays)
         values.update(zip(operation.outputs, map(perturb, results), strict=True))
     return values
 
@@ -99,9 +103,9 @@ def check(model: Model, feeds: Sequence[Array], got: Sequence[Array], *, half_pr
     """Raise AssertionError unless `got` is what the model makes of `feeds`, as exactly as can be asked."""
     right = evaluate(model, feeds)
     expected = [right[operand] for operand in model.outputs]
-    for found, wanted, operand in zip(got, expected, model.outputs, strict=True):
+    for output, wanted, operand in zip(got, expected, model.outputs, strict=True):
         name = model.operands[operand].name
-        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape), f"{name}: {found.dtype}{found.shape}"
+        assert (output.dtype, output.shape) == (wanted.dtype, wanted.shape), f"{name}: {output.dtype}{output.shape}"
     generator = np.random.default_rng(0)
     spread: list[Array] = [np.zeros(wanted.shape) for wanted in expected]
     for runs in (_RUNS, _MORE_RUNS):
@@ -133,24 +137,24 @@ def _widen(
 def _furthest(
     model: Model, got: Sequence[Array], expected: Sequence[Array], spread: Sequence[Array], half_precision: bool
 ) -> str | None:
-    for found, wanted, room, operand in zip(got, expected, spread, model.outputs, strict=True):
+    for output, wanted, room, operand in zip(got, expected, spread, model.outputs, strict=True):
         dtype = DataType(wanted.dtype.name)
         share = _share(dtype, half_precision) if dtype.is_floating else 0.0
         limit = _ROOM * room + share * (np.abs(wanted.astype(np.float64)) + _SMALLEST)
-        off = _distance(found, wanted)
+        off = _distance(output, wanted)
         wrong = ~(off <= limit) & np.isfinite(limit)  # where anything may come out, NaN may too
         if wrong.any():
             where = tuple(int(axis[0]) for axis in np.nonzero(wrong)) if wrong.ndim else ()
             return (
-                f"{model.operands[operand].name}{list(where)}: got {found[where]}, expected {wanted[where]} "
+                f"{model.operands[operand].name}{list(where)}: got {output[where]}, expected {wanted[where]} "
                 f"within {limit[where]}; {int(wrong.sum())} of {wrong.size} elements are off"
             )
     return None
 
 
-def _distance(found: Array, wanted: Array) -> Any:
-    if found.dtype == np.bool_:
-        return (found != wanted).astype(np.float64)
-    if found.dtype.kind in "iu":  # without leaving the integers: float64 does not hold all of int64
-        return np.where(found == wanted, 0.0, np.maximum(1.0, np.abs(found.astype(np.float64) - wanted)))
-    return np.asarray(np.abs(found.astype(np.float64) - wanted.astype(np.float64)))
+def _distance(output: Array, wanted: Array) -> Any:
+    if output.dtype == np.bool_:
+        return (output != wanted).astype(np.float64)
+    if output.dtype.kind in "iu":  # without leaving the integers: float64 does not hold all of int64
+        return np.where(output == wanted, 0.0, np.maximum(1.0, np.abs(output.astype(np.float64) - wanted)))
+    return np.asarray(np.abs(output.astype(np.float64) - wanted.astype(np.float64)))

@@ -37,12 +37,12 @@ def gates_of(parameters: Parameters, directions: int) -> tuple[tuple[Gate, ...],
         directions: 1 or 2.
     """
     names = parameters["functions"]
-    found = [
+    gates = [
         Gate(name, tuple(parameters[f"arguments_{position}"]), parameters["clip"])
         for position, name in enumerate(names)
     ]
-    each = len(found) // directions
-    return tuple(tuple(found[start : start + each]) for start in range(0, len(found), each))
+    each = len(gates) // directions
+    return tuple(tuple(gates[start : start + each]) for start in range(0, len(gates), each))
 
 
 def bind_gate(gate: Gate, array: Array, temporary: Array) -> Run:

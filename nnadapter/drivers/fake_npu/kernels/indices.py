@@ -14,8 +14,8 @@ from nnadapter.ir.operand import Array
 def check_indices(indices: Array, size: int) -> None:
     """Raise ExecutionError unless every index is in [-size, size)."""
     if indices.size and not (-size <= int(indices.min()) and int(indices.max()) < size):
-        found = f"from {indices.min()} to {indices.max()}"
-        raise ExecutionError(f"an index is out of bounds: got indices {found} for an axis of {size} elements")
+        index_range = f"from {indices.min()} to {indices.max()}"
+        raise ExecutionError(f"an index is out of bounds: got indices {index_range} for an axis of {size} elements")
 
 
 def bind_places(indices: Array, sizes: Sequence[int], places: Array, spare: Array) -> Run:

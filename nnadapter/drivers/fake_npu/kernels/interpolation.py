@@ -85,7 +85,7 @@ def weighted_sum(source: Array, axes: Sequence[tuple[int, Neighbors]], out: Arra
         out: where the sums go, [C, places].
         spare: as `out`.
     """
-    for number, neighbors in enumerate(product(*(found for _, found in axes))):
+    for number, neighbors in enumerate(product(*(axis_neighbors for _, axis_neighbors in axes))):
         target = spare if number else out
         pixels = _flattened([size for size, _ in axes], [index for index, _ in neighbors])
         np.take(source, pixels, axis=1, out=target, mode="clip")

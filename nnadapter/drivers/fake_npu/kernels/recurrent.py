@@ -87,8 +87,11 @@ def _bind_products(inputs: Inputs, index: int, call: KernelArguments, make_bias:
 
 def _bind_start(inputs: Inputs, index: int, states: Sequence[Array]) -> Run:
     """The last states, which are outputs, begin as the first ones."""
-    given = (inputs.get("initial_hidden"), inputs.get("initial_cell"))
-    pairs = [(state[index], 0 if first is None else first[index]) for state, first in zip(states, given, strict=False)]
+    initial_states = (inputs.get("initial_hidden"), inputs.get("initial_cell"))
+    pairs = [
+        (state[index], 0 if first is None else first[index])
+        for state, first in zip(states, initial_states, strict=False)
+    ]
 
     def run() -> None:
         for state, first in pairs:
@@ -227,12 +230,12 @@ def _gru_cell(
 
     def step(products: Array, before: States, after: States) -> None:
         (hidden,), (result,) = before, after
-        given = _by_gate(products, 3)
+        input_products = _by_gate(products, 3)
         np.matmul(hidden, gate_weights, product)
-        np.add(_by_gate(product, 2), given[:2], opened[:2])
+        np.add(_by_gate(product, 2), input_products[:2], opened[:2])
         open_both()
         recur(hidden)
-        np.add(new, given[2], new)
+        np.add(new, input_products[2], new)
         open_new()
         np.subtract(hidden, new, result)
         np.multiply(result, update, result)

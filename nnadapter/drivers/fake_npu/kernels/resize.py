@@ -87,11 +87,11 @@ def _resized_axes(x: Sequence[int], out: Sequence[int], parameters: Parameters) 
 
 def _stages(x: tuple[int, ...], out: tuple[int, ...], parameters: Parameters) -> list[tuple[int, ...]]:
     """Dimensions after each axis has been resized; the last are those of the result."""
-    dimensions, found = list(x), []
+    dimensions, stages = list(x), []
     for axis in _resized_axes(x, out, parameters):
         dimensions[axis] = out[axis]
-        found.append(tuple(dimensions))
-    return found
+        stages.append(tuple(dimensions))
+    return stages
 
 
 def _is_whole_factor(neighbors: Array, size: int) -> bool:

@@ -32,11 +32,11 @@ def _bind_grid_sample(call: KernelArguments) -> Run:
     def run() -> None:
         for image, places, target in parts:
             # The grid names the last axis first.
-            found = [
+            neighbors_by_axis = [
                 (size, _grid_neighbors(places[:, axes - 1 - axis], size, call.parameters))
                 for axis, size in enumerate(x.shape[2:])
             ]
-            weighted_sum(image, found, target, spare)
+            weighted_sum(image, neighbors_by_axis, target, spare)
 
     return run
 
@@ -53,12 +53,12 @@ def _grid_neighbors(grid: Array, size: int, parameters: Parameters) -> Neighbors
         place = np.clip(place, 0, size - 1)
     elif padding == "reflection":
         place = reflected(place, low, high)
-    found = NEIGHBORS[parameters["mode"]](place)
+    neighbors = NEIGHBORS[parameters["mode"]](place)
     if padding == "zeros":
-        return zero_outside(found, size)
+        return zero_outside(neighbors, size)
     if padding == "reflection":
-        found = [(np.trunc(reflected(index, low, high)), weight) for index, weight in found]
-    return [(np.clip(index, 0, size - 1), weight) for index, weight in found]
+        neighbors = [(np.trunc(reflected(index, low, high)), weight) for index, weight in neighbors]
+    return [(np.clip(index, 0, size - 1), weight) for index, weight in neighbors]
 
 
 def _bind_affine_grid(call: KernelArguments) -> Run:
@@ -138,11 +138,11 @@ def _read(image: Array, places: list[tuple[Array, Array]], mask: Array | None, r
     groups = len(places[0][1])
     pixels, targets, spares = (array.reshape(groups, len(array) // groups, -1) for array in (image, read, spare))
     for group in range(groups):
-        found = [
+        neighbors_by_axis = [
             (size, zero_outside(NEIGHBORS["linear"]((even + bend[group]).reshape(-1)), size))
             for size, (even, bend) in zip(image.shape[1:], places, strict=True)
         ]
-        weighted_sum(pixels[group], found, targets[group], spares[group])
+        weighted_sum(pixels[group], neighbors_by_axis, targets[group], spares[group])
         if mask is not None:
             np.multiply(targets[group], mask[group], targets[group])
 

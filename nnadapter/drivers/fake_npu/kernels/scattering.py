@@ -150,8 +150,8 @@ def _bind_reverse_sequence(call: KernelArguments) -> Run:
 
     def run() -> None:
         if lengths.min() < 0 or lengths.max() > steps.size:
-            found = f"from {lengths.min()} to {lengths.max()}"
-            raise ExecutionError(f"a length is out of bounds: got lengths {found} for {steps.size} time steps")
+            length_range = f"from {lengths.min()} to {lengths.max()}"
+            raise ExecutionError(f"a length is out of bounds: got lengths {length_range} for {steps.size} time steps")
         ends = lengths.reshape(-1, 1)
         np.copyto(target, source[batches, np.where(steps < ends, ends - 1 - steps, steps)])
 

@@ -99,7 +99,7 @@ def _places(values: Array, out: Array, window: Window, start: int) -> list[tuple
     Input row r contributes with tap i to output row (start + r) * stride + i * dilation - top; what falls outside
     is left out.
     """
-    found = []
+    view_pairs = []
     for row, column in window.taps():
         top = start * window.strides[0] + row * window.dilations[0] - window.pads[0]
         left = column * window.dilations[1] - window.pads[1]
@@ -107,8 +107,8 @@ def _places(values: Array, out: Array, window: Window, start: int) -> list[tuple
         read_columns, write_columns = _landing(values.shape[1], out.shape[1], window.strides[1], left)
         target = out[write_rows, write_columns]
         if target.size:
-            found.append((target, values[read_rows, read_columns, row, column]))
-    return found
+            view_pairs.append((target, values[read_rows, read_columns, row, column]))
+    return view_pairs
 
 
 def _landing(count: int, size: int, stride: int, offset: int) -> tuple[slice, slice]:

@@ -58,10 +58,10 @@ def _stretches(window: Window, axis: int, size: int, outputs: slice) -> list[_St
         first = max(0, -(start // step))
         return first, max(first, min(kernel, -((start - size) // step)))
 
-    found = [*_runs(range(outputs.start, begin), taps)]
+    stretches = [*_runs(range(outputs.start, begin), taps)]
     if end > begin:
-        found.append((slice(begin, end), slice(0, kernel)))
-    return [*found, *_runs(range(end, outputs.stop), taps)]
+        stretches.append((slice(begin, end), slice(0, kernel)))
+    return [*stretches, *_runs(range(end, outputs.stop), taps)]
 
 
 def _runs(outputs: range, taps: Callable[[int], tuple[int, int]]) -> Iterator[_Stretch]:

@@ -102,10 +102,10 @@ def _tile_blocks(result: tuple[int, ...]) -> Iterator[_Block]:
 def _scratch(outline: Outline) -> tuple[TensorType, ...]:
     """The pixels of one block; these transformed; then half transformed pixels, and products, one after the other."""
     channels, depth = outline.inputs[0].dimensions[3], outline.outputs[0].dimensions[3]
-    found = [*_tile_blocks(outline.outputs[0].dimensions)]
-    patch = max(prod(block.patch) * channels for block in found)
-    transformed = max(16 * prod(block.tiles) * channels for block in found)
-    shared = max(max(_half(block, channels), 16 * prod(block.tiles) * depth) for block in found)
+    tile_blocks = [*_tile_blocks(outline.outputs[0].dimensions)]
+    patch = max(prod(block.patch) * channels for block in tile_blocks)
+    transformed = max(16 * prod(block.tiles) * channels for block in tile_blocks)
+    shared = max(max(_half(block, channels), 16 * prod(block.tiles) * depth) for block in tile_blocks)
     return tuple(TensorType("float32", (size,)) for size in (patch, transformed, shared))
 
 

@@ -11,10 +11,10 @@ def with_filter(kernel: str, *more: str) -> Lower:
     """CONV_3D, CONV_3D_TRANSPOSE and DEFORMABLE_CONV_2D; `more` names attributes beside the window's and group."""
 
     def lower(emitter: Emitter, operation: Operation) -> None:
-        given = operation.inputs
+        operands = operation.inputs
         parameters = {name: operation.attributes[name] for name in ("strides", "dilations", "pads", "group", *more)}
-        parameters["kernel_shape"] = emitter.model.operands[given[1]].type.dimensions[2:]
-        parameters["has_bias"] = len(given) > 3 and given[3] != ABSENT
+        parameters["kernel_shape"] = emitter.model.operands[operands[1]].type.dimensions[2:]
+        parameters["has_bias"] = len(operands) > 3 and operands[3] != ABSENT
         emitter.emit_operation(operation, kernel, parameters)
 
     return lower

@@ -22,8 +22,10 @@ def lower_batch_normalization(emitter: Emitter, operation: Operation) -> None:
     result = emitter.result_type(operation.outputs[0])
     channels = [1] * len(result.dimensions)
     channels[_channel_axis(emitter, operation.inputs[0])] = -1
-    found = applied(_factors_and_offsets, *statistics, epsilon=operation.attributes["epsilon"], shape=tuple(channels))
-    factors, offsets = map(emitter.add_constant, found)
+    coefficients = applied(
+        _factors_and_offsets, *statistics, epsilon=operation.attributes["epsilon"], shape=tuple(channels)
+    )
+    factors, offsets = map(emitter.add_constant, coefficients)
     (scaled,) = emitter.emit("multiply", (emitter.tensor(operation.inputs[0]), factors), (result,))
     emitter.assign(operation.outputs[0], emitter.emit("add", (scaled, offsets), (result,))[0])
 

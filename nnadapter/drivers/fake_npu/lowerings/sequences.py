@@ -34,18 +34,20 @@ def recurrent(kernel: str, *parameters: str) -> Lower:
 
 def _functions(operation: Operation) -> dict[str, Any]:
     names = function_names(operation.attributes)
-    found: dict[str, Any] = {"functions": names}
+    parameters: dict[str, Any] = {"functions": names}
     for position, name in enumerate(names):
-        found[f"arguments_{position}"] = tuple(
+        parameters[f"arguments_{position}"] = tuple(
             floats(operation.attributes, f"activation_{parameter}")[position] for parameter in PARAMETERS[name]
         )
-    return found
+    return parameters
 
 
 def _emit(emitter: Emitter, operation: Operation, kernel: str, values: Mapping[str, Any]) -> None:
-    given = {
+    tensors_by_role = {
         role.name: emitter.tensor(operand)
         for role, operand in zip(schema_of(operation.type).inputs, operation.inputs, strict=False)
         if operand != ABSENT
     }
-    emitter.emit_operation(operation, kernel, {"roles": tuple(given), **values}, inputs=tuple(given.values()))
+    emitter.emit_operation(
+        operation, kernel, {"roles": tuple(tensors_by_role), **values}, inputs=tuple(tensors_by_role.values())
+    )

@@ -56,8 +56,8 @@ def _integers(reals: Array, type_: OperandType) -> Array:
 def _computed(plain: Lower, operation: Operation, reals: Array) -> Array:
     """What the device's own kernels make of `reals`."""
     builder = ModelBuilder()
-    given = builder.add_input("x", OperandType(DataType.FLOAT32, reals.shape))
-    model = builder.finish(builder.add_operation(operation.type, (given,), operation.attributes))
+    input_operand = builder.add_input("x", OperandType(DataType.FLOAT32, reals.shape))
+    model = builder.finish(builder.add_operation(operation.type, (input_operand,), operation.attributes))
     emitter = Emitter(model, USUAL)
     plain(emitter, model.operations[0])
     graph = with_scratch(emitter.finish())
