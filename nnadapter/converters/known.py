@@ -30,7 +30,7 @@ class Dequantized:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Known:
+class KnownContents:
     """The contents of a value, worked out when they are asked for."""
 
     contents: Callable[[], Array]
@@ -39,7 +39,7 @@ class Known:
     """What they were dequantized from, with the dimensions of the value."""
 
 
-def passed_on(type_: str, attributes: Attributes, known: Known) -> Known | None:
+def passed_on(type_: str, attributes: Attributes, known: KnownContents) -> KnownContents | None:
     """Return what is known of the result of an operation; None if it computes, or varies with the model's inputs.
 
     Args:
@@ -54,7 +54,7 @@ def passed_on(type_: str, attributes: Attributes, known: Known) -> Known | None:
     if source is not None:
         is_free = type_ == "ASSIGN" or source.quantization.axis is None
         source = Dequantized(_moved(source.integers, type_, exact), source.quantization) if is_free else None
-    return Known(partial(_moved_later, known.contents, type_, exact), source)
+    return KnownContents(partial(_moved_later, known.contents, type_, exact), source)
 
 
 def _moved_later(contents: Callable[[], Array], type_: str, attributes: tuple[tuple[str, Any], ...]) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from nnadapter.converters.known import Dequantized, Known
+from nnadapter.converters.known import Dequantized, KnownContents
 from nnadapter.converters.sizes import SizeArray
 from nnadapter.ir.operand import Array, DataType, OperandType
 from nnadapter.onnx.node import OnnxNode
@@ -34,7 +34,7 @@ class GraphValues:
         self._values, self._constants, self._sizes = values, constants, sizes
         self._types: dict[str, OperandType] = {}
         self._types_by_kind: dict[tuple[str | None, tuple[object, ...]], OperandType] = {}
-        self._computed: dict[str, Known] = {}
+        self._computed: dict[str, KnownContents] = {}
         self._node = OnnxNode("", "", "", 0, (), ())
 
     def constant(self, name: str) -> Array:
@@ -99,7 +99,7 @@ class GraphValues:
             contents: called when they are needed.
             source: what they were dequantized from.
         """
-        self._computed[name] = Known(contents, source)
+        self._computed[name] = KnownContents(contents, source)
 
     def declared(self, name: str) -> OperandType:
         """The type that the graph gives for an ONNX value, for the sizes that are traced.

@@ -15,9 +15,9 @@ from nnadapter.costs.calibration_files import driver_version, speed_options
 from nnadapter.costs.classes import OperationClass
 from nnadapter.costs.fitting import error, fit
 from nnadapter.costs.networks import networks
-from nnadapter.costs.probes import LONG, SHORT, Probe, Work, probes, tensors_model, work_of
+from nnadapter.costs.probes import LONG, SHORT, ClassWork, Probe, probes, tensors_model, work_of
 from nnadapter.costs.roofline import Line
-from nnadapter.costs.timing import Bench, Timed
+from nnadapter.costs.timing import ProgramTimer, ProgramTiming
 from nnadapter.drivers.border import ask_profile, open_context
 from nnadapter.drivers.interface import INTERFACE_VERSION
 from nnadapter.drivers.profile import Profile
@@ -47,8 +47,8 @@ class _Pair:
     """A short and a long chain of one probe."""
 
     operation_class: OperationClass
-    short: Timed
-    long: Timed
+    short: ProgramTiming
+    long: ProgramTiming
 
     @property
     def further_seconds(self) -> float:
@@ -93,7 +93,7 @@ def calibrate(
                 f"device {device!r} has a simulated clock with these options, and a calibration measures real time; "
                 "calibrate it without the simulated clock"
             )
-        with Bench(selected.name, opened.capability, context, clock) as bench:
+        with ProgramTimer(selected.name, opened.capability, context, clock) as bench:
             pairs, left_out, mixed, small, light = _timed(bench, selected.name, budget_seconds, advance)
     finally:
         close_all([context])
@@ -115,8 +115,8 @@ def calibrate(
 
 
 def _timed(
-    bench: Bench, device: str, budget_seconds: float, advance: Callable[[], None]
-) -> tuple[list[_Pair], dict[OperationClass, str], list[Timed], list[Timed], list[Timed]]:
+    bench: ProgramTimer, device: str, budget_seconds: float, advance: Callable[[], None]
+) -> tuple[list[_Pair], dict[OperationClass, str], list[ProgramTiming], list[ProgramTiming], list[ProgramTiming]]:
     """Time every probe that the device can run; say why there is none of a class; then networks, tensors, light ones.
 
     A few at a time, since a processor gives a few programs threads of their own, and segments have them. Each batch
@@ -143,7 +143,7 @@ def _timed(
     light = [probe.model(SHORT) for probe in every if probe.operation_class is OperationClass.ELEMENTWISE]
     small = [tensors_model(tensors) for tensors in _TENSORS]
     others = [
-        [timed for model in models if isinstance(timed := bench.add(model), Timed)]
+        [timed for model in models if isinstance(timed := bench.add(model), ProgramTiming)]
         for models in (networks(), small, light)
     ]
     bench.run(ROUNDS, share, told.round, cold=True)
@@ -153,7 +153,7 @@ def _timed(
     return [pairs[position] for position in sorted(pairs)], left_out, others[0], others[1], others[2]
 
 
-def _pair(bench: Bench, probe: Probe) -> _Pair | str:
+def _pair(bench: ProgramTimer, probe: Probe) -> _Pair | str:
     """Both chains of a probe, or why the device does not run them."""
     short = bench.add(probe.model(SHORT))
     if isinstance(short, str):
@@ -197,12 +197,12 @@ def _lines(pairs: Sequence[_Pair]) -> dict[OperationClass, Line]:
     return lines
 
 
-def _row(each: OperationClass, work: Work) -> tuple[float, float, float]:
+def _row(each: OperationClass, work: ClassWork) -> tuple[float, float, float]:
     by_flops, by_bytes = float(each in _BY_FLOPS), float(each in _BY_BYTES)
     return float(work.operations), by_flops * work.flops, by_bytes * work.nbytes
 
 
-def _further(pair: _Pair) -> dict[OperationClass, Work]:
+def _further(pair: _Pair) -> dict[OperationClass, ClassWork]:
     """The work that the long chain has beside the short one's."""
     short, long = work_of(pair.short.model), work_of(pair.long.model)
     return {each: long[each] - short[each] for each in long}
@@ -215,25 +215,27 @@ def _others(pair: _Pair, own: OperationClass, lines: Mapping[OperationClass, Lin
     )
 
 
-def _seconds(line: Line, work: Work) -> float:
+def _seconds(line: Line, work: ClassWork) -> float:
     return work.operations * line.seconds + work.flops * line.seconds_per_flop + work.nbytes * line.seconds_per_byte
 
 
-def _off_by(networks_: Sequence[Timed], lines: Mapping[OperationClass, Line], border: _Border) -> float:
+def _off_by(networks_: Sequence[ProgramTiming], lines: Mapping[OperationClass, Line], border: _Border) -> float:
     """How far what is predicted of networks is from what they take, as a share of that: the root mean square."""
     taken = [(timed.seconds, _predicted(timed, lines, border)) for timed in networks_]
     shares = [(predicted - seconds) / seconds for seconds, predicted in taken if seconds > 0]
     return float(np.sqrt(np.mean(np.square(shares)))) if shares else 0.0
 
 
-def _predicted(timed: Timed, lines: Mapping[OperationClass, Line], border: _Border) -> float:
+def _predicted(timed: ProgramTiming, lines: Mapping[OperationClass, Line], border: _Border) -> float:
     """What the calibration says of a network, as one segment."""
     launch, per_tensor, per_byte = border
     work = sum(_seconds(lines[each], work) for each, work in work_of(timed.model).items() if each in lines)
     return launch + timed.tensors * per_tensor + timed.nbytes * per_byte + work
 
 
-def _transfers(light: Sequence[Timed], small: Sequence[Timed], lines: Mapping[OperationClass, Line]) -> _Border:
+def _transfers(
+    light: Sequence[ProgramTiming], small: Sequence[ProgramTiming], lines: Mapping[OperationClass, Line]
+) -> _Border:
     """Seconds of a launch, of a tensor that crosses, and of a byte of it: what operations leave of short programs.
 
     Programs of little work tell most, so `light` are those of the elementwise class where there are any.

@@ -12,7 +12,7 @@ from nnadapter.costs.calibration import Calibration
 from nnadapter.costs.calibration_files import find_calibration
 from nnadapter.costs.classes import CLASSES, OperationClass
 from nnadapter.costs.roofline import Line, Numbers, roofline
-from nnadapter.costs.work import Work
+from nnadapter.costs.work import UnitWork
 from nnadapter.drivers.border import ask_profile
 from nnadapter.drivers.capability import Capability, OptionValues
 from nnadapter.drivers.interface import Context
@@ -63,7 +63,7 @@ class DeviceCosts:
     why: tuple[str, ...] = ()
     """Of the notes, those that say why nothing better is known."""
 
-    def seconds(self, work: Work, dtypes: tuple[str, ...]) -> Numbers:
+    def seconds(self, work: UnitWork, dtypes: tuple[str, ...]) -> Numbers:
         """Return the seconds of each unit of `work`, whose data types are positions in `dtypes`."""
         peaks = np.array([self.profile.peak_of_dtype.get(dtype, self.profile.peak_flops) for dtype in dtypes])
         unit_seconds = roofline(self.profile, work.flops, work.nbytes, peaks[work.dtypes])

@@ -27,20 +27,20 @@ Link = Callable[[ModelBuilder, int, int], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ClassWork:
     """Work of the operations of one class in a model."""
 
     operations: int = 0
     flops: float = 0.0
     nbytes: float = 0.0
 
-    def __add__(self, other: Work) -> Work:
+    def __add__(self, other: ClassWork) -> ClassWork:
         """Both together."""
-        return Work(self.operations + other.operations, self.flops + other.flops, self.nbytes + other.nbytes)
+        return ClassWork(self.operations + other.operations, self.flops + other.flops, self.nbytes + other.nbytes)
 
-    def __sub__(self, other: Work) -> Work:
+    def __sub__(self, other: ClassWork) -> ClassWork:
         """What this has beside the other."""
-        return Work(self.operations - other.operations, self.flops - other.flops, self.nbytes - other.nbytes)
+        return ClassWork(self.operations - other.operations, self.flops - other.flops, self.nbytes - other.nbytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,16 +98,16 @@ def tensors_model(tensors: int) -> Model:
     return builder.finish([value])
 
 
-def work_of(model: Model) -> Mapping[OperationClass, Work]:
+def work_of(model: Model) -> Mapping[OperationClass, ClassWork]:
     """Return the work in a model by class, every operation by itself: FLOPs, and bytes read and made."""
-    work_by_class: dict[OperationClass, Work] = {}
+    work_by_class: dict[OperationClass, ClassWork] = {}
     for operation in model.operations:
         inputs = [model.type_of(operand) for operand in operation.inputs if operand != ABSENT]
         outputs = [model.operands[operand].type for operand in operation.outputs]
         flops = schema_of(operation.type).flops(inputs, outputs, operation.attributes)
         nbytes = sum(type_.nbytes for type_ in (*inputs, *outputs) if type_ is not None)
         each = class_of(model, operation)
-        work_by_class[each] = work_by_class.get(each, Work()) + Work(1, float(flops), float(nbytes))
+        work_by_class[each] = work_by_class.get(each, ClassWork()) + ClassWork(1, float(flops), float(nbytes))
     return work_by_class
 
 

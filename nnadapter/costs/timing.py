@@ -34,7 +34,7 @@ _LONGEST_SECONDS = 0.5
 
 
 @dataclass(eq=False)
-class Timed:
+class ProgramTiming:
     """One program and what its runs took."""
 
     model: Model
@@ -61,7 +61,7 @@ class Timed:
         return sum(self.model.operands[each].type.nbytes for each in (*self.model.inputs, *self.model.outputs))
 
 
-class Bench:
+class ProgramTimer:
     """Programs on one device. A context manager: it closes what it made.
 
     Args:
@@ -76,11 +76,11 @@ class Bench:
         self._context = context
         self._clock = clock
         self._made: list[Program | Execution] = []
-        self._programs: list[Timed] = []
+        self._programs: list[ProgramTiming] = []
         alone = capability.threading is Threading.SERIAL
         self._lock: AbstractContextManager[object] = device_lock(name) if alone else nullcontext()
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> ProgramTimer:
         """Itself."""
         return self
 
@@ -88,7 +88,7 @@ class Bench:
         """Close every execution, then every program."""
         self.clear()
 
-    def add(self, model: Model) -> Timed | str:
+    def add(self, model: Model) -> ProgramTiming | str:
         """Compile a model and run it twice; its first run does not count. Return why it cannot be timed, if so."""
         sent = self._form(model)
         verdict = all_of(ask_supported(self._context, sent, len(model.operations)))
@@ -104,7 +104,7 @@ class Bench:
         self._programs.append(timed)
         return timed
 
-    def drop(self, timed: Timed) -> None:
+    def drop(self, timed: ProgramTiming) -> None:
         """Time a program no more."""
         self._programs.remove(timed)
 
@@ -139,7 +139,7 @@ class Bench:
 
         return onnx_form(model)
 
-    def _compiled(self, model: Model, sent: object) -> Timed | None:
+    def _compiled(self, model: Model, sent: object) -> ProgramTiming | None:
         program = checked_program(self._context.compile(sent))
         self._made.append(program)
         execution = create_execution(program)
@@ -151,11 +151,11 @@ class Bench:
         ]
         outputs = [model.operands[operand] for operand in model.outputs]
         expected = [(operand.type.dimensions, operand.type.dtype.array_type) for operand in outputs]
-        timed = Timed(model, execution, inputs, [operand.name for operand in outputs], expected)
+        timed = ProgramTiming(model, execution, inputs, [operand.name for operand in outputs], expected)
         self._sample(timed)
         return timed if self._sample(timed) <= _LONGEST_SECONDS else None
 
-    def _sample(self, timed: Timed) -> float:
+    def _sample(self, timed: ProgramTiming) -> float:
         """The seconds of one run, with what a run of a plan does to guard it."""
         with self._lock:
             started = self._clock()

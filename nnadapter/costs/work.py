@@ -26,7 +26,7 @@ _PICKING = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class UnitWork:
     """Work of units: nodes that run as one. Arrays of [units]."""
 
     flops: Numbers
@@ -93,7 +93,7 @@ class GraphWork:
         dtypes = [place[dtype] for dtype in self._first_dtypes]
         return _classes(self.conversion), np.array(dtypes, dtype=np.int64)
 
-    def one_by_one(self) -> Work:
+    def one_by_one(self) -> UnitWork:
         """Return the work of every node by itself, whatever else is made of atoms."""
         alone = self.conversion.alone
         members = np.array(alone.nodes, dtype=np.int64)
@@ -105,7 +105,7 @@ class GraphWork:
             classes[members] = _classes(alone.conversion)[like]
         nbytes = self._border(np.arange(len(classes)), len(classes))
         nbytes[classes == _RANK[OperationClass.VIEW]] = 0.0
-        return Work(flops, nbytes, classes, dtypes)
+        return UnitWork(flops, nbytes, classes, dtypes)
 
     @cached_property
     def _reads(self) -> tuple[Indices, Indices, Numbers]:
@@ -130,7 +130,7 @@ class GraphWork:
         producer = self.graph.producer
         return np.array([producer.get(name, -1) for name in self.names], dtype=np.int64)
 
-    def of(self, unit_of: Sequence[int] | Indices, units: int) -> Work:
+    def of(self, unit_of: Sequence[int] | Indices, units: int) -> UnitWork:
         """Return the work of units.
 
         Args:
@@ -143,7 +143,7 @@ class GraphWork:
         unit_classes = classes[main]
         nbytes = np.where(unit_classes == _RANK[OperationClass.VIEW], 0.0, self._border(unit, units))
         flops = np.bincount(unit, self.flops, units).astype(np.float64)
-        return Work(flops, nbytes, unit_classes, dtypes[main])
+        return UnitWork(flops, nbytes, unit_classes, dtypes[main])
 
     def _border(self, unit: Indices, units: int) -> Numbers:
         """Bytes that each unit reads from elsewhere and makes for elsewhere, every value once."""

@@ -20,7 +20,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class HardwareNeeds:
     """What has to be there before anything that is installed can help."""
 
     systems: tuple[str, ...]

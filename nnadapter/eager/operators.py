@@ -13,7 +13,7 @@ from nnadapter.errors import InvalidInputError
 from nnadapter.ir.operand import freeze
 
 
-class Operators(Placed, NDArrayOperatorsMixin):
+class TensorOperators(Placed, NDArrayOperatorsMixin):
     """Python's operators by numpy's ufuncs. Source: numpy's `NDArrayOperatorsMixin`."""
 
     __hash__ = None  # type: ignore[assignment]

@@ -71,7 +71,7 @@ class _Kept:
 _Key = tuple[object, ...]
 
 
-class Programs:
+class ProgramCache:
     """The kept programs; safe to use from many threads."""
 
     def __init__(self, most: int = MOST_PROGRAMS) -> None:
@@ -209,5 +209,5 @@ def newest_version(op_type: str, domain: str = "") -> int:
     return newest_since_version(domain, op_type) or 1
 
 
-PROGRAMS = Programs()
+PROGRAMS = ProgramCache()
 """Those of the process."""

@@ -17,7 +17,7 @@ from nnadapter.eager.dtypes import Dtype, contents
 from nnadapter.eager.fallback import fall_back
 from nnadapter.eager.functions import FUNCTIONS, NotMapped
 from nnadapter.eager.indexing import get_item
-from nnadapter.eager.operators import Operators
+from nnadapter.eager.operators import TensorOperators
 from nnadapter.eager.outs import is_among, written
 from nnadapter.eager.place import Place, place_of, same_place
 from nnadapter.eager.ufuncs import compute_ufunc
@@ -49,7 +49,7 @@ def tensor(data: Any, dtype: Any = None, device: str | Place | None = None) -> T
     return Tensor(contents(data, dtype), place)
 
 
-class Tensor(Operators):
+class Tensor(TensorOperators):
     """Numbers on a device. Never changes; made by `nnadapter.tensor`."""
 
     __slots__ = ()

@@ -16,7 +16,7 @@ from nnadapter.eager.place import Place
 from nnadapter.ir.operand import Array, freeze
 
 
-class Rule(StrEnum):
+class Promotion(StrEnum):
     """In which data type an operation is computed."""
 
     SAME = "same"
@@ -35,10 +35,10 @@ class UfuncRow:
     """The operation."""
     op_type: str
     """The ONNX op, for custom kernels."""
-    rule: Rule = Rule.SAME
+    rule: Promotion = Promotion.SAME
 
 
-def _rows(rule: Rule, text: str) -> dict[str, UfuncRow]:
+def _rows(rule: Promotion, text: str) -> dict[str, UfuncRow]:
     triples = [each.split() for each in text.strip().splitlines()]
     return {name: UfuncRow(type_, op_type, rule) for name, type_, op_type in triples}
 
@@ -46,7 +46,7 @@ def _rows(rule: Rule, text: str) -> dict[str, UfuncRow]:
 UFUNCS: Mapping[str, UfuncRow] = MappingProxyType(
     {
         **_rows(
-            Rule.SAME,
+            Promotion.SAME,
             """
             add ADD Add
             subtract SUB Sub
@@ -74,7 +74,7 @@ UFUNCS: Mapping[str, UfuncRow] = MappingProxyType(
             """,
         ),
         **_rows(
-            Rule.FLOATING,
+            Promotion.FLOATING,
             """
             true_divide DIV Div
             divide DIV Div
@@ -101,7 +101,7 @@ UFUNCS: Mapping[str, UfuncRow] = MappingProxyType(
             """,
         ),
         **_rows(
-            Rule.BOOLEAN,
+            Promotion.BOOLEAN,
             """
             logical_and AND And
             logical_or OR Or
@@ -170,9 +170,9 @@ def _holds(dtype: Dtype, numbers: Sequence[object]) -> bool:
 
 def _dtype(row: UfuncRow, arrays: Sequence[Array], numbers: Sequence[object]) -> Dtype:
     common_dtype = (
-        np.dtype(np.bool_) if row.rule is Rule.BOOLEAN else common([array.dtype for array in arrays], numbers)
+        np.dtype(np.bool_) if row.rule is Promotion.BOOLEAN else common([array.dtype for array in arrays], numbers)
     )
-    return floating(common_dtype) if row.rule is Rule.FLOATING else common_dtype
+    return floating(common_dtype) if row.rule is Promotion.FLOATING else common_dtype
 
 
 def _as_device(result: Any, dtype: Dtype) -> Array:

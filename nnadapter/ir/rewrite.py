@@ -22,7 +22,7 @@ _MOST_KNOWN = 1 << 14
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rule:
+class RewriteRule:
     """A pattern and what comes in its place."""
 
     pattern: OperationPattern
@@ -45,7 +45,7 @@ def _have_one_of_each(types: frozenset[str], required: frozenset[frozenset[str]]
     return not any(map(types.isdisjoint, required))
 
 
-def rewrite(model: Model, rules: Sequence[Rule]) -> Model:
+def rewrite(model: Model, rules: Sequence[RewriteRule]) -> Model:
     """Apply `rules` in one forward sweep; the same model if none applies.
 
     1. At every operation the rules are tried in their order, and the first that applies is taken.
@@ -57,7 +57,7 @@ def rewrite(model: Model, rules: Sequence[Rule]) -> Model:
     return editor.finish()
 
 
-def apply_rules(editor: ModelEditor, rules: Sequence[Rule]) -> None:
+def apply_rules(editor: ModelEditor, rules: Sequence[RewriteRule]) -> None:
     """What `rewrite` does, to a model that is being edited."""
     types = editor.types
     candidates = _candidates(rules, types)
@@ -70,9 +70,9 @@ def apply_rules(editor: ModelEditor, rules: Sequence[Rule]) -> None:
         _apply(editor, index, candidates.get(editor.operation(index).type, ()))
 
 
-def _candidates(rules: Sequence[Rule], types: frozenset[str]) -> Mapping[str, Sequence[Rule]]:
+def _candidates(rules: Sequence[RewriteRule], types: frozenset[str]) -> Mapping[str, Sequence[RewriteRule]]:
     """The rules that can have a match in a model with operations of these types, by the type of the anchor."""
-    rules_by_type: dict[str, list[Rule]] = {}
+    rules_by_type: dict[str, list[RewriteRule]] = {}
     for rule in rules:
         if rule.may_apply(types):
             for type_ in rule.pattern.types:
@@ -80,7 +80,7 @@ def _candidates(rules: Sequence[Rule], types: frozenset[str]) -> Mapping[str, Se
     return rules_by_type
 
 
-def _apply(editor: ModelEditor, index: int, rules: Sequence[Rule]) -> None:
+def _apply(editor: ModelEditor, index: int, rules: Sequence[RewriteRule]) -> None:
     for rule in rules:
         match = match_at(editor, index, rule.pattern)
         results = None if match is None else rule.replacement(editor, match)

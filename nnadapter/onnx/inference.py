@@ -49,7 +49,7 @@ Types = Mapping[str, onnx.ValueInfoProto]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownBefore:
     """What is known before inference."""
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -97,7 +97,7 @@ class Inference:
         return all(value_of(value).static_shape == shapes[value.name] for value in self._inputs if value.name in shapes)
 
     @_contradictions_told()
-    def values(self, known: Known) -> dict[str, Value]:
+    def values(self, known: KnownBefore) -> dict[str, Value]:
         """Return what can be told of every value that the nodes left to run read or make.
 
         Raises:
@@ -110,7 +110,7 @@ class Inference:
         return values_by_name
 
     @_contradictions_told()
-    def types(self, known: Known) -> dict[str, onnx.ValueInfoProto]:
+    def types(self, known: KnownBefore) -> dict[str, onnx.ValueInfoProto]:
         """Return the same as `values`, as onnx says it and without the constants whose contents inference was given."""
         return self._settled(known)[1]
 
@@ -163,7 +163,7 @@ class Inference:
             if name
         }
 
-    def agrees(self, known: Known) -> bool:
+    def agrees(self, known: KnownBefore) -> bool:
         """Whether no node contradicts the shapes of inputs, as far as inference can tell."""
         try:
             self._settled(known, strict=True)
@@ -171,7 +171,9 @@ class Inference:
             return _is_not_about_shapes(str(error))
         return True
 
-    def _settled(self, known: Known, *, strict: bool = False) -> tuple[onnx.ModelProto, dict[str, onnx.ValueInfoProto]]:
+    def _settled(
+        self, known: KnownBefore, *, strict: bool = False
+    ) -> tuple[onnx.ModelProto, dict[str, onnx.ValueInfoProto]]:
         """A skeleton and what is inferred from it: nodes of which inference is wrong give way to what they make."""
         corrected: dict[int, Types] = {}
         while True:
@@ -195,7 +197,7 @@ class Inference:
         made = (types[name] for name in node.outputs if name in types)
         return {} if true is None else {info.name: _shaped(info, true) for info in made if value_of(info).shape != true}
 
-    def _skeleton(self, known: Known) -> onnx.ModelProto:
+    def _skeleton(self, known: KnownBefore) -> onnx.ModelProto:
         skeleton = self._empty(with_functions=True)
         graph = skeleton.graph
         graph.node.extend(self._inferable(known.nodes))

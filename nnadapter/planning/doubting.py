@@ -8,12 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from nnadapter.costs.device_costs import DeviceCosts
-from partition.by_cost.latency import Placed
+from partition.by_cost.latency import CheapestPlacement
 from partition.by_cost.origin import all_on
 from partition.by_cost.pricing import Prices
 
 
-def on_the_cpu_in_doubt(placed: Placed, prices: Prices, costs: Mapping[str, DeviceCosts]) -> tuple[Placed, str]:
+def on_the_cpu_in_doubt(
+    placed: CheapestPlacement, prices: Prices, costs: Mapping[str, DeviceCosts]
+) -> tuple[CheapestPlacement, str]:
     """Return the placement on the CPU alone and why, where that is as good as far as is known; else `placed`.
 
     Costs are off by as much as calibrations found (`DeviceCosts.off_by`): all that the CPU would do alone, since what

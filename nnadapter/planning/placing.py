@@ -20,7 +20,7 @@ from nnadapter.planning.doubting import on_the_cpu_in_doubt
 from nnadapter.planning.judgment import Judgment, homeless
 from nnadapter.planning.setting import Setting
 from partition.by_cost.blocks import Blocks, find_blocks
-from partition.by_cost.latency import Candidate, Placed, place_by_latency
+from partition.by_cost.latency import Candidate, CheapestPlacement, place_by_latency
 from partition.by_cost.pricing import Prices
 from partition.graph import Graph
 from partition.placement import place_by_priority
@@ -37,7 +37,7 @@ class Placement:
     """A device for every atom."""
 
     labels: tuple[str, ...]
-    placed: Placed | None = None
+    placed: CheapestPlacement | None = None
     """What is known of it, where costs decided. Its atoms are those of `graph`."""
     table: CostTable | None = None
     """The costs that decided."""

@@ -22,7 +22,7 @@ from nnadapter.reports.facts import (
     BodyFacts,
     Coverage,
     NodeFacts,
-    Refusal,
+    RefusalFacts,
     SegmentFacts,
     TensorFacts,
 )
@@ -141,12 +141,12 @@ def _running(
     )
 
 
-def _refusals(plan: Plan, index: int) -> Iterator[Refusal]:
+def _refusals(plan: Plan, index: int) -> Iterator[RefusalFacts]:
     atom = plan.graph.atom_of[index]
     for name in plan.devices:
         verdict = plan.verdicts[name][atom]
         if isinstance(verdict, Unsupported):
-            yield Refusal(device=name, reason=verdict.reason.value, detail=verdict.detail)
+            yield RefusalFacts(device=name, reason=verdict.reason.value, detail=verdict.detail)
 
 
 def _runs_as(partitioning: Partitioning) -> dict[int, str]:

@@ -11,11 +11,11 @@ from nnadapter.planning.judgment import placed_as
 from nnadapter.planning.placing import place
 from nnadapter.planning.settling import Partitioning
 from nnadapter.reports.cost_facts import CandidateFacts, CostFacts
-from partition.by_cost.latency import BoundKind, Placed
+from partition.by_cost.latency import BoundKind, CheapestPlacement
 from partition.by_cost.origin import Origin, all_on
 
 if TYPE_CHECKING:
-    from nnadapter.running.compilation import Timed
+    from nnadapter.running.compilation import TimedPlacement
 
 _BOUNDS = {
     BoundKind.ENUMERATION: "all of them were priced",
@@ -73,7 +73,7 @@ def cost_facts(partitioning: Partitioning) -> CostFacts:
     )
 
 
-def timed_facts(partitioning: Partitioning, timed: Sequence[Timed], how: str) -> CostFacts:
+def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], how: str) -> CostFacts:
     """Return the costs of a plan that was chosen by timing candidates.
 
     Args:
@@ -98,7 +98,7 @@ def timed_facts(partitioning: Partitioning, timed: Sequence[Timed], how: str) ->
     )
 
 
-def _predictions(partitioning: Partitioning, timed: Sequence[Timed]) -> list[float | None]:
+def _predictions(partitioning: Partitioning, timed: Sequence[TimedPlacement]) -> list[float | None]:
     """What was predicted of each; of choices that were remembered, what is predicted now."""
     if all(each.predicted is not None for each in timed) or partitioning.judgment.demands.whole is None:
         return [each.predicted for each in timed]
@@ -142,7 +142,7 @@ def _uneven(sources: Mapping[str, Source]) -> str:
     return f"the CPU's costs are a cautious guess; `nnadapter calibrate {CPU}` measures them"
 
 
-def _repeats(placed: Placed | None) -> str:
+def _repeats(placed: CheapestPlacement | None) -> str:
     runs = placed.repeats if placed is not None else ()
     if not runs:
         return ""

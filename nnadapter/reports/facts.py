@@ -23,7 +23,7 @@ New keys do not raise it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class RefusalFacts:
     """Why a device did not take a node."""
 
     device: str
@@ -59,7 +59,7 @@ class NodeFacts:
     """None where no formula is known."""
     nbytes: int = 0
     """Bytes it reads and makes, weights included."""
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[RefusalFacts, ...] = ()
     """Of every device that did not take it, in the order of preference."""
     bodies: tuple[BodyFacts, ...] = ()
     """The graphs that it runs."""

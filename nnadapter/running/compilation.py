@@ -53,7 +53,7 @@ _About = tuple[()] | tuple[int, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class TimedPlacement:
     """A placement that was weighed by running it."""
 
     origin: Origin
@@ -77,7 +77,7 @@ class Compiled:
     bound_to: Mapping[int, int] = field(default_factory=dict)
     """Segment -> the one whose program it was bound to, with constants of its own; those that were compiled are left
     out."""
-    timed: tuple[Timed, ...] = ()
+    timed: tuple[TimedPlacement, ...] = ()
     """What it was chosen from by measurement, fastest first; empty where it was not."""
     chosen: str = ""
     """How it was measured, in words."""

@@ -21,7 +21,7 @@ from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import Setting
 from nnadapter.process.closing import close_all
 from nnadapter.process.own_version import own_version
-from nnadapter.running.compilation import Compiled, Compiler, Timed
+from nnadapter.running.compilation import Compiled, Compiler, TimedPlacement
 from partition.by_cost.latency import Candidate
 from partition.by_cost.origin import OriginKind
 from partition.plan import Plan
@@ -58,10 +58,12 @@ class PastChoices:
             return None, "what is remembered of this model does not fit it any more, and counts as not measured"
         return Recalled(
             judgment=placed_as(judgment, labels),
-            timed=tuple(Timed(origin=each.origin, predicted=None, measured=each.seconds) for each in known.timed),
+            timed=tuple(
+                TimedPlacement(origin=each.origin, predicted=None, measured=each.seconds) for each in known.timed
+            ),
         ), note
 
-    def keep(self, judgment: Judgment, plan: Plan, timed: Sequence[Timed]) -> str:
+    def keep(self, judgment: Judgment, plan: Plan, timed: Sequence[TimedPlacement]) -> str:
         """Keep the plan that was fastest for the next time; return why that failed, empty where it did not."""
         graph = plan.graph
         placement = {node.name: plan.placement[atom] for node, atom in zip(graph.nodes, graph.atom_of, strict=True)}
@@ -89,7 +91,7 @@ class Recalled:
 
     judgment: Judgment
     """Placed as it was then."""
-    timed: tuple[Timed, ...]
+    timed: tuple[TimedPlacement, ...]
     """Fastest first."""
 
 
@@ -124,7 +126,7 @@ class Measurer:
 
     def _measured(
         self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any]
-    ) -> tuple[Compiled, tuple[Timed, ...]]:
+    ) -> tuple[Compiled, tuple[TimedPlacement, ...]]:
         trials: list[tuple[Candidate, Compiled]] = []
         try:
             self._try(planner, judgment, feed, trials)
@@ -134,7 +136,7 @@ class Measurer:
             raise
         order = sorted(range(len(trials)), key=lambda number: seconds[number])
         timed = tuple(
-            Timed(origin=trials[number][0].origin, predicted=trials[number][0].cost, measured=seconds[number])
+            TimedPlacement(origin=trials[number][0].origin, predicted=trials[number][0].cost, measured=seconds[number])
             for number in order
         )
         close_all(trials[number][1] for number in order[1:])

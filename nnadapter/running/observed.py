@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nnadapter.planning.settling import Partitioning
-from nnadapter.running.compilation import Compiled, Timed
+from nnadapter.running.compilation import Compiled, TimedPlacement
 from nnadapter.running.executor import BoundStep
 from nnadapter.running.plans import PlanCounts
 
@@ -23,7 +23,7 @@ class Observed:
     failures: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     plans: PlanCounts | None = None
-    timed: tuple[Timed, ...] = ()
+    timed: tuple[TimedPlacement, ...] = ()
     """Placements that were timed, the fastest being the plan."""
     model: str = ""
     """The model's name."""

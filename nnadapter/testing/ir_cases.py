@@ -11,7 +11,7 @@ from nnadapter.ir.model import Model
 from nnadapter.ir.verify import verify
 from nnadapter.testing.bench import Bench, closing
 from nnadapter.testing.case import Case
-from nnadapter.testing.ir_models import BOUNDARIES, USUAL, Shapes, of_many, of_one_operation, operation_types
+from nnadapter.testing.ir_models import BOUNDARIES, USUAL, OperandShapes, of_many, of_one_operation, operation_types
 from nnadapter.testing.mutations.families import MUTATIONS
 from nnadapter.testing.outcomes import Evidence, Failed, Outcome, OutcomeKind, Passed, Skipped
 from nnadapter.testing.subjects import of_ir
@@ -48,7 +48,7 @@ def refusals(bench: Bench) -> Iterator[Case]:
             yield Case(f"refusals/{family}/{number}", partial(_refusal, family=family))
 
 
-def _operation(bench: Bench, random: Random, type_: str, shapes: Shapes) -> Outcome:
+def _operation(bench: Bench, random: Random, type_: str, shapes: OperandShapes) -> Outcome:
     made = of_one_operation(bench, random, type_, shapes)
     return Skipped(_NOT_TAKEN) if made is None else bench.examine(of_ir(made, bench.settings.precision))
 

@@ -21,22 +21,22 @@ _USUAL = (DataType.FLOAT32, DataType.FLOAT32, DataType.FLOAT32, DataType.FLOAT16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shapes:
+class OperandShapes:
     """Of what fresh operands are made."""
 
     sizes: tuple[int, ...] = (1, 2, 3, 4, 6)
     ranks: tuple[int, ...] = (0, 1, 2, 2, 3, 3, 4, 4, 4, 5)
 
 
-USUAL = Shapes()
+USUAL = OperandShapes()
 """Small sizes, up to 5 axes."""
-BOUNDARIES: Mapping[str, Shapes] = MappingProxyType(
+BOUNDARIES: Mapping[str, OperandShapes] = MappingProxyType(
     {
-        "zero": Shapes(sizes=(0, 0, 1, 3), ranks=(1, 2, 3, 4)),
-        "one": Shapes(sizes=(1,)),
-        "odd": Shapes(sizes=(5, 7, 11, 13), ranks=(1, 2, 3)),
-        "large": Shapes(sizes=(1, 2, 3, 251, 1021), ranks=(1, 2, 3)),
-        "high-rank": Shapes(sizes=(1, 2), ranks=(6, 7, 8)),
+        "zero": OperandShapes(sizes=(0, 0, 1, 3), ranks=(1, 2, 3, 4)),
+        "one": OperandShapes(sizes=(1,)),
+        "odd": OperandShapes(sizes=(5, 7, 11, 13), ranks=(1, 2, 3)),
+        "large": OperandShapes(sizes=(1, 2, 3, 251, 1021), ranks=(1, 2, 3)),
+        "high-rank": OperandShapes(sizes=(1, 2), ranks=(6, 7, 8)),
     }
 )
 """Shapes at which drivers go wrong, by name."""
@@ -48,7 +48,7 @@ def operation_types(bench: Bench) -> Sequence[str]:
     return [type_ for type_ in SCHEMAS if type_ not in UNREACHED and (not listed or type_ in listed)]
 
 
-def of_one_operation(bench: Bench, random: Random, type_: str, shapes: Shapes = USUAL) -> RandomCase | None:
+def of_one_operation(bench: Bench, random: Random, type_: str, shapes: OperandShapes = USUAL) -> RandomCase | None:
     """A model of one operation that the device takes; None if no try gave one."""
     recipe, accept = RECIPES.get(type_, FROM_SCHEMA), accepted_by(bench)
     for _ in range(_ATTEMPTS):
@@ -94,7 +94,7 @@ def _types_taken(bench: Bench) -> list[str]:
     return list(bench.notes["types"])
 
 
-def _maker(bench: Bench, random: Random, types: Sequence[str], shapes: Shapes) -> Maker:
+def _maker(bench: Bench, random: Random, types: Sequence[str], shapes: OperandShapes) -> Maker:
     maker = Maker(random, _dtypes(bench, random, types), shapes.sizes, shapes.ranks)
     for _ in range(random.choice((1, 1, 2, 3))):
         maker.fresh_of(random.choice(maker.dtypes), maker.dimensions(), 0.1)
@@ -107,7 +107,7 @@ def _dtypes(bench: Bench, random: Random, types: Sequence[str]) -> list[DataType
     return random.sample([dtype for dtype in _USUAL if not listed or dtype in listed] * 3, 3)
 
 
-def _has(maker: Maker, shapes: Shapes) -> bool:
+def _has(maker: Maker, shapes: OperandShapes) -> bool:
     """Whether the operation met the shapes in question: some of its operands were at hand from elsewhere."""
     types = [maker.type_of(operand) for operand in maker.read if operand != ABSENT]
     if 0 in shapes.sizes:

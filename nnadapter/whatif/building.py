@@ -11,7 +11,7 @@ from nnadapter.policies import POLICIES
 from nnadapter.whatif.facts import FailedModel, FeatureFacts, ModelFacts, RoadStep, Standing
 from nnadapter.whatif.ranking import Worth, by_flops, by_time, rank
 from nnadapter.whatif.report import WhatIf
-from nnadapter.whatif.situation import Outcome, Situation
+from nnadapter.whatif.situation import PlanOutcome, Situation
 
 _BY_TIME = ("seconds_saved", "segments_saved", "flops")
 _BY_FLOPS = ("flops", "segments_saved")
@@ -34,7 +34,7 @@ class _Whole:
             flops=sum(int(each.flops.sum()) for each in situations),
         )
 
-    def standing(self, outcome: Outcome) -> Standing:
+    def standing(self, outcome: PlanOutcome) -> Standing:
         nodes = outcome.nodes / self.nodes if self.nodes else 0.0
         return Standing(
             seconds=self.seconds(outcome.seconds),

@@ -10,7 +10,7 @@ from itertools import combinations, islice
 from math import inf, isfinite
 
 from nnadapter.whatif.features import Feature
-from nnadapter.whatif.situation import Outcome, Situation
+from nnadapter.whatif.situation import PlanOutcome, Situation
 
 MOST_FEATURES = 50
 """Tried at most, the most frequent ones."""
@@ -64,7 +64,7 @@ class Worth:
 
     features: Features
     gain: Gain
-    outcome: Outcome
+    outcome: PlanOutcome
     """With them, over all models."""
 
 
@@ -72,7 +72,7 @@ class Worth:
 class Ranking:
     """Features of some models, ranked."""
 
-    now: Outcome
+    now: PlanOutcome
     features: tuple[Worth, ...]
     """One feature each, best first."""
     road_map: tuple[Worth, ...]
@@ -115,9 +115,9 @@ def rank(situations: Sequence[Situation], order: Order, *, regions: bool = False
     )
 
 
-def _total(situations: Iterable[Situation], features: Features) -> Outcome:
+def _total(situations: Iterable[Situation], features: Features) -> PlanOutcome:
     """Return the outcome over all models, if the device had these features."""
-    return sum((situation.with_features(features) for situation in situations), start=Outcome())
+    return sum((situation.with_features(features) for situation in situations), start=PlanOutcome())
 
 
 def _road(situations: Sequence[Situation], tried: Sequence[Feature], order: Order, regions: bool) -> Iterator[Worth]:

@@ -36,7 +36,7 @@ from partition.verdict import SUPPORTED, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class PlanOutcome:
     """What a plan would be. Outcomes of several models add up."""
 
     seconds: float = 0.0
@@ -47,9 +47,9 @@ class Outcome:
     flops: int = 0
     """Of these nodes, as far as known."""
 
-    def __add__(self, other: Outcome) -> Outcome:
+    def __add__(self, other: PlanOutcome) -> PlanOutcome:
         """Both models."""
-        return Outcome(
+        return PlanOutcome(
             seconds=self.seconds + other.seconds,
             segments=self.segments + other.segments,
             nodes=self.nodes + other.nodes,
@@ -107,7 +107,7 @@ class Situation:
     """Seconds of everything on the CPU, whatever rules say; infinite where it refuses something."""
     planned: int
     """Segments of the plan as it is; more than trials see where segments were halved for their device's memory."""
-    _known: dict[frozenset[Feature], Outcome] = field(default_factory=dict)
+    _known: dict[frozenset[Feature], PlanOutcome] = field(default_factory=dict)
     _pricings: dict[Groups, Pricing] = field(default_factory=dict)
 
     @property
@@ -148,7 +148,7 @@ class Situation:
                 region_needs[root(atom)] = region_needs.get(root(atom), frozenset()) | needs
         return list(region_needs.values())
 
-    def with_features(self, features: Iterable[Feature] = ()) -> Outcome:
+    def with_features(self, features: Iterable[Feature] = ()) -> PlanOutcome:
         """Return what the plan would be if the device had these features; tried once.
 
         Where costs place and the search finds nothing better than it did with fewer features, that is the outcome.
@@ -161,7 +161,7 @@ class Situation:
             self._known[key] = min((new_outcome, *fewer), key=lambda outcome: outcome.seconds)
         return self._known[key]
 
-    def _tried(self, features: frozenset[Feature]) -> Outcome:
+    def _tried(self, features: frozenset[Feature]) -> PlanOutcome:
         taken = tuple(needs is not None and needs <= features for needs in self.missing.needs)
         pricing = self._pricing(taken)
         labels = self._placed_by_costs(pricing, taken) if self.by_costs else self._placed_by_priority(taken)
@@ -171,7 +171,7 @@ class Situation:
             home[list(segment.atoms)] = position
         away = np.array([label in self.accelerators for label in labels], dtype=bool)
         sizes = np.array([len(nodes) for nodes in self.graph.atoms], dtype=np.int64)
-        return Outcome(
+        return PlanOutcome(
             seconds=price(self.graph, self.alone, labels, segments) - self._saved_by_fusion(pricing, labels, home),
             segments=len(segments),
             nodes=int(sizes[away].sum()),

@@ -62,7 +62,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class CheapestPlacement:
     """The cheapest placement found, and what is known of it."""
 
     placement: tuple[str, ...]
@@ -89,7 +89,7 @@ class Placed:
 
 def place_by_latency(
     graph: Graph, prices: Prices, *, blocks: Sequence[Blocks] = (), enumerate_few: bool = True
-) -> Placed:
+) -> CheapestPlacement:
     """Return the cheapest placement that is found, a lower bound of every placement's cost, and what else was tried.
 
     Atoms that one device alone takes, and atoms that a value joins which may not cross, are merged first. If what is
@@ -114,7 +114,7 @@ def place_by_latency(
     homeless = np.flatnonzero(np.isinf(ordered.run).all(axis=0))
     refuse_homeless(graph, ordered.devices, homeless.tolist())
     if not graph.atoms:
-        return Placed(placement=(), cost=0.0, bound=0.0, bound_kind=BoundKind.ONE_DEVICE, candidates=())
+        return CheapestPlacement(placement=(), cost=0.0, bound=0.0, bound_kind=BoundKind.ONE_DEVICE, candidates=())
     useful = _useful(ordered)
     starts = _baselines(useful)
     solution, kind = _solve(graph, useful, starts, blocks, enumerate_few)
@@ -123,7 +123,7 @@ def place_by_latency(
         raise GraphError(_no_way(ordered))
     best = candidates[0]
     bound = best.cost if solution.bound >= best.cost * _ROUNDING else solution.bound * _ROUNDING
-    return Placed(
+    return CheapestPlacement(
         placement=best.placement,
         cost=best.cost,
         bound=bound,

@@ -7,7 +7,7 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
-from partition.by_cost.pairwise import Costs
+from partition.by_cost.pairwise import PairwiseCosts
 from partition.graph import GraphError
 from partition.topology import Flags, Seconds
 
@@ -35,7 +35,7 @@ def flow_module() -> ModuleType:
     return module
 
 
-def flow_cut(costs: Costs, above: float) -> tuple[Flags, float]:
+def flow_cut(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
     """Return which vertices have the value 1 where `costs` are least, and a lower bound of them, in seconds.
 
     Of several cheapest cuts, the one with fewest vertices of value 1 is found.

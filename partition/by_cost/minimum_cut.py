@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partition.by_cost.pairwise import Costs, Elimination, eliminate, plan_elimination, values
+from partition.by_cost.pairwise import Elimination, PairwiseCosts, eliminate, plan_elimination, values
 from partition.by_cost.windowed_cut import cut_of
 from partition.topology import Flags, Indices, Seconds
 
@@ -79,7 +79,7 @@ def minimum_cut(network: Network, plans: Plans) -> tuple[Flags, float]:
     paid = [np.bincount(inverse[each], capacity[inner][each], len(key)) for each in (~rising, rising)]
     first, second = np.divmod(key, max(1, len(used)))
     plan = plans.of(len(used), first, second)
-    reduced = eliminate(plan, Costs(vertex, first, second, np.stack(paid)))
+    reduced = eliminate(plan, PairwiseCosts(vertex, first, second, np.stack(paid)))
     left, value = cut_of(reduced.costs, above)
     side = np.zeros(network.vertices, np.bool_)
     side[1] = True

@@ -20,7 +20,7 @@ from partition.topology import Flags, Indices, Seconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Costs:
+class PairwiseCosts:
     """A sum of costs; all are finite. A vertex has the value 0 or 1."""
 
     vertex: Seconds
@@ -80,7 +80,7 @@ class Elimination:
 class Reduced:
     """What is left to be minimized."""
 
-    costs: Costs
+    costs: PairwiseCosts
     """Of the vertices left, which are numbered anew."""
     least: float
     """What is to be added: what has been minimized already."""
@@ -89,7 +89,7 @@ class Reduced:
 
 
 def plan_elimination(count: int, first: Indices, second: Indices) -> Elimination:
-    """Return how a graph is eliminated; see `Costs` for the arguments."""
+    """Return how a graph is eliminated; see `PairwiseCosts` for the arguments."""
     groups = elimination_groups(count, first, second)
     turn = turns(groups, count)
     row = np.zeros(count, np.int64)
@@ -186,7 +186,7 @@ def _left_over(
     return tuple(over)
 
 
-def eliminate(plan: Elimination, costs: Costs) -> Reduced:
+def eliminate(plan: Elimination, costs: PairwiseCosts) -> Reduced:
     """Minimize over the vertices that are eliminated."""
     made = np.zeros(plan.size)
     least, choices = 0.0, []
@@ -201,7 +201,7 @@ def eliminate(plan: Elimination, costs: Costs) -> Reduced:
     return Reduced(_rest(plan, costs, made), least, tuple(choices))
 
 
-def _table(step: _Elimination, costs: Costs, made: Seconds) -> Seconds:
+def _table(step: _Elimination, costs: PairwiseCosts, made: Seconds) -> Seconds:
     """[k, 2 ** (n + 1)] What the vertices of a step cost."""
     number, size = step.group.neighbors.shape
     bits = (np.arange(2 << size) >> np.arange(size + 1)[:, None]) & 1
@@ -218,7 +218,7 @@ def _table(step: _Elimination, costs: Costs, made: Seconds) -> Seconds:
     return table
 
 
-def _rest(plan: Elimination, costs: Costs, made: Seconds) -> Costs:
+def _rest(plan: Elimination, costs: PairwiseCosts, made: Seconds) -> PairwiseCosts:
     """What is left, with the tables that nothing took over.
 
     A table m of two neighbors a and b is m(0, 0) + (m(1, 1) - m(0, 0)) a + (m(1, 0) - m(1, 1)) [a = 1, b = 0]
@@ -246,7 +246,7 @@ def _rest(plan: Elimination, costs: Costs, made: Seconds) -> Costs:
     edge = np.stack([np.maximum(up, 0.0) + low_down, np.maximum(down, 0.0) + low_up])
     kept = plan.edges_left
     ends = np.concatenate([name[costs.first[kept]], first]), np.concatenate([name[costs.second[kept]], second])
-    return Costs(vertex, *ends, np.maximum(np.concatenate([costs.edge[:, kept], edge], axis=1), 0.0))
+    return PairwiseCosts(vertex, *ends, np.maximum(np.concatenate([costs.edge[:, kept], edge], axis=1), 0.0))
 
 
 def values(plan: Elimination, reduced: Reduced, left: Flags) -> Flags:

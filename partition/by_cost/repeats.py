@@ -13,7 +13,7 @@ from partition.by_cost.folding import Folded, fold
 from partition.by_cost.origin import Origin, OriginKind
 from partition.by_cost.penalties import penalized, placement_costs
 from partition.by_cost.pricing import Prices
-from partition.by_cost.search import Costs, improve
+from partition.by_cost.search import PlacementCosts, improve
 from partition.by_cost.several_devices import bound_on_several, moved_from, moved_on_several, searching_cost
 from partition.by_cost.two_devices import CUT_WORK, Named, PlacedOnTwo, bounding_cuts, cheapest, place_on_two
 from partition.graph import Graph
@@ -126,7 +126,7 @@ def _spread(folded: Folded, named: Sequence[Named]) -> tuple[Named, ...]:
 
 def _searched(graph: Graph, prices: Prices, folded: Folded, named: Sequence[Named], costs: Seconds) -> Iterator[Named]:
     movable = np.flatnonzero(np.isfinite(folded.prices.run).all(axis=0))
-    whole, work = Costs(graph, prices, folded.home), _SEARCH_WORK
+    whole, work = PlacementCosts(graph, prices, folded.home), _SEARCH_WORK
     for origin, rows in cheapest(named, costs):
         better, work = improve(folded.graph, whole, rows, movable, work)
         yield Origin(OriginKind.MOVED_ALIKE, base=origin), better

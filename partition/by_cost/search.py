@@ -26,7 +26,7 @@ _REAL = 1 - 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Costs:
+class PlacementCosts:
     """What placements on two devices cost, many at once."""
 
     graph: Graph
@@ -66,11 +66,11 @@ def enumerate_placements(graph: Graph, prices: Prices, rows: Rows, movable: Indi
     numbers = np.arange(2 ** len(movable))
     every = np.repeat(rows[:, None], len(numbers), axis=1)
     every[movable] = (numbers >> np.arange(len(movable))[:, None]) & 1
-    best: Rows = every[:, int(Costs(graph, prices).of(every).argmin())]
+    best: Rows = every[:, int(PlacementCosts(graph, prices).of(every).argmin())]
     return best
 
 
-def improve(graph: Graph, costs: Costs, rows: Rows, movable: Indices, work: int) -> tuple[Rows, int]:
+def improve(graph: Graph, costs: PlacementCosts, rows: Rows, movable: Indices, work: int) -> tuple[Rows, int]:
     """Move atoms to the other device as long as that makes a placement cheaper.
 
     A move takes an atom, two atoms of one device that read from each other, a segment, or a connected part of one. All
@@ -141,7 +141,7 @@ def _parts(graph: Graph, rows: Rows) -> Iterator[Indices]:
     yield from (piece for piece in pieces if len(piece) < len(segments[home[piece[0]]].atoms))
 
 
-def _priced_moves(costs: Costs, rows: Rows, moves: Sequence[Indices]) -> Seconds:
+def _priced_moves(costs: PlacementCosts, rows: Rows, moves: Sequence[Indices]) -> Seconds:
     block_costs = []
     for start in range(0, len(moves), costs.at_once):
         block = moves[start : start + costs.at_once]

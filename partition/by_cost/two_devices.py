@@ -15,7 +15,7 @@ from partition.by_cost.paths import along_paths, costliest_path, everywhere
 from partition.by_cost.penalties import penalized, placement_costs
 from partition.by_cost.pricing import Prices
 from partition.by_cost.returns import charges
-from partition.by_cost.search import Costs, improve
+from partition.by_cost.search import PlacementCosts, improve
 from partition.graph import Graph
 from partition.topology import Seconds, topology_of
 
@@ -176,7 +176,7 @@ def _searched(graph: Graph, prices: Prices, named: tuple[Named, ...], costs: Sec
     movable = np.flatnonzero(np.isfinite(prices.run).all(axis=0))
     work = _SEARCH_WORK
     for origin, rows in cheapest(named, costs):
-        better, work = improve(graph, Costs(graph, prices), rows, movable, work)
+        better, work = improve(graph, PlacementCosts(graph, prices), rows, movable, work)
         yield Origin(OriginKind.SEARCH, base=origin), better
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from partition.by_cost.maximum_flow import flow_cut, flow_module
-from partition.by_cost.pairwise import Costs, eliminate, plan_elimination, values
+from partition.by_cost.pairwise import PairwiseCosts, eliminate, plan_elimination, values
 from partition.topology import Flags, Indices, Seconds
 
 _NEAR = 20_000
@@ -31,7 +31,7 @@ _SETTLED = 16
 """They do not if one in so many vertices is settled within its window."""
 
 
-def cut_of(costs: Costs, above: float) -> tuple[Flags, float]:
+def cut_of(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
     """Return values of the vertices with which costs are least, or nearly so, and a lower bound of them.
 
     Args:
@@ -52,7 +52,7 @@ def cut_of(costs: Costs, above: float) -> tuple[Flags, float]:
     return _joined(costs, window, low, high, above), bound
 
 
-def _windows(costs: Costs) -> Indices:
+def _windows(costs: PairwiseCosts) -> Indices:
     """Return the window of every vertex: neighbors are near each other."""
     from scipy import sparse
 
@@ -64,15 +64,15 @@ def _windows(costs: Costs) -> Indices:
     return window
 
 
-def _inside(costs: Costs, window: Indices, chosen: Flags, vertex: Seconds | None = None) -> Costs:
+def _inside(costs: PairwiseCosts, window: Indices, chosen: Flags, vertex: Seconds | None = None) -> PairwiseCosts:
     """The costs of the chosen vertices, whole windows, without edges that join windows."""
     name = np.cumsum(chosen) - 1
     kept = (window[costs.first] == window[costs.second]) & chosen[costs.first]
     own = costs.vertex if vertex is None else vertex
-    return Costs(own[:, chosen], name[costs.first[kept]], name[costs.second[kept]], costs.edge[:, kept])
+    return PairwiseCosts(own[:, chosen], name[costs.first[kept]], name[costs.second[kept]], costs.edge[:, kept])
 
 
-def _settled(costs: Costs, window: Indices, chosen: Flags, above: float) -> tuple[Flags, Flags]:
+def _settled(costs: PairwiseCosts, window: Indices, chosen: Flags, above: float) -> tuple[Flags, Flags]:
     """Return the values of the chosen vertices with all other windows at 0, and at 1."""
     across = window[costs.first] != window[costs.second]
     first, second, edge = costs.first[across], costs.second[across], costs.edge[:, across]
@@ -85,7 +85,7 @@ def _settled(costs: Costs, window: Indices, chosen: Flags, above: float) -> tupl
     return values_by_state[0], values_by_state[0] | values_by_state[1]
 
 
-def _joined(costs: Costs, window: Indices, low: Flags, high: Flags, above: float) -> Flags:
+def _joined(costs: PairwiseCosts, window: Indices, low: Flags, high: Flags, above: float) -> Flags:
     """Return the values of all vertices, those with one value in a window that are joined and left open being equal."""
     from scipy import sparse
 
@@ -118,5 +118,5 @@ def _least(first: Indices, second: Indices, edge: Seconds, vertex: Seconds, abov
     paid = [np.bincount(inverse, np.where(rising, one, two), len(key)) for one, two in (edge, edge[::-1])]
     low, high = np.divmod(key, max(1, count))
     plan = plan_elimination(count, low, high)
-    reduced = eliminate(plan, Costs(vertex, low, high, np.stack(paid)))
+    reduced = eliminate(plan, PairwiseCosts(vertex, low, high, np.stack(paid)))
     return values(plan, reduced, flow_cut(reduced.costs, above)[0])

@@ -8,7 +8,7 @@ import pytest
 from nnadapter.costs.classes import CLASSES, OperationClass
 from nnadapter.costs.device_costs import DeviceCosts, Source
 from nnadapter.costs.roofline import Line, roofline
-from nnadapter.costs.work import Work
+from nnadapter.costs.work import UnitWork
 from nnadapter.drivers import Profile
 
 PROFILE = Profile(
@@ -37,7 +37,7 @@ def test_a_line_adds_up():
 
 def test_data_types_have_peaks_and_measured_classes_have_lines():
     classes = [CLASSES.index(each) for each in (OperationClass.MATRIX, OperationClass.MATRIX, OperationClass.REDUCTION)]
-    work = Work(np.full(3, 8e9), np.zeros(3), np.array(classes), np.array([0, 1, 1]))
+    work = UnitWork(np.full(3, 8e9), np.zeros(3), np.array(classes), np.array([0, 1, 1]))
     dtypes = ("float32", "int8")
     modeled = DeviceCosts(source=Source.MODELED, profile=PROFILE)
     np.testing.assert_allclose(modeled.seconds(work, dtypes), [8.5, 2.5, 2.5])

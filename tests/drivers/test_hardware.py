@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nnadapter.drivers.execution_providers.names import NEEDS
-from nnadapter.drivers.hardware import Machine, Needs
+from nnadapter.drivers.hardware import HardwareNeeds, Machine
 
 
 @pytest.mark.parametrize(
@@ -35,4 +35,4 @@ def test_hardware_and_system_decide(provider, system, files, met, tmp_path):
 
 def test_a_file_that_cannot_be_read_tells_nothing(tmp_path):
     (tmp_path / "vendor").mkdir()
-    assert not Needs(("Linux",), ("vendor",), "0x8086").met_by(Machine("Linux", tmp_path))
+    assert not HardwareNeeds(("Linux",), ("vendor",), "0x8086").met_by(Machine("Linux", tmp_path))

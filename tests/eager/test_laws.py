@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import nnadapter as nna
-from nnadapter.eager.ufuncs import UFUNCS, Rule
+from nnadapter.eager.ufuncs import UFUNCS, Promotion
 
 LAWS = settings(deadline=None, max_examples=40)
 TYPES = st.sampled_from(["float32", "int32", "float16", "bool", "int8", "uint8"])
@@ -79,7 +79,7 @@ def test_a_float_with_integers_is_float32():
 @given(st.data())
 def test_one_tensor(name, data):
     row, function = UFUNCS[name], getattr(np, name)
-    dtype = {Rule.BOOLEAN: "bool", Rule.FLOATING: "float32"}.get(row.rule, "int32")
+    dtype = {Promotion.BOOLEAN: "bool", Promotion.FLOATING: "float32"}.get(row.rule, "int32")
     x = data.draw(arrays(dtype, data.draw(SHAPES)))
     with np.errstate(all="ignore"):
         wanted = function(x)

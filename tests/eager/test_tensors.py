@@ -9,7 +9,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.eager import programs
-from nnadapter.eager.programs import OperationCall, Programs
+from nnadapter.eager.programs import OperationCall, ProgramCache
 from nnadapter.errors import FallbackWarning, InvalidInputError, InvalidOptionError, NotDelegatedError
 from nnadapter.options import set_default_devices
 
@@ -132,7 +132,7 @@ def test_programs_are_kept_and_bounded(monkeypatch):
     made = []
     real = programs._made
     monkeypatch.setattr(programs, "_made", lambda *given: made.append(1) or real(*given))
-    kept = Programs(most=2)
+    kept = ProgramCache(most=2)
     for width in (1, 2, 1, 3, 1, 2):
         assert kept.compute("fake_npu", call(width))[0].tolist() == [2] * width
         assert len(kept) <= 2
@@ -142,7 +142,7 @@ def test_programs_are_kept_and_bounded(monkeypatch):
 
 
 def test_many_threads_and_few_programs():
-    kept, wrong = Programs(most=2), []
+    kept, wrong = ProgramCache(most=2), []
 
     def work(width):
         for _ in range(20):

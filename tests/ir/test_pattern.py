@@ -8,7 +8,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operations import SCHEMAS
 from nnadapter.ir.passes.fuse_activation import FUSABLE
 from nnadapter.ir.pattern import constant, either, find_matches, operand, operation
-from nnadapter.ir.rewrite import Rule, rewrite
+from nnadapter.ir.rewrite import RewriteRule, rewrite
 from tests.ir.passes.program import Program, chain, check, types
 
 X, Y = operand("x"), operand("y")
@@ -142,7 +142,7 @@ def test_rewriting_keeps_names_and_origins():
     program = Program(x=(2, 3))
     y = program("ADD", program.x, program.x)
     model = program.finish(program("TANH", program("ADD", y, y)), y)
-    after = check(lambda each: rewrite(each, [Rule(operation("ADD", X, X), double)]), model)
+    after = check(lambda each: rewrite(each, [RewriteRule(operation("ADD", X, X), double)]), model)
     assert types(after) == ["MUL", "MUL", "TANH"]
     assert {operand.name for operand in model.operands} <= {operand.name for operand in after.operands}
 
@@ -150,7 +150,7 @@ def test_rewriting_keeps_names_and_origins():
 def test_a_result_of_another_type_is_an_error():
     program = Program(x=(2, 3))
     model = program.finish(program("TANH", program("REDUCE_SUM", program.x, axes=(1,), keepdims=True)))
-    rule = Rule(operation("REDUCE_SUM", X), lambda editor, match: [match.operands["x"]])
+    rule = RewriteRule(operation("REDUCE_SUM", X), lambda editor, match: [match.operands["x"]])
     with pytest.raises(InvalidModelError, match="cannot become"):
         rewrite(model, [rule])
 
@@ -187,7 +187,7 @@ def test_rules_are_gone_when_nobody_holds_them():
     held = [np.zeros(1) for _ in range(3)]
     gone = [weakref.ref(each) for each in held]
     for each in held:
-        rewrite(chain("RELU", "EXP"), [Rule(operation("RELU", X), lambda editor, match, kept=each: None)])
+        rewrite(chain("RELU", "EXP"), [RewriteRule(operation("RELU", X), lambda editor, match, kept=each: None)])
     held.clear()
     del each
     gc.collect()

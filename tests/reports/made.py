@@ -13,7 +13,7 @@ from nnadapter.reports.cost_facts import (
     RuleFacts,
     WeightFacts,
 )
-from nnadapter.reports.facts import Coverage, NodeFacts, Refusal, SegmentFacts, TensorFacts
+from nnadapter.reports.facts import Coverage, NodeFacts, RefusalFacts, SegmentFacts, TensorFacts
 from nnadapter.reports.report import PartitionReport
 
 HOSTILE = (
@@ -37,7 +37,8 @@ def made_report(nodes=12, names=None, every=3):
         NodeFacts(
             name=name, op_type=f"Op{index % 7}", domain="", state="runs", device=device, segment=segment,
             flops=1000 * (index + 1), nbytes=64,
-            refusals=(Refusal(device="npu", reason="dtype", detail=f"{name} is int64"),) if device == "cpu" else (),
+            refusals=(RefusalFacts(device="npu", reason="dtype", detail=f"{name} is int64"),)
+            if device == "cpu" else (),
         )
         for index, (name, device, segment) in enumerate(zip(names, devices, segments, strict=True))
     )  # fmt: skip

@@ -20,7 +20,7 @@ ROWS = {
     "segments": facts.SegmentFacts,
     "segments.inputs": facts.TensorFacts,
     "nodes": facts.NodeFacts,
-    "nodes.refusals": facts.Refusal,
+    "nodes.refusals": facts.RefusalFacts,
     "nodes.bodies": facts.BodyFacts,
     "plans": PlanCounts,
     "weights": cost_facts.WeightFacts,

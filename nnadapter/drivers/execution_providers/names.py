@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from nnadapter.drivers.hardware import Needs
+from nnadapter.drivers.hardware import HardwareNeeds
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
 
 DRIVER = "ort"
@@ -37,21 +37,23 @@ SUPPLIERS: Mapping[str, str] = MappingProxyType(
 
 
 _EVERYWHERE = ("Linux", "Windows")
-_NVIDIA = Needs(_EVERYWHERE, ("dev/nvidia[0-9]*", "dev/dxg"))
-NEEDS: Mapping[str, Needs] = MappingProxyType(
+_NVIDIA = HardwareNeeds(_EVERYWHERE, ("dev/nvidia[0-9]*", "dev/dxg"))
+NEEDS: Mapping[str, HardwareNeeds] = MappingProxyType(
     {
-        "CANNExecutionProvider": Needs(("Linux",), ("dev/davinci[0-9]*",)),
-        "CoreMLExecutionProvider": Needs(("Darwin",)),
+        "CANNExecutionProvider": HardwareNeeds(("Linux",), ("dev/davinci[0-9]*",)),
+        "CoreMLExecutionProvider": HardwareNeeds(("Darwin",)),
         "CUDAExecutionProvider": _NVIDIA,
-        "DmlExecutionProvider": Needs(("Windows",)),
-        "MIGraphXExecutionProvider": Needs(("Linux",), ("dev/kfd",)),
-        "NnapiExecutionProvider": Needs(("Android",)),
+        "DmlExecutionProvider": HardwareNeeds(("Windows",)),
+        "MIGraphXExecutionProvider": HardwareNeeds(("Linux",), ("dev/kfd",)),
+        "NnapiExecutionProvider": HardwareNeeds(("Android",)),
         "NvTensorRTRTXExecutionProvider": _NVIDIA,
-        "OpenVINOExecutionProvider": Needs(_EVERYWHERE),
-        "QNNExecutionProvider": Needs(_EVERYWHERE),
+        "OpenVINOExecutionProvider": HardwareNeeds(_EVERYWHERE),
+        "QNNExecutionProvider": HardwareNeeds(_EVERYWHERE),
         "TensorrtExecutionProvider": _NVIDIA,
-        "VitisAIExecutionProvider": Needs(_EVERYWHERE, ("sys/class/accel/*/device/vendor",), "0x1022"),
-        "WebGpuExecutionProvider": Needs((*_EVERYWHERE, "Darwin"), ("dev/dri/renderD*", "dev/nvidia[0-9]*", "dev/dxg")),
+        "VitisAIExecutionProvider": HardwareNeeds(_EVERYWHERE, ("sys/class/accel/*/device/vendor",), "0x1022"),
+        "WebGpuExecutionProvider": HardwareNeeds(
+            (*_EVERYWHERE, "Darwin"), ("dev/dri/renderD*", "dev/nvidia[0-9]*", "dev/dxg")
+        ),
     }
 )
 """What a provider needs of the machine; one that is not named here is in no package, or for no computer."""

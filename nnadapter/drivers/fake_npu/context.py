@@ -11,7 +11,7 @@ from nnadapter.drivers.fake_npu.clock import simulated_seconds
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.kernels.winograd import WINOGRAD
 from nnadapter.drivers.fake_npu.lowering import lower
-from nnadapter.drivers.fake_npu.needs import Needs, check_needs
+from nnadapter.drivers.fake_npu.needs import ProgramNeeds, check_needs
 from nnadapter.drivers.fake_npu.observing import observer
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
 from nnadapter.drivers.fake_npu.prepared import LoweredModel, prepared
@@ -123,8 +123,8 @@ class FakeNpuContext(Context):
             lowered_model.graph, lowered_model.memory, self.arenas, needs, threads=self._options.threads
         )
 
-    def _needs(self, model: Model, lowered_model: LoweredModel) -> Needs:
-        return Needs(
+    def _needs(self, model: Model, lowered_model: LoweredModel) -> ProgramNeeds:
+        return ProgramNeeds(
             arithmetic=self._options.arithmetic,
             memory_bytes=lowered_model.weight_bytes + lowered_model.memory.arena_bytes + _border_bytes(model),
             operations=tuple(sorted({type_ for operation in model.operations for type_ in types_needed(operation)})),

@@ -10,7 +10,7 @@ from nnadapter.errors import IncompatibleProgramError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
+class ProgramNeeds:
     """What the context that compiled a program had to give."""
 
     arithmetic: Arithmetic
@@ -21,7 +21,7 @@ class Needs:
     """Adapter IR types that must not be switched off, sorted."""
 
 
-def check_needs(needs: Needs, options: FakeNpuOptions) -> None:
+def check_needs(needs: ProgramNeeds, options: FakeNpuOptions) -> None:
     """Check that a context of these options would have compiled the program, and to the same.
 
     Raises:
@@ -32,17 +32,17 @@ def check_needs(needs: Needs, options: FakeNpuOptions) -> None:
         raise IncompatibleProgramError(f"the program {wrong}; compile the model again, or change the option")
 
 
-def _arithmetic(needs: Needs, options: FakeNpuOptions) -> str:
+def _arithmetic(needs: ProgramNeeds, options: FakeNpuOptions) -> str:
     same = needs.arithmetic == options.arithmetic
     return "" if same else f"computes with {needs.arithmetic}, got a context with {options.arithmetic}"
 
 
-def _memory(needs: Needs, options: FakeNpuOptions) -> str:
+def _memory(needs: ProgramNeeds, options: FakeNpuOptions) -> str:
     if needs.memory_bytes <= options.memory_bytes:
         return ""
     return f"needs {needs.memory_bytes} bytes of device memory, got a context with memory_bytes {options.memory_bytes}"
 
 
-def _operations(needs: Needs, options: FakeNpuOptions) -> str:
+def _operations(needs: ProgramNeeds, options: FakeNpuOptions) -> str:
     off = [operation for operation in needs.operations if operation in options.switched_off]
     return f"has {', '.join(off)}, got a context with it in switched_off" if off else ""

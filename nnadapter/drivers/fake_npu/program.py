@@ -19,7 +19,7 @@ from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
 from nnadapter.drivers.fake_npu.execution import FakeNpuExecution
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, TensorType
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
-from nnadapter.drivers.fake_npu.needs import Needs
+from nnadapter.drivers.fake_npu.needs import ProgramNeeds
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.errors import IncompatibleProgramError
 from nnadapter.ir.operand import Array
@@ -43,7 +43,7 @@ class FakeNpuProgram(Program):
         graph: NpuGraph,
         memory: MemoryPlan,
         arenas: Arenas,
-        needs: Needs,
+        needs: ProgramNeeds,
         *,
         threads: int,
         unshared_bytes: int = 0,
@@ -110,7 +110,7 @@ def deserialize_program(blob: bytes, arenas: Arenas, threads: int) -> FakeNpuPro
     homes = tuple((Home(home), position) for home, position in header["homes"])
     memory = MemoryPlan(homes, header["arena_bytes"], header["arena_lower_bound_bytes"])
     needs = header["needs"]
-    needs = Needs(
+    needs = ProgramNeeds(
         arithmetic=Arithmetic(**needs["arithmetic"]),
         memory_bytes=needs["memory_bytes"],
         operations=tuple(needs["operations"]),

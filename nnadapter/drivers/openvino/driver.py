@@ -15,7 +15,7 @@ from nnadapter.drivers.capability import (
     OptionValues,
     Threading,
 )
-from nnadapter.drivers.hardware import Machine, Needs
+from nnadapter.drivers.hardware import HardwareNeeds, Machine
 from nnadapter.drivers.interface import Context, Device, Driver
 from nnadapter.drivers.openvino.context import OpenvinoContext
 from nnadapter.drivers.openvino.engine import EXTRA, core, missing, translated, version
@@ -29,9 +29,9 @@ KINDS = {"CPU": DeviceType.CPU, "GPU": DeviceType.GPU, "NPU": DeviceType.ACCELER
 
 _SYSTEMS = ("Linux", "Windows")
 _NEEDS = {
-    "CPU": Needs((*_SYSTEMS, "Darwin")),
-    "GPU": Needs(_SYSTEMS, ("sys/class/drm/*/device/vendor",), "0x8086"),
-    "NPU": Needs(_SYSTEMS, ("sys/class/accel/*/device/vendor",), "0x8086"),
+    "CPU": HardwareNeeds((*_SYSTEMS, "Darwin")),
+    "GPU": HardwareNeeds(_SYSTEMS, ("sys/class/drm/*/device/vendor",), "0x8086"),
+    "NPU": HardwareNeeds(_SYSTEMS, ("sys/class/accel/*/device/vendor",), "0x8086"),
 }
 """What a kind needs of the machine: 0x8086 is Intel's number as a vendor."""
 

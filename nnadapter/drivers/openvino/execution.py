@@ -10,7 +10,7 @@ import numpy as np
 
 from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.openvino.engine import brief, module
-from nnadapter.drivers.openvino.signature import Signature
+from nnadapter.drivers.openvino.signature import Ports
 from nnadapter.errors import ExecutionError
 from nnadapter.ir.operand import Array
 
@@ -21,7 +21,7 @@ class OpenvinoExecution(Execution):
     A tensor stays bound until memory at another address is given: callers that use their arrays again bind them once.
     """
 
-    def __init__(self, request: Any, signature: Signature) -> None:
+    def __init__(self, request: Any, signature: Ports) -> None:
         self._request = request
         self._infer = _plain_infer(request)
         self._tensor = module().Tensor

@@ -12,7 +12,7 @@ from nnadapter.drivers.envelope import ADVICE, Envelope
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.drivers.openvino.engine import core, translated
 from nnadapter.drivers.openvino.execution import OpenvinoExecution
-from nnadapter.drivers.openvino.signature import Signature, fits, outputs_of, signature_from, signature_of
+from nnadapter.drivers.openvino.signature import Ports, fits, outputs_of, signature_from, signature_of
 from nnadapter.errors import ExecutionError, IncompatibleProgramError
 
 _ENVELOPE = Envelope(magic=b"nna-ov\r\n", version=1)
@@ -21,7 +21,7 @@ _ENVELOPE = Envelope(magic=b"nna-ov\r\n", version=1)
 class OpenvinoProgram(Program):
     """One compiled model of the engine."""
 
-    def __init__(self, compiled: Any, signature: Signature, seal: Mapping[str, Any], weight_bytes: int) -> None:
+    def __init__(self, compiled: Any, signature: Ports, seal: Mapping[str, Any], weight_bytes: int) -> None:
         """Hold a compiled model.
 
         Args:

@@ -23,7 +23,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class Ports:
     """The ports of a program."""
 
     inputs: tuple[int | None, ...]
@@ -35,7 +35,7 @@ class Signature:
         return {"inputs": list(self.inputs), "outputs": [[each.dtype, list(each.shape)] for each in self.outputs]}
 
 
-def signature_of(compiled: Any, model: onnx.ModelProto) -> Signature:
+def signature_of(compiled: Any, model: onnx.ModelProto) -> Ports:
     """Return the signature of a compiled model.
 
     Raises:
@@ -44,7 +44,7 @@ def signature_of(compiled: Any, model: onnx.ModelProto) -> Signature:
     wrong = difference(model, compiled)
     if wrong:
         raise ValueError(wrong)
-    return Signature(_inputs_of(compiled, model), outputs_of(compiled))
+    return Ports(_inputs_of(compiled, model), outputs_of(compiled))
 
 
 def _inputs_of(compiled: Any, model: onnx.ModelProto) -> tuple[int | None, ...]:
@@ -65,14 +65,14 @@ def _inputs_of(compiled: Any, model: onnx.ModelProto) -> tuple[int | None, ...]:
     return tuple(ports.get(name) for name in names)
 
 
-def signature_from(data: Mapping[str, Any]) -> Signature:
+def signature_from(data: Mapping[str, Any]) -> Ports:
     """Return what `Signature.to_dict` gave.
 
     Raises:
         KeyError, TypeError, ValueError: it is something else.
     """
     inputs = tuple(None if each is None else int(each) for each in data["inputs"])
-    return Signature(inputs, tuple(Output(str(dtype), tuple(map(int, shape))) for dtype, shape in data["outputs"]))
+    return Ports(inputs, tuple(Output(str(dtype), tuple(map(int, shape))) for dtype, shape in data["outputs"]))
 
 
 def outputs_of(model: Any) -> tuple[Output, ...]:
@@ -114,7 +114,7 @@ def _mismatch(info: onnx.ValueInfoProto, port: Any) -> str:
     return ""
 
 
-def fits(signature: Signature, ports: Sequence[Any], outputs: Sequence[Output]) -> bool:
+def fits(signature: Ports, ports: Sequence[Any], outputs: Sequence[Output]) -> bool:
     """Whether a signature that was read belongs to a program with these input ports and outputs."""
     used = [each for each in signature.inputs if each is not None]
     return sorted(used) == list(range(len(ports))) and signature.outputs == tuple(outputs)

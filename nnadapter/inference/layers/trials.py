@@ -17,7 +17,7 @@ _HELD = 6
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Outcome:
+class TrialOutcome:
     """What one run of an excerpt gave."""
 
     values: Values
@@ -40,13 +40,13 @@ class Trials:
         self._options = replace(options, policy="priority", plan=None, fallback="allow", rules=Rules())
         self.compilations = 0
 
-    def run(self, excerpt: Excerpt, known: Values) -> Outcome:
+    def run(self, excerpt: Excerpt, known: Values) -> TrialOutcome:
         """Run an excerpt on the devices."""
         self.compilations += 1
         options = replace(self._options, rules=Rules(bans=tuple(self._bans(excerpt))))
         with InferenceSession(excerpt.model, devices=self._requests, options=options) as session:
             results = session.run(list(excerpt.outputs.values()), {name: known[name] for name in excerpt.inputs})
-            return Outcome(dict(zip(excerpt.outputs, results, strict=True)), self._elsewhere(session, excerpt))
+            return TrialOutcome(dict(zip(excerpt.outputs, results, strict=True)), self._elsewhere(session, excerpt))
 
     def _bans(self, excerpt: Excerpt) -> Iterator[Ban]:
         """What keeps every node off the devices that do not have it in the whole model."""

@@ -8,7 +8,7 @@ from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import Operation
 from nnadapter.ir.pattern import Match, operand, operation
-from nnadapter.ir.rewrite import Rule, apply_rules
+from nnadapter.ir.rewrite import RewriteRule, apply_rules
 
 FUSABLE = ("CONV_2D", "CONV_2D_TRANSPOSE", "FULLY_CONNECTED", "MAT_MUL", "ADD", "SUB", "MUL", "DIV")
 """Operations that have a `fuse_code`."""
@@ -63,7 +63,7 @@ def _code(activation: Operation) -> tuple[str, tuple[str, ...]]:
 
 
 _RULES = (
-    Rule(
+    RewriteRule(
         operation(
             tuple(_ACTIVATIONS),
             operation(FUSABLE, operand("input", when=lambda found: found.type.dtype.is_floating), name="host"),

@@ -8,7 +8,7 @@ from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.operand import Array, Operand
 from nnadapter.ir.pattern import Match, OperationPattern, Pattern, constant, either, operand, operation
-from nnadapter.ir.rewrite import Rule, apply_rules
+from nnadapter.ir.rewrite import RewriteRule, apply_rules
 from nnadapter.ir.schema import AttributeValue
 
 
@@ -89,7 +89,7 @@ _SCALED = either(
 _MASKED = either(operation("ADD", _SCALED, operand("mask")), _SCALED)
 _WEIGHTS = either(_softmax(_MASKED), operation("WHERE", constant(when=_is_false), operand("other"), _softmax(_MASKED)))
 _RULES = (
-    Rule(
+    RewriteRule(
         operation("MAT_MUL", _WEIGHTS, operand("value", when=_has_heads), transpose_x=False, transpose_y=False),
         _replace,
     ),

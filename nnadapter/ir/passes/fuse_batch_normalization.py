@@ -14,7 +14,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.ir.operations import layouts
 from nnadapter.ir.passes.per_channel import channel_axis, fold, foldable
 from nnadapter.ir.pattern import Match, constant, operand, operation
-from nnadapter.ir.rewrite import Rule, apply_rules
+from nnadapter.ir.rewrite import RewriteRule, apply_rules
 
 
 @editing
@@ -78,6 +78,6 @@ def _spread(*values: Array, epsilon: float, dtype: str, shape: tuple[int, ...]) 
 
 _STATISTICS = tuple(map(constant, ("scale", "bias", "mean", "variance")))
 _RULES = (
-    Rule(operation("BATCH_NORMALIZATION", foldable("host"), *_STATISTICS), _into_host),
-    Rule(operation("BATCH_NORMALIZATION", operand("input"), *_STATISTICS), _apart),
+    RewriteRule(operation("BATCH_NORMALIZATION", foldable("host"), *_STATISTICS), _into_host),
+    RewriteRule(operation("BATCH_NORMALIZATION", operand("input"), *_STATISTICS), _apart),
 )

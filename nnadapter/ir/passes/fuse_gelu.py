@@ -8,7 +8,7 @@ from math import pi, sqrt
 from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.pattern import Match, OperationPattern, Pattern, constant, either, operand, operation
-from nnadapter.ir.rewrite import Replacement, Rule, apply_rules
+from nnadapter.ir.rewrite import Replacement, RewriteRule, apply_rules
 
 
 @editing
@@ -75,4 +75,7 @@ _ARGUMENT = either(
 )
 _TANH = operation("TANH", _ARGUMENT)
 
-_RULES = (*(Rule(form, _made("none")) for form in _forms(_ERF)), *(Rule(form, _made("tanh")) for form in _forms(_TANH)))
+_RULES = (
+    *(RewriteRule(form, _made("none")) for form in _forms(_ERF)),
+    *(RewriteRule(form, _made("tanh")) for form in _forms(_TANH)),
+)

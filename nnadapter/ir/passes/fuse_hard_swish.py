@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.pattern import Match, Pattern, constant, either, operand, operation
-from nnadapter.ir.rewrite import Replacement, Rule, apply_rules
+from nnadapter.ir.rewrite import Replacement, RewriteRule, apply_rules
 
 
 @editing
@@ -44,10 +44,10 @@ _X = operand("x", when=lambda found: found.type.dtype.is_floating)
 _CLIPPED = operation("CLIP", operation("ADD", _X, constant(value=3)), min=0.0, max=6.0)
 _PRODUCT = operation("MUL", _X, _CLIPPED)
 _RULES = (
-    Rule(operation("MUL", _X, operation("HARD_SIGMOID", _X, name="inner")), _made("HARD_SWISH")),
-    Rule(operation("MUL", _sixth(_X), _CLIPPED), _made("HARD_SWISH")),
-    Rule(operation("DIV", _PRODUCT, constant(value=6)), _made("HARD_SWISH")),
-    Rule(operation("MUL", _PRODUCT, constant(value=1 / 6)), _made("HARD_SWISH")),
-    Rule(operation("DIV", _CLIPPED, constant(value=6)), _made("HARD_SIGMOID")),
-    Rule(operation("MUL", _CLIPPED, constant(value=1 / 6)), _made("HARD_SIGMOID")),
+    RewriteRule(operation("MUL", _X, operation("HARD_SIGMOID", _X, name="inner")), _made("HARD_SWISH")),
+    RewriteRule(operation("MUL", _sixth(_X), _CLIPPED), _made("HARD_SWISH")),
+    RewriteRule(operation("DIV", _PRODUCT, constant(value=6)), _made("HARD_SWISH")),
+    RewriteRule(operation("MUL", _PRODUCT, constant(value=1 / 6)), _made("HARD_SWISH")),
+    RewriteRule(operation("DIV", _CLIPPED, constant(value=6)), _made("HARD_SIGMOID")),
+    RewriteRule(operation("MUL", _CLIPPED, constant(value=1 / 6)), _made("HARD_SIGMOID")),
 )

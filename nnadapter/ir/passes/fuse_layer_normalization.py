@@ -10,7 +10,7 @@ from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import Array
 from nnadapter.ir.operations.access import integer
 from nnadapter.ir.pattern import Match, OperationPattern, constant, either, operand, operation
-from nnadapter.ir.rewrite import Rule, apply_rules
+from nnadapter.ir.rewrite import RewriteRule, apply_rules
 
 
 @editing
@@ -77,6 +77,6 @@ _QUOTIENT = either(
     operation("DIV", _deviation("mean"), _ROOT), operation("MUL", _deviation("mean"), operation("RECIPROCAL", _ROOT))
 )
 _RULES = (
-    Rule(operation("MUL", _QUOTIENT, constant("scale")), _normalized),
-    Rule(operation("ADD", operation("LAYER_NORMALIZATION", name="normalized"), constant("bias")), _biased),
+    RewriteRule(operation("MUL", _QUOTIENT, constant("scale")), _normalized),
+    RewriteRule(operation("ADD", operation("LAYER_NORMALIZATION", name="normalized"), constant("bias")), _biased),
 )

@@ -12,7 +12,7 @@ from nnadapter.ir.model import Operation
 from nnadapter.ir.operand import DataType, Layout, OperandType
 from nnadapter.ir.passes.fuse_activation import FUSABLE
 from nnadapter.ir.pattern import Match, operand, operation
-from nnadapter.ir.rewrite import Rule, apply_rules
+from nnadapter.ir.rewrite import RewriteRule, apply_rules
 
 
 @editing
@@ -117,7 +117,7 @@ _FITS: Mapping[str, Callable[[ModelEditor, Operation, Operation], bool]] = {
 
 _PAD = operation("PAD", operand("input"), name="pad", mode="constant")
 _RULES = (
-    Rule(operation("PAD", _PAD, mode="constant"), _merge),
-    Rule(operation("CONV_2D", _PAD, fuse_code=lambda _: True), _replace),
-    Rule(operation(("MAX_POOL_2D", "AVERAGE_POOL_2D"), _PAD), _replace),
+    RewriteRule(operation("PAD", _PAD, mode="constant"), _merge),
+    RewriteRule(operation("CONV_2D", _PAD, fuse_code=lambda _: True), _replace),
+    RewriteRule(operation(("MAX_POOL_2D", "AVERAGE_POOL_2D"), _PAD), _replace),
 )

@@ -12,7 +12,7 @@ from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.operand import Array
 from nnadapter.ir.passes.per_channel import channel_axis, fold, foldable
 from nnadapter.ir.pattern import Match, constant, operation
-from nnadapter.ir.rewrite import Replacement, Rule, apply_rules
+from nnadapter.ir.rewrite import Replacement, RewriteRule, apply_rules
 
 
 @editing
@@ -72,8 +72,8 @@ def _times(value: Array, *, number: float) -> Array:
 
 _HOST, _CONSTANT = foldable("host", "BATCH_NORMALIZATION"), constant("constant")
 _RULES = (
-    Rule(operation("MUL", _HOST, _CONSTANT), _folded(None, None)),
-    Rule(operation("ADD", _HOST, _CONSTANT), _folded(1, 1)),
-    Rule(operation("SUB", _HOST, _CONSTANT), _folded(1, -1)),
-    Rule(operation("SUB", _CONSTANT, _HOST), _folded(-1, 1)),
+    RewriteRule(operation("MUL", _HOST, _CONSTANT), _folded(None, None)),
+    RewriteRule(operation("ADD", _HOST, _CONSTANT), _folded(1, 1)),
+    RewriteRule(operation("SUB", _HOST, _CONSTANT), _folded(1, -1)),
+    RewriteRule(operation("SUB", _CONSTANT, _HOST), _folded(-1, 1)),
 )

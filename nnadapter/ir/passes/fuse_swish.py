@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.pattern import Match, constant, operand, operation
-from nnadapter.ir.rewrite import Rule, apply_rules
+from nnadapter.ir.rewrite import RewriteRule, apply_rules
 
 
 @editing
@@ -33,6 +33,6 @@ def _replace(editor: ModelEditor, match: Match) -> Sequence[int] | None:
 _X = operand("x")
 _ALPHA = constant("alpha", when=lambda value: value.size == 1)
 _RULES = (
-    Rule(operation("MUL", _X, operation("SIGMOID", _X)), _replace),
-    Rule(operation("MUL", _X, operation("SIGMOID", operation("MUL", _X, _ALPHA))), _replace),
+    RewriteRule(operation("MUL", _X, operation("SIGMOID", _X)), _replace),
+    RewriteRule(operation("MUL", _X, operation("SIGMOID", operation("MUL", _X, _ALPHA))), _replace),
 )

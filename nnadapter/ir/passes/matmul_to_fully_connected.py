@@ -10,7 +10,7 @@ from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.operand import Array
 from nnadapter.ir.pattern import Match, constant, operand, operation
-from nnadapter.ir.rewrite import Rule, apply_rules
+from nnadapter.ir.rewrite import RewriteRule, apply_rules
 
 
 @editing
@@ -40,7 +40,7 @@ def _transposed(value: Array) -> Array:
 
 
 _RULES = (
-    Rule(
+    RewriteRule(
         operation(
             "MAT_MUL",
             operand("x", when=lambda found: found.type.dtype.is_floating and found.type.rank >= 2),

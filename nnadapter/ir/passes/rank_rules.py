@@ -15,7 +15,7 @@ from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.tracing import told_apart
 
 
-class Shapes(Protocol):
+class RankShapes(Protocol):
     """What a rule works with; `reduce_rank.Ranks` is one."""
 
     largest: int
@@ -37,11 +37,11 @@ class Shapes(Protocol):
         """Add an operation."""
 
 
-RankRule = Callable[[Shapes, Operation], Sequence[int] | None]
+RankRule = Callable[[RankShapes, Operation], Sequence[int] | None]
 """Operands that hold the outputs' elements, in whatever dimensions; None to refuse, before anything is added."""
 
 
-def _elementwise(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+def _elementwise(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
     result = shapes.dimensions(operation.outputs[0])
     inputs = [raised(shapes.dimensions(operand), len(result)) for operand in operation.inputs]
     ones = [[size == 1 for size in each] for each in inputs]
@@ -60,7 +60,7 @@ def _elementwise(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
     return shapes.add(operation.type, read, operation.attributes)
 
 
-def _as_first(shapes: Shapes, operands: Sequence[int], numbers: Sequence[bool]) -> Sequence[int]:
+def _as_first(shapes: RankShapes, operands: Sequence[int], numbers: Sequence[bool]) -> Sequence[int]:
     """Nothing is broadcast but single numbers: the others take the dimensions that the first of them has anyway."""
     lead = next((each for each, number in zip(operands, numbers, strict=True) if not number), operands[0])
     shape = shapes.dimensions(shapes.any_shape(lead))
@@ -71,7 +71,7 @@ def _as_first(shapes: Shapes, operands: Sequence[int], numbers: Sequence[bool]) 
     return shaped_operands
 
 
-def _transpose(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+def _transpose(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
     (operand,) = operation.inputs
     dimensions = shapes.dimensions(operand)
     perm: Axes = operation.attributes["perm"]  # type: ignore[assignment]
@@ -100,7 +100,7 @@ def _runs(perm: Axes, kept: Sequence[int]) -> list[list[int]]:
     return runs
 
 
-def _swapped(shapes: Shapes, operand: int, sizes: Sequence[int], wanted: Sequence[int]) -> int:
+def _swapped(shapes: RankShapes, operand: int, sizes: Sequence[int], wanted: Sequence[int]) -> int:
     """Bring axes into order by swapping neighboring runs: [before, a, b, behind] becomes [before, b, a, behind]."""
     order = list(range(len(sizes)))
     for position in range(len(order)):
@@ -117,7 +117,7 @@ def _swapped(shapes: Shapes, operand: int, sizes: Sequence[int], wanted: Sequenc
     return operand
 
 
-def _along_one_axis(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+def _along_one_axis(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
     axis = int(operation.attributes["axis"])  # type: ignore[arg-type]
     read = [shapes.shaped(operand, around(shapes.dimensions(operand), axis)) for operand in operation.inputs]
     attributes = {**operation.attributes, "axis": 1}
@@ -126,7 +126,7 @@ def _along_one_axis(shapes: Shapes, operation: Operation) -> Sequence[int] | Non
     return shapes.add(operation.type, read, attributes)
 
 
-def _gather(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+def _gather(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
     operand, indices = operation.inputs
     axis = int(operation.attributes["axis"])  # type: ignore[arg-type]
     read = (
@@ -136,7 +136,7 @@ def _gather(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
     return shapes.add("GATHER", read, {"axis": 1})
 
 
-def _gather_elements(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+def _gather_elements(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
     axis = int(operation.attributes["axis"])  # type: ignore[arg-type]
     operand, indices = (shapes.dimensions(each) for each in operation.inputs)
     others = [(*each[:axis], *each[axis + 1 :]) for each in (operand, indices)]
@@ -144,14 +144,14 @@ def _gather_elements(shapes: Shapes, operation: Operation) -> Sequence[int] | No
     return _along_one_axis(shapes, operation) if same else None
 
 
-def _fully_connected(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+def _fully_connected(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
     operand, *others = operation.inputs
     dimensions = shapes.dimensions(operand)
     rows = shapes.shaped(operand, (prod(dimensions[:-1]), dimensions[-1]))
     return shapes.add("FULLY_CONNECTED", (rows, *others), operation.attributes)
 
 
-def _mat_mul(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+def _mat_mul(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
     x, y = operation.inputs
     left, right = shapes.dimensions(x), shapes.dimensions(y)
     if len(right) <= 2 and not operation.attributes["transpose_x"]:
@@ -172,13 +172,13 @@ def _mat_mul(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
     return shapes.add("MAT_MUL", read, operation.attributes)
 
 
-def _per_channel(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+def _per_channel(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
     operand, *others = operation.inputs
     image = shapes.shaped(operand, around(shapes.dimensions(operand), 1))
     return shapes.add(operation.type, (image, *others), operation.attributes)
 
 
-def _layer_normalization(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+def _layer_normalization(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
     operand, *others = operation.inputs
     dimensions = shapes.dimensions(operand)
     axis = int(operation.attributes["axis"])  # type: ignore[arg-type]
@@ -191,7 +191,7 @@ def _layer_normalization(shapes: Shapes, operation: Operation) -> Sequence[int] 
     return shapes.add("LAYER_NORMALIZATION", (rows, *read), {**operation.attributes, "axis": 1})
 
 
-def _stepwise(shapes: Shapes, operation: Operation) -> Sequence[int] | None:
+def _stepwise(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
     step = STEPWISE[operation.type]
     (operand,) = operation.inputs
     result = step.result(shapes.dimensions(operation.outputs[0]), operation)

@@ -12,7 +12,7 @@ Inference over a whole graph stops where a shape must be computed first by what 
 
 from __future__ import annotations
 
-from nnadapter.onnx.inference import Inference, Known
+from nnadapter.onnx.inference import Inference, KnownBefore
 from nnadapter.onnx.model import OnnxModel
 from nnadapter.onnx.preparation.foldable import Folding, is_known
 from nnadapter.onnx.values import value_of, values_of
@@ -21,7 +21,7 @@ from nnadapter.onnx.values import value_of, values_of
 class Forward:
     """One way forward through one graph; `budget` is the most bytes that the arrays made on it may hold."""
 
-    def __init__(self, read: OnnxModel, inference: Inference, known: Known, budget: float) -> None:
+    def __init__(self, read: OnnxModel, inference: Inference, known: KnownBefore, budget: float) -> None:
         self._graph = read.graph
         self._inference = inference
         self._nodes = known.nodes

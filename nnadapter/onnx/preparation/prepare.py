@@ -29,7 +29,7 @@ from nnadapter.onnx.branches import inline_branches
 from nnadapter.onnx.equations import check_equations
 from nnadapter.onnx.functions import expand_functions
 from nnadapter.onnx.graphs import read_nodes
-from nnadapter.onnx.inference import Inference, Known
+from nnadapter.onnx.inference import Inference, KnownBefore
 from nnadapter.onnx.model import OnnxModel, read_model
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.operators import Operators
@@ -72,7 +72,7 @@ class Prepared(OnnxModel):
     @cached_property
     def types(self) -> Mapping[str, onnx.ValueInfoProto]:
         """What is known of the types of values whatever the shapes of inputs, as onnx says it; constants left out."""
-        return self.inference.types(Known({}, self.constants, range(len(self.nodes))))
+        return self.inference.types(KnownBefore({}, self.constants, range(len(self.nodes))))
 
     @cached_property
     def structure(self) -> NodeHashes:
@@ -161,7 +161,7 @@ def prepare_again(
     known = read_model(model, operators, origins, read or ())
     initializers = _initializers(model, known.graph.constants)
     inference = Inference(known)
-    before = Known({}, initializers, range(len(known.nodes)))
+    before = KnownBefore({}, initializers, range(len(known.nodes)))
     values = inference.values(before)
     folding = _fold(known, before, values, ONCE_BYTES)
     return Prepared(
@@ -191,7 +191,7 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
     stated: dict[str, onnx.ValueInfoProto] = {}
     for number in range(_MOST_ROUNDS):
         if number >= _WHOLE_ROUNDS or (number == 0 and prepared.inference.has_rules):
-            before = Known(shapes, known, left, stated)
+            before = KnownBefore(shapes, known, left, stated)
             onward = Forward(prepared, prepared.inference, before, PER_SHAPE_BYTES)
             folding = onward.go()
             added.update(folding.folded)
@@ -201,7 +201,7 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
         if not (number or stated or evaluated) and _is_as_prepared(prepared, shapes, left):
             values = prepared.values
             break
-        before = Known(shapes, known, left, stated)
+        before = KnownBefore(shapes, known, left, stated)
         values = prepared.inference.values(before)
         folding = _fold(prepared, before, values, PER_SHAPE_BYTES)
         evaluated |= folding.evaluated
@@ -278,7 +278,7 @@ def _reached(graph: Graph, known: Mapping[str, Array]) -> list[int]:
     return positions[::-1]
 
 
-def _fold(read: OnnxModel, known: Known, values: Mapping[str, Value], budget: float) -> Folding:
+def _fold(read: OnnxModel, known: KnownBefore, values: Mapping[str, Value], budget: float) -> Folding:
     """What becomes known of the nodes left to run."""
     folding = Folding(read, known.constants, budget)
     for index in known.nodes:

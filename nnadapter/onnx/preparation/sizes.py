@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from nnadapter.errors import InvalidInputError
-from nnadapter.onnx.inference import Known
+from nnadapter.onnx.inference import KnownBefore
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
 from partition.graph import Value
 
@@ -50,7 +50,7 @@ def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -
         }
         if shapes not in tried:
             tried.append(shapes)
-            if prepared.inference.agrees(Known(shapes, prepared.constants, left)):
+            if prepared.inference.agrees(KnownBefore(shapes, prepared.constants, left)):
                 return shapes
     raise InvalidInputError(
         f"the model does not say its input sizes and none of the usual ones fits: {_listed(inputs)}; "

@@ -52,7 +52,7 @@ Proposal = tuple[Sequence[int], dict[str, AttributeValue], Sequence[QuantizedTyp
 """Inputs, attributes, and quantized types of results."""
 
 
-class Recipe(Protocol):
+class MakesOperation(Protocol):
     """How one operation is made; see `recipes`."""
 
     @property
@@ -143,7 +143,7 @@ class Maker:
         """One of those in use that are allowed, or any allowed one."""
         return self.random.choice([each for each in self.dtypes if each in allowed] or sorted(allowed))
 
-    def attempt(self, type_: str, recipe: Recipe, accept: Accept) -> bool:
+    def attempt(self, type_: str, recipe: MakesOperation, accept: Accept) -> bool:
         """Add an operation as the recipe says; False, and nothing is added, where it does not come out well."""
         mark, inputs, known = self.builder.mark(), list(self.inputs), dict(self.values)
         schema = schema_of(type_)
@@ -183,7 +183,7 @@ class Maker:
         return RandomCase(self.builder.finish(outputs), tuple(self.values[operand] for operand in self.inputs))
 
 
-def _results(model: Model, input_arrays: Sequence[Array | None], recipe: Recipe) -> list[Array]:
+def _results(model: Model, input_arrays: Sequence[Array | None], recipe: MakesOperation) -> list[Array]:
     try:
         return compute_operation(model, len(model.operations) - 1, input_arrays)
     except (IndexError, ValueError) as error:

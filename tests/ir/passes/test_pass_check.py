@@ -9,7 +9,7 @@ from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.passes import all_of, check_numbers, dump_to, run_passes
 from nnadapter.ir.passes.sampling import sample_inputs
 from nnadapter.ir.pattern import operand, operation
-from nnadapter.ir.rewrite import Rule, rewrite
+from nnadapter.ir.rewrite import RewriteRule, rewrite
 from tests.ir.passes.program import Program, random
 
 
@@ -26,7 +26,7 @@ def replacing(type_, by, **attributes):
         return editor.add_operation(by, (match.operands["x"],), attributes, origins=match.operations)
 
     def wrong(given):
-        return rewrite(given, [Rule(operation(type_, operand("x")), replacement)])
+        return rewrite(given, [RewriteRule(operation(type_, operand("x")), replacement)])
 
     return wrong
 
@@ -89,7 +89,7 @@ def test_a_pass_that_returns_no_model_is_named(made, check):
 )
 def test_a_replacement_that_does_not_fit_is_named(results, why):
     def mine(given):
-        return rewrite(given, [Rule(operation("RELU", operand("x")), lambda editor, match: results)])
+        return rewrite(given, [RewriteRule(operation("RELU", operand("x")), lambda editor, match: results)])
 
     with pytest.raises(PassError, match=f"pass 'mine' failed: .*{why}") as caught:
         run_passes(model(), [mine])

@@ -8,7 +8,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import maximum_flow
 
 from partition.by_cost.minimum_cut import Network, Plans, minimum_cut
-from partition.by_cost.pairwise import Costs, eliminate, plan_elimination, values
+from partition.by_cost.pairwise import PairwiseCosts, eliminate, plan_elimination, values
 from partition.by_cost.variable_elimination import elimination_groups, next_neighbors, turns
 from partition.topology import topology_of
 from tests.partition.generated_graphs import FAMILIES
@@ -37,7 +37,7 @@ def pairs_of(draw, most=9):
 def random_costs(count, first, second, seed):
     source = np.random.default_rng(seed)
     edge = source.exponential(1, (2, len(first))) * (source.random((2, len(first))) < 0.8)
-    return Costs(source.exponential(1, (2, count)), first, second, edge)
+    return PairwiseCosts(source.exponential(1, (2, count)), first, second, edge)
 
 
 def total(costs, chosen):
@@ -127,7 +127,7 @@ def test_cuts_beside_brute_force(case, seed, unbounded):
     head = np.concatenate([first + 2, second + 2, zeros, ends])
     network = Network(tail, head, np.concatenate([*edge, costs.vertex[1], costs.vertex[0]]), count + 2)
     side, bound = minimum_cut(network, Plans())
-    real = Costs(costs.vertex, first, second, edge)
+    real = PairwiseCosts(costs.vertex, first, second, edge)
     least = total(real, best_of(real))
     assert side[1] and not side[0]
     assert total(real, side[2:]) == pytest.approx(least, rel=1e-6)

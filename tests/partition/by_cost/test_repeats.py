@@ -7,7 +7,7 @@ from partition.by_cost.folding import fold
 from partition.by_cost.latency import BoundKind, place_by_latency
 from partition.by_cost.pricing import price
 from partition.by_cost.repeats import place_folded, place_repeats
-from partition.by_cost.search import Costs
+from partition.by_cost.search import PlacementCosts
 from tests.partition.brute_force import cheapest_cost
 from tests.partition.by_cost.repeating import blocks_of, kind_prices, repeating
 from tests.partition.by_cost.test_blocks import SIZE, equal_prices, stack
@@ -30,7 +30,7 @@ def optimum(graph, prices):
         return cheapest_cost(graph, prices)
     options = [np.flatnonzero(column) for column in np.isfinite(prices.run).T]
     every = np.array(list(product(*options)), np.int8).T
-    return float(Costs(graph, prices).of(every).min())
+    return float(PlacementCosts(graph, prices).of(every).min())
 
 
 @pytest.mark.parametrize(
