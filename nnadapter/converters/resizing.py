@@ -44,8 +44,10 @@ def _resize_by_old_rule(context: ConversionContext, node: OnnxNode, scales: tupl
     """
     dimensions = context.dimensions(node.input(0))
     _check_scales(node, scales, len(dimensions))
+    sizes = _sizes(dimensions, scales)
+    scales = _scales_of(dimensions, sizes, scales)
     if node.text("mode", "nearest") != "nearest":
-        _add_resize(context, node, _sizes(dimensions, scales), scales, {"coordinate_transformation_mode": "asymmetric"})
+        _add_resize(context, node, sizes, scales, {"coordinate_transformation_mode": "asymmetric"})
         return
     growing = tuple(max(scale, 1.0) for scale in scales)
     shrinking = tuple(min(scale, 1.0) for scale in scales)
@@ -72,6 +74,7 @@ def convert_resize(context: ConversionContext, node: OnnxNode) -> None:
     """
     dimensions = context.dimensions(node.input(0))
     shape, scales = _resolve(context, node, dimensions)
+    scales = _scales_of(dimensions, shape, scales)
     mode = node.text("coordinate_transformation_mode", "half_pixel")
     _check_choice(node, "coordinate_transformation_mode", mode, _COORDINATES)
     if node.integer("antialias", 0) and node.text("mode", "nearest") != "nearest" and min(scales, default=1.0) < 1:
@@ -129,6 +132,13 @@ def _resolve_sizes(
     else:
         _check_choice(node, "keep_aspect_ratio_policy", policy, ("stretch",))
     return _spread(axes, sizes, list(dimensions)), _spread(axes, ratios, [1.0] * len(dimensions))
+
+
+def _scales_of(
+    dimensions: tuple[int, ...], sizes: tuple[int, ...], scales: tuple[float, ...]
+) -> tuple[float, ...]:
+    """The scales; all 1 where no size changes: ONNX Runtime hands the input on then, ONNX would read it elsewhere."""
+    return (1.0,) * len(scales) if sizes == dimensions else scales
 
 
 def _ratio(size: int, dimension: int) -> float:
