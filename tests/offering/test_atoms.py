@@ -175,8 +175,7 @@ def test_a_device_that_does_not_know_integers_gets_the_reals():
     assert placed["add"] == "trial:1" and placed["conv_c1"] == "cpu"
 
 
-def test_attention_that_sees_nothing_is_what_onnxruntime_makes_of_it():
-    text = f"""{HEAD}
+ATTENTION = f"""{HEAD}
     g (float[1, 2, 3, 4] q, float[1, 2, 4, 5] k, float[1, 2, 5, 4] v, float[1, 1, 3, 5] mask)
     => (float[1, 2, 3, 4] y) {{
         scores = MatMul (q, k)
@@ -184,10 +183,20 @@ def test_attention_that_sees_nothing_is_what_onnxruntime_makes_of_it():
         weights = Softmax <axis = -1> (masked)
         y = MatMul (weights, v)
     }}"""
+
+
+def test_attention_is_no_way_around_an_operation_that_is_switched_off():
+    report = nna.partition_report(parse(ATTENTION), devices=("fake_npu", {"switched_off": "Softmax"}))
+    assert {node.op_type: node.device for node in report.nodes} == {
+        "MatMul": "fake_npu", "Add": "fake_npu", "Softmax": "cpu"
+    }  # fmt: skip
+
+
+def test_attention_that_sees_nothing_is_what_onnxruntime_makes_of_it():
     shapes = {"q": (1, 2, 3, 4), "k": (1, 2, 4, 5), "v": (1, 2, 5, 4)}
     feed = {name: numbers(*shape) for name, shape in shapes.items()}
     feed["mask"] = np.where(np.arange(15).reshape(1, 1, 3, 5) < 7, -np.inf, 0).astype(np.float32)
-    model = parse(text)
+    model = parse(ATTENTION)
     with nna.InferenceSession(model, devices="fake_npu") as session:
         found = session.run(None, feed)[0]
         assert "attention" in session.report().nodes[0].runs_as

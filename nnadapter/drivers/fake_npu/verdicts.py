@@ -21,6 +21,7 @@ _NEEDED: Mapping[tuple[str, object], tuple[str, ...]] = {
     ("HARD_SWISH", None): ("HARD_SIGMOID",),
     ("SWISH", None): ("SIGMOID",),
     ("LAYER_NORMALIZATION", None): ("REDUCE_MEAN", "SQRT"),
+    ("ATTENTION", None): ("MAT_MUL", "SOFTMAX"),
 }
 """Operation and its form -> what it is made of: who switches that off means to see the device without it."""
 
