@@ -31,7 +31,7 @@ def named_call(device: str, call: str, segment: int | None = None, nodes: Sequen
     return FunctionType(_call.__code__.replace(co_name=name, co_qualname=name), {}, name)
 
 
-@remembered(4096)
+@remembered(1)
 def print_crashes() -> None:
     """Have `faulthandler` print where a crash was, to standard error, unless somebody has it print already."""
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:

@@ -22,7 +22,7 @@ QUIET = 4
 """Log severity: fatal errors only. Errors are raised, not printed as well."""
 
 
-@remembered(256)
+@remembered(1)
 def onnxruntime_limits() -> tuple[Mapping[str, int], int]:
     """The newest opset by domain, and the newest IR version, that the installed ONNX Runtime loads; found by trying."""
     import onnx

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from nnadapter.process.cache import remembered
 
 
-@remembered(256)
+@remembered(1)
 def own_version() -> str:
     """The version of nnadapter; empty where it was not installed as a package."""
     try:

@@ -19,13 +19,13 @@ def versions_of(devices: Iterable[str]) -> dict[str, str]:
     return {name: each for name, each in versions.items() if each}
 
 
-@remembered(256)
+@remembered(1)
 def machine() -> str:
     """Return system, processor and number of cores, as far as they are known."""
     return f"{platform.system()} {platform.machine()}, {_processor()}{os.cpu_count()} cores"
 
 
-@remembered(256)
+@remembered(1)
 def _packages() -> dict[str, str]:
     return {name: version(name) for name in ("onnx", "onnxruntime")}
 

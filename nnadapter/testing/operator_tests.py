@@ -69,7 +69,7 @@ def operator_tests(bench: Bench) -> Iterator[Case]:
         yield Case(f"onnx/{name}", partial(_test, name=name))
 
 
-@remembered(256)
+@remembered(1)
 def _tests() -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # onnx overflows on purpose where it makes expected results

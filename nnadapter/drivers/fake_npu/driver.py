@@ -21,7 +21,7 @@ from nnadapter.errors import DeviceNotFoundError
 from nnadapter.process.cache import remembered
 
 
-@remembered(256)
+@remembered(1)
 def capability() -> Capability:
     """The device's limits, from the tables of options and operations."""
     return Capability(

@@ -17,7 +17,7 @@ def limited(threads: int) -> AbstractContextManager[Any]:
     return _blas().limit(limits=threads) if threads else nullcontext()
 
 
-@remembered(256)
+@remembered(1)
 def _blas() -> Any:
     # Imported on use: looking for the libraries of the process takes milliseconds.
     from threadpoolctl import ThreadpoolController

@@ -26,7 +26,7 @@ def has_operator(op_type: str, opset: int) -> bool:
     return newest is not None and not newest.deprecated and within
 
 
-@remembered(256)
+@remembered(1)
 def _schemas() -> Mapping[str, Sequence[native.schemadef.OpSchema]]:
     schemas_by_type: dict[str, list[native.schemadef.OpSchema]] = {}
     for schema in native.get_all_operator_schema():
@@ -35,7 +35,7 @@ def _schemas() -> Mapping[str, Sequence[native.schemadef.OpSchema]]:
     return schemas_by_type
 
 
-@remembered(256)
+@remembered(1)
 def _kernels() -> Mapping[str, Sequence[tuple[int, int]]]:
     """The first and last opset of every kernel, by op type."""
     ranges_by_type: dict[str, list[tuple[int, int]]] = {}

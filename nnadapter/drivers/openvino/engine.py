@@ -21,7 +21,7 @@ def missing(device: str) -> MissingExtraError:
     return missing_extra(EXTRA, f"device {device!r}", MissingDeviceExtraError)
 
 
-@remembered(256)
+@remembered(1)
 def module() -> Any:
     """The package.
 
@@ -38,7 +38,7 @@ def module() -> Any:
     return openvino
 
 
-@remembered(256)
+@remembered(1)
 def core() -> Any:
     """The engine of this process, which finds devices and compiles for them; it may be used from many threads.
 

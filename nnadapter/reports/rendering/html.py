@@ -63,12 +63,12 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-@remembered(256)
+@remembered(1)
 def _style() -> str:
     return _file("page.css")
 
 
-@remembered(256)
+@remembered(1)
 def _script() -> str:
     return "(() => {\n" + "\n".join(_file(name) for name in _SCRIPTS) + "\n})();"
 
