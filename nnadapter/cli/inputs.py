@@ -12,11 +12,11 @@ from nnadapter.cli.parameters import Shapes
 from nnadapter.cli.pictures import PICTURE_SUFFIXES, picture_array
 from nnadapter.errors import InvalidInputError
 from nnadapter.ir.operand import Array
-from nnadapter.offering.feeds import SEED, random_array
+from nnadapter.offering.feeds import feed_for, random_array
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.prepare import Prepared
-from nnadapter.onnx.preparation.sizes import default_shapes
+from partition.graph import Value
 
 RANDOM = "random"
 
@@ -47,30 +47,25 @@ def feed_of(model: str, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
     loaded = {name: _load(name, source) for name, source in sources.items() if Path(source).suffix == ".npy"}
     known_shapes = {**shapes, **{name: array.shape for name, array in loaded.items()}}
     _check_agree(shapes, known_shapes)
-    complete = default_shapes(prepared, known_shapes)
-    generator = np.random.default_rng(SEED)
-    arrays: dict[str, Array] = {}
-    for name in prepared.graph.inputs:
-        if name not in prepared.defaults or name in sources:
-            array = loaded.get(name)
-            made = _make(prepared, name, sources, complete, generator) if array is None else array
-            arrays[name] = _named_type(made, prepared.graph.value(name).dtype)
+
+    def make(value: Value, shape: tuple[int, ...] | None, generator: np.random.Generator) -> Array:
+        array = loaded.get(value.name)
+        made = _made(value, sources.get(value.name, RANDOM), shape, generator) if array is None else array
+        return _named_type(made, value.dtype)
+
+    arrays = feed_for(prepared, known_shapes, make=make, besides=sources)
     return Feed(arrays, {name: sources.get(name, RANDOM) for name in arrays})
 
 
-def _make(
-    prepared: Prepared, name: str, sources: Mapping[str, str], shapes: Shapes, generator: np.random.Generator
-) -> Array:
-    value = prepared.graph.value(name)
-    source = sources.get(name, RANDOM)
+def _made(value: Value, source: str, shape: tuple[int, ...] | None, generator: np.random.Generator) -> Array:
     if source == RANDOM:
-        return random_array(value, shapes.get(name), generator)
+        return random_array(value, shape, generator)
     if Path(source).suffix.lower() in PICTURE_SUFFIXES:
-        return picture_array(source, name, value.dtype, shapes.get(name, ()))
+        return picture_array(source, value.name, value.dtype, shape or ())
     raise InvalidInputError(
-        f"input {name!r} is given as {source!r}, which is neither a .npy file, a picture "
+        f"input {value.name!r} is given as {source!r}, which is neither a .npy file, a picture "
         f"({', '.join(PICTURE_SUFFIXES)}) nor the word random",
-        name=name,
+        name=value.name,
     )
 
 
