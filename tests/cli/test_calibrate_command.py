@@ -111,3 +111,9 @@ def test_a_cache_that_cannot_be_written_is_one_line(call, cache):
     cache.write_text("a file")
     result = call("calibrate null", 2)
     assert "set NNADAPTER_CACHE_DIR to a folder" in result.stderr and len(result.stderr.strip().splitlines()) <= 2
+
+
+@pytest.mark.parametrize("words", ["calibrate null -o nowhere/copy.json", "calibrate null -o ."])
+def test_a_file_that_cannot_be_written_is_refused_before_the_device_is_measured(call, cache, words):
+    assert "cannot be written" in call(words, 2).stderr
+    assert not cache.exists()
