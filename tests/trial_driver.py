@@ -44,7 +44,10 @@ FAULTS = (
     "close",
     "serialize",
     "deserialize",
+    "step",
+    "split",
 )
+"""`step`: integers are one too large. `split`: SPLIT is wrong, and models of several outputs are not compiled."""
 ENDS = ("nowhere", "create_context", "supported", "admit", "compile", "compute")
 COUNTS: dict[str, int] = {}
 HANDED: list[tuple[list[np.ndarray], list[np.ndarray]]] = []
@@ -87,6 +90,10 @@ class TrialExecution(Execution):
             return [result.reshape(-1) for result in results]
         if self.fault == "dtype":
             return [result.astype(np.float64) for result in results]
+        if self.fault == "step":
+            return [result + 1 if result.dtype.kind in "iu" else result for result in results]
+        if self.fault == "split" and "SPLIT" in [operation.type for operation in self.model.operations]:
+            return [result + 1 for result in results]
         return results
 
 
@@ -154,6 +161,8 @@ class TrialContext(Context):
         COUNTS["compile"] = COUNTS.get("compile", 0) + 1
         if self.options["fault"] == "compile_none":
             return None
+        if self.options["fault"] == "split" and len(model.outputs) > 1:
+            raise RuntimeError("one output at a time")
         culprit = self.options["fails_on"]
         if self.options["fault"] == "compile" or (culprit and any(op.type == culprit for op in model.operations)):
             raise RuntimeError("internal compiler error 7")

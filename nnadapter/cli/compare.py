@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 
 import nnadapter
-from nnadapter.cli.command import NO, ModelCommand
+from nnadapter.cli.command import NO, Failure, ModelCommand
 from nnadapter.cli.inputs import feed_of
 from nnadapter.cli.parameters import Shapes, inputs, placing, requests, takes_model, takes_placing
 from nnadapter.cli.progress import progress
 from nnadapter.cli.writing import to_json
+from nnadapter.inference.comparing import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
 
 
 @click.command(cls=ModelCommand)
@@ -23,12 +24,13 @@ from nnadapter.cli.writing import to_json
     help="Contents of an input: FILE.npy, a picture (see `nnadapter run --help`), or random, which is the default.",
 )  # fmt: skip
 @click.option(
-    "--rtol", type=click.FloatRange(min=0), default=1e-3, show_default=True,
+    "--rtol", type=click.FloatRange(min=0), default=RELATIVE_TOLERANCE, show_default=True,
     help="Allowed difference over the CPU's value.",
 )  # fmt: skip
 @click.option(
-    "--atol", type=click.FloatRange(min=0), default=1e-5, show_default=True, help="Allowed difference beside it."
-)
+    "--atol", type=click.FloatRange(min=0), default=ABSOLUTE_TOLERANCE, show_default=True,
+    help="Allowed difference beside it.",
+)  # fmt: skip
 @click.option(
     "--layers", is_flag=True, help="Find nodes that are wrong, and save the first as a small model with its tensors."
 )
@@ -75,5 +77,7 @@ def compare(
             rules_out=rules_out,
         )
     click.echo(to_json(result.to_dict()) if as_json else str(result))
+    if result.layers is not None and result.layers.unwritten:
+        raise Failure(f"not all that was found was written: {result.layers.unwritten}; give another path")
     if not result.agrees:
         click.get_current_context().exit(NO)

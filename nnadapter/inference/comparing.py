@@ -5,22 +5,30 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
 from nnadapter.errors import InvalidOptionError
+from nnadapter.files.replacing import check_writable
 from nnadapter.inference.layers.compared import Compared
 from nnadapter.inference.layers.findings import LayerReport
 from nnadapter.inference.layers.looking import look
+from nnadapter.inference.layers.tolerances import Tolerances, quantized_values, shapes_of
+from nnadapter.inference.layers.trials import results_of
 from nnadapter.inference.session import InferenceSession
 from nnadapter.ir.operand import Array
 from nnadapter.offering.feeds import random_feed
+from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.files import load_model
+from nnadapter.onnx.preparation.prepare import specialize
+from nnadapter.onnx.preparation.sizes import default_shapes
 from nnadapter.options import Options, options_from
 from nnadapter.reports.report import PartitionReport
+from nnadapter.running.deviation import Tolerance, deviation
 from nnadapter.running.executor import Provenance
 
 if TYPE_CHECKING:
@@ -39,12 +47,14 @@ class OutputDifference:
     dtype: str
     shape: tuple[int, ...]
     largest_absolute: float
-    """Largest absolute difference; infinite where only one side is finite, or where shapes or types differ."""
+    """Largest absolute difference; infinite where one side alone is finite, or shapes, types or strings differ."""
     largest_relative: float
     """Largest difference over the CPU's value, where that is not zero."""
     beyond: int
     """Number of elements beyond the tolerance."""
     agrees: bool
+    steps: int = 0
+    """How far each integer may be off, which are quantized values; others have to be equal."""
     constant: str = ""
     """Why agreement says little, in words: the value was known before the run, or its elements are all the same."""
 
@@ -150,25 +160,41 @@ def compare(
     """
     if not layers and (save is not None or rules_out is not None):
         raise InvalidOptionError("save and rules_out are written of what layers find; pass layers=True")
-    tolerances = (relative_tolerance, absolute_tolerance)
+    for path, folder in ((save, True), (rules_out, False)):
+        _refuse_unwritable(path, folder=folder)
     differences: list[OutputDifference] = []
     nodes, failures = [], dict[str, None]()
-    telling: _FeedRun | None = None
+    telling: Compared | None = None
+    tolerances: Tolerances | None = None
     with (
         InferenceSession(model, devices=devices, options=options) as tested,
         InferenceSession(model, devices=CPU) as reference,
     ):
+        names = [output.name for output in tested.get_outputs()]
         for position, feed in enumerate(_each_feed(feeds, model, input_shapes)):
-            run = _run_both(tested, reference, position, feed, tolerances)
-            differences.extend(run.differences)
-            nodes.append(_nodes_run(run.report, tested.provenance))
-            failures.update(dict.fromkeys(run.report.notes))
-            if telling is None or (telling.agrees and not run.agrees):
-                telling = run
-    looked_into = None
-    if layers and telling is not None:
-        compared = _to_look_into(telling, load_model(model), requests_of(devices), options_from(options), tolerances)
-        looked_into = look(compared, save, rules_out)
+            results, expected = tested.run(None, feed), results_of(reference, feed)
+            report = tested.report()
+            tolerances = tolerances or _tolerances(model, tested, feed, relative_tolerance, absolute_tolerance)
+            computed = {*feed, *(value.name for segment in report.segments for value in segment.outputs)}
+            found = [
+                _difference(position, name, got, wanted, tolerances.of(name), computed)
+                for name, got, wanted in zip(names, results, expected, strict=True)
+            ]
+            differences += found
+            nodes.append(_nodes_run(report, tested.provenance))
+            failures.update(dict.fromkeys(report.notes))
+            agrees = all(each.agrees for each in found)
+            if telling is None or (telling.agrees and not agrees):
+                telling = Compared(
+                    model=model,
+                    requests=requests_of(devices),
+                    options=options_from(options),
+                    tolerances=tolerances,
+                    feed=feed,
+                    expected=dict(zip(names, expected, strict=True)),
+                    agrees=agrees,
+                    report=report,
+                )
     return CompareReport(
         devices=tested.devices,
         relative_tolerance=relative_tolerance,
@@ -176,7 +202,7 @@ def compare(
         differences=tuple(differences),
         nodes=tuple(nodes),
         failures=tuple(failures),
-        layers=looked_into,
+        layers=look(telling, save, rules_out) if layers and telling is not None else None,
     )
 
 
@@ -190,56 +216,32 @@ def _each_feed(
     return [feeds] if isinstance(feeds, Mapping) else feeds
 
 
-@dataclass(frozen=True, slots=True)
-class _FeedRun:
-    """What one feed gave on the devices and on the CPU."""
-
-    feed: Mapping[str, Array]
-    expected: Mapping[str, Any]
-    differences: Sequence[OutputDifference]
-    report: PartitionReport
-
-    @property
-    def agrees(self) -> bool:
-        return all(difference.agrees for difference in self.differences)
+def _refuse_unwritable(path: str | os.PathLike[str] | None, *, folder: bool) -> None:
+    """Refuse a path before anything is looked for."""
+    try:
+        if path is not None:
+            check_writable(Path(path), folder=folder)
+    except OSError as error:
+        raise InvalidOptionError(
+            f"{str(path)!r} cannot be written: {error.strerror or error}; give another path"
+        ) from error
 
 
-def _run_both(
-    tested: InferenceSession,
-    reference: InferenceSession,
-    position: int,
-    feed: Mapping[str, Array],
-    tolerances: tuple[float, float],
-) -> _FeedRun:
-    names = [output.name for output in tested.get_outputs()]
-    results, expected = tested.run(None, feed), reference.run(None, feed)
-    report = tested.report()
-    computed = {*feed, *(value.name for segment in report.segments for value in segment.outputs)}
-    differences = [
-        replace(difference_of(position, name, got, correct, *tolerances), constant=_constant(name, correct, computed))
-        for name, got, correct in zip(names, results, expected, strict=True)
-    ]
-    return _FeedRun(feed, dict(zip(names, expected, strict=True)), differences, report)
-
-
-def _to_look_into(
-    run: _FeedRun,
-    model: onnx.ModelProto,
-    requests: Sequence[DeviceRequest],
-    options: Options,
-    tolerances: tuple[float, float],
-) -> Compared:
-    return Compared(
-        model=model,
-        requests=requests,
-        options=options,
-        feed=run.feed,
-        expected=run.expected,
-        agrees=run.agrees,
-        report=run.report,
-        relative_tolerance=tolerances[0],
-        absolute_tolerance=tolerances[1],
-    )
+def _tolerances(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    session: InferenceSession,
+    feed: Mapping[str, Any],
+    relative: float,
+    absolute: float,
+) -> Tolerances:
+    """What is allowed; the model is read again only where outputs may be quantized."""
+    outputs = session.get_outputs()
+    names, quantized = frozenset(output.name for output in outputs), frozenset[str]()
+    if any("int" in output.type for output in outputs):
+        prepared = prepare(load_model(source))
+        shapes = default_shapes(prepared, shapes_of(feed))
+        quantized = quantized_values(specialize(prepared, shapes).graph) & names
+    return Tolerances(relative=relative, absolute=absolute, outputs=names, quantized=quantized)
 
 
 def _nodes_run(report: PartitionReport, provenance: Provenance | None) -> Mapping[str, int]:
@@ -256,57 +258,42 @@ def _constant(name: str, expected: Any, computed: Collection[str]) -> str:
     """Why an output says little, if it does."""
     if name not in computed:
         return "known before the run"
-    values = np.asarray(expected).reshape(-1)
+    values: Array = expected.reshape(-1) if isinstance(expected, np.ndarray) else np.empty(0)
     first = values[:1]
     same = (values == first) | ((values != values) & (first != first))  # what is not equal to itself is no number
     return f"every element is {first[0]}" if values.size > 1 and same.all() else ""
 
 
-def difference_of(
-    feed: int, name: str, got: Any, expected: Any, relative_tolerance: float, absolute_tolerance: float
+def _difference(
+    feed: int, name: str, got: Any, expected: Any, tolerance: Tolerance, computed: Collection[str]
 ) -> OutputDifference:
-    """Compare one output. NaN agrees with NaN, and infinities with the same infinity."""
-    a, b = np.asarray(got), np.asarray(expected)
-    if a.shape != b.shape or a.dtype != b.dtype:
-        absolute = relative = float("inf")
-        beyond = max(a.size, b.size)
-    elif a.dtype.kind not in "fiub" and a.dtype.name != "bfloat16":
-        beyond = int(np.count_nonzero(a != b))
-        absolute = relative = float("inf") if beyond else 0.0
-    else:
-        absolute, relative, beyond = _numeric(
-            a.astype(np.float64), b.astype(np.float64), relative_tolerance, absolute_tolerance
-        )
+    off = deviation(name, got, expected, tolerance)
+    dtype, shape = _described(got)
     return OutputDifference(
         feed=feed,
         name=name,
-        dtype=a.dtype.name,
-        shape=a.shape,
-        largest_absolute=absolute,
-        largest_relative=relative,
-        beyond=beyond,
-        agrees=not beyond,
+        dtype=dtype,
+        shape=shape,
+        largest_absolute=off.largest_absolute,
+        largest_relative=off.largest_relative,
+        beyond=off.beyond,
+        agrees=not off.beyond,
+        steps=tolerance.steps,
+        constant=_constant(name, expected, computed),
     )
 
 
-def _numeric(a: Array, b: Array, relative_tolerance: float, absolute_tolerance: float) -> tuple[float, float, int]:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        difference = np.where(same, 0.0, np.abs(a - b))
-        difference = np.where(np.isnan(difference), np.inf, difference)
-        size = np.abs(b)
-        relative = np.where(size > 0, difference / size, 0.0)
-        beyond = ~same & ~(difference <= absolute_tolerance + relative_tolerance * size)
-    return (
-        float(difference.max(initial=0.0)),
-        float(np.nan_to_num(relative, nan=np.inf).max(initial=0.0)),
-        int(np.count_nonzero(beyond)),
-    )
+def _described(value: Any) -> tuple[str, tuple[int, ...]]:
+    """Data type and shape; of a sequence its length, of an optional without contents nothing."""
+    if isinstance(value, list):
+        return "sequence", (len(value),)
+    return ("nothing", ()) if value is None else (np.asarray(value).dtype.name, np.shape(value))
 
 
 def _line(difference: OutputDifference) -> str:
     verdict = "agrees" if difference.agrees else f"DIFFERS in {difference.beyond} elements"
+    steps = ", quantized values may be off by 1" if difference.steps else ""
     constant = f", constant: {difference.constant}" if difference.constant else ""
     largest = f"{difference.largest_absolute:.3g} absolute, {difference.largest_relative:.3g} relative"
     head = f"  feed {difference.feed} {difference.name} {difference.dtype}{list(difference.shape)}"
-    return f"{head}: {verdict}, largest difference {largest}{constant}"
+    return f"{head}: {verdict}, largest difference {largest}{steps}{constant}"

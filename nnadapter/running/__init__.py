@@ -10,4 +10,5 @@ plans        compiled plans per set of input shapes: bounded, counted
 planned      a model on devices
 host         a model on ONNX Runtime alone
 engine       which of the two
+deviation    how far one value is from another
 """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime
 
 from nnadapter.drivers.onnxruntime.errors import translated
-from nnadapter.drivers.onnxruntime.values import inner_run, is_foreign, run_by_memory
+from nnadapter.drivers.onnxruntime.values import goes_by_memory, inner_run, is_foreign, run_by_memory
 from nnadapter.errors import ClosedError, InvalidModelError
 from nnadapter.onnx.files import contents_of, describe, load_model, refuse_empty
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, loadable
@@ -103,8 +103,9 @@ class HostEngine:
         self._run = _closed
 
     def _by_memory(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
-        """The results, where all that ONNX Runtime did not understand is numpy's data type of an array."""
-        if not isinstance(feed, Mapping) or not any(map(is_foreign, feed.values())):
+        """The results, where all that ONNX Runtime's Python interface did not know is the data type of an array."""
+        foreign = isinstance(feed, Mapping) and (any(map(is_foreign, feed.values())) or goes_by_memory(self.session))
+        if not foreign:
             self._explain(names, feed, error)
             raise error
         try:

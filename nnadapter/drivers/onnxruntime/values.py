@@ -35,11 +35,20 @@ def run_of(session: onnxruntime.InferenceSession) -> Run:
 
     ONNX Runtime's own without its Python checks, which ours replace, where all types are ones that it passes.
     """
+    run: Run = run_by_memory(session) if goes_by_memory(session) else inner_run(session)
+    return run
+
+
+def goes_by_memory(session: onnxruntime.InferenceSession) -> bool:
+    """Whether all inputs and outputs are tensors, and not all of them of types that ONNX Runtime passes."""
     types = {value.type for value in (*session.get_inputs(), *session.get_outputs())}
-    if types <= _PLAIN or not all(type_.startswith("tensor(") for type_ in types):
-        plain: Run = inner_run(session)
-        return plain
-    return run_by_memory(session)
+    return not types <= _PLAIN and all(type_.startswith("tensor(") for type_ in types)
+
+
+def declared(result: Any, type_: str) -> Any:
+    """A result of ONNX Runtime's Python interface, which gives float8_e4m3fn as the bits of it, in its own type."""
+    bits = isinstance(result, np.ndarray) and result.dtype == np.uint8 and type_ == "tensor(float8e4m3fn)"
+    return result.view(np.dtype("float8_e4m3fn")) if bits else result
 
 
 def run_by_memory(session: onnxruntime.InferenceSession) -> Run:

@@ -1,13 +1,15 @@
-"""A run of a model on devices and on the CPU, which is to be looked into."""
+"""A run of a model on devices and on the CPU, which may be looked into."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.inference.layers.cutting import Values
+from nnadapter.inference.layers.tolerances import Tolerances
 from nnadapter.options import Options
 from nnadapter.reports.report import PartitionReport
 
@@ -19,10 +21,11 @@ if TYPE_CHECKING:
 class Compared:
     """What was run, and where."""
 
-    model: onnx.ModelProto
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto
     requests: Sequence[DeviceRequest]
     """The devices."""
     options: Options
+    tolerances: Tolerances
     feed: Values
     expected: Values
     """The CPU's outputs."""
@@ -30,5 +33,3 @@ class Compared:
     """The outputs of the devices were within the tolerance."""
     report: PartitionReport
     """Where the nodes ran."""
-    relative_tolerance: float
-    absolute_tolerance: float

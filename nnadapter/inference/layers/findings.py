@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any
 
-from nnadapter.inference.layers.deviation import Deviation
+from nnadapter.running.deviation import Deviation
 
 _LISTED = 10
 
@@ -76,6 +76,8 @@ class LayerReport:
     """Models that were compiled for the devices, but for what was saved and ruled out."""
     saved: Saved | None = None
     ruled_out: RuledOut | None = None
+    unwritten: str = ""
+    """Why a file was not written."""
 
     @property
     def first(self) -> Finding | None:
@@ -92,18 +94,25 @@ class LayerReport:
         return "\n".join(f"  {line}" for line in self._lines())
 
     def _lines(self) -> Iterator[str]:
-        yield f"layers: {self.atoms} on devices, {self.compilations} compilations"
+        if not self.atoms:
+            yield "layers: no node ran on a device other than cpu and reference, so none was looked at"
+            return
+        yield f"layers: {self.atoms} on devices, {_counted(self.compilations, 'compilation')}"
         yield from self._culprits()
         if self.alone and self.outputs_agree:
             yield "the outputs agree although a node inside differs"
         if self.accumulated is not None:
             yield f"the device's own values differ first behind {self.accumulated}"
         if self.unchecked:
-            yield f"not run by itself by its device: {', '.join(map(repr, self.unchecked[:_LISTED]))}"
+            more = len(self.unchecked) - _LISTED
+            rest = f" and {more} more" if more > 0 else ""
+            yield f"not run by itself by its device: {', '.join(map(repr, self.unchecked[:_LISTED]))}{rest}"
         if self.saved is not None:
             yield f"saved in {self.saved.folder}; to see it again: {self.saved.command}"
         if self.ruled_out is not None:
             yield _ruled_out(self.ruled_out)
+        if self.unwritten:
+            yield f"a file was not written: {self.unwritten}"
 
     def _culprits(self) -> Iterator[str]:
         if self.alone:
@@ -112,15 +121,26 @@ class LayerReport:
             if len(self.alone) > _LISTED:
                 yield f"and {len(self.alone) - _LISTED} more"
         if self.together is not None:
-            how = "wrong only where the device runs them together" if self.fused else "error grows over"
-            yield f"{how}: {self.together}"
-        if not self.alone:
-            nearest = f"; the largest: {self.largest}" if self.largest else ""
-            yield f"no node is beyond the tolerance by itself{nearest}"
+            yield f"{self._how()}: {self.together}"
+        if not self.alone and self.largest is not None:
+            which = "no node that could be checked" if self.unchecked else "no node"
+            off = self.largest.deviation.largest_absolute
+            nearest = f"the largest: {self.largest}" if off else "what they compute is exactly the CPU's"
+            yield f"{which} is beyond the tolerance by itself; {nearest}"
+
+    def _how(self) -> str:
+        """What is known of `together`."""
+        if self.together is not None and not {*self.together.nodes}.isdisjoint(self.unchecked):
+            return "wrong, with nodes in it that could not be checked by themselves"
+        return "wrong only where the device runs them together" if self.fused else "error grows over"
 
 
 def _ruled_out(ruled_out: RuledOut) -> str:
-    count = f"{len(ruled_out.pins)} pins" if len(ruled_out.pins) != 1 else "1 pin"
+    count = _counted(len(ruled_out.pins), "pin")
     end = "make" if len(ruled_out.pins) != 1 else "makes"
     what = f"{end} the outputs agree" if ruled_out.agrees else "do not make the outputs agree, though nothing is left"
-    return f"{ruled_out.path}: {count} to the CPU {what}; {ruled_out.compilations} compilations"
+    return f"{ruled_out.path}: {count} to the CPU {what}; {_counted(ruled_out.compilations, 'compilation')}"
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

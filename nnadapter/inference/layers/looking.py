@@ -7,21 +7,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from nnadapter.drivers.selection import HOSTS
-from nnadapter.errors import InvalidOptionError
 from nnadapter.inference.layers.compared import Compared
 from nnadapter.inference.layers.cutting import Cutting, cut
-from nnadapter.inference.layers.deviation import Deviation, Tolerance
 from nnadapter.inference.layers.findings import Finding, LayerReport
 from nnadapter.inference.layers.ruling_out import rule_out
 from nnadapter.inference.layers.saving import save_stretch
 from nnadapter.inference.layers.searching import Search, Stretch
+from nnadapter.inference.layers.tolerances import quantized_values, shapes_of
 from nnadapter.inference.layers.trials import HostValues, Trials
+from nnadapter.onnx.files import load_model
+from nnadapter.running.deviation import Deviation
 
-_ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinear")
-"""What the names of ops begin with that round to quantized values."""
 _MOST_VERIFIED = 4
 """Atoms that are tried in a model of their own until one is wrong there too."""
 
@@ -35,9 +32,6 @@ def look(
         compared: what was run.
         save: a folder for the tensors and a small model of what is found first.
         rules_out: a file for the smallest set of pins found that makes the outputs agree.
-
-    Raises:
-        InvalidOptionError: a file cannot be written.
     """
     search = _search(compared)
     cutting = search.cutting
@@ -63,29 +57,23 @@ def look(
     shown = shown or joint
     suspects = dict.fromkeys([*wrong, *members, *ranked, *cutting.accelerated])
     try:
-        return replace(
-            report,
-            saved=None if save is None or shown is None else save_stretch(Path(save), shown, compared),
-            ruled_out=None if rules_out is None else rule_out(Path(rules_out), compared, _pins(cutting, [*suspects])),
-        )
-    except OSError as error:
-        raise InvalidOptionError(f"what was found cannot be written: {error}; give another path") from error
+        if save is not None and shown is not None:
+            report = replace(report, saved=save_stretch(Path(save), shown, compared))
+        if rules_out is not None:
+            report = replace(report, ruled_out=rule_out(Path(rules_out), compared, _pins(cutting, [*suspects])))
+    except (OSError, ValueError) as error:  # a sequence of different shapes is no array
+        return replace(report, unwritten=str(error))
+    return report
 
 
 def _search(compared: Compared) -> Search:
     homes = {node.name: node.device for node in compared.report.nodes if node.device not in ("", *HOSTS)}
-    shapes = {name: np.shape(array) for name, array in compared.feed.items() if not isinstance(array, list)}
-    cutting, defaults = cut(compared.model, shapes, homes)
-    rounded = [node for node in cutting.graph.nodes if node.op_type.startswith(_ROUNDING)]
-    tolerance = Tolerance(
-        relative=compared.relative_tolerance,
-        absolute=compared.absolute_tolerance,
-        outputs=frozenset(cutting.graph.outputs),
-        rounded=frozenset(name for node in rounded for name in node.outputs[:1]),
-    )
+    cutting, defaults = cut(load_model(compared.model), shapes_of(compared.feed), homes)
+    told = compared.tolerances
+    tolerances = replace(told, quantized=told.quantized | quantized_values(cutting.graph) - told.outputs)
     names = [name for name in compared.report.devices if name not in HOSTS]
     trials = Trials(compared.requests, names, compared.options)
-    return Search(cutting, tolerance, trials, HostValues(cutting, {**defaults, **compared.feed}))
+    return Search(cutting, tolerances, trials, HostValues(cutting, {**defaults, **compared.feed}))
 
 
 def _verified(search: Search, atoms: Sequence[int]) -> tuple[Sequence[int], Stretch | None]:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from nnadapter.drivers.selection import CPU
 from nnadapter.inference.layers.compared import Compared
-from nnadapter.inference.layers.deviation import Tolerance, deviation
 from nnadapter.inference.layers.findings import RuledOut
 from nnadapter.inference.layers.searching import first_true
 from nnadapter.inference.session import InferenceSession
 from nnadapter.rules.reading import read_rules
 from nnadapter.rules.values import Pin, Rules
+from nnadapter.running.deviation import deviation
 
 _MOST_REMOVALS = 64
 """Sets that are tried to leave pins out."""
@@ -76,12 +76,6 @@ class _Trying:
     def __init__(self, compared: Compared) -> None:
         self._compared = compared
         self._rules = read_rules(compared.options.rules) if compared.options.rules != Rules() else Rules()
-        self._tolerance = Tolerance(
-            relative=compared.relative_tolerance,
-            absolute=compared.absolute_tolerance,
-            outputs=frozenset(compared.expected),
-            rounded=frozenset(),
-        )
         self.compilations = 0
 
     def agrees(self, groups: Sequence[Group]) -> bool:
@@ -96,7 +90,8 @@ class _Trying:
         with InferenceSession(compared.model, devices=compared.requests, options=options) as session:
             got = session.run(list(compared.expected), compared.feed)
         pairs = zip(compared.expected.items(), got, strict=True)
-        return not any(deviation(name, actual, wanted, self._tolerance).beyond for (name, wanted), actual in pairs)
+        allowed = compared.tolerances.of
+        return not any(deviation(name, actual, wanted, allowed(name)).beyond for (name, wanted), actual in pairs)
 
 
 def _text(names: Sequence[str]) -> str:

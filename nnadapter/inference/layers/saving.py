@@ -38,7 +38,7 @@ def save_stretch(folder: Path, stretch: Stretch, compared: Compared) -> Saved:
     requests = [request for request in compared.requests if _name(request) in devices]
     words = ["nnadapter", "compare", str(folder / MODEL), *_device_words(requests)]
     words += [word for name, path in inputs for word in ("--input", f"{name}={path}")]
-    words += ["--rtol", f"{compared.relative_tolerance:g}", "--atol", f"{compared.absolute_tolerance:g}"]
+    words += ["--rtol", f"{compared.tolerances.relative:g}", "--atol", f"{compared.tolerances.absolute:g}"]
     command = shlex.join(words)
     (folder / COMMAND).write_text(f"{command}\n")
     return Saved(folder=str(folder), command=command)

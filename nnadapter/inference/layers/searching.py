@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nnadapter.inference.layers.cutting import Cutting, Excerpt, Values, pieces
-from nnadapter.inference.layers.deviation import Deviation, Tolerance, deviation, largest
+from nnadapter.inference.layers.tolerances import Tolerances
 from nnadapter.inference.layers.trials import HostValues, Trials
+from nnadapter.running.deviation import Deviation, deviation, largest
 
 _PIECE_BYTES = 1 << 28
 """Of values that are held to look at every atom by itself."""
@@ -45,7 +46,7 @@ class Search:
     """Compares parts of one model on devices with the CPU."""
 
     cutting: Cutting
-    tolerance: Tolerance
+    tolerances: Tolerances
     trials: Trials
     host: HostValues
 
@@ -70,7 +71,7 @@ class Search:
 
         def differs(number: int) -> bool:
             stretches[number] = self.stretch(0, atoms[number] + 1)
-            return stretches[number].deviation.beyond
+            return stretches[number].deviation.beyond > 0
 
         number = first_true(-1, len(atoms) - 1, differs)
         return stretches.get(number) or self.stretch(0, atoms[number] + 1)
@@ -121,5 +122,5 @@ class Search:
                     yield from self._side_by_side(part, known, deviations)
 
     def _largest(self, got: Values, expected: Values) -> Deviation:
-        none = Deviation(value="", tolerances=0.0, largest_absolute=0.0)
-        return largest([none, *(deviation(name, got[name], expected[name], self.tolerance) for name in expected)])
+        compared = [deviation(name, got[name], wanted, self.tolerances.of(name)) for name, wanted in expected.items()]
+        return largest(compared or [Deviation(value="")])

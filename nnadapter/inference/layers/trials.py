@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
+from nnadapter.drivers.onnxruntime.values import declared
 from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest
 from nnadapter.inference.layers.cutting import Cutting, Excerpt, Values
 from nnadapter.inference.session import InferenceSession
@@ -58,9 +59,10 @@ class Trials:
         provenance = session.provenance
         assert provenance is not None, "a run leaves its provenance"
         ran = {step.segment for step in provenance.steps if not step.failure and step.device not in HOSTS}
-        nodes = [node for segment in session.report().segments if segment.index in ran for node in segment.nodes]
-        there = {*nodes, *(node.split("/")[0] for node in nodes)}
-        return frozenset(name for name in excerpt.devices if name not in there and name.split("/")[0] not in there)
+        segments = session.report().segments
+        every = {node for segment in segments for node in segment.nodes}
+        there = {node for segment in segments if segment.index in ran for node in segment.nodes}
+        return frozenset(name for name in excerpt.devices if not _parts(name, every) or _parts(name, every) - there)
 
 
 class HostValues:
@@ -88,10 +90,22 @@ class HostValues:
         return {**before, **run_on_cpu(self._cutting.between(range(first, last), before, all_visible=True), before)}
 
 
+def _parts(name: str, nodes: Set[str]) -> Set[str]:
+    """A node, or those of its body that stand in its place; none where it was left out."""
+    return {name} if name in nodes else {node for node in nodes if node.startswith(f"{name}/")}
+
+
 def run_on_cpu(excerpt: Excerpt, known: Values) -> Values:
     """Run an excerpt on the CPU alone."""
     if not excerpt.outputs:
         return {}
     with InferenceSession(excerpt.model, devices=CPU) as session:
-        results = session.run(list(excerpt.outputs.values()), {name: known[name] for name in excerpt.inputs})
-        return dict(zip(excerpt.outputs, results, strict=True))
+        results = results_of(session, {name: known[name] for name in excerpt.inputs})
+        made = {output.name: result for output, result in zip(session.get_outputs(), results, strict=True)}
+        return {name: made[inner] for name, inner in excerpt.outputs.items()}
+
+
+def results_of(session: InferenceSession, feed: Values) -> list[Any]:
+    """What a session on the CPU alone gives, in the types that sessions on devices give."""
+    results = zip(session.run(None, feed), session.get_outputs(), strict=True)
+    return [declared(result, output.type) for result, output in results]

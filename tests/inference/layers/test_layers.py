@@ -13,6 +13,7 @@ from click.testing import CliRunner
 import nnadapter as nna
 from nnadapter.cli import main
 from nnadapter.errors import InvalidOptionError
+from tests import planted_driver
 from tests.models import HEAD, numbers, parse
 
 TEXT = f"""{HEAD} g (float[N, 8] x) => (float[N, 8] y) {{
@@ -117,9 +118,51 @@ def test_several_outputs_and_integers():
     assert names(layers.alone) == [("split",)] and layers.alone[0].deviation.value == "a"
 
 
-def test_the_cpu_alone():
-    report = nna.compare(parse(TEXT), "cpu", FEED, layers=True)
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_what_is_no_accelerator_is_not_looked_at(device):
+    report = nna.compare(parse(TEXT), device, FEED, layers=True)
     assert report.layers.atoms == 0 and report.layers.first is None
+    assert str(report.layers) == "  layers: no node ran on a device other than cpu and reference, so none was looked at"
+
+
+def test_nothing_is_off():
+    report = nna.compare(parse(f"{HEAD} g (float[4, 8] x) => (float[4, 8] y) {{ y = Relu(x) }}"), "null", FEED)
+    assert not report.agrees
+    text = f"{HEAD} g (float[4, 8] x) => (float[4, 8] y) {{ y = Relu(x) }}"
+    assert str(look(text).layers).splitlines() == [
+        "  layers: 1 on devices, 1 compilation",
+        "  no node is beyond the tolerance by itself; what they compute is exactly the CPU's",
+    ]
+
+
+def test_what_could_not_be_checked_is_not_counted_as_right():
+    """Names begin with a slash, as PyTorch writes them; another device runs a node, and so is not what fell back."""
+    text = f"""{HEAD} g (float[4, 8] x) => (float[4, 4] y) {{
+        [split] a, b = Split<axis = 1>(x)
+        [sum] c = Add(a, b)
+        [last] y = Relu(c)
+    }}"""
+    model = parse(text)
+    for node in model.graph.node:
+        node.name = f"/{node.name}"
+    devices = [("trial", {"only": ["SPLIT", "ADD"], "fault": "split"}), "fake_npu"]
+    report = nna.compare(model, devices, {"x": np.ones((4, 8), np.float32)}, layers=True)
+    assert not report.agrees and not report.layers.alone and report.layers.unchecked == ("/split",)
+    assert "no node that could be checked is beyond the tolerance by itself" in str(report)
+    assert "wrong, with nodes in it that could not be checked by themselves: '/split', '/sum'" in str(report)
+
+
+def test_quantized_values_may_be_a_step_off_wherever_they_are(tmp_path):
+    text = f"""{HEAD} g (float[4, 8] x) => (uint8[8, 4] y, float[4, 8] z) <float s = {{0.1}}, uint8 o = {{100}}> {{
+        [rounded] q = QuantizeLinear(x, s, o)
+        [turned] y = Transpose(q)
+        [last] z = Relu(x)
+    }}"""
+    device, rules = ("trial", {"fault": "step", "only": ["QUANTIZE", "QUANTIZE_LINEAR", "RELU"]}), tmp_path / "r.toml"
+    report = nna.compare(parse(text), device, FEED, layers=True, rules_out=rules)
+    assert report.compared and report.agrees and not report.layers.alone and not report.layers.ruled_out.pins
+    assert report.differences[0].largest_absolute == 1 and report.differences[0].steps == 1
+    assert "quantized values may be off by 1" in str(report)
 
 
 @pytest.mark.parametrize("planted", [{"wrong": ["third"]}, {"fused": ["fourth", "fifth"]}])
@@ -157,6 +200,22 @@ def test_pins_that_rule_it_out(tmp_path, planted, pinned):
     found = nna.compare(parse(TEXT), device, FEED, layers=True, rules_out=path).layers.ruled_out
     assert found.pins == pinned and found.agrees
     assert nna.compare(parse(TEXT), device, FEED, options=nna.Options(rules=path)).agrees
+
+
+def test_paths_are_refused_before_anything_is_run(tmp_path):
+    planted_driver.COMPILED.clear()
+    for path in (tmp_path, tmp_path / "nowhere" / "rules.toml"):
+        with pytest.raises(InvalidOptionError, match="cannot be written"):
+            nna.compare(parse(TEXT), "planted", FEED, layers=True, rules_out=path)
+    assert not planted_driver.COMPILED
+
+
+def test_findings_are_not_lost_where_a_file_cannot_be_written_after_all(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(parse(TEXT), "net.onnx")
+    words = "compare net.onnx -d planted --option planted.wrong=third --layers --rules-out /dev/full --shape x=4,8"
+    result = CliRunner().invoke(main, words.split(), catch_exceptions=False)
+    assert result.exit_code == 2 and "wrong by itself: 'third'" in result.stdout and "No space left" in result.stderr
 
 
 def test_as_plain_data():
