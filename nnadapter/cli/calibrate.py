@@ -11,13 +11,14 @@ import click
 from nnadapter.cli.command import Command
 from nnadapter.cli.parameters import device_options, requests
 from nnadapter.cli.progress import progress
-from nnadapter.cli.writing import refuse_unwritable, to_json, write_file
+from nnadapter.cli.writing import to_json, write_file
 from nnadapter.costs.calibrating import ROUNDS
 from nnadapter.costs.calibrating import calibrate as measure
 from nnadapter.costs.calibration import Calibration
 from nnadapter.costs.calibration_files import contents_of, is_calibrated, keep_calibration
 from nnadapter.drivers.selection import CPU, HOSTS
 from nnadapter.files.cache_folder import cache_folder
+from nnadapter.files.replacing import check_writable
 
 
 @click.command(cls=Command)
@@ -36,9 +37,9 @@ def calibrate(device: str, options: Mapping[str, Mapping[str, str]], output: str
     Leave the machine alone meanwhile.
     """
     requests((device,), options)  # says which options are another device's
-    refuse_unwritable(cache_folder(), "set NNADAPTER_CACHE_DIR to a folder that can be written to", folder=True)
+    check_writable(cache_folder(), "set NNADAPTER_CACHE_DIR to a folder that can be written to", folder=True)
     if output is not None:
-        refuse_unwritable(output)
+        check_writable(Path(output))
     measured, file = _kept(device, options.get(device))
     if device not in HOSTS and not is_calibrated(CPU):
         click.echo(f"{CPU} was not calibrated yet and was measured too: kept in {_kept(CPU, None)[1]}", err=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from nnadapter.cli.command import Failure
-from nnadapter.files.replacing import check_writable, replace_file
+from nnadapter.files.replacing import replace_file
 
 
 def write_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
@@ -30,18 +30,6 @@ def write_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]
             replace_file(target.resolve(), write)
     except OSError as error:
         raise Failure(f"{str(target)!r} cannot be written: {error.strerror or error}; give another path") from error
-
-
-def refuse_unwritable(path: str | os.PathLike[str], advice: str = "give another path", *, folder: bool = False) -> None:
-    """Refuse a path before the work is done whose results are to lie there.
-
-    Raises:
-        Failure: a file cannot be written there.
-    """
-    try:
-        check_writable(Path(path), folder=folder)
-    except OSError as error:
-        raise Failure(f"{str(path)!r} cannot be written: {error.strerror or error}; {advice}") from error
 
 
 def to_json(data: object) -> str:

@@ -10,23 +10,31 @@ from os import strerror
 from pathlib import Path
 from typing import BinaryIO
 
+from nnadapter.errors import InvalidOptionError
 
-def check_writable(path: Path, *, folder: bool = False) -> None:
-    """Find out whether a file can be written, or with `folder` files in a folder that may have to be made.
+
+def check_writable(path: Path, advice: str = "give another path", *, folder: bool = False) -> None:
+    """Refuse a path before the work is done whose results are to lie there.
+
+    Args:
+        path: of a file, or with `folder` of a folder for files, which need not exist.
+        advice: what to do else.
+        folder: see `path`.
 
     Raises:
-        OSError: it cannot.
+        InvalidOptionError: nothing can be written there.
     """
-    if folder:
-        place = next(each for each in (path, *path.absolute().parents) if each.exists())
-    elif path.exists() and not path.is_file() and not path.is_dir():
+    if not folder and path.exists() and not path.is_file() and not path.is_dir():
         return  # a pipe or /dev/stdout is written to directly
-    elif path.is_dir():
-        raise IsADirectoryError(EISDIR, strerror(EISDIR), str(path))
-    else:
-        place = path.resolve().parent
-    with tempfile.TemporaryFile(dir=place):
-        pass
+    parents = path.absolute().parents
+    place = next(each for each in (path, *parents) if each.exists()) if folder else path.resolve().parent
+    try:
+        if path.is_dir() and not folder:
+            raise IsADirectoryError(EISDIR, strerror(EISDIR))
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise InvalidOptionError(f"{str(path)!r} cannot be written: {error.strerror or error}; {advice}") from error
 
 
 def replace_file(target: Path, write: Callable[[BinaryIO], object]) -> None:

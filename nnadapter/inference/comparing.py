@@ -161,7 +161,8 @@ def compare(
     if not layers and (save is not None or rules_out is not None):
         raise InvalidOptionError("save and rules_out are written of what layers find; pass layers=True")
     for path, folder in ((save, True), (rules_out, False)):
-        _refuse_unwritable(path, folder=folder)
+        if path is not None:
+            check_writable(Path(path), folder=folder)
     differences: list[OutputDifference] = []
     nodes, failures = [], dict[str, None]()
     telling: Compared | None = None
@@ -214,17 +215,6 @@ def _each_feed(
     if feeds is None:
         return [random_feed(model, input_shapes)]
     return [feeds] if isinstance(feeds, Mapping) else feeds
-
-
-def _refuse_unwritable(path: str | os.PathLike[str] | None, *, folder: bool) -> None:
-    """Refuse a path before anything is looked for."""
-    try:
-        if path is not None:
-            check_writable(Path(path), folder=folder)
-    except OSError as error:
-        raise InvalidOptionError(
-            f"{str(path)!r} cannot be written: {error.strerror or error}; give another path"
-        ) from error
 
 
 def _tolerances(

@@ -43,7 +43,7 @@ class Deviation:
     """Number of elements that are off too much."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Distances:
     """Per element, how far two arrays are apart."""
 
@@ -88,7 +88,7 @@ def deviation(value: str, got: Any, expected: Any, tolerance: Tolerance) -> Devi
 def distances(got: Array, expected: Array, tolerance: Tolerance) -> Distances:
     """Compare two arrays of the same shape and type, element by element."""
     with np.errstate(all="ignore"):
-        if is_integer(expected.dtype):
+        if _is_integer(expected.dtype):
             off, size = _between_integers(got, expected), np.abs(expected.astype(np.float64))
             allowed = np.full(off.shape, float(tolerance.steps))
         elif expected.dtype.kind in "bOUS":
@@ -105,7 +105,7 @@ def distances(got: Array, expected: Array, tolerance: Tolerance) -> Distances:
         )
 
 
-def is_integer(dtype: np.dtype[Any]) -> bool:
+def _is_integer(dtype: np.dtype[Any]) -> bool:
     """Whether numbers of this type are integers."""
     return dtype.kind in "iu" or dtype.name in _NARROW_INTEGERS
 
