@@ -22,7 +22,7 @@ from nnadapter.drivers.crashes import named_call, print_crashes
 from nnadapter.drivers.declared import check_capability, check_info
 from nnadapter.drivers.interface import INTERFACE_VERSION, Device, Driver
 from nnadapter.drivers.native.discovery import PATH_VARIABLE, libraries, library_of
-from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, NNAdapterError, close_names
+from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, NNAdapterError, close_names, describe
 
 GROUP = "nnadapter.drivers"
 """The entry point group; an entry point's name is the device's name."""
@@ -175,7 +175,7 @@ def _open(driver_name: str, device_id: str, name: str) -> Device:
     except (NNAdapterError, KeyboardInterrupt):
         raise
     except BaseException as error:  # a plug-in may try to end the process, too
-        raise DeviceUnavailableError(f"device {name!r} did not open: {_brief(error)}; ask its vendor") from error
+        raise DeviceUnavailableError(f"device {name!r} did not open: {describe(error)}; ask its vendor") from error
 
 
 def _driver(name: str) -> Driver | _Failure:
@@ -198,7 +198,7 @@ def _load(name: str, source: DriverSource) -> Driver | _Failure:
         raise
     except BaseException as error:  # noqa: BLE001  importing a plug-in may raise anything; this is its border
         return _Failure(
-            f"driver {name!r} of {source.distribution} did not load: {_brief(error)}; "
+            f"driver {name!r} of {source.distribution} did not load: {describe(error)}; "
             "install what is missing or remove it"
         )
 
@@ -249,7 +249,7 @@ def _rows(name: str) -> tuple[DeviceInfo, ...]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  a plug-in may raise anything; this is its border
-        return (DeviceInfo(name=name, available=False, reason=_brief(error), distribution=source.distribution),)
+        return (DeviceInfo(name=name, available=False, reason=describe(error), distribution=source.distribution),)
     return tuple(_complete(row, source) for row in rows)
 
 
@@ -286,8 +286,3 @@ def _clash(name: str, known: DriverSource, other: DriverSource) -> str:
 
 def _distribution_of(point: metadata.EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
-
-
-def _brief(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nnadapter.drivers.border import FAILURES
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.kernel import InferRule, Kernel, KernelFunction, KernelOrigin, KernelType
 from nnadapter.drivers.registry import sources, takes_onnx
 from nnadapter.drivers.selection import HOSTS, canonical
-from nnadapter.errors import DriverWarning, InvalidOptionError, close_names
+from nnadapter.errors import FAILURES, DriverWarning, InvalidOptionError, close_names, describe
 from nnadapter.kernels.choosing import KernelTable
 
 _lock = threading.Lock()
@@ -148,7 +147,7 @@ def kernel_table(device: str, context: Context) -> KernelTable:
             raise TypeError("Context.kernels gave something that is no Kernel")
     except FAILURES as error:
         warnings.warn(
-            f"device {device!r} offers no kernels: {type(error).__name__}: {error}; report it to the vendor",
+            f"device {device!r} offers no kernels: {describe(error)}; report it to the vendor",
             DriverWarning,
             stacklevel=2,
         )
