@@ -17,6 +17,7 @@ from nnadapter.costs.calibrating import calibrate as measure
 from nnadapter.costs.calibration import Calibration
 from nnadapter.costs.calibration_files import contents_of, is_calibrated, keep_calibration
 from nnadapter.drivers.selection import CPU, HOSTS
+from nnadapter.process.standard_output import prints_to_stderr
 
 
 @click.command(cls=Command)
@@ -46,6 +47,6 @@ def calibrate(device: str, options: Mapping[str, Mapping[str, str]], output: str
 
 def _kept(device: str, options: Mapping[str, str] | None) -> tuple[Calibration, Path]:
     """What a device costs, and the file that holds it."""
-    with progress(f"calibrating {device}", ROUNDS) as advance:
+    with prints_to_stderr(), progress(f"calibrating {device}", ROUNDS) as advance:
         measured = measure(device, options, advance=advance)
     return measured, keep_calibration(measured)

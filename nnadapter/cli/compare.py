@@ -13,6 +13,7 @@ from nnadapter.cli.inputs import feed_of
 from nnadapter.cli.parameters import Shapes, inputs, placing, requests, takes_model, takes_placing
 from nnadapter.cli.progress import progress
 from nnadapter.cli.writing import to_json
+from nnadapter.process.standard_output import prints_to_stderr
 
 
 @click.command(cls=ModelCommand)
@@ -62,7 +63,7 @@ def compare(
     The exit code is 1 if outputs differ, if no node ran on the devices, or if a step fell back from one.
     """
     chosen = requests(devices, options)
-    with progress("comparing"):
+    with prints_to_stderr(), progress("comparing"):
         result = nnadapter.compare(
             model,
             chosen,
