@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TextIO
 
 import click
@@ -35,7 +34,7 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> object:
         """See `click.Command.invoke`."""
-        with told():
+        with told() if ctx.parent is None else nullcontext():  # the group's hold for its commands
             return super().invoke(ctx)
 
 
@@ -106,7 +105,7 @@ def _notes() -> Iterator[None]:
                 as_before(message, category, filename, lineno, file, line)
             elif str(message) not in shown:
                 shown.add(str(message))
-                print(f"note: {' '.join(str(message).split())}", file=sys.stderr)
+                click.echo(f"note: {' '.join(str(message).split())}", err=True)
 
         warnings.showwarning = show
         yield
