@@ -38,21 +38,19 @@ class DriverSource:
     """Name and version of the distribution that brings it; NNADAPTER_DRIVER_PATH for a library in its folders."""
     library: Path | None = None
     """The library, where no distribution names it."""
+    takes_onnx: bool = False
+    """Its devices are known to take ONNX without opening one, which would load a vendor's software."""
 
 
 _BUILT_IN = {
-    "cpu": "nnadapter.drivers.onnxruntime.driver:CpuDriver",
-    "fake_npu": "nnadapter.drivers.fake_npu.driver:FakeNpuDriver",
-    "null": "nnadapter.drivers.null:NullDriver",
-    "openvino": "nnadapter.drivers.openvino.driver:OpenvinoDriver",
-    "ort": "nnadapter.drivers.execution_providers.driver:EpDriver",
-    "qnn": "nnadapter.drivers.qnn.driver:QnnDriver",
-    "reference": "nnadapter.drivers.reference:ReferenceDriver",
+    "cpu": DriverSource("nnadapter.drivers.onnxruntime.driver:CpuDriver", "nnadapter", takes_onnx=True),
+    "fake_npu": DriverSource("nnadapter.drivers.fake_npu.driver:FakeNpuDriver", "nnadapter"),
+    "null": DriverSource("nnadapter.drivers.null:NullDriver", "nnadapter"),
+    "openvino": DriverSource("nnadapter.drivers.openvino.driver:OpenvinoDriver", "nnadapter", takes_onnx=True),
+    "ort": DriverSource("nnadapter.drivers.execution_providers.driver:EpDriver", "nnadapter", takes_onnx=True),
+    "qnn": DriverSource("nnadapter.drivers.qnn.driver:QnnDriver", "nnadapter", takes_onnx=True),
+    "reference": DriverSource("nnadapter.drivers.reference:ReferenceDriver", "nnadapter", takes_onnx=True),
 }
-
-
-_TAKE_ONNX = frozenset({"cpu", "openvino", "ort", "qnn", "reference"})
-"""Built-in drivers whose devices take ONNX: known without opening one, which would load a vendor's software."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ def sources() -> Mapping[str, DriverSource]:
 
     Two distributions or libraries that offer the same name are a row that says so: neither is used.
     """
-    sources_by_name = {name: DriverSource(target, "nnadapter") for name, target in _BUILT_IN.items()}
+    sources_by_name = dict(_BUILT_IN)
     for name, source in _brought():
         known = sources_by_name.get(name)
         if known is None:
@@ -149,7 +147,7 @@ def takes_onnx(name: str) -> bool:
     """Whether the device called `name` takes ONNX, as far as that is known without opening it."""
     driver_name = name.partition(":")[0]
     if driver_name in _BUILT_IN:
-        return driver_name in _TAKE_ONNX
+        return _BUILT_IN[driver_name].takes_onnx
     with _lock:
         opened = [device for each, device in _devices.items() if each.partition(":")[0] == driver_name]
     return any(device.capability.form is ModelForm.ONNX for device in opened)

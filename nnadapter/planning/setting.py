@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from nnadapter.costs.device_costs import DeviceCosts, Source, device_costs
 from nnadapter.drivers.border import open_context
 from nnadapter.drivers.capability import Capability, DeviceRole, OptionValues
+from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.selection import REFERENCE, DeviceRequest, Selected, check_options, select
 from nnadapter.errors import InvalidOptionError
@@ -50,6 +51,10 @@ class SessionDevice:
     def is_host(self) -> bool:
         """It is the device that takes what nobody else takes."""
         return self.capability.role is DeviceRole.HOST
+
+    def close(self) -> None:
+        """Close the context."""
+        named_call(self.name, "close")(close_all, [self.context])
 
     @property
     def is_spare(self) -> bool:
@@ -99,7 +104,7 @@ class Setting:
 
     def close(self) -> None:
         """Close every context."""
-        close_all(device.context for device in self.devices)
+        close_all(self.devices)
 
 
 @contextmanager
@@ -108,7 +113,7 @@ def closed_on_failure(devices: Sequence[SessionDevice]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        close_all(device.context for device in devices)
+        close_all(devices)
         raise
 
 
