@@ -10,7 +10,7 @@ from typing import Any, TextIO
 import click
 
 import nnadapter
-from nnadapter.errors import DriverError, FallbackWarning, NNAdapterError, NotDelegatedError
+from nnadapter.errors import DriverError, DriverWarning, FallbackWarning, NNAdapterError, NotDelegatedError
 from nnadapter.process.standard_output import prints_to_stderr
 
 NO = 1
@@ -89,19 +89,23 @@ def _exit_code(error: NNAdapterError) -> int:
     return NO if refused or broke else BAD_INPUT
 
 
+_NOTED = (FallbackWarning, DriverWarning)
+
+
 @contextmanager
 def _notes() -> Iterator[None]:
-    """Show warnings of fallback as notes, each once; all others stay as they are."""
+    """Show warnings of fallback and of drivers as notes, each once; all others stay as they are."""
     shown: set[str] = set()
     with warnings.catch_warnings():
-        warnings.simplefilter("always", FallbackWarning)
+        for noted in _NOTED:
+            warnings.simplefilter("always", noted)
         as_before = warnings.showwarning
 
         def show(
             message: Warning | str, category: type[Warning], filename: str, lineno: int,
             file: TextIO | None = None, line: str | None = None,
         ) -> None:  # fmt: skip
-            if not issubclass(category, FallbackWarning):
+            if not issubclass(category, _NOTED):
                 as_before(message, category, filename, lineno, file, line)
             elif str(message) not in shown:
                 shown.add(str(message))

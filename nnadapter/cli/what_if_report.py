@@ -42,9 +42,8 @@ def refuse_together(parameters: Mapping[str, object], form: str) -> None:
         if parameters[name] is not None:
             raise click.UsageError(f"{flag} is of one plan, and --what-if tries many; give one of the two")
     if form not in RENDERERS:
-        raise click.BadParameter(
-            f"--what-if has no format {form}; take {', '.join(RENDERERS)}", param_hint="'--format'"
-        )
+        said = "'--output'" if parameters["form"] is None else "'--format'"
+        raise click.BadParameter(f"--what-if has no format {form}; take {', '.join(RENDERERS)}", param_hint=said)
 
 
 def what_if_text(

@@ -20,6 +20,7 @@ from nnadapter.kernels.context import with_kernels
 from nnadapter.options import Options
 from nnadapter.planning.constraints import Constraints, read_constraints
 from nnadapter.process.closing import close_all
+from nnadapter.process.extras import require_extra
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -131,7 +132,7 @@ def open_setting(
         RulesError: the rules contradict themselves, or their file cannot be read.
         PlanFileError: the plan file cannot be read.
         StoredFileError: a calibration cannot be used.
-        MissingExtraError: the policy weighs costs, and scipy is not installed.
+        MissingExtraError: the policy weighs costs, a device accelerates, and scipy is not installed.
     """
     opened: list[SessionDevice] = []
     with closed_on_failure(opened):
@@ -140,6 +141,8 @@ def open_setting(
         if all(device.name != REFERENCE for device in opened):
             opened.append(_open(Selected(REFERENCE, check_options(REFERENCE, {}), named=False), session_options))
         setting = Setting(tuple(opened), read_constraints(options))
+        if setting.constraints.policy.weighs and setting.accelerators:
+            require_extra("latency", f"policy {options.policy!r}")
         if setting.constraints.policy.promises:
             _check_costs(setting)
     return setting
