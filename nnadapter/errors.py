@@ -218,6 +218,21 @@ class DriverWarning(UserWarning):
     """A driver did something wrong that cost no result."""
 
 
+FAILURES = (Exception, SystemExit, GeneratorExit)
+"""What a driver may raise, to be dealt with as its failure: one that tries to end the process, too."""
+
+
+def describe(error: BaseException) -> str:
+    """Return an error in one line, as reports show it; its type alone, where a driver's own cannot say what it is."""
+    try:
+        text = " ".join(str(error).split())
+    except FAILURES:
+        text = ""
+    if text and isinstance(error, NNAdapterError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def close_names(name: object, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: the known ones that are close to it, or all of them."""
     known = sorted(known)

@@ -19,7 +19,7 @@ from nnadapter.drivers import (
     Threading,
     Unsupported,
 )
-from nnadapter.errors import CancelledError, InvalidInputError
+from nnadapter.errors import CancelledError, CompilationError, InvalidInputError
 from nnadapter.ir.definition import by_definition
 
 FAULTS = (
@@ -29,8 +29,13 @@ FAULTS = (
     "supported",
     "supported_short",
     "supported_type",
+    "supported_fields",
+    "supported_unprintable",
     "admit",
+    "admit_fields",
     "compile",
+    "compile_unprintable",
+    "compile_blames",
     "execution",
     "compute",
     "count",
@@ -38,6 +43,8 @@ FAULTS = (
     "dtype",
     "compute_invalid",
     "compute_cancelled",
+    "compute_unprintable",
+    "compute_left",
     "admit_none",
     "compile_none",
     "memory",
@@ -52,6 +59,11 @@ ENDS = ("nowhere", "create_context", "supported", "admit", "compile", "compute")
 COUNTS: dict[str, int] = {}
 HANDED: list[tuple[list[np.ndarray], list[np.ndarray]]] = []
 """What executions with the option `recorded` were given and gave, in order."""
+
+
+class UnprintableError(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
 
 
 def leave(options, where):
@@ -83,6 +95,10 @@ class TrialExecution(Execution):
             raise InvalidInputError("not my kind of input")
         if self.fault == "compute_cancelled":
             raise CancelledError("I had enough")
+        if self.fault == "compute_unprintable":
+            raise UnprintableError
+        if self.fault == "compute_left":
+            raise GeneratorExit
         results = by_definition(self.model, inputs)
         if self.fault == "count":
             return results[:-1]
@@ -133,6 +149,10 @@ class TrialContext(Context):
             return [SUPPORTED]
         if self.options["fault"] == "supported_type":
             return [True] * len(model.operations)
+        if self.options["fault"] == "supported_fields":
+            return [Unsupported("nonsense", None)] * len(model.operations)
+        if self.options["fault"] == "supported_unprintable":
+            raise UnprintableError
         return [self.verdict(model, operation) for operation in model.operations]
 
     def verdict(self, model, operation):
@@ -148,6 +168,8 @@ class TrialContext(Context):
         leave(self.options, "admit")
         if self.options["fault"] == "admit":
             raise ValueError("confused")
+        if self.options["fault"] == "admit_fields":
+            return Admission(verdict=Unsupported("nonsense", None))
         if self.options["fault"] == "admit_none":
             return None
         limit = self.options["max_operations"]
@@ -163,6 +185,11 @@ class TrialContext(Context):
             return None
         if self.options["fault"] == "split" and len(model.outputs) > 1:
             raise RuntimeError("one output at a time")
+        if self.options["fault"] == "compile_unprintable":
+            raise UnprintableError
+        if self.options["fault"] == "compile_blames":
+            no = Unsupported(Reason.DEVICE_REFUSED, "no")
+            raise CompilationError("no", refused={999: no, -1: no, "a": no, 1.5: no, 0: "no", 1: Unsupported("no", 5)})
         culprit = self.options["fails_on"]
         if self.options["fault"] == "compile" or (culprit and any(op.type == culprit for op in model.operations)):
             raise RuntimeError("internal compiler error 7")

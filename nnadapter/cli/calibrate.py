@@ -19,6 +19,7 @@ from nnadapter.costs.calibration_files import contents_of, is_calibrated, keep_c
 from nnadapter.drivers.selection import CPU, HOSTS
 from nnadapter.files.cache_folder import cache_folder
 from nnadapter.files.replacing import check_writable
+from nnadapter.process.standard_output import prints_to_stderr
 
 
 @click.command(cls=Command)
@@ -51,6 +52,6 @@ def calibrate(device: str, options: Mapping[str, Mapping[str, str]], output: str
 
 def _kept(device: str, options: Mapping[str, str] | None) -> tuple[Calibration, Path]:
     """What a device costs, and the file that holds it."""
-    with progress(f"calibrating {device}", ROUNDS) as advance:
+    with prints_to_stderr(), progress(f"calibrating {device}", ROUNDS) as advance:
         measured = measure(device, options, advance=advance)
     return measured, keep_calibration(measured)

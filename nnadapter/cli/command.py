@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TextIO
 
 import click
 
 import nnadapter
-from nnadapter.errors import DriverError, FallbackWarning, NNAdapterError, NotDelegatedError
+from nnadapter.errors import DriverError, DriverWarning, FallbackWarning, NNAdapterError, NotDelegatedError
 from nnadapter.process.standard_output import prints_to_stderr
 
 NO = 1
@@ -35,7 +34,7 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> object:
         """See `click.Command.invoke`."""
-        with told():
+        with told() if ctx.parent is None else nullcontext():  # the group's hold for its commands
             return super().invoke(ctx)
 
 
@@ -90,23 +89,27 @@ def _exit_code(error: NNAdapterError) -> int:
     return NO if refused or broke else BAD_INPUT
 
 
+_NOTED = (FallbackWarning, DriverWarning)
+
+
 @contextmanager
 def _notes() -> Iterator[None]:
-    """Show warnings of fallback as notes, each once; all others stay as they are."""
+    """Show warnings of fallback and of drivers as notes, each once; all others stay as they are."""
     shown: set[str] = set()
     with warnings.catch_warnings():
-        warnings.simplefilter("always", FallbackWarning)
+        for noted in _NOTED:
+            warnings.simplefilter("always", noted)
         as_before = warnings.showwarning
 
         def show(
             message: Warning | str, category: type[Warning], filename: str, lineno: int,
             file: TextIO | None = None, line: str | None = None,
         ) -> None:  # fmt: skip
-            if not issubclass(category, FallbackWarning):
+            if not issubclass(category, _NOTED):
                 as_before(message, category, filename, lineno, file, line)
             elif str(message) not in shown:
                 shown.add(str(message))
-                print(f"note: {' '.join(str(message).split())}", file=sys.stderr)
+                click.echo(f"note: {' '.join(str(message).split())}", err=True)
 
         warnings.showwarning = show
         yield

@@ -14,6 +14,7 @@ from nnadapter.cli.parameters import Shapes, inputs, placing, requests, takes_mo
 from nnadapter.cli.progress import progress
 from nnadapter.cli.writing import to_json
 from nnadapter.inference.comparing import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
+from nnadapter.process.standard_output import prints_to_stderr
 
 
 @click.command(cls=ModelCommand)
@@ -64,7 +65,7 @@ def compare(
     The exit code is 1 if outputs differ, if no node ran on the devices, or if a step fell back from one.
     """
     chosen = requests(devices, options)
-    with progress("comparing"):
+    with prints_to_stderr(), progress("comparing"):
         result = nnadapter.compare(
             model,
             chosen,

@@ -12,10 +12,13 @@ import nnadapter
 from nnadapter.cli.command import NO, Command
 from nnadapter.cli.health import Health, check_health
 from nnadapter.cli.writing import to_json
+from nnadapter.process.extras import has_extra, missing_extra
 from nnadapter.process.standard_output import prints_to_stderr
 
 _PACKAGES = ("nnadapter", "numpy", "onnx", "onnxruntime", "protobuf")
 _VARIABLES = ("NNADAPTER_CACHE_DIR", "NNADAPTER_DRIVER_PATH", "NNADAPTER_DEVICES")
+_EXTRAS = {"latency": "a policy that weighs costs", "demo": "a picture as input"}
+"""Extras that belong to no device, and what needs them."""
 _GOOD = frozenset({"works", "refuses", "limited", "needs options"})
 
 
@@ -35,7 +38,15 @@ def doctor(context: click.Context, as_json: bool) -> None:
     if as_json:
         rows = [{**device.to_dict(), "health": health.to_dict()} for device, health in checked_devices]
         click.echo(
-            to_json({"versions": versions, "system": platform.platform(), "environment": environment, "devices": rows})
+            to_json(
+                {
+                    "versions": versions,
+                    "system": platform.platform(),
+                    "environment": environment,
+                    "extras": {extra: has_extra(extra) for extra in _EXTRAS},
+                    "devices": rows,
+                }
+            )
         )
     else:
         click.echo(", ".join(f"{name} {version}" for name, version in versions.items()))
@@ -45,6 +56,8 @@ def doctor(context: click.Context, as_json: bool) -> None:
         width = max(len(device.name) for device, _ in shown)
         for device, health in shown:
             click.echo(f"{_mark(health)} {device.name:<{width}}  {_line(health)}")
+        for extra in (extra for extra in _EXTRAS if not has_extra(extra)):
+            click.echo(f"- extra {extra}: {missing_extra(extra, _EXTRAS[extra])}")
         rest = [device.name for device, _ in checked_devices if not (device.available or device.possible)]
         if rest:
             click.echo(f"- not for this machine: {', '.join(rest)}; `nnadapter devices` says why")

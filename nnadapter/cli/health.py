@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.drivers.capability import DeviceInfo
-from nnadapter.errors import InvalidOptionError, NNAdapterError, NotDelegatedError
+from nnadapter.errors import InvalidOptionError, NNAdapterError, NotDelegatedError, describe
 from nnadapter.inference.session import InferenceSession
 from nnadapter.onnx.building import parse
 from nnadapter.options import Options
@@ -68,7 +68,7 @@ def check_health(device: DeviceInfo) -> Health:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  a plug-in may try to end the process, too
-        return Health(state="failed", detail=f"its driver raised {type(error).__name__} {error}; ask its vendor")
+        return Health(state="failed", detail=f"its driver raised {describe(error)}; ask its vendor")
     expected = feed["x"] + feed["y"]
     if not np.allclose(first, expected, rtol=1e-2):
         limits = _limits_of_sums(device)

@@ -14,6 +14,7 @@ from nnadapter.drivers.capability import Capability, OperationSupport
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import CPU, REFERENCE
 from nnadapter.ir.operand import ANY, DataType
+from nnadapter.process.standard_output import prints_to_stderr
 
 _WIDTH = 100
 _HOSTS = {
@@ -31,7 +32,8 @@ def ops(device: str, as_json: bool) -> None:
     Operations are those of the adapter IR, or domain::op_type for devices that take ONNX. Data types and ranks are
     those of the first input.
     """
-    capability = open_device(device).capability
+    with prints_to_stderr():
+        capability = open_device(device).capability
     note = "" if capability.operations else _without_table(device)
     if as_json:
         operations = [_plain(operation) for operation in capability.operations]

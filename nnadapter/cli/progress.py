@@ -30,7 +30,7 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[], None]
         what: the step, in a word or two.
         total: how often the function that is given to the block will be called; None where nobody knows.
     """
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield _nothing
         return
     from rich.console import Console

@@ -20,6 +20,8 @@ from nnadapter.reports.gates import Gates, broken_gates
 from nnadapter.reports.reading import read_report
 from nnadapter.reports.rendering.renderers import FORMATS, formats_of
 
+_ENDINGS = dict.fromkeys(each.endings[0] for each in FORMATS.values())
+
 
 @click.command(cls=ModelCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @takes_models
@@ -29,7 +31,7 @@ from nnadapter.reports.rendering.renderers import FORMATS, formats_of
 @click.option(
     "--format", "form", type=OneOf(tuple(FORMATS)),
     help=f"Of the report: {', '.join(f'{name} is {each.help}' for name, each in FORMATS.items() if each.help)}. "
-    f"Default: what the name of --output says by {', '.join(each.endings[0] for each in FORMATS.values())}, else text.",
+    f"Default: what the name of --output says by {', '.join(_ENDINGS)}, else text.",
 )  # fmt: skip
 @click.option("--diff", "old", metavar="OLD.json", help="Say what changed since this report, written as json.")
 @click.option(
@@ -37,7 +39,7 @@ from nnadapter.reports.rendering.renderers import FORMATS, formats_of
     help="Over several MODELS and folders of them: which features the first device lacks, ranked by the time and the "
     "segments that each would save.",
 )  # fmt: skip
-@click.option("-o", "--output", metavar="FILE", help="Write the report to FILE instead of stdout.")
+@click.option("-o", "--output", metavar="FILE", help="Write the report to FILE instead of stdout, which - stands for.")
 def report(
     models: tuple[str, ...],
     devices: tuple[str, ...],
@@ -60,10 +62,10 @@ def report(
 
     The exit code is 1 if a limit is broken, or if --fallback forbid finds something left for a CPU that is not named.
     """
-    form = _form(form, output)
+    given, form = click.get_current_context().params, _form(form, output)
     chosen, on = placing(policy, rules, plan, fallback), requests(devices, options)
     if what_if:
-        refuse_together(click.get_current_context().params, form)
+        refuse_together(given, form)
         _write(what_if_text(models, on, shapes, chosen, form), output)
         return
     model = _only(models)
@@ -107,7 +109,7 @@ def _only(models: Sequence[str]) -> str:
 
 
 def _write(text: str, output: str | None) -> None:
-    if output is None:
+    if output in (None, "-"):
         click.echo(text)
     else:
         write_file(output, lambda file: file.write(f"{text}\n".encode()))

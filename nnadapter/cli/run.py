@@ -19,6 +19,7 @@ from nnadapter.cli.run_costs import RunCosts, run_costs
 from nnadapter.cli.run_text import RunFacts, Times, to_text
 from nnadapter.cli.writing import to_json
 from nnadapter.drivers.selection import HOSTS, DeviceRequest
+from nnadapter.process.standard_output import prints_to_stderr
 from nnadapter.running.executor import Provenance
 
 
@@ -73,7 +74,8 @@ def run(
     chosen = requests(devices, options)
     with progress("preparing inputs"):
         feed = feed_of(model, shapes, sources)
-    ran = _run(model, chosen, placing(policy, rules, plan, fallback), feed, repeat)
+    with prints_to_stderr():
+        ran = _run(model, chosen, placing(policy, rules, plan, fallback), feed, repeat)
     saved = save_outputs(save, ran.outputs) if save is not None else []
     facts = RunFacts(
         model=model,

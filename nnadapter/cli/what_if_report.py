@@ -12,6 +12,7 @@ from nnadapter.cli.progress import progress
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import NNAdapterError
 from nnadapter.options import Options
+from nnadapter.process.standard_output import prints_to_stderr
 from nnadapter.whatif.report import RENDERERS
 from nnadapter.whatif.sources import model_sources
 
@@ -41,9 +42,8 @@ def refuse_together(parameters: Mapping[str, object], form: str) -> None:
         if parameters[name] is not None:
             raise click.UsageError(f"{flag} is of one plan, and --what-if tries many; give one of the two")
     if form not in RENDERERS:
-        raise click.BadParameter(
-            f"--what-if has no format {form}; take {', '.join(RENDERERS)}", param_hint="'--format'"
-        )
+        said = "'--output'" if parameters["form"] is None else "'--format'"
+        raise click.BadParameter(f"--what-if has no format {form}; take {', '.join(RENDERERS)}", param_hint=said)
 
 
 def what_if_text(
@@ -55,7 +55,7 @@ def what_if_text(
         NNAdapterError: see `nnadapter.what_if`.
     """
     number = len(model_sources(models))
-    with progress("models", number) as advance:
+    with prints_to_stderr(), progress("models", number) as advance:
 
         def seen(name: str, error: NNAdapterError | None) -> None:
             if error is not None and number > 1:

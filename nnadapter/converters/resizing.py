@@ -134,9 +134,7 @@ def _resolve_sizes(
     return _spread(axes, sizes, list(dimensions)), _spread(axes, ratios, [1.0] * len(dimensions))
 
 
-def _scales_of(
-    dimensions: tuple[int, ...], sizes: tuple[int, ...], scales: tuple[float, ...]
-) -> tuple[float, ...]:
+def _scales_of(dimensions: tuple[int, ...], sizes: tuple[int, ...], scales: tuple[float, ...]) -> tuple[float, ...]:
     """The scales; all 1 where no size changes: ONNX Runtime hands the input on then, ONNX would read it elsewhere."""
     return (1.0,) * len(scales) if sizes == dimensions else scales
 

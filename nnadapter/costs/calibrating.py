@@ -19,6 +19,7 @@ from nnadapter.costs.probes import LONG, SHORT, ClassWork, Probe, probes, tensor
 from nnadapter.costs.roofline import Line
 from nnadapter.costs.timing import ProgramTimer, ProgramTiming
 from nnadapter.drivers.border import ask_profile, open_context
+from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import INTERFACE_VERSION
 from nnadapter.drivers.profile import Profile
 from nnadapter.drivers.selection import select_one
@@ -87,7 +88,7 @@ def calibrate(
     selected = select_one(device, options or {})
     opened, context = open_context(selected)
     try:
-        said = ask_profile(context, opened.capability)
+        said = named_call(selected.name, "profile")(ask_profile, context, opened.capability)
         if isinstance(said, Profile) and said.simulated:
             raise InvalidOptionError(
                 f"device {device!r} has a simulated clock with these options, and a calibration measures real time; "
@@ -96,7 +97,7 @@ def calibrate(
         with ProgramTimer(selected.name, opened.capability, context, clock) as bench:
             pairs, left_out, mixed, small, light = _timed(bench, selected.name, budget_seconds, advance)
     finally:
-        close_all([context])
+        named_call(selected.name, "close")(close_all, [context])
     lines = _lines(pairs)
     launch, per_tensor, per_byte = _transfers(light or [pair.short for pair in pairs], small, lines)
     worst = max(line.error for line in lines.values())

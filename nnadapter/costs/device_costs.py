@@ -15,6 +15,7 @@ from nnadapter.costs.roofline import Line, Numbers, roofline
 from nnadapter.costs.work import UnitWork
 from nnadapter.drivers.border import ask_profile
 from nnadapter.drivers.capability import Capability, OptionValues
+from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.profile import Profile
 from partition.verdict import Unsupported
@@ -86,7 +87,7 @@ def device_costs(name: str, capability: Capability, context: Context, options: O
     Raises:
         StoredFileError: there is a calibration, and its file cannot be used.
     """
-    said = ask_profile(context, capability)
+    said: Profile | Unsupported | None = named_call(name, "profile")(ask_profile, context, capability)
     profile, notes = (None, (f"device {name!r}: {said.detail}",)) if isinstance(said, Unsupported) else (said, ())
     if profile is not None and profile.simulated:
         return DeviceCosts(source=Source.SIMULATED, profile=profile)

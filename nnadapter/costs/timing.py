@@ -17,12 +17,12 @@ from nnadapter.drivers.border import (
     check_results,
     checked_program,
     create_execution,
-    describe,
     read_only,
 )
 from nnadapter.drivers.capability import Capability, ModelForm, Threading
 from nnadapter.drivers.interface import Context, Execution, Program
 from nnadapter.drivers.registry import device_lock
+from nnadapter.errors import describe
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all

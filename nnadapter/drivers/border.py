@@ -18,16 +18,19 @@ from nnadapter.drivers.interface import Admission, Context, Device, Execution, P
 from nnadapter.drivers.profile import Profile, flaw
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import Selected
-from nnadapter.errors import CompilationError, DeviceUnavailableError, ExecutionError, NNAdapterError
+from nnadapter.errors import (
+    FAILURES,
+    CompilationError,
+    DeviceUnavailableError,
+    ExecutionError,
+    NNAdapterError,
+    describe,
+)
 from nnadapter.ir.operand import Array
 from partition.verdict import Reason, Supported, Unsupported, Verdict
 
 OutputCheck = Sequence[tuple[tuple[int, ...], np.dtype[Any]] | None]
 """Dimensions and data type that each output must have; None where they are not known before the run."""
-
-
-FAILURES = (Exception, SystemExit)
-"""What a driver may raise, to be dealt with as its failure: one that tries to end the process, too."""
 
 
 def open_context(selected: Selected) -> tuple[Device, Context]:
@@ -46,7 +49,7 @@ def open_context(selected: Selected) -> tuple[Device, Context]:
         raise
     except FAILURES as error:
         raise DeviceUnavailableError(
-            f"device {selected.name!r} did not give a context: {type(error).__name__}: {error}; ask its vendor"
+            f"device {selected.name!r} did not give a context: {describe(error)}; ask its vendor"
         ) from error
     return device, context
 
@@ -58,29 +61,29 @@ def ask_supported(context: Context, model: SegmentModel, expected: int) -> Seque
     """
     try:
         verdicts = list(context.supported(model))
+        if len(verdicts) == expected and all(map(_is_verdict, verdicts)):
+            return verdicts
+        detail = f"the driver gave {len(verdicts)} verdicts for {expected} operations, or one that is none; {_VERDICT}"
     except NNAdapterError as error:
-        return [Unsupported(Reason.DRIVER_ERROR, str(error))] * expected
+        detail = describe(error)
     except FAILURES as error:
-        return [
-            Unsupported(Reason.DRIVER_ERROR, f"the driver failed when asked: {type(error).__name__}: {error}")
-        ] * expected
-    if len(verdicts) != expected or not all(isinstance(verdict, (Supported, Unsupported)) for verdict in verdicts):
-        detail = f"the driver gave {len(verdicts)} verdicts for {expected} operations, or something that is no verdict"
-        return [Unsupported(Reason.DRIVER_ERROR, detail)] * expected
-    return verdicts
+        detail = f"the driver failed when asked: {describe(error)}"
+    return [Unsupported(Reason.DRIVER_ERROR, detail)] * expected
 
 
 def ask_admission(context: Context, model: SegmentModel) -> Admission:
     """Return the answer of a context to a final segment; a driver that raises has refused it."""
     try:
         admission = context.admit(model)
-        if isinstance(admission, Admission):
+        if isinstance(admission, Admission) and _is_verdict(admission.verdict):
             return admission
-        detail = f"the driver gave {type(admission).__name__} when asked for the segment, expected an Admission"
+        detail = (
+            f"the driver gave {type(admission).__name__} when asked for the segment, expected an Admission; {_VERDICT}"
+        )
     except NNAdapterError as error:
-        detail = str(error)
+        detail = describe(error)
     except FAILURES as error:
-        detail = f"the driver failed when asked for the segment: {type(error).__name__}: {error}"
+        detail = f"the driver failed when asked for the segment: {describe(error)}"
     return Admission(verdict=Unsupported(Reason.DRIVER_ERROR, detail))
 
 
@@ -162,7 +165,20 @@ def check_results(results: Sequence[Any], names: Sequence[str], expected: Output
     return results
 
 
-def describe(error: BaseException) -> str:
-    """An error as a report shows it."""
-    text = " ".join(str(error).split())
-    return text if isinstance(error, NNAdapterError) else f"{type(error).__name__}: {text}"
+def blamed_nodes(error: BaseException, count: int) -> dict[int, Unsupported]:
+    """Why, by position, for those of `count` nodes that a driver blames for what it did not compile."""
+    refused = error.refused if isinstance(error, CompilationError) else {}
+    return {
+        position: why
+        for position, why in refused.items()
+        if isinstance(position, int) and 0 <= position < count and isinstance(why, Unsupported) and _is_verdict(why)
+    }
+
+
+_VERDICT = "a verdict is SUPPORTED, or Unsupported of a Reason and a text"
+
+
+def _is_verdict(verdict: object) -> bool:
+    if isinstance(verdict, Unsupported):
+        return isinstance(verdict.reason, Reason) and isinstance(verdict.detail, str)
+    return isinstance(verdict, Supported)

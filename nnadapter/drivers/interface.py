@@ -225,7 +225,10 @@ class Device(ABC):
         return None
 
     def close(self) -> None:  # noqa: B027
-        """Close the device. Called after all of its contexts are closed."""
+        """Close the device, if ever, after all of its contexts: sessions share it, and it stays open with the process.
+
+        So nothing may depend on it: what is to be kept is written when a context is closed.
+        """
 
 
 class Driver(ABC):

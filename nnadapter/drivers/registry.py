@@ -22,7 +22,7 @@ from nnadapter.drivers.crashes import named_call, print_crashes
 from nnadapter.drivers.declared import check_capability, check_info
 from nnadapter.drivers.interface import INTERFACE_VERSION, Device, Driver
 from nnadapter.drivers.native.discovery import PATH_VARIABLE, libraries, library_of
-from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, NNAdapterError, close_names
+from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, NNAdapterError, close_names, describe
 
 GROUP = "nnadapter.drivers"
 """The entry point group; an entry point's name is the device's name."""
@@ -38,21 +38,19 @@ class DriverSource:
     """Name and version of the distribution that brings it; NNADAPTER_DRIVER_PATH for a library in its folders."""
     library: Path | None = None
     """The library, where no distribution names it."""
+    takes_onnx: bool = False
+    """Its devices are known to take ONNX without opening one, which would load a vendor's software."""
 
 
 _BUILT_IN = {
-    "cpu": "nnadapter.drivers.onnxruntime.driver:CpuDriver",
-    "fake_npu": "nnadapter.drivers.fake_npu.driver:FakeNpuDriver",
-    "null": "nnadapter.drivers.null:NullDriver",
-    "openvino": "nnadapter.drivers.openvino.driver:OpenvinoDriver",
-    "ort": "nnadapter.drivers.execution_providers.driver:EpDriver",
-    "qnn": "nnadapter.drivers.qnn.driver:QnnDriver",
-    "reference": "nnadapter.drivers.reference:ReferenceDriver",
+    "cpu": DriverSource("nnadapter.drivers.onnxruntime.driver:CpuDriver", "nnadapter", takes_onnx=True),
+    "fake_npu": DriverSource("nnadapter.drivers.fake_npu.driver:FakeNpuDriver", "nnadapter"),
+    "null": DriverSource("nnadapter.drivers.null:NullDriver", "nnadapter"),
+    "openvino": DriverSource("nnadapter.drivers.openvino.driver:OpenvinoDriver", "nnadapter", takes_onnx=True),
+    "ort": DriverSource("nnadapter.drivers.execution_providers.driver:EpDriver", "nnadapter", takes_onnx=True),
+    "qnn": DriverSource("nnadapter.drivers.qnn.driver:QnnDriver", "nnadapter", takes_onnx=True),
+    "reference": DriverSource("nnadapter.drivers.reference:ReferenceDriver", "nnadapter", takes_onnx=True),
 }
-
-
-_TAKE_ONNX = frozenset({"cpu", "openvino", "ort", "qnn", "reference"})
-"""Built-in drivers whose devices take ONNX: known without opening one, which would load a vendor's software."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ def sources() -> Mapping[str, DriverSource]:
 
     Two distributions or libraries that offer the same name are a row that says so: neither is used.
     """
-    sources_by_name = {name: DriverSource(target, "nnadapter") for name, target in _BUILT_IN.items()}
+    sources_by_name = dict(_BUILT_IN)
     for name, source in _brought():
         known = sources_by_name.get(name)
         if known is None:
@@ -149,7 +147,7 @@ def takes_onnx(name: str) -> bool:
     """Whether the device called `name` takes ONNX, as far as that is known without opening it."""
     driver_name = name.partition(":")[0]
     if driver_name in _BUILT_IN:
-        return driver_name in _TAKE_ONNX
+        return _BUILT_IN[driver_name].takes_onnx
     with _lock:
         opened = [device for each, device in _devices.items() if each.partition(":")[0] == driver_name]
     return any(device.capability.form is ModelForm.ONNX for device in opened)
@@ -175,7 +173,7 @@ def _open(driver_name: str, device_id: str, name: str) -> Device:
     except (NNAdapterError, KeyboardInterrupt):
         raise
     except BaseException as error:  # a plug-in may try to end the process, too
-        raise DeviceUnavailableError(f"device {name!r} did not open: {_brief(error)}; ask its vendor") from error
+        raise DeviceUnavailableError(f"device {name!r} did not open: {describe(error)}; ask its vendor") from error
 
 
 def _driver(name: str) -> Driver | _Failure:
@@ -198,7 +196,7 @@ def _load(name: str, source: DriverSource) -> Driver | _Failure:
         raise
     except BaseException as error:  # noqa: BLE001  importing a plug-in may raise anything; this is its border
         return _Failure(
-            f"driver {name!r} of {source.distribution} did not load: {_brief(error)}; "
+            f"driver {name!r} of {source.distribution} did not load: {describe(error)}; "
             "install what is missing or remove it"
         )
 
@@ -249,7 +247,7 @@ def _rows(name: str) -> tuple[DeviceInfo, ...]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  a plug-in may raise anything; this is its border
-        return (DeviceInfo(name=name, available=False, reason=_brief(error), distribution=source.distribution),)
+        return (DeviceInfo(name=name, available=False, reason=describe(error), distribution=source.distribution),)
     return tuple(_complete(row, source) for row in rows)
 
 
@@ -286,8 +284,3 @@ def _clash(name: str, known: DriverSource, other: DriverSource) -> str:
 
 def _distribution_of(point: metadata.EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
-
-
-def _brief(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.border import describe
 from nnadapter.eager.dtypes import Dtype
 from nnadapter.eager.fallback import fall_back
 from nnadapter.eager.place import Place
 from nnadapter.eager.programs import PROGRAMS, OperationCall
-from nnadapter.errors import ExecutionError, OutOfMemoryError
+from nnadapter.errors import ExecutionError, OutOfMemoryError, describe
 from nnadapter.ir.operand import Array, freeze
 from nnadapter.ir.schema import AttributeValue
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.border import FAILURES, check_results, describe, read_only
+from nnadapter.drivers.border import check_results, read_only
 from nnadapter.drivers.kernel import Kernel, KernelType
-from nnadapter.errors import CancelledError, ExecutionError
+from nnadapter.errors import FAILURES, CancelledError, ExecutionError, describe
 from nnadapter.ir.operand import Array, Layout, OperandType
 from nnadapter.ir.operations.custom import CustomCall
 from nnadapter.kernels.choosing import Choice, complete, turns
@@ -80,7 +80,7 @@ class KernelCall:
 
 
 def _told(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    text = describe(error)
     if isinstance(error, ValueError) and "read-only" in text:
         return f"{text} (it may not write to its inputs)"
     return text

@@ -25,7 +25,7 @@ from itertools import zip_longest
 from typing import Any
 
 from nnadapter.drivers.kernel import InferRule, Kernel, KernelOrigin, KernelType, Target
-from nnadapter.errors import DriverWarning, InvalidModelError
+from nnadapter.errors import FAILURES, DriverWarning, describe
 from nnadapter.ir.operand import Layout, OperandType
 from nnadapter.ir.operations.custom import CustomCall
 from partition.verdict import Reason, Unsupported
@@ -173,9 +173,8 @@ def inferred(infer: InferRule, request: Request, attributes: Mapping[str, Any]) 
     """Return what a kernel says its outputs are, or what is wrong with that."""
     try:
         output_types = infer(request.inputs, attributes)
-    except Exception as error:  # noqa: BLE001  a person's function may raise anything; this is its border
-        text = str(error) if isinstance(error, InvalidModelError) else f"{type(error).__name__}: {error}"
-        return f"{_INFER} failed: {text}"
+    except FAILURES as error:  # a person's function may raise anything; this is its border
+        return f"{_INFER} failed: {describe(error)}"
     types = (output_types,) if isinstance(output_types, OperandType) else output_types
     if isinstance(types, (tuple, list)) and types and all(isinstance(each, OperandType) for each in types):
         return tuple(types)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nnadapter.drivers.border import FAILURES
+from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.kernel import InferRule, Kernel, KernelFunction, KernelOrigin, KernelType
 from nnadapter.drivers.registry import sources, takes_onnx
 from nnadapter.drivers.selection import HOSTS, canonical
-from nnadapter.errors import DriverWarning, InvalidOptionError, close_names
+from nnadapter.errors import FAILURES, DriverWarning, InvalidOptionError, close_names, describe
 from nnadapter.kernels.choosing import KernelTable
 
 _lock = threading.Lock()
@@ -57,7 +57,7 @@ def register_kernel(
         overrides: also for nodes that the device takes itself.
 
     Returns:
-        The kernel, which `unregister_kernel` takes. A DriverWarning says if only a driver of a similar name is known.
+        The kernel, which `unregister_kernel` takes. A DriverWarning says if no driver offers the device now.
 
     Raises:
         InvalidOptionError: something does not fit, or `device` takes ONNX; the session says so if opening it tells.
@@ -91,7 +91,7 @@ def _accelerator(device: object) -> str:
         raise InvalidOptionError(f"a kernel is registered for a device by its name, got {device!r}")
     if takes_onnx(chosen):
         raise no_kernels(chosen)
-    _warn_of_a_name_like_another(chosen)
+    _warn_of_an_unknown_name(chosen)
     return chosen
 
 
@@ -104,12 +104,12 @@ def no_kernels(device: str) -> InvalidOptionError:
     )
 
 
-def _warn_of_a_name_like_another(device: str) -> None:
+def _warn_of_an_unknown_name(device: str) -> None:
     """A driver may be installed later, so that a name that is unknown is no error."""
     driver, known = device.partition(":")[0], sources().keys() - HOSTS
-    hint = close_names(driver, known)
-    if driver not in known and hint.startswith("did you mean"):
-        warnings.warn(f"a kernel is registered for {device!r}, which no driver offers; {hint}", DriverWarning, 3)
+    if driver not in known:
+        hint = close_names(driver, known)
+        warnings.warn(f"a kernel is registered for {device!r}, which no driver offers now; {hint}", DriverWarning, 4)
 
 
 def kernel(device: str, op_type: str, **details: Any) -> Callable[[KernelFunction], KernelFunction]:
@@ -143,12 +143,12 @@ def kernel_table(device: str, context: Context) -> KernelTable:
     names = {driver, f"{driver}:{id_ or 0}"}
     own = tuple(each for each in registered_kernels() if each.device in names)
     try:
-        offered = list(context.kernels())
+        offered = named_call(device, "kernels")(lambda: list(context.kernels()))
         if not all(isinstance(each, Kernel) for each in offered):
             raise TypeError("Context.kernels gave something that is no Kernel")
     except FAILURES as error:
         warnings.warn(
-            f"device {device!r} offers no kernels: {type(error).__name__}: {error}; report it to the vendor",
+            f"device {device!r} offers no kernels: {describe(error)}; report it to the vendor",
             DriverWarning,
             stacklevel=2,
         )

@@ -88,6 +88,10 @@ def _read(path: Path) -> onnx.ModelProto:
         raise ModelFileError(f"model file {str(path)!r} does not exist; check the path") from error
     except OSError as error:
         raise ModelFileError(f"model file {str(path)!r} cannot be read: {error.strerror}; check the path") from error
+    if not contents and not path.is_file():
+        raise ModelFileError(
+            f"model file {str(path)!r} gives nothing more, and it is read more than once; save the model in a file"
+        )
     return _parse(contents, f"model {str(path)!r}")
 
 

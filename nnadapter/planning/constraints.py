@@ -11,7 +11,6 @@ from nnadapter.plan_files.binding import BoundPlan
 from nnadapter.plan_files.reading import read_plan
 from nnadapter.plan_files.values import PlanFile
 from nnadapter.policies import POLICIES, Policy
-from nnadapter.process.extras import require_extra
 from nnadapter.rules.applying import Applied
 from nnadapter.rules.reading import read_rules
 from nnadapter.rules.values import Rules
@@ -38,13 +37,9 @@ def read_constraints(options: Options) -> Constraints:
     Raises:
         RulesError: the rules contradict themselves, or their file cannot be read.
         PlanFileError: the plan file cannot be read.
-        MissingExtraError: the policy weighs costs, and scipy is not installed.
     """
     plan_file = None if options.plan is None else read_plan(options.plan)
-    constraints = Constraints(POLICIES[options.policy], options.fallback, read_rules(options.rules), plan_file)
-    if constraints.policy.weighs:
-        require_extra("latency", f"policy {options.policy!r}")
-    return constraints
+    return Constraints(POLICIES[options.policy], options.fallback, read_rules(options.rules), plan_file)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from nnadapter.costs.device_costs import DeviceCosts, Source, device_costs
 from nnadapter.drivers.border import open_context
 from nnadapter.drivers.capability import Capability, DeviceRole, OptionValues
+from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.selection import REFERENCE, DeviceRequest, Selected, check_options, select
 from nnadapter.errors import InvalidOptionError
@@ -19,6 +20,7 @@ from nnadapter.kernels.context import with_kernels
 from nnadapter.options import Options
 from nnadapter.planning.constraints import Constraints, read_constraints
 from nnadapter.process.closing import close_all
+from nnadapter.process.extras import require_extra
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -50,6 +52,10 @@ class SessionDevice:
     def is_host(self) -> bool:
         """It is the device that takes what nobody else takes."""
         return self.capability.role is DeviceRole.HOST
+
+    def close(self) -> None:
+        """Close the context."""
+        named_call(self.name, "close")(close_all, [self.context])
 
     @property
     def is_spare(self) -> bool:
@@ -99,7 +105,7 @@ class Setting:
 
     def close(self) -> None:
         """Close every context."""
-        close_all(device.context for device in self.devices)
+        close_all(self.devices)
 
 
 @contextmanager
@@ -108,7 +114,7 @@ def closed_on_failure(devices: Sequence[SessionDevice]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        close_all(device.context for device in devices)
+        close_all(devices)
         raise
 
 
@@ -126,7 +132,7 @@ def open_setting(
         RulesError: the rules contradict themselves, or their file cannot be read.
         PlanFileError: the plan file cannot be read.
         StoredFileError: a calibration cannot be used.
-        MissingExtraError: the policy weighs costs, and scipy is not installed.
+        MissingExtraError: the policy weighs costs, a device accelerates, and scipy is not installed.
     """
     opened: list[SessionDevice] = []
     with closed_on_failure(opened):
@@ -135,6 +141,8 @@ def open_setting(
         if all(device.name != REFERENCE for device in opened):
             opened.append(_open(Selected(REFERENCE, check_options(REFERENCE, {}), named=False), session_options))
         setting = Setting(tuple(opened), read_constraints(options))
+        if setting.constraints.policy.weighs and setting.accelerators:
+            require_extra("latency", f"policy {options.policy!r}")
         if setting.constraints.policy.promises:
             _check_costs(setting)
     return setting

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Protocol
 
-from nnadapter.errors import DriverWarning
+from nnadapter.errors import FAILURES, DriverWarning, describe
 
 
 class Closable(Protocol):
@@ -22,8 +22,8 @@ def close_all(things: Iterable[Closable]) -> None:
     for thing in (rest := iter(things)):
         try:
             thing.close()
-        except Exception as error:  # noqa: BLE001  a driver may raise anything; this is its border
-            failures.append(f"{type(thing).__name__}.close raised {type(error).__name__}: {error}")
+        except FAILURES as error:  # a driver may raise anything; this is its border
+            failures.append(f"{type(thing).__name__}.close raised {describe(error)}")
         except BaseException:
             close_all(rest)
             raise

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 
 _lock = threading.RLock()
 _STDOUT, _STDERR = 1, 2
@@ -29,7 +29,8 @@ def native_prints_to_stderr() -> Iterator[None]:
             return
         try:
             flush(None)
-            os.dup2(_STDERR, _STDOUT)
+            with suppress(OSError):  # standard error is closed
+                os.dup2(_STDERR, _STDOUT)
             yield
         finally:
             flush(None)  # C buffers what goes to a pipe

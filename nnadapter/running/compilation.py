@@ -16,16 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.border import FAILURES, OutputCheck, bind, checked_program, describe
+from nnadapter.drivers.border import OutputCheck, bind, blamed_nodes, checked_program
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Program
 from nnadapter.errors import (
+    FAILURES,
     CompilationError,
     DriverError,
     ExecutionError,
     FallbackWarning,
     NNAdapterError,
+    describe,
 )
 from nnadapter.offering.segments import Part
 from nnadapter.planning.judgment import Atoms, Judgment, banning
@@ -348,7 +350,7 @@ def _about(partitioning: Partitioning, step: Step) -> _About:
 
 def _blamed(partitioning: Partitioning, step: Step, error: BaseException) -> Mapping[int, Unsupported]:
     """The nodes (positions in `step`) that a device is to blame for not loading; what is no valid ONNX is not."""
-    refused = error.refused if isinstance(error, CompilationError) else {}
+    refused = blamed_nodes(error, len(step.nodes))
     return {position: why for position, why in refused.items() if not _is_invalid(partitioning, step.nodes[position])}
 
 

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnadapter.drivers.border import FAILURES, OutputCheck, check_results, create_execution, describe, read_only
+from nnadapter.drivers.border import OutputCheck, check_results, create_execution, read_only
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.drivers.registry import device_lock
-from nnadapter.errors import CancelledError, ExecutionError, InvalidInputError, NNAdapterError
+from nnadapter.errors import FAILURES, CancelledError, ExecutionError, InvalidInputError, NNAdapterError, describe
 from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all
 from nnadapter.process.lending import Lending

@@ -166,7 +166,7 @@ class PlannedEngine:
     def close(self) -> None:
         """Free every plan, and then every context; what is in use is freed when it is not any more."""
         self._latest = None
-        self._plans.close([device.context for device in self._setting.devices])
+        self._plans.close(self._setting.devices)
         self._planner.clear()
 
     def _make(self, shapes: Sequence[tuple[int, ...] | None], feed: Mapping[str, Any] | None = None) -> Compiled:

@@ -6,16 +6,18 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Self
 
-from nnadapter.drivers.border import FAILURES, ask_admission, ask_supported, checked_program, describe
+from nnadapter.drivers.border import ask_admission, ask_supported, checked_program
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Admission, Program
 from nnadapter.errors import (
+    FAILURES,
     CompilationError,
     DriverError,
     IncompatibleProgramError,
     InvalidModelError,
     InvalidOptionError,
     NotDelegatedError,
+    describe,
 )
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.operand import Operand

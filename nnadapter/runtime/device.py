@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Self
 
-from nnadapter.drivers.border import FAILURES, describe
 from nnadapter.drivers.capability import Capability, MemoryStatistics
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import canonical
-from nnadapter.errors import DriverError, NNAdapterError
+from nnadapter.errors import FAILURES, DriverError, NNAdapterError, describe
 from nnadapter.runtime.handle import Handle
 
 

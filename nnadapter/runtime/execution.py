@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.border import FAILURES, check_results, create_execution, describe, read_only
+from nnadapter.drivers.border import check_results, create_execution, read_only
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Execution as DriverExecution
 from nnadapter.drivers.interface import Memory
 from nnadapter.drivers.registry import device_lock
 from nnadapter.errors import (
+    FAILURES,
     CancelledError,
     DeviceLostError,
     ExecutionError,
@@ -25,6 +26,7 @@ from nnadapter.errors import (
     NNAdapterError,
     OutOfMemoryError,
     close_names,
+    describe,
 )
 from nnadapter.ir.operand import Array, Operand
 from nnadapter.runtime.compilation import Compilation

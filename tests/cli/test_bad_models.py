@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import onnx
 import pytest
@@ -96,3 +100,21 @@ def test_damaged_files_never_end_in_a_traceback(call, folder, data):
     result = CliRunner().invoke(main, ["report", "damaged.onnx", "-d", "fake_npu", "--fallback", "allow"])
     assert result.exit_code in (0, 2)
     assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+
+
+@pytest.mark.parametrize("number", [0, 999])
+def test_an_input_without_a_data_type(call, number):
+    model = parse(CHAIN)
+    type_ = model.graph.input[0].type.tensor_type
+    type_.elem_type, type_.shape.dim[0].dim_param = number, "N"
+    onnx.save(model, "untyped.onnx")
+    said = call("report untyped.onnx -d fake_npu", 2).stderr
+    assert "has no data type that ONNX knows; export the model again" in said
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a standard input with a name")
+def test_a_model_from_a_pipe_that_is_read_again(folder):
+    command = [sys.executable, "-m", "nnadapter", "run", "/dev/stdin", "-d", "fake_npu"]
+    contents = (folder / "chain.onnx").read_bytes()
+    done = subprocess.run(command, input=contents, capture_output=True, timeout=120)
+    assert done.returncode == 2 and b"is read more than once; save the model in a file" in done.stderr

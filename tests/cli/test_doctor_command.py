@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from importlib import import_module
 
 import pytest
@@ -49,3 +50,11 @@ def test_only_a_device_that_does_not_work_is_a_no(call, monkeypatch, state, mark
         import_module("nnadapter.cli.doctor"), "check_health", lambda _: Health(state=state, detail="why")
     )
     assert f"{mark} fake_npu {state}: why" in lines(call("doctor", code))
+
+
+def test_missing_extras_are_told_with_the_command(call, monkeypatch):
+    assert json.loads(call("doctor --json", 1).stdout)["extras"] == {"latency": True, "demo": True}
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    said = call("doctor", 1).stdout
+    assert "- extra latency: a policy that weighs costs needs" in said and "pip install 'nnadapter[latency]'" in said
+    assert "- extra demo" not in said

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -68,6 +69,68 @@ def test_ctrl_c(folder):
     out, err = child.communicate(timeout=60)
     os.close(writer)
     assert (child.returncode, out, err) == (130, "", "interrupted\n")
+
+
+INTERRUPTED_IMPORT = """
+import sys
+from nnadapter.__main__ import {command}
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise {raised}
+
+sys.meta_path.insert(0, Interrupts())
+sys.argv[1:] = {words}
+{command}()
+"""
+
+
+@pytest.mark.parametrize("raised", ["KeyboardInterrupt", "ImportError('half') from KeyboardInterrupt()"])
+@pytest.mark.parametrize(
+    ("command", "module", "words"),
+    [
+        ("main", "nnadapter.cli", ["devices"]),
+        ("main", "nnadapter.cli.devices", ["devices"]),
+        ("partition_report", "nnadapter.cli.command", []),
+    ],
+)
+def test_ctrl_c_while_it_is_imported(command, module, words, raised):
+    code = INTERRUPTED_IMPORT.format(command=command, module=module, words=words, raised=raised)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_the_installed_commands_import_nothing_before_they_listen():
+    scripts = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {
+        "nnadapter": "nnadapter.__main__:main",
+        "partition-report": "nnadapter.__main__:partition_report",
+    }
+    code = "import sys; before = set(sys.modules); import nnadapter.__main__; print(set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    assert "click" not in done.stdout and "nnadapter.cli" not in done.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that takes nothing")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["report chain.onnx -d fake_npu", "ops fake_npu", "--help", "--version"])
+def test_a_full_standard_output_is_said_in_one_line(folder, monkeypatch, words, unbuffered):
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONUNBUFFERED", unbuffered)
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "nnadapter", *words.split()]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, timeout=120)
+    said = "Error: standard output cannot be written: No space left on device; send it elsewhere\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="streams are closed by a shell")
+@pytest.mark.parametrize("closed", [">&- 2>&-", ">&-", "2>&-"])
+@pytest.mark.parametrize("words", ["report chain.onnx -d fake_npu", "run sandwich.onnx -d fake_npu", "doctor"])
+def test_closed_streams_change_nothing(folder, words, closed):
+    command = f"{sys.executable} -m nnadapter {words} {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
+    assert done.returncode == 0 and "Traceback" not in done.stderr and bool(done.stdout) == (closed == "2>&-")
 
 
 def test_version_and_help():

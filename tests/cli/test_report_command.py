@@ -216,3 +216,19 @@ def test_wrong_use(call, arguments, text):
     result = call(f"report chain.onnx {arguments}", 2)
     assert text in result.stderr and not result.stdout
     assert "Traceback" not in result.stderr
+
+
+def test_a_dash_is_standard_output(call, folder):
+    assert call("report chain.onnx -o -").stdout == call("report chain.onnx").stdout
+    assert not (folder / "-").exists()
+
+
+def test_help_lists_every_ending_once(call):
+    said = " ".join(call("report --help").stdout.split())
+    assert "by .txt, .json, .md, .html, .dot, else text" in said
+
+
+@pytest.mark.parametrize(("words", "option"), [("-o w.html", "--output"), ("--format html", "--format")])
+def test_what_if_blames_the_option_that_was_given(call, words, option):
+    said = " ".join(call(f"report chain.onnx --what-if {words}", 2).stderr.split())
+    assert f"Invalid value for '{option}': --what-if has no format html" in said

@@ -209,3 +209,9 @@ def test_a_type_that_numpy_files_do_not_name(call):
 )
 def test_what_is_no_number_is_no_top_class(row, top):
     assert describe_output("y", np.array([row], np.float32)).top == top
+
+
+def test_a_close_that_fails_is_a_note(call):
+    said = call("run chain.onnx -d trial --option trial.fault=close").stderr
+    assert "note: TrialProgram.close raised OSError: bus error; report it to the vendor" in said
+    assert "DriverWarning" not in said

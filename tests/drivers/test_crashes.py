@@ -23,6 +23,7 @@ NO = Unsupported(Reason.UNSUPPORTED_OPERATION, "no")
 class Crashing(Driver, Device, Context, Program, Execution):
     capability = Capability(form=ModelForm.IR, options=OPTIONS)
     at = how = ""
+    closed = iter(("execution", "program", "context", "device"))
 
     def crash(self, call):
         if call == self.at:
@@ -51,6 +52,16 @@ class Crashing(Driver, Device, Context, Program, Execution):
     def compute(self, inputs):
         self.crash("compute")
         return [inputs[0]]
+
+    def kernels(self):
+        self.crash("kernels")
+        return ()
+
+    def profile(self):
+        self.crash("profile")
+
+    def close(self):
+        self.crash(f"close of {next(self.closed)}")
 """
 _RUN = """
 import faulthandler, sys
@@ -64,7 +75,9 @@ model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]> g (
     [first] a = Erf(x) [second] b = Relu(a) [third] c = Relu(b) [fourth] y = Erf(c)
 }''')
 device = ("crashing", {"at": sys.argv[1], "how": sys.argv[2]})
-nna.InferenceSession(model, devices=device).run(None, {"x": np.ones((2, 4), np.float32)})
+with nna.InferenceSession(model, devices=device) as session:
+    session.run(None, {"x": np.ones((2, 4), np.float32)})
+    session.report()
 """
 _SEGMENT = ", segment 1 (nodes 'second' and 1 more)"
 _CODES = {"segmentation fault": -signal.SIGSEGV, "abort": -signal.SIGABRT}
@@ -90,13 +103,19 @@ def crashed(folder, *arguments):
         ("compile", _SEGMENT),
         ("create_execution", _SEGMENT),
         ("compute", _SEGMENT),
+        ("kernels", ""),
+        ("profile", ""),
+        ("close of program", _SEGMENT),
+        ("close of context", ""),
     ],
 )
 def test_the_trace_says_device_call_and_segment(tmp_path, call, segment, how):
     done = crashed(tmp_path, call, how)
     assert done.returncode == _CODES[how]
     found = [line for line in done.stderr.splitlines() if "device " in line]
-    assert len(found) == 1 and found[0].endswith(f" in device 'crashing', call '{call}'{segment}"), done.stderr
+    assert len(found) == 1 and found[0].endswith(f" in device 'crashing', call '{call.split()[0]}'{segment}"), (
+        done.stderr
+    )
 
 
 def test_it_goes_where_a_person_has_faulthandler_print(tmp_path):

@@ -7,7 +7,11 @@ import os
 import subprocess
 import sys
 
+import onnx
 import pytest
+
+from tests.models import HEAD as MODEL_HEAD
+from tests.models import parse
 
 HEAD = """
 import os, sys
@@ -77,3 +81,45 @@ def test_what_it_prints_is_not_among_the_results(tmp_path):
     code = f"print('hello'); import os; os.write(1, b'native')\n{HEAD}"
     done = listed(tmp_path, code, "devices", "--json")
     assert json.loads(done.stdout) and "hello" in done.stderr and "native" in done.stderr
+
+
+CHATTY = """
+import os
+from nnadapter.drivers import SUPPORTED, Admission, Capability, Context, Device, Driver, Execution, ModelForm, Program
+
+def say():
+    print("python says")
+    os.write(1, b"native says\\n")
+
+class Hostile(Driver, Device, Context, Program, Execution):
+    capability = Capability(form=ModelForm.IR)
+    def open(self, device_id): say(); return self
+    def create_context(self, options): say(); return self
+    def supported(self, model): say(); return [SUPPORTED] * len(model.operations)
+    def admit(self, model): say(); return Admission()
+    def compile(self, model): say(); return self
+    def create_execution(self): say(); return self
+    def compute(self, inputs): say(); return [abs(inputs[0])]
+    def close(self): say()
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "report m.onnx -d hostile --format json",
+        "report m.onnx -d hostile --what-if --format json",
+        "run m.onnx -d hostile --format json",
+        "compare m.onnx -d hostile --json",
+        "calibrate hostile --json",
+        "ops hostile --json",
+        "devices --json",
+        "doctor --json",
+    ],
+)
+def test_what_a_device_prints_is_not_among_the_results_of_any_command(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "cache"))
+    onnx.save(parse(f"{MODEL_HEAD} g (float[3] x) => (float[3] y) {{ y = Abs(x) }}"), "m.onnx")
+    done = listed(tmp_path, CHATTY, *words.split())
+    assert json.loads(done.stdout) and "python says" in done.stderr and "native says" in done.stderr

@@ -23,7 +23,9 @@ def expected():
     return run_whole(parse(CHAIN), {"x": X})[0]
 
 
-@pytest.mark.parametrize("fault", ["compute", "count", "shape", "dtype", "execution"])
+@pytest.mark.parametrize(
+    "fault", ["compute", "compute_unprintable", "compute_left", "count", "shape", "dtype", "execution"]
+)
 def test_a_failing_run_costs_a_warning_and_never_the_result(fault):
     with nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": fault})) as session:
         with pytest.warns(FallbackWarning, match="'trial' failed while it ran segment 0"):
@@ -73,7 +75,21 @@ def test_a_failing_compile_is_a_typed_error_where_fallback_is_forbidden():
     assert caught.value.device == "trial" and caught.value.segment == 0 and len(caught.value.nodes) == 4
 
 
-@pytest.mark.parametrize("fault", ["supported", "supported_short", "supported_type", "admit"])
+@pytest.mark.parametrize("fault", ["compile_unprintable", "compile_blames"])
+def test_a_failing_compile_that_says_nothing_of_use_is_one_all_the_same(fault):
+    with pytest.warns(FallbackWarning, match="'trial' took segment 0 .* failed to compile"):
+        session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": fault}))
+    with session:
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], expected(), rtol=1e-6)
+
+
+REFUSES = [
+    "supported", "supported_short", "supported_type", "supported_fields", "supported_unprintable", "admit",
+    "admit_fields",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", REFUSES)
 def test_a_driver_that_fails_when_asked_has_refused(fault):
     with pytest.warns(FallbackWarning, match="driver_error"):
         session = nna.InferenceSession(parse(CHAIN), devices=("trial", {"fault": fault}))

@@ -50,6 +50,7 @@ def test_policies_that_weigh_costs_need_scipy(policy, monkeypatch):
         nna.InferenceSession(parse(CHAIN), devices=request, options=nna.Options(policy=policy))
     assert raised.value.extra == "latency"
     nna.partition_report(parse(CHAIN), request)
+    nna.InferenceSession(parse(CHAIN), devices="cpu", options=nna.Options(policy=policy)).close()
 
 
 def test_a_device_whose_package_is_missing_is_unavailable_too(monkeypatch):

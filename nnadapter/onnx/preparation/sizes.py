@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from nnadapter.errors import InvalidInputError
+from nnadapter.errors import InvalidInputError, InvalidModelError
 from nnadapter.onnx.inference import KnownBefore
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
 from partition.graph import Value
@@ -27,6 +27,7 @@ def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -
 
     Raises:
         InvalidInputError: `requested_shapes` names no input or contradicts the model, or no size lets the model infer.
+        InvalidModelError: an input has no data type.
     """
     requested_shapes = requested_shapes or {}
     inputs = {name: prepared.graph.value(name) for name in prepared.graph.inputs}
@@ -52,6 +53,9 @@ def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -
             tried.append(shapes)
             if prepared.inference.agrees(KnownBefore(shapes, prepared.constants, left)):
                 return shapes
+    untyped = next((name for name, value in inputs.items() if value.shape is not None and value.dtype is None), None)
+    if untyped is not None:
+        raise InvalidModelError(f"input {untyped!r} has no data type that ONNX knows; export the model again")
     raise InvalidInputError(
         f"the model does not say its input sizes and none of the usual ones fits: {_listed(inputs)}; "
         "give them with --shape NAME=1,3,224,224 or input_shapes={name: (…)}"

@@ -46,10 +46,10 @@ class RefusedGroup:
 
     @property
     def between(self) -> str:
-        """What they cause between devices, in words: `12 switches, 1.20 ms`; empty where they cause nothing."""
+        """What they cause between devices, in words: `12 switches, 1.20 ms together`; empty if nothing."""
         if self.caused is None or self.caused.switches <= 0:
             return ""
-        times = f" of {foretold(self.switching, self.guessed)}" if self.switching else ""
+        times = f", {foretold(self.switching, self.guessed)} together" if self.switching else ""
         return count(self.caused.switches, "switch", "switches") + times
 
 
