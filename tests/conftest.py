@@ -57,6 +57,7 @@ def trial_drivers(nothing_installed, tmp_path_factory):
             "lying": "tests.lying_driver:LyingDriver",
             "planted": "tests.planted_driver:PlantedDriver",
             "onnxform": "tests.onnx_form_driver:OnnxFormDriver",
+            "opensizes": "tests.open_sizes_driver:OpenSizesDriver",
             "old": "tests.trial_driver:OldDriver",
             "abstract": "tests.trial_driver:AbstractDriver",
             "notadriver": "tests.trial_driver:NotADriver",

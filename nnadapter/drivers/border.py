@@ -29,7 +29,7 @@ from nnadapter.errors import (
 from nnadapter.ir.operand import Array
 from partition.verdict import Reason, Supported, Unsupported, Verdict
 
-OutputCheck = Sequence[tuple[tuple[int, ...], np.dtype[Any]] | None]
+OutputCheck = Sequence[tuple[tuple[int | None, ...], np.dtype[Any]] | None]
 """Dimensions and data type that each output must have; None where they are not known before the run."""
 
 
@@ -158,11 +158,20 @@ def check_results(results: Sequence[Any], names: Sequence[str], expected: Output
     for name, result, check in zip(names, results, expected, strict=True):
         if type(result) is not np.ndarray:
             raise ExecutionError(f"the driver gave {type(result).__name__} for {name!r}, expected a numpy array")
-        if check is not None and (result.shape != check[0] or result.dtype != check[1]):
+        if check is None or (result.shape == check[0] and result.dtype == check[1]):
+            continue
+        if result.dtype != check[1] or not _fits(result.shape, check[0]):
+            expected_shape = ["any" if size is None else size for size in check[0]]
             raise ExecutionError(
-                f"the driver gave {result.dtype}{list(result.shape)} for {name!r}, expected {check[1]}{list(check[0])}"
+                f"the driver gave {result.dtype}{list(result.shape)} for {name!r}, expected {check[1]}{expected_shape}"
             )
     return results
+
+
+def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(expected) and all(
+        wanted is None or size == wanted for size, wanted in zip(shape, expected, strict=True)
+    )
 
 
 def blamed_nodes(error: BaseException, count: int) -> dict[int, Unsupported]:

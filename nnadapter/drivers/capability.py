@@ -103,6 +103,15 @@ class OperationSupport:
     """Further limits, in words."""
 
 
+class OpenSizes(StrEnum):
+    """What a device can do with a model whose dimensions are not all known."""
+
+    NONE = "none"
+    """It compiles for fixed sizes."""
+    ANY = "any"
+    """It compiles once and runs at whatever sizes come, but 0. `Context.admit` says yes to such a model, or why not."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capability:
     """A device's limits."""
@@ -111,6 +120,8 @@ class Capability:
     """In which form it takes segments."""
     threading: Threading = Threading.SERIAL
     role: DeviceRole = DeviceRole.ACCELERATOR
+    open_sizes: OpenSizes = OpenSizes.NONE
+    """Whether segments may come with sizes left open; the host asks for nothing of the kind otherwise."""
     memory_bytes: int | None = None
     """Size of the device's memory, if it is limited. `Context.admit` judges every segment by itself against it; a
     device that keeps all programs of a plan in memory at once must leave room for the others."""
@@ -129,6 +140,7 @@ class Capability:
             "form": self.form.value,
             "threading": self.threading.value,
             "role": self.role.value,
+            "open_sizes": self.open_sizes.value,
             "memory_bytes": self.memory_bytes,
             "options": [option.to_dict() for option in self.options],
         }

@@ -29,7 +29,7 @@ _WORTH_A_TRY = frozenset(
     ]
 )
 """Reasons after which the parts of a node may be taken."""
-_AT_ALL_SHAPES = frozenset(
+AT_ALL_SHAPES = frozenset(
     [
         Reason.UNSUPPORTED_OPERATION,
         Reason.UNSUPPORTED_VERSION,
@@ -114,4 +114,4 @@ def refused_for_good(graph: Graph, answers: Answers) -> set[str]:
 
 
 def _for_good(verdicts: Sequence[Verdict]) -> bool:
-    return all(isinstance(verdict, Unsupported) and verdict.reason in _AT_ALL_SHAPES for verdict in verdicts)
+    return all(isinstance(verdict, Unsupported) and verdict.reason in AT_ALL_SHAPES for verdict in verdicts)

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import onnx
 
 
+Placed = tuple[int, Node]
+"""The position of a node in the model, and the node as it is placed: one that was repeated makes values of its own."""
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
     """A model cut out for one step, and the values that its inputs stand for, in their order."""
@@ -42,7 +46,8 @@ class OnnxParts:
 
     def part(self, step: Step) -> Part:
         """The nodes of `step` with the constants they read."""
-        return Part(self._extract(step.nodes, step.inputs, step.constants, step.outputs), step.inputs)
+        nodes = self._placed(step.nodes)
+        return Part(self._extract(nodes, self.graph, step.inputs, step.constants, step.outputs), step.inputs)
 
     def cpu_part(self, step: Step) -> Part:
         """What ONNX Runtime gets: the nodes of `step`; or the model as it was, if there is no other step.
@@ -68,20 +73,27 @@ class OnnxParts:
 
     def without_constants(self) -> onnx.ModelProto:
         """Everything that is left to run, but for the contents of constants."""
-        return self._extract(range(len(self.graph.nodes)), (), (), ())
+        return self._extract(self._placed(range(len(self.graph.nodes))), self.graph, (), (), ())
 
     def whole(self) -> onnx.ModelProto:
         """Everything that is left to run."""
         graph = self.graph
         read = dict.fromkeys(name for node in graph.nodes for name in node.reads if name in graph.constants)
         made = [name for name in dict.fromkeys(graph.outputs) if name in graph.producer]
-        return self._extract(range(len(graph.nodes)), graph.inputs, list(read), made)
+        return self._extract(self._placed(range(len(graph.nodes))), graph, graph.inputs, list(read), made)
+
+    def _placed(self, nodes: Sequence[int]) -> list[Placed]:
+        return [(self.specialized.positions[node], self.graph.nodes[node]) for node in nodes]
 
     def _extract(
-        self, nodes: Sequence[int], inputs: Sequence[str], constants: Sequence[str], outputs: Sequence[str]
+        self,
+        nodes: Sequence[Placed],
+        graph: Graph,
+        inputs: Sequence[str],
+        constants: Sequence[str],
+        outputs: Sequence[str],
     ) -> onnx.ModelProto:
-        graph, own, positions = self.graph, self.specialized.own, self.specialized.positions
-        known = self.specialized.constants
+        known, own = self.specialized.constants, self.specialized.own
         folded = {
             name: initializer_of(name, known[name])
             for name in constants
@@ -90,14 +102,14 @@ class OnnxParts:
         part = extract(
             replace(self.index, initializers=ChainMap(folded, self.index.initializers)),  # type: ignore[arg-type]
             graph,
-            nodes=[positions[node] for node in nodes],
+            nodes=[position for position, _ in nodes],
             inputs=inputs,
             constants=constants,
             outputs=outputs,
         )
-        for place, node in enumerate(nodes):
-            if graph.nodes[node] is not own.nodes[positions[node]]:
-                _rename(part.graph.node[place], graph.nodes[node])
+        for proto, (position, node) in zip(part.graph.node, nodes, strict=True):
+            if node is not own.nodes[position]:
+                _rename(proto, node)
         return part
 
 

@@ -50,6 +50,7 @@ from partition.graph import Graph
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
 
+_OPEN = "this plan leaves sizes open: it runs at all shapes but the first, which has a plan of its own"
 _About = tuple[()] | tuple[int, Sequence[str]]
 """Segment and its nodes, as `named_call` takes them."""
 
@@ -114,6 +115,34 @@ class Compiler:
         programs = Programs()
         try:
             return self._compile(planner, judgment, programs)
+        except BaseException:
+            programs.close()
+            raise
+
+    def compile_open(self, partitioning: Partitioning, opened: Partitioning) -> Compiled:
+        """Compile a partitioning for all sizes.
+
+        Args:
+            partitioning: at some shapes, as the report tells of it.
+            opened: the same with its sizes left open, see `planning.opening`.
+
+        Raises:
+            CompilationError: a device took a segment with open sizes, and fails to compile it.
+        """
+        programs = Programs()
+        try:
+            failed = self._compile_all(opened, programs)
+            if failed:
+                step, error = failed[0]
+                raise CompilationError(
+                    f"{step.device} took segment {step.segment} with open sizes and failed to compile it: "
+                    f"{describe(error)}",
+                    device=step.device,
+                    segment=step.segment,
+                ) from error
+            built = {step.segment: programs[atoms_of(opened.plan, step)] for step in opened.plan.steps}
+            seconds = {segment: each.seconds for segment, each in built.items()}
+            return Compiled(partitioning, self._bind(opened, programs), (_OPEN,), seconds)
         except BaseException:
             programs.close()
             raise
@@ -377,10 +406,10 @@ def _planned(partitioning: Partitioning, slots: Mapping[str, int], inputs: Seque
 
 
 def _expected(graph: Graph, outputs: Sequence[str]) -> OutputCheck:
-    checks: list[tuple[tuple[int, ...], np.dtype[Any]] | None] = []
+    checks: list[tuple[tuple[int | None, ...], np.dtype[Any]] | None] = []
     for name in outputs:
         value = graph.value(name)
-        shape = value.static_shape
+        shape = None if value.shape is None else tuple(size if isinstance(size, int) else None for size in value.shape)
         dtype = None if shape is None else _array_type(value.dtype)
         checks.append(None if shape is None or dtype is None else (shape, dtype))
     return checks

@@ -1,25 +1,33 @@
-"""A model on several devices: one compiled plan per set of input shapes, made when the shapes are first seen."""
+"""A model on several devices: compiled plans, made when shapes of inputs are first seen.
+
+The first shapes get a plan of their own, which knows every size. Most models are never run at others. Where one is, a
+plan is made that leaves sizes open, if its devices can (`planning.opening`), and serves all further shapes. Where they
+cannot, every set of shapes has a plan of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nnadapter.drivers.onnxruntime.sessions import new_session_options, run_options
-from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError
+from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError, NNAdapterError
 from nnadapter.offering.feeds import feed_for
 from nnadapter.onnx.preparation.sizes import check_shape, default_shapes
 from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature, node_arg, read_signature
 from nnadapter.options import Options
 from nnadapter.planning.judgment import Judgment
+from nnadapter.planning.opening import opened
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting
 from nnadapter.running.compilation import Compiled, Compiler
 from nnadapter.running.executor import Provenance
+from nnadapter.running.fallback import refuse_fallback
 from nnadapter.running.measuring import Measurer
 from nnadapter.running.observed import Observed, observed_of
-from nnadapter.running.plans import PlanCache, PlanCounts
+from nnadapter.running.plans import Lease, PlanCache, PlanCounts
 from nnadapter.running.repeating import Repeat
 from partition.verdict import Unsupported
 
@@ -29,6 +37,16 @@ if TYPE_CHECKING:
 
 
 _Made = TypeVar("_Made")
+
+
+InputShapes = tuple[tuple[int, ...] | None, ...]
+"""Per input its shape; None for what has none."""
+_OPEN = "open"
+"""The key of the plan whose sizes are open."""
+
+
+class FixedSizesError(NNAdapterError):
+    """There is no plan that leaves sizes open. Nobody outside of this room sees it."""
 
 
 class PlannedEngine:
@@ -56,6 +74,9 @@ class PlannedEngine:
         self.signature: Signature = read_signature(model, self._inputs, frozenset(self._defaults))
         self._all_outputs = list(self.signature.output_names)
         self._latest: Repeat | None = None
+        self._first: InputShapes | None = None
+        self._why_fixed: str | None = None
+        """Why no plan leaves sizes open; None as long as nobody knows of a reason."""
         self._measurer = Measurer(self._compiler) if setting.constraints.policy.times else None
         shapes = self._declared_shapes()
         if shapes is None:
@@ -85,7 +106,7 @@ class PlannedEngine:
         shapes = tuple([getattr(values[name], "shape", None) for name in self._inputs])
         use = object()
         try:
-            lease, compiled = self._plans.take(use, shapes, lambda: self._make(shapes, values))
+            lease, compiled = self._take(use, shapes, values)
             if latest is None or latest.lease is not lease:
                 self._latest = None if self._defaults else Repeat(self._plans, lease, compiled, self.signature, values)
             if options is None:
@@ -158,7 +179,7 @@ class PlannedEngine:
                 raise InvalidInputError(f"the model leaves the shape of input {name!r} open; give it", name=name)
         shape_key, use = tuple(complete.values()), object()
         try:
-            return self._plans.take(use, shape_key, lambda: self._make(shape_key))[1]
+            return self._take(use, shape_key)[1]
         finally:
             self._plans.users.pop(use, None)
             self._plans.close_unused()
@@ -169,10 +190,57 @@ class PlannedEngine:
         self._plans.close(self._setting.devices)
         self._planner.clear()
 
-    def _make(self, shapes: Sequence[tuple[int, ...] | None], feed: Mapping[str, Any] | None = None) -> Compiled:
+    def _take(
+        self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None
+    ) -> tuple[Lease[Compiled], Compiled]:
+        """The plan for these shapes of the inputs: of their own for the first, then one for all, where there is one."""
+        if self._first is None:
+            self._first = shapes
+        if (
+            self._why_fixed is None
+            and shapes != self._first
+            and all(shape is not None and 0 not in shape for shape in shapes)
+        ):
+            try:
+                return self._plans.take(use, _OPEN, lambda: self._make_open(shapes))
+            except FixedSizesError as refusal:
+                self._why_fixed = str(refusal)
+        return self._plans.take(use, shapes, lambda: self._make(shapes, feed))
+
+    def _make_open(self, shapes: InputShapes) -> Compiled:
+        """The plan at these shapes with its sizes left open.
+
+        Raises:
+            FixedSizesError: there is none.
+        """
+        if self._measurer is not None:
+            raise FixedSizesError("placements are timed for each set of input shapes")
+        known = self._known(shapes)
+
+        def make(planner: Planner) -> Compiled:
+            partitioning = planner.settle(planner.judge(known))
+            plan = opened(partitioning)
+            if isinstance(plan, Unsupported):
+                raise FixedSizesError(plan.detail)
+            refuse_fallback(partitioning)
+            try:
+                return self._compiler.compile_open(partitioning, plan)
+            except CompilationError as error:
+                raise FixedSizesError(str(error)) from error
+
+        return self._planned(make)
+
+    def _known(self, shapes: InputShapes) -> Shapes:
+        return {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
+
+    def _make(self, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Compiled:
         """The plan for these shapes of the inputs; with a feed of that shape, if there is one."""
-        known = {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
-        return self._planned(lambda planner: self._compiled(planner, planner.judge(known), feed))
+        known = self._known(shapes)
+        compiled = self._planned(lambda planner: self._compiled(planner, planner.judge(known), feed))
+        if self._why_fixed is None:
+            return compiled
+        note = f"every set of input shapes has a plan of its own: {self._why_fixed}"
+        return replace(compiled, notes=(*compiled.notes, note))
 
     def _planned(self, work: Callable[[Planner], _Made]) -> _Made:
         """Do what takes a planner; once more over the model with its branches, where that may help.

@@ -9,17 +9,18 @@ import onnx
 
 from nnadapter.drivers.capability import OptionValues
 from nnadapter.drivers.culprits import find_refused
-from nnadapter.drivers.interface import Context, Program
+from nnadapter.drivers.interface import Admission, Context, Program
 from nnadapter.drivers.openvino.engine import brief, core, version
 from nnadapter.drivers.openvino.loading import read
 from nnadapter.drivers.openvino.options import properties_of
 from nnadapter.drivers.openvino.program import deserialized, program_of
 from nnadapter.drivers.openvino.signature import difference
-from nnadapter.drivers.openvino.verdicts import judge, op_types_named
+from nnadapter.drivers.openvino.verdicts import judge, judge_open, op_types_named
 from nnadapter.errors import CompilationError
 from nnadapter.onnx.nodes import opsets_of
 from nnadapter.onnx.parts import Parts
-from partition.verdict import Reason, Unsupported, Verdict
+from nnadapter.onnx.sizes import has_open_inputs, size_names
+from partition.verdict import Reason, Unsupported, Verdict, all_of
 
 _CONSTANT_BYTES = 1 << 20
 """The engine is asked with constants up to this size; larger ones are weights, which decide nothing."""
@@ -45,6 +46,18 @@ class OpenvinoContext(Context):
         for position, why in self._refused(cases, parts, self._query).items():
             verdicts[position] = why
         return verdicts
+
+    def admit(self, model: onnx.ModelProto) -> Admission:
+        """See `Context.admit`: what was taken node by node; but with open sizes, not all of it is."""
+        if not has_open_inputs(model):
+            return Admission()
+        parts, sizes = Parts(model, _CONSTANT_BYTES), size_names(model)
+        verdict = all_of(judge_open(node, parts, sizes) for node in model.graph.node)
+        if verdict:
+            cases = _cases(range(len(model.graph.node)), model, parts, "queried")
+            refused = self._refused(cases, parts, self._query)
+            verdict = refused[min(refused)] if refused else verdict
+        return Admission(verdict=verdict)
 
     def compile(self, model: onnx.ModelProto) -> Program:
         """See `Context.compile`.

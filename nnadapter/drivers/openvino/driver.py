@@ -11,6 +11,7 @@ from nnadapter.drivers.capability import (
     DeviceInfo,
     DeviceType,
     ModelForm,
+    OpenSizes,
     OperationSupport,
     OptionValues,
     Threading,
@@ -74,6 +75,7 @@ class OpenvinoDevice(Device):
         return Capability(
             form=ModelForm.ONNX,
             threading=Threading.EXCLUSIVE,
+            open_sizes=OpenSizes.ANY if self._name == "CPU" else OpenSizes.NONE,
             options=options_of(abilities, self._properties),
             operations=tuple(
                 OperationSupport(type=f"ai.onnx::{name}", dtypes=row.dtypes, ranks=(0, 8), limits=row.limits)

@@ -26,7 +26,7 @@ class OpenvinoExecution(Execution):
         self._infer = _plain_infer(request)
         self._tensor = module().Tensor
         self._inputs = signature.inputs
-        self._outputs = tuple((output.shape, np.dtype(output.dtype)) for output in signature.outputs)
+        self._outputs = tuple((output.known_shape, np.dtype(output.dtype)) for output in signature.outputs)
         self._bound_inputs: list[object] = [None] * len(signature.inputs)
         self._bound_outputs: list[object] = [None] * len(signature.outputs)
 
@@ -36,17 +36,22 @@ class OpenvinoExecution(Execution):
         Raises:
             ExecutionError: the engine does not take the inputs, or fails.
         """
-        results = [np.empty(shape, dtype) for shape, dtype in self._outputs]
+        results = [None if shape is None else np.empty(shape, dtype) for shape, dtype in self._outputs]
         try:
             for position, (port, array) in enumerate(zip(self._inputs, inputs, strict=True)):
                 if port is not None:
                     self._bind(self._request.set_input_tensor, port, array, self._bound_inputs, position)
-            for port, array in enumerate(results):
-                self._bind(self._request.set_output_tensor, port, array, self._bound_outputs, port)
+            for port, result in enumerate(results):
+                if result is not None:
+                    self._bind(self._request.set_output_tensor, port, result, self._bound_outputs, port)
             self._infer()
+            return [self._copied(port) if result is None else result for port, result in enumerate(results)]
         except Exception as error:
             raise ExecutionError(f"OpenVINO failed while it ran: {brief(error)}; check the inputs") from error
-        return results
+
+    def _copied(self, port: int) -> Array:
+        """An output whose size nobody knew before: the engine keeps its own memory for the next run."""
+        return np.array(self._request.get_output_tensor(port).data, self._outputs[port][1])
 
     def close(self) -> None:
         """See `Execution.close`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,18 +12,44 @@ from onnx import numpy_helper
 from nnadapter.onnx.parts import Parts
 
 
+class OpenSizeError(Exception):
+    """Something hangs on a size that is left open. Nobody outside of this room sees it."""
+
+
+def _open(*_: object) -> Any:
+    raise OpenSizeError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenSize:
+    """A dimension that is left open: whatever needs to know it raises OpenSizeError."""
+
+    name: str
+    """Dimensions of one name are equal."""
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other is the same dimension."""
+        return (isinstance(other, OpenSize) and bool(self.name) and other.name == self.name) or _open()
+
+    __hash__ = __bool__ = __index__ = __lt__ = __le__ = __gt__ = __ge__ = _open
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __rmod__ = _open
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A node whose values all have known shapes."""
+    """A node whose values all have known shapes, or open ones of known rank."""
 
     node: onnx.NodeProto
     attributes: Mapping[str, Any]
     parts: Parts
+    sizes: Collection[str]
+    """Values that follow from open shapes."""
 
     @staticmethod
-    def of(node: onnx.NodeProto, parts: Parts) -> Form:
+    def of(node: onnx.NodeProto, parts: Parts, sizes: Collection[str] = ()) -> Form:
         """Return the form of a node of a model."""
-        return Form(node, {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}, parts)
+        attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+        return Form(node, attributes, parts, sizes)
 
     @property
     def opset(self) -> int:
@@ -31,14 +57,16 @@ class Form:
         return self.parts.opset
 
     @property
-    def output_shape(self) -> tuple[int, ...]:
-        """The shape of the first output."""
+    def output_shape(self) -> tuple[Any, ...]:
+        """The shape of the first output; open sizes are `OpenSize`."""
         return self._shape(self.node.output[0])
 
     @property
     def scales(self) -> Sequence[float]:
         """What Resize or Upsample are scaled by, where they are given scales."""
         position = 2 if self.node.op_type == "Resize" and self.opset > 10 else 1
+        if self.has(position) and not self.is_constant(position):
+            raise OpenSizeError
         if self.has(position):
             return list(map(float, numpy_helper.to_array(self.parts.constants[self.node.input[position]])))
         return list(self.attribute("scales", []))
@@ -56,11 +84,14 @@ class Form:
         return self.has(position) and self.node.input[position] in self.parts.constants
 
     def constant(self, *positions: int) -> bool:
-        """Whether those of the inputs that are given are constants."""
-        return all(not self.has(position) or self.is_constant(position) for position in positions)
+        """Whether those of the inputs that are given are constants, or sizes."""
+        return all(
+            not self.has(position) or self.is_constant(position) or self.node.input[position] in self.sizes
+            for position in positions
+        )
 
-    def shape(self, position: int) -> tuple[int, ...]:
-        """The shape of an input."""
+    def shape(self, position: int) -> tuple[Any, ...]:
+        """The shape of an input; open sizes are `OpenSize`."""
         return self._shape(self.node.input[position])
 
     def dtype(self, position: int) -> str | None:
@@ -72,9 +103,10 @@ class Form:
         """An attribute with a number for every dimension behind [N, C]."""
         return list(self.attribute(name, [])) or [default] * (len(self.shape(0)) - 2)
 
-    def _shape(self, name: str) -> tuple[int, ...]:
+    def _shape(self, name: str) -> tuple[Any, ...]:
         value = self.parts.value(name)
-        return (value.static_shape if value else None) or ()
+        shape: Sequence[Any] = (value.shape if value else None) or ()
+        return tuple(size if isinstance(size, int) else OpenSize(size or "") for size in shape)
 
 
 def resized(form: Form) -> Sequence[float]:
@@ -130,7 +162,8 @@ def padding_to_shape(form: Form) -> bool:
 def single_column(form: Form) -> bool:
     """Whether a convolution of one channel strides in its last dimension alone, and makes one element of that."""
     *others, last = form.per_axis("strides")
-    return form.shape(1)[1] * form.attribute("group", 1) == form.output_shape[-1] == 1 < last and 1 in others
+    strides = last > 1 and 1 in others and form.shape(1)[1] * form.attribute("group", 1) == 1
+    return bool(strides and form.output_shape[-1] == 1)
 
 
 def is_crossed(form: Form) -> bool:

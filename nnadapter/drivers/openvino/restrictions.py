@@ -7,13 +7,14 @@ onnx's operator tests and by a sweep over the attributes of every op (`tests/dri
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import onnx
 
 from nnadapter.drivers.openvino.forms import (
     Form,
+    OpenSizeError,
     is_crossed,
     is_plain_einsum,
     lone_labels,
@@ -39,11 +40,20 @@ class Restriction:
     reason: Reason = Reason.UNSUPPORTED_ATTRIBUTE
 
 
-def restriction(node: onnx.NodeProto, parts: Parts) -> Verdict:
-    """Return why the attributes or inputs of a node are not taken, or a yes."""
+def restriction(node: onnx.NodeProto, parts: Parts, sizes: Collection[str] = ()) -> Verdict:
+    """Return why the attributes or inputs of a node are not taken, or a yes.
+
+    Args:
+        node: of a model.
+        parts: of the model.
+        sizes: values that follow from the shapes of its inputs, which are open.
+    """
     rows = [row for row in RESTRICTIONS if node.op_type in row.ops.split()]
-    form = Form.of(node, parts) if rows else None
-    matching_row = next((row for row in rows if form is not None and row.holds(form)), None)
+    form = Form.of(node, parts, sizes) if rows else None
+    try:
+        matching_row = next((row for row in rows if form is not None and row.holds(form)), None)
+    except OpenSizeError:
+        return Unsupported(Reason.DYNAMIC_SHAPE, f"{node.op_type} is taken or not by sizes that are left open")
     return SUPPORTED if matching_row is None else Unsupported(matching_row.reason, f"{node.op_type} {matching_row.why}")
 
 

@@ -19,7 +19,14 @@ class Output:
 
     dtype: str
     """As numpy calls it."""
-    shape: tuple[int, ...]
+    shape: tuple[int | None, ...]
+    """None stands for a size that is not known before the run."""
+
+    @property
+    def known_shape(self) -> tuple[int, ...] | None:
+        """The shape, if all of it is known before the run."""
+        sizes = tuple(size for size in self.shape if size is not None)
+        return sizes if len(sizes) == len(self.shape) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +79,16 @@ def signature_from(data: Mapping[str, Any]) -> Ports:
         KeyError, TypeError, ValueError: it is something else.
     """
     inputs = tuple(None if each is None else int(each) for each in data["inputs"])
-    return Ports(inputs, tuple(Output(str(dtype), tuple(map(int, shape))) for dtype, shape in data["outputs"]))
+    shapes = [tuple(None if size is None else int(size) for size in shape) for _, shape in data["outputs"]]
+    dtypes = [str(dtype) for dtype, _ in data["outputs"]]
+    return Ports(inputs, tuple(map(Output, dtypes, shapes)))
 
 
 def outputs_of(model: Any) -> tuple[Output, ...]:
     """Return the outputs of one of the engine's models.
 
     Raises:
-        ValueError: a shape is not known.
+        ValueError: a rank is not known.
     """
     return tuple(_output(port) for port in model.outputs)
 
@@ -92,9 +101,10 @@ def difference(expected: onnx.ModelProto, engine_model: Any) -> str:
 
 
 def _output(port: Any) -> Output:
-    if not port.partial_shape.is_static:
-        raise ValueError(f"the shape {port.partial_shape} of an output is not known before the run")
-    return Output(np.dtype(_array_type(port)).name, tuple(map(int, port.shape)))
+    if port.partial_shape.rank.is_dynamic:
+        raise ValueError("the rank of an output is not known before the run")
+    sizes = tuple(size.get_length() if size.is_static else None for size in port.partial_shape)
+    return Output(np.dtype(_array_type(port)).name, sizes)
 
 
 def _array_type(port: Any) -> Any:
@@ -104,7 +114,7 @@ def _array_type(port: Any) -> Any:
 
 def _mismatch(info: onnx.ValueInfoProto, port: Any) -> str:
     value = value_of(info)
-    if not port.partial_shape.is_static:
+    if port.partial_shape.rank.is_dynamic or (value.static_shape is not None and port.partial_shape.is_dynamic):
         return f"OpenVINO does not know the shape of {value.name!r} before the run: {port.partial_shape}"
     made = _output(port)
     if value.dtype not in (None, made.dtype):

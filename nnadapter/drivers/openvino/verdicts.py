@@ -14,6 +14,13 @@ from nnadapter.onnx.nodes import plain_domain
 from nnadapter.onnx.parts import Parts
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
+_SIZING = frozenset((
+    "Shape", "Size", "Gather", "Slice", "Concat", "Squeeze", "Unsqueeze", "Reshape", "Cast", "Add", "Sub", "Mul", "Div",
+    "Min", "Max", "Neg", "Floor", "Ceil", "Range", "Expand", "Equal", "Less", "LessOrEqual", "Greater",
+    "GreaterOrEqual", "And", "Or", "Not", "Where", "ConstantOfShape", "Identity", "ReduceProd", "Tile", "Transpose",
+))  # fmt: skip
+"""Ops that make sizes, and masks and positions of them, in exported models."""
+
 
 def op_types_named(names: Collection[str]) -> frozenset[str]:
     """Return the op types that a person switches off.
@@ -46,6 +53,35 @@ def judge(node: onnx.NodeProto, parts: Parts, switched_off: Collection[str]) -> 
     if node.op_type in switched_off:
         return Unsupported(Reason.SWITCHED_OFF, f"{node.op_type} is switched off (option switched_off)")
     return all_of((_types(node, row, parts), restriction(node, parts)))
+
+
+def judge_open(node: onnx.NodeProto, parts: Parts, sizes: Collection[str]) -> Verdict:
+    """Return the verdict of the tables on a node of a model whose sizes are open; some were taken at fixed sizes.
+
+    Ops that make sizes get and make int64, small numbers as they are.
+
+    Args:
+        node: of a model.
+        parts: of the model.
+        sizes: values that follow from the shapes of its inputs.
+    """
+    if sizes and all(name in sizes for name in node.output if name):
+        is_known = node.op_type in _SIZING and not plain_domain(node.domain)
+        detail = f"{node.op_type} is not among the ops that were found right on sizes"
+        return SUPPORTED if is_known else Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
+    row = OPERATORS.get(node.op_type)
+    if row is None or plain_domain(node.domain):
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} is taken at fixed sizes alone")
+    values = (name for name in (*node.input, *node.output) if name and name not in sizes)
+    ranks = all_of(_rank(node, name, parts) for name in values)
+    return all_of((ranks, restriction(node, parts, sizes)))
+
+
+def _rank(node: onnx.NodeProto, name: str, parts: Parts) -> Verdict:
+    value = parts.value(name)
+    if value is None or value.dtype is None or value.shape is None:
+        return Unsupported(Reason.DYNAMIC_SHAPE, f"the rank of {name!r} of {node.op_type} is not known")
+    return SUPPORTED
 
 
 def _types(node: onnx.NodeProto, row: OperatorRow, parts: Parts) -> Verdict:

@@ -60,6 +60,38 @@ def sweep(opened, op_types: Sequence[str], count: int, seed: int) -> Mapping[str
     return outcomes
 
 
+def sweep_open(opened, op_type: str, count: int, seed: int) -> Outcome:
+    """The same of one op, some sizes of its inputs left open, or all, each form in a model of its own."""
+    outcome, random = Outcome(op_type), Random(f"{op_type} {seed} open")
+    for form in forms_of(op_type, count, seed):
+        expected = expected_of(form)
+        outcome.tried += 1
+        if expected is None or not form.feed or not all(opened.supported(_typed([(form, expected)]))):
+            outcome.skipped += 1
+            continue
+        model = _opened(form, random)
+        verdict = opened.admit(model).verdict
+        if not verdict:
+            outcome.refused[form.text] = verdict.detail
+            continue
+        results = computed(opened, model, form.feed.values())
+        wrong = next(filter(None, map(difference, results, expected)), "")
+        if wrong:
+            outcome.differing[form.text] = wrong
+        else:
+            outcome.agreeing.append(form.text)
+    return outcome
+
+
+def _opened(form: Form, random: Random) -> onnx.ModelProto:
+    model, share = model_of([form]), random.choice((0.3, 0.7, 1.0))
+    for value in model.graph.input:
+        for axis, size in enumerate(value.type.tensor_type.shape.dim):
+            if random.random() < share:
+                size.dim_param = f"{value.name} {axis}"
+    return model
+
+
 def forms_of(op_type: str, count: int, seed: int) -> Iterator[Form]:
     """Up to `count` different forms; fewer where an op has fewer."""
     random, seen = Random(f"{op_type} {seed}"), set()

@@ -1,0 +1,57 @@
+"""Parts of a model whose sizes are left open, for devices that need not know them.
+
+The nodes are those of a plan at some shapes. There, what follows from shapes alone was evaluated and left out; it
+belongs to every part that reads it again, and is computed there for the sizes that come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import itemgetter
+
+from nnadapter.offering.segments import OnnxParts, Part
+from nnadapter.onnx.preparation.prepare import Prepared
+from partition.graph import Graph
+from partition.plan import Step
+
+
+@dataclass(frozen=True, eq=False)
+class OpenParts(OnnxParts):
+    """Takes ONNX sub-graphs out of a model, for any sizes of its inputs."""
+
+    prepared: Prepared
+
+    @property
+    def open_graph(self) -> Graph:
+        """The graph that is cut, with what is known of its values at all sizes."""
+        return self.graph.revalued(self.prepared.values)
+
+    @property
+    def sized_outputs(self) -> tuple[str, ...]:
+        """Outputs of the model that follow from the shapes of inputs alone: no node of a plan makes them."""
+        known, always = self.specialized.constants, self.prepared.constants
+        return tuple(name for name in self.graph.outputs if name in known and name not in always)
+
+    def part(self, step: Step) -> Part:
+        """The nodes of `step`, those behind the sizes that they read, and the constants that these read."""
+        own, always, left = self.specialized.own, self.prepared.constants, frozenset(self.specialized.positions)
+        nodes = self._placed(step.nodes)
+        made = {name for _, node in nodes for name in node.outputs}
+        pending = [name for _, node in nodes for name in node.reads]
+        inputs, constants = dict.fromkeys(step.inputs), dict[str, None]()
+        while pending:
+            name = pending.pop()
+            if name in made:
+                continue
+            position = own.producer.get(name)
+            if name in always:
+                constants[name] = None
+            elif position is None or position in left:
+                inputs[name] = None
+            else:
+                nodes.append((position, own.nodes[position]))
+                made.update(own.nodes[position].outputs)
+                pending.extend(own.nodes[position].reads)
+        nodes.sort(key=itemgetter(0))
+        part = self._extract(nodes, self.open_graph, list(inputs), list(constants), step.outputs)
+        return Part(part, tuple(inputs))

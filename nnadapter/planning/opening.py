@@ -1,0 +1,114 @@
+"""A partitioning whose sizes are left open: one plan for all shapes of inputs, where its devices can.
+
+It is the plan at some shapes, where no other shapes would have made another one: devices said yes, or no for reasons
+that hold at all shapes, and neither costs nor limits decided. Every device is asked once more, for its segments with
+their sizes open; the host takes any, ONNX devices those that they say yes to, if they have `Capability.open_sizes`. Why
+not is a refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from nnadapter.drivers.border import ask_admission
+from nnadapter.drivers.capability import ModelForm, OpenSizes
+from nnadapter.drivers.crashes import named_call
+from nnadapter.offering.expansions import AT_ALL_SHAPES
+from nnadapter.offering.open_parts import OpenParts
+from nnadapter.offering.segments import Part
+from nnadapter.planning.setting import SessionDevice
+from nnadapter.planning.settling import AdmittedSegment, Partitioning
+from nnadapter.rules.values import Limits
+from partition.plan import Plan, Step
+from partition.verdict import Reason, Unsupported
+
+_AT_ALL_SHAPES = AT_ALL_SHAPES | {Reason.RULE}
+
+
+def opened(partitioning: Partitioning) -> Partitioning | Unsupported:
+    """Return the partitioning for any sizes of the model's inputs but 0, or why there is none."""
+    model, plan, setting = partitioning.model, partitioning.plan, partitioning.setting
+    hanging = next(_hanging_on_sizes(partitioning), None)
+    if hanging is not None:
+        return hanging
+    parts = OpenParts(model.parts.specialized, model.parts.index, model.prepared)
+    if parts.sized_outputs:
+        return _refused(f"output {parts.sized_outputs[0]!r} follows from the shapes of inputs alone")
+    cut = [parts.part(step) for step in plan.steps]
+    lost = _lost(plan, cut)
+    if lost is not None:
+        return lost
+    pieces: list[AdmittedSegment | None] = []
+    for step, part in zip(plan.steps, cut, strict=True):
+        piece = _admitted(setting.by_name[step.device], step, part)
+        if isinstance(piece, Unsupported):
+            return piece
+        pieces.append(piece)
+    return replace(
+        partitioning,
+        judgment=replace(partitioning.judgment, model=replace(model, parts=parts)),
+        plan=replace(plan, graph=parts.open_graph, steps=_rejoined(plan, cut)),
+        pieces=tuple(pieces),
+    )
+
+
+def _hanging_on_sizes(partitioning: Partitioning) -> Iterator[Unsupported]:
+    """What might have been decided otherwise at other shapes."""
+    setting, graph = partitioning.setting, partitioning.plan.graph
+    constraints = setting.constraints
+    if constraints.policy.weighs:
+        yield _refused(f"policy {constraints.policy.name!r} weighs costs, which hang on sizes")
+    if constraints.rules.limits != Limits():
+        yield _refused("the limits of rules hang on sizes")
+    for device in setting.devices:
+        if not device.accelerates:
+            continue
+        capability = device.capability
+        if capability.open_sizes is OpenSizes.NONE or capability.form is not ModelForm.ONNX:
+            yield _refused(f"{device.name} compiles for fixed sizes")
+            continue
+        for atom, verdict in enumerate(partitioning.judgment.support.verdicts.get(device.name, ())):
+            if isinstance(verdict, Unsupported) and verdict.reason not in _AT_ALL_SHAPES:
+                name = graph.nodes[graph.atoms[atom][0]].name
+                yield _refused(f"{device.name} may take {name!r} at other sizes, having refused it for {verdict}")
+
+
+def _admitted(device: SessionDevice, step: Step, part: Part) -> AdmittedSegment | Unsupported | None:
+    """A segment that its device takes with open sizes; None for the host, which takes any."""
+    if device.is_host:
+        return None
+    admission = named_call(device.name, "admit", step.segment)(ask_admission, device.context, part.model)
+    verdict = admission.verdict
+    if isinstance(verdict, Unsupported):
+        return _refused(f"{device.name} does not take segment {step.segment} with open sizes: {verdict.detail}")
+    return AdmittedSegment(part, admission)
+
+
+def _lost(plan: Plan, parts: Sequence[Part]) -> Unsupported | None:
+    """Why a part cannot have what it reads: sizes of a value that stays inside of another segment."""
+    there = set(plan.graph.inputs)
+    for step, part in zip(plan.steps, parts, strict=True):
+        for name in part.inputs:
+            if name not in there:
+                return _refused(f"segment {step.segment} needs the size of {name!r}, which another one keeps to itself")
+        there.update(step.outputs)
+    return None
+
+
+def _rejoined(plan: Plan, parts: Sequence[Part]) -> tuple[Step, ...]:
+    """The steps with what their parts read, which may be more than before, and kept as long as somebody reads it."""
+    last = {name: number for number, part in enumerate(parts) for name in part.inputs}
+    kept = frozenset(plan.graph.outputs)
+    return tuple(
+        replace(
+            step,
+            inputs=part.inputs,
+            released=tuple(name for name in part.inputs if last[name] == number and name not in kept),
+        )
+        for number, (step, part) in enumerate(zip(plan.steps, parts, strict=True))
+    )
+
+
+def _refused(detail: str) -> Unsupported:
+    return Unsupported(Reason.DYNAMIC_SHAPE, detail)

@@ -1,0 +1,94 @@
+"""A driver for tests whose device takes ONNX with open sizes: ONNX Runtime computes, and its options say what fails."""
+
+from __future__ import annotations
+
+import onnxruntime
+
+from nnadapter.drivers import (
+    SUPPORTED,
+    Admission,
+    Capability,
+    Context,
+    Device,
+    Driver,
+    Execution,
+    ModelForm,
+    OpenSizes,
+    Option,
+    Program,
+    Reason,
+    Unsupported,
+)
+from nnadapter.onnx.sizes import has_open_inputs
+
+COMPILED: list[list[str]] = []
+"""Op types of every model that was compiled, with `open` before them where sizes were."""
+
+
+class OpenSizesExecution(Execution):
+    def __init__(self, model, fails_above):
+        self.session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        self.fails_above = fails_above
+
+    def compute(self, inputs):
+        if any(max(array.shape, default=0) > self.fails_above for array in inputs):
+            raise RuntimeError("too long")
+        names = [each.name for each in self.session.get_inputs()]
+        return self.session.run(None, dict(zip(names, inputs, strict=True)))
+
+
+class OpenSizesProgram(Program):
+    def __init__(self, model, options):
+        self.model, self.options = model, options
+
+    def create_execution(self):
+        return OpenSizesExecution(self.model, self.options["fails_above"])
+
+
+class OpenSizesContext(Context):
+    def __init__(self, options):
+        self.options = options
+
+    def supported(self, model):
+        why = Reason(self.options["reason"])
+        refused = Unsupported(why, "the options say so")
+        return [refused if node.op_type in self.options["refused"] else SUPPORTED for node in model.graph.node]
+
+    def admit(self, model):
+        if has_open_inputs(model) and self.options["fixed"]:
+            return Admission(verdict=Unsupported(Reason.DYNAMIC_SHAPE, "the options say so"))
+        return Admission()
+
+    def compile(self, model):
+        opened = has_open_inputs(model)
+        if opened and self.options["lies"]:
+            raise RuntimeError("not with these sizes")
+        COMPILED.append([*["open"] * opened, *(node.op_type for node in model.graph.node)])
+        return OpenSizesProgram(model, self.options)
+
+
+class OpenSizesDevice(Device):
+    def __init__(self, open_sizes):
+        self.said = Capability(
+            form=ModelForm.ONNX,
+            open_sizes=open_sizes,
+            options=(
+                Option(name="refused", default=(), help="Op types to refuse."),
+                Option(name="reason", default="unsupported_operation", help="Why."),
+                Option(name="fixed", default=False, help="Admit no segment with open sizes."),
+                Option(name="lies", default=False, help="Fail to compile what was admitted with open sizes."),
+                Option(name="fails_above", default=1 << 30, help="Fail to run with a larger size than this."),
+            ),
+        )
+
+    @property
+    def capability(self):
+        return self.said
+
+    def create_context(self, options):
+        return OpenSizesContext(options)
+
+
+class OpenSizesDriver(Driver):
+    def open(self, device_id):
+        return OpenSizesDevice(OpenSizes.NONE if device_id == "fixed" else OpenSizes.ANY)

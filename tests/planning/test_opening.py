@@ -1,0 +1,170 @@
+"""One plan for all shapes: what ONNX Runtime computes at each, in whatever order they come; or why there is none."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.errors import FallbackWarning
+from tests import open_sizes_driver
+from tests.models import numbers, parse, run_whole
+
+HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
+QUIET = nna.Options(fallback="allow")
+CHAIN = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ a = Relu (x) b = Sin (a) y = Neg (b) }}"
+SIZES = f"""{HEAD} g (float[n, t, 6] x, float[n, p, 6] past) => (float[n, q, 2, 3] y, float[n, q, 6] all)
+<int64[1] last = {{-1}}, int64[2] tail = {{2, 3}}, int64[1] zero = {{0}}, int64 one = {{1}}, int64 none = {{0}}> {{
+    all = Concat <axis = 1> (past, x)
+    shape = Shape (all)
+    head = Slice (shape, zero, two)
+    wanted = Concat <axis = 0> (head, tail)
+    length = Gather (shape, one)
+    places = Range (none, length, one)
+    row = Unsqueeze (places, zero)
+    column = Unsqueeze (row, two)
+    weights = Cast <to = 1> (column)
+    scaled = Mul (all, weights)
+    s = Sin (scaled)
+    y = Reshape (s, wanted)
+}}""".replace("int64 none = {0}", "int64 none = {0}, int64[1] two = {2}")
+"""A cache that grows: its length decides a shape and a table."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled():
+    open_sizes_driver.COMPILED.clear()
+
+
+def session(text, name="opensizes", options=QUIET, **device_options):
+    return nna.InferenceSession(parse(text), devices=[(name, device_options)], options=options)
+
+
+def agree(opened, text, feed):
+    for got, expected in zip(opened.run(None, feed), run_whole(parse(text), feed), strict=True):
+        assert got.shape == expected.shape
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def grown(rows, length, past):
+    return {"x": numbers(rows, length, 6), "past": numbers(rows, past, 6, seed=1)}
+
+
+def notes(opened):
+    return " ".join(opened.report().notes)
+
+
+@pytest.mark.parametrize("refused", [(), ("Sin",), ("Mul", "Reshape"), ("Concat",)])
+@pytest.mark.parametrize("seed", range(3))
+def test_two_plans_serve_every_shape(refused, seed):
+    source = random.Random(seed)
+    with session(SIZES, refused=refused) as opened:
+        for _ in range(12):
+            agree(opened, SIZES, grown(source.randint(1, 3), source.randint(1, 5), source.randint(1, 9)))
+        assert "this plan leaves sizes open" in notes(opened)
+        assert opened.report().plans.made == 2
+        placed = {node.op_type: node.device for node in opened.report().nodes if node.state == "runs"}
+        assert {name for name, device in placed.items() if device == "cpu"} == set(refused)
+
+
+def test_only_the_second_shape_and_what_is_for_all_is_compiled():
+    with session(CHAIN) as opened:
+        for rows in (3, 3, 1, 2, 9, 3):
+            agree(opened, CHAIN, {"x": numbers(rows, 4)})
+    assert open_sizes_driver.COMPILED == [["Relu", "Sin", "Neg"], ["open", "Relu", "Sin", "Neg"]]
+
+
+def test_shapes_can_be_prepared():
+    with session(CHAIN) as opened:
+        opened.prepare({"x": (3, 4)})
+        opened.prepare({"x": (5, 4)})
+        agree(opened, CHAIN, {"x": numbers(7, 4)})
+        assert opened.report().plans.made == 2
+
+
+def test_an_empty_tensor_has_a_plan_of_its_own():
+    with session(SIZES) as opened:
+        for past in (3, 0, 4, 5, 0):
+            agree(opened, SIZES, grown(1, 2, past))
+        assert opened.report().plans.made == 3
+
+
+def test_a_step_that_fails_at_some_sizes_runs_on_the_cpu_at_these():
+    with session(SIZES, fails_above=6) as opened:
+        for past in (1, 2, 7, 3, 9):
+            agree(opened, SIZES, grown(1, 1, past))
+        assert opened.provenance.fell_back
+
+
+@pytest.mark.parametrize(
+    ("name", "device_options", "why"),
+    [
+        ("opensizes:fixed", {}, "compiles for fixed sizes"),
+        ("opensizes", {"fixed": True}, "does not take segment 0 with open sizes: the options say so"),
+        ("opensizes", {"lies": True}, "took segment 0 with open sizes and failed to compile it"),
+        ("opensizes", {"refused": "Sin", "reason": "memory_limit"}, "may take 'Sin_1' at other sizes"),
+        ("fake_npu", {}, "compiles for fixed sizes"),
+    ],
+)
+def test_where_there_is_none_every_shape_has_a_plan_and_the_report_says_why(name, device_options, why):
+    with session(CHAIN, name, **device_options) as opened:
+        for rows in (1, 2, 3, 2):
+            agree(opened, CHAIN, {"x": numbers(rows, 4)})
+        assert why in notes(opened) and "a plan of its own" in notes(opened)
+        assert opened.report().plans.made == 3
+
+
+def test_limits_hang_on_sizes():
+    rules = nna.Rules(limits=nna.Limits(max_segments=1))
+    with session(CHAIN, options=nna.Options(fallback="allow", rules=rules)) as opened:
+        for rows in (1, 2):
+            agree(opened, CHAIN, {"x": numbers(rows, 4)})
+        assert "the limits of rules hang on sizes" in notes(opened)
+
+
+def test_an_output_that_is_a_size_is_right_at_every_shape():
+    text = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y, int64[2] s) {{ y = Relu (x) s = Shape (y) }}"
+    with session(text) as opened:
+        for rows in (1, 2, 3):
+            agree(opened, text, {"x": numbers(rows, 4)})
+        assert "output 's' follows from the shapes of inputs alone" in notes(opened)
+
+
+def test_a_size_of_what_another_segment_keeps_to_itself():
+    text = f"""{HEAD} g (float[n, 4] x, float[m, 4] z) => (float[k] y, float[n, 8] w)
+    <int64[1] last = {{-1}}> {{
+        inner = Concat <axis = 1> (x, x)
+        w = Relu (inner)
+        shape = Shape (inner)
+        flat = ReduceProd <keepdims = 1> (shape)
+        zeros = ConstantOfShape (flat)
+        y = Sin (zeros)
+    }}"""
+    with session(text, refused=("Sin",)) as opened:
+        for rows in (1, 2, 3, 5):
+            agree(opened, text, {"x": numbers(rows, 4), "z": numbers(2, 4)})
+
+
+def test_the_order_of_shapes_changes_nothing():
+    expected = {}
+    for seed in range(6):
+        rows = random.Random(seed).sample((1, 2, 3, 4, 5), 5)
+        with session(CHAIN, refused="Sin", reason="unsupported_attribute") as opened:
+            for count in rows:
+                opened.run(None, {"x": numbers(count, 4)})
+                placed = tuple(node.device for node in opened.report().nodes)
+                assert expected.setdefault(count, placed) == placed
+
+
+def test_fallback_that_is_forbidden_stays_forbidden():
+    with (
+        pytest.raises(nna.errors.NotDelegatedError),
+        session(CHAIN, options=nna.Options(fallback="forbid"), refused="Sin") as opened,
+    ):
+        opened.run(None, {"x": numbers(1, 4)})
+    with session(CHAIN, options=nna.Options(fallback="warn"), fails_above=4) as opened:
+        opened.run(None, {"x": numbers(1, 4)})
+        with pytest.warns(FallbackWarning, match="too long"):
+            agree(opened, CHAIN, {"x": numbers(6, 4)})
