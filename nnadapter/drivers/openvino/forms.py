@@ -57,6 +57,12 @@ class Form:
         return self.parts.opset
 
     @property
+    def is_open(self) -> bool:
+        """Whether a size of an input or output is open."""
+        names = filter(None, (*self.node.input, *self.node.output))
+        return any(isinstance(size, OpenSize) for name in names for size in self._shape(name))
+
+    @property
     def output_shape(self) -> tuple[Any, ...]:
         """The shape of the first output; open sizes are `OpenSize`."""
         return self._shape(self.node.output[0])

@@ -7,7 +7,7 @@ onnx's operator tests and by a sweep over the attributes of every op (`tests/dri
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import onnx
@@ -48,13 +48,17 @@ def restriction(node: onnx.NodeProto, parts: Parts, sizes: Collection[str] = ())
         parts: of the model.
         sizes: values that follow from the shapes of its inputs, which are open.
     """
-    rows = [row for row in RESTRICTIONS if node.op_type in row.ops.split()]
-    form = Form.of(node, parts, sizes) if rows else None
+    form = Form.of(node, parts, sizes)
     try:
-        matching_row = next((row for row in rows if form is not None and row.holds(form)), None)
+        matching_row = next((row for row in _rows(form) if row.holds(form)), None)
     except OpenSizeError:
         return Unsupported(Reason.DYNAMIC_SHAPE, f"{node.op_type} is taken or not by sizes that are left open")
     return SUPPORTED if matching_row is None else Unsupported(matching_row.reason, f"{node.op_type} {matching_row.why}")
+
+
+def _rows(form: Form) -> Iterator[Restriction]:
+    tables = (RESTRICTIONS, OPEN_RESTRICTIONS) if form.is_open else (RESTRICTIONS,)
+    return (row for table in tables for row in table if form.node.op_type in row.ops.split())
 
 
 RESTRICTIONS = (
@@ -217,3 +221,11 @@ RESTRICTIONS = (
     ),
 )
 """In the order in which they are looked at."""
+OPEN_RESTRICTIONS = (
+    Restriction(
+        "MatMul",
+        lambda form: min(len(form.shape(0)), len(form.shape(1))) < 2,
+        "of a vector is not compiled with open sizes",
+    ),
+)
+"""The same where sizes of inputs are open."""

@@ -117,6 +117,8 @@ def _mismatch(info: onnx.ValueInfoProto, port: Any) -> str:
     if port.partial_shape.rank.is_dynamic or (value.static_shape is not None and port.partial_shape.is_dynamic):
         return f"OpenVINO does not know the shape of {value.name!r} before the run: {port.partial_shape}"
     made = _output(port)
+    if value.shape is not None and len(value.shape) != len(made.shape):
+        return f"OpenVINO makes {len(made.shape)} dimensions of {value.name!r}, ONNX says {len(value.shape)}"
     if value.dtype not in (None, made.dtype):
         return f"OpenVINO makes {made.dtype} of {value.name!r}, ONNX says {value.dtype}"
     if value.static_shape not in (None, made.shape):

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import onnx
 
-from nnadapter.drivers.openvino.operators import OPERATORS, OperatorRow
+from nnadapter.drivers.openvino.operators import FIXED_SIZES, OPERATORS, OperatorRow
 from nnadapter.drivers.openvino.restrictions import restriction
 from nnadapter.errors import InvalidOptionError, close_names
 from nnadapter.ir.operand import DataType
@@ -70,17 +70,20 @@ def judge_open(node: onnx.NodeProto, parts: Parts, sizes: Collection[str]) -> Ve
         detail = f"{node.op_type} is not among the ops that were found right on sizes"
         return SUPPORTED if is_known else Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
     row = OPERATORS.get(node.op_type)
-    if row is None or plain_domain(node.domain):
+    if row is None or plain_domain(node.domain) or node.op_type in FIXED_SIZES:
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} is taken at fixed sizes alone")
     values = (name for name in (*node.input, *node.output) if name and name not in sizes)
-    ranks = all_of(_rank(node, name, parts) for name in values)
-    return all_of((ranks, restriction(node, parts, sizes)))
+    open_types = all_of(_open_type(node, name, parts) for name in values)
+    return all_of((open_types, restriction(node, parts, sizes)))
 
 
-def _rank(node: onnx.NodeProto, name: str, parts: Parts) -> Verdict:
+def _open_type(node: onnx.NodeProto, name: str, parts: Parts) -> Verdict:
     value = parts.value(name)
     if value is None or value.dtype is None or value.shape is None:
         return Unsupported(Reason.DYNAMIC_SHAPE, f"the rank of {name!r} of {node.op_type} is not known")
+    if value.dtype == "float16":
+        detail = f"{node.op_type} got float16 for {name!r}, with which the engine may end the process at open sizes"
+        return Unsupported(Reason.UNSUPPORTED_DTYPE, detail)
     return SUPPORTED
 
 
