@@ -6,12 +6,14 @@ belongs to every part that reads it again, and is computed there for the sizes t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import itemgetter
 
 from nnadapter.offering.segments import OnnxParts, Part
+from nnadapter.onnx.building import info_of
 from nnadapter.onnx.preparation.prepare import Prepared
-from partition.graph import Graph
+from partition.graph import Graph, Value
 from partition.plan import Step
 
 
@@ -21,10 +23,11 @@ class OpenParts(OnnxParts):
 
     prepared: Prepared
 
-    @property
+    @cached_property
     def open_graph(self) -> Graph:
-        """The graph that is cut, with what is known of its values at all sizes."""
-        return self.graph.revalued(self.prepared.values)
+        """The graph that is cut, with what is known of its values at all sizes: their ranks at least."""
+        always = self.prepared.values
+        return self.graph.revalued({name: _open(always.get(name), now) for name, now in self.graph.values.items()})
 
     @property
     def sized_outputs(self) -> tuple[str, ...]:
@@ -54,4 +57,13 @@ class OpenParts(OnnxParts):
                 pending.extend(own.nodes[position].reads)
         nodes.sort(key=itemgetter(0))
         part = self._extract(nodes, self.open_graph, list(inputs), list(constants), step.outputs)
+        inner = made.difference(step.outputs).intersection(self.graph.values)
+        part.graph.value_info.extend(info_of(self.open_graph.value(name)) for name in sorted(inner))
         return Part(part, tuple(inputs))
+
+
+def _open(always: Value | None, now: Value) -> Value:
+    """What is known of a value at all sizes; the rank that it has now, where no more is."""
+    if always is not None and always.shape is not None:
+        return always
+    return now if now.shape is None else replace(now, shape=(None,) * len(now.shape))

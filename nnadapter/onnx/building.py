@@ -36,11 +36,12 @@ def build(
     """Return a model of nodes of ONNX's own."""
     like = onnx.ModelProto(ir_version=_IR_VERSION, opset_import=[helper.make_opsetid("", opset)])
     made = [helper.make_node(op_type, read, results, **stated) for op_type, read, results, stated in nodes]
-    graph_inputs, wanted = ([_info(value) for value in values] for values in (inputs, outputs))
+    graph_inputs, wanted = ([info_of(value) for value in values] for values in (inputs, outputs))
     return model_of(like, made, graph_inputs, wanted, [initializer_of(*each) for each in constants.items()])
 
 
-def _info(value: Value) -> onnx.ValueInfoProto:
+def info_of(value: Value) -> onnx.ValueInfoProto:
+    """What is known of a value, as models say it."""
     return onnx.ValueInfoProto(name=value.name, type=type_of(value))
 
 

@@ -6,12 +6,13 @@ import os
 
 import pytest
 
-from nnadapter.drivers.openvino.operators import OPERATORS
+from nnadapter.drivers.openvino.operators import FIXED_SIZES, OPERATORS
 from tests.drivers.openvino.harness import context
 from tests.drivers.openvino.sweep.recipes import RECIPES
-from tests.drivers.openvino.sweep.running import sweep
+from tests.drivers.openvino.sweep.running import sweep, sweep_open
 
 FEW = 15
+FEW_OPEN = 4
 MANY = int(os.environ.get("NNADAPTER_SWEEP_FORMS", "1000"))
 SEED = int(os.environ.get("NNADAPTER_SWEEP_SEED", "0"))
 
@@ -29,6 +30,21 @@ def test_a_few_forms_of_each_op(opened):
     outcomes = sweep(opened, sorted(RECIPES), FEW, SEED).values()
     assert [outcome.differing for outcome in outcomes if outcome.differing] == []
     assert sum(len(outcome.agreeing) for outcome in outcomes) > len(RECIPES) * FEW / 2
+
+
+def test_a_few_forms_of_each_op_with_open_sizes(opened):
+    outcomes = [sweep_open(opened, op_type, FEW_OPEN, SEED) for op_type in sorted(RECIPES.keys() - FIXED_SIZES)]
+    assert [outcome.differing for outcome in outcomes if outcome.differing] == []
+    assert sum(len(outcome.agreeing) for outcome in outcomes) > len(outcomes) * FEW_OPEN / 3
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("op_type", sorted(RECIPES.keys() - FIXED_SIZES))
+def test_many_forms_with_open_sizes(opened, op_type, capsys):
+    outcome = sweep_open(opened, op_type, MANY // 5, SEED)
+    with capsys.disabled():
+        print(f"\n{outcome}", end="")
+    assert outcome.differing == {}
 
 
 @pytest.mark.sweep

@@ -1,0 +1,100 @@
+"""A model whose sizes grow, on openvino by two plans, beside ONNX Runtime at every size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers.openvino.verdicts import judge_open
+from nnadapter.onnx.parts import Parts
+from nnadapter.onnx.sizes import size_names
+from partition.verdict import Reason
+from tests.drivers.openvino.harness import context, model_of
+from tests.models import numbers, parse, run_whole
+
+CACHED = """<ir_version: 10, opset_import: ["" : 17]> g
+(float[b, t, 8] x, float[b, 2, p, 4] k0, float[b, 2, p, 4] v0) =>
+(float[b, t, 8] y, float[b, 2, n, 4] k, float[b, 2, n, 4] v)
+<int64[1] zero = {0}, int64[1] one = {1}, int64[2] heads = {2, 4}, int64[1] eight = {8}, int64 first = {0},
+ int64 second = {1}, int64 third = {2}, float low = {-1e9}, float scale = {0.5}> {
+    shape = Shape (x)
+    b = Gather (shape, first)
+    t = Gather (shape, second)
+    b1 = Unsqueeze (b, zero)
+    t1 = Unsqueeze (t, zero)
+    split = Concat <axis = 0> (b1, t1, heads)
+    whole = Concat <axis = 0> (b1, t1, eight)
+    parted = Reshape (x, split)
+    q = Transpose <perm = [0, 2, 1, 3]> (parted)
+    k = Concat <axis = 2> (k0, q)
+    v = Concat <axis = 2> (v0, q)
+    past = Shape (k0)
+    p = Gather (past, third)
+    n = Add (p, t)
+    keys = Range (first, n, second)
+    queries = Range (p, n, second)
+    row = Unsqueeze (keys, zero)
+    column = Unsqueeze (queries, one)
+    seen = LessOrEqual (row, column)
+    across = Transpose <perm = [0, 1, 3, 2]> (k)
+    product = MatMul (q, across)
+    scaled = Mul (product, scale)
+    masked = Where (seen, scaled, low)
+    weights = Softmax <axis = -1> (masked)
+    mixed = MatMul (weights, v)
+    back = Transpose <perm = [0, 2, 1, 3]> (mixed)
+    flat = Reshape (back, whole)
+    y = Add (x, flat)
+}"""
+
+
+def test_a_cache_that_grows_is_compiled_twice():
+    model = parse(CACHED)
+    rows, cache = 2, [numbers(2, 2, 1, 4, seed=1), numbers(2, 2, 1, 4, seed=2)]
+    with nna.InferenceSession(model, devices="openvino") as session:
+        for length in (3, 1, 1, 2, 1, 1, 5, 1):
+            feed = {"x": numbers(rows, length, 8, seed=length), "k0": cache[0], "v0": cache[1]}
+            results = session.run(None, feed)
+            for got, expected in zip(results, run_whole(model, feed), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+            cache = results[1:]
+        report = session.report()
+        assert report.plans.made == 2 and not session.provenance.fell_back
+        assert {node.device for node in report.nodes if node.state == "runs"} == {"openvino"}
+
+
+def test_results_are_the_callers_own():
+    with nna.InferenceSession(parse(CACHED), devices="openvino") as session:
+        feeds = [
+            {"x": numbers(1, length, 8, seed=length), "k0": numbers(1, 2, 3, 4), "v0": numbers(1, 2, 3, 4)}
+            for length in (1, 2, 3)
+        ]
+        kept = [session.run(None, feed) for feed in feeds]
+        copies = [[array.copy() for array in results] for results in kept]
+        for feed in feeds:
+            session.run(None, feed)
+        for results, copied in zip(kept, copies, strict=True):
+            for array, copy in zip(results, copied, strict=True):
+                np.testing.assert_array_equal(array, copy)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "detail"),
+    [
+        ("(float[n, c, 4] x, float[m] s) => (float[n, c, 4] y) { y = PRelu (x, s) }", "dynamic_shape", "left open"),
+        ("(float16[n, 4] x) => (float16[n, 4] y) { y = Relu (x) }", "unsupported_dtype", "end the process"),
+        ("(float[n, 4] x, float[4] w) => (float[n] y) { y = MatMul (x, w) }", "unsupported_attribute", "a vector"),
+        ("(float[n, m] x) => (float[n, m] y) { y = Trilu (x) }", "unsupported_operation", "fixed sizes alone"),
+        ("(float x) => (float y) { y = Mystery (x) }", "unsupported_operation", "fixed sizes alone"),
+    ],
+)
+def test_what_is_not_taken_with_open_sizes(text, reason, detail):
+    model = model_of(text)
+    verdict = judge_open(model.graph.node[0], Parts(model), size_names(model))
+    assert not verdict and verdict.reason is Reason(reason) and detail in verdict.detail
+
+
+def test_known_sizes_are_admitted_at_once():
+    assert context().admit(model_of("(float16[2, 4] x) => (float16[2, 4] y) { y = Relu (x) }")).verdict
+    assert not context().admit(model_of("(float16[n, 4] x) => (float16[n, 4] y) { y = Relu (x) }")).verdict
