@@ -17,9 +17,10 @@ from partition.verdict import Reason
 
 @converter("Concat", 4, 11, 13)
 def convert_concat(context: ConversionContext, node: OnnxNode) -> None:
-    """Concat. Source: ONNX Concat-13."""
+    """Concat; parts without elements (a cache at its start) are left out. Source: ONNX Concat-13."""
     axis = normalize_axis(node, node.integer("axis"), len(context.dimensions(node.input(0))))
-    context.add("CONCAT", tuple(map(context.operand, node.inputs)), {"axis": axis}, node.outputs)
+    parts = [name for name in node.inputs if context.dimensions(name)[axis] != 0] or node.inputs
+    context.add("CONCAT", tuple(map(context.operand, parts)), {"axis": axis}, node.outputs)
 
 
 @converter("Split", 2, 11)

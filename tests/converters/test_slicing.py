@@ -12,6 +12,13 @@ def _integers(*values):
     return np.array(values, np.int64)
 
 
+@pytest.mark.parametrize("shapes", [[(2, 0, 4), (2, 3, 4)], [(2, 3, 4), (2, 0, 4), (2, 1, 4)], [(2, 0, 4), (2, 0, 4)]])
+def test_concat_leaves_out_what_is_empty(shapes):
+    made = check("Concat", 13, [floats(*shape) for shape in shapes], {"axis": 1}, tolerance=0)
+    filled = sum(0 not in shape for shape in shapes)
+    assert len(made.model.operations[0].inputs) == (filled or len(shapes))
+
+
 @pytest.mark.parametrize("axis", [0, 2, -1])
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("opset", opsets("Concat"))

@@ -41,7 +41,8 @@ def judge(node: onnx.NodeProto, parts: Parts, switched_off: Collection[str]) -> 
     """Return the verdict of the tables on a node.
 
     1. Ops of ONNX's own domain that stand in the table, and that nobody switched off.
-    2. Every value is a tensor of known, non-empty shape and of a data type that the row names.
+    2. Every value is a tensor of known shape and of a data type that the row names, and has elements; parts that Concat
+       joins need not.
     3. No restriction on its attributes holds.
     """
     if plain_domain(node.domain):
@@ -106,7 +107,9 @@ def _type(node: onnx.NodeProto, name: str, accepted: Collection[DataType], parts
         return Unsupported(Reason.UNSUPPORTED_DTYPE if is_tensor else Reason.UNSUPPORTED_TYPE, detail)
     if value.static_shape is None:
         return Unsupported(Reason.DYNAMIC_SHAPE, f"the shape of {name!r} of {node.op_type} is not known")
-    if 0 in value.static_shape and name not in parts.constants:  # an empty constant is how Resize has none
+    # An empty constant is how Resize has none, and an empty part how a cache begins.
+    may_be_empty = name in parts.constants or (node.op_type == "Concat" and name in node.input)
+    if 0 in value.static_shape and not may_be_empty:
         detail = f"{name!r} of {node.op_type} has shape {list(value.static_shape)}, accepted: tensors with elements"
         return Unsupported(Reason.UNSUPPORTED_TYPE, detail)
     return SUPPORTED

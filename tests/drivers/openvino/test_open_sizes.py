@@ -64,6 +64,20 @@ def test_a_cache_that_grows_is_compiled_twice():
         assert {node.device for node in report.nodes if node.state == "runs"} == {"openvino"}
 
 
+def test_a_cache_that_is_empty_at_first():
+    model = parse(CACHED)
+    cache = [np.empty((1, 2, 0, 4), np.float32)] * 2
+    with nna.InferenceSession(model, devices="openvino") as session:
+        for length in (4, 1, 1, 1):
+            feed = {"x": numbers(1, length, 8, seed=length), "k0": cache[0], "v0": cache[1]}
+            results = session.run(None, feed)
+            for got, expected in zip(results, run_whole(model, feed), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+            assert {node.device for node in session.report().nodes if node.state == "runs"} == {"openvino"}
+            cache = results[1:]
+        assert session.report().plans.made == 2 and not session.provenance.fell_back
+
+
 def test_results_are_the_callers_own():
     with nna.InferenceSession(parse(CACHED), devices="openvino") as session:
         feeds = [
