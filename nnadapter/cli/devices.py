@@ -20,6 +20,7 @@ _UNKNOWN: dict[str, Any] = {
     "form": None,
     "threading": None,
     "role": None,
+    "open_sizes": None,
     "memory_bytes": None,
     "options": [],
     "memory": None,
@@ -60,15 +61,7 @@ def _line(device: nnadapter.DeviceInfo) -> str:
 def _plain(device: nnadapter.DeviceInfo) -> dict[str, Any]:
     row = {**device.to_dict(), "health": check_health(device).to_dict()}
     if device.capability is None:
-        return {
-            **row,
-            "form": None,
-            "threading": None,
-            "role": None,
-            "memory_bytes": None,
-            "memory": None,
-            "options": [],
-        }
+        return {**row, **_UNKNOWN}
     return {**row, **device.capability.to_dict(), "memory": _memory(device.name)}
 
 

@@ -193,7 +193,8 @@ class ReportFacts:
           `predicted_seconds` (null where not known).
         - `switches`: from one device to another; `exact`: no plan with fewer segments exists.
         - `notes`; `plans` of a session: `kept`, `made`, `used_again`, `dropped`, `memory_bytes` (of
-          those kept, beside shared weights, as far as devices say so), else null; `caches` of its process: each `name`,
+          those kept, beside shared weights, as far as devices say so), `sizes` (which shapes a plan serves, in words;
+          empty as long as only one set was seen), else null; `caches` of its process: each `name`,
           `hits`, `misses`, `failures`, `dropped`.
         - `weights`: bytes of constants, `devices` (name -> bytes; what two segments of a device share counts once) and
           `total` (what two devices share counts once).

@@ -50,7 +50,6 @@ from partition.graph import Graph
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
 
-_OPEN = "this plan leaves sizes open: it runs at all shapes but the first, which has a plan of its own"
 _About = tuple[()] | tuple[int, Sequence[str]]
 """Segment and its nodes, as `named_call` takes them."""
 
@@ -142,7 +141,7 @@ class Compiler:
                 ) from error
             built = {step.segment: programs[atoms_of(opened.plan, step)] for step in opened.plan.steps}
             seconds = {segment: each.seconds for segment, each in built.items()}
-            return Compiled(partitioning, self._bind(opened, programs), (_OPEN,), seconds)
+            return Compiled(partitioning, self._bind(opened, programs), (), seconds)
         except BaseException:
             programs.close()
             raise

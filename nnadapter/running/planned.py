@@ -75,8 +75,10 @@ class PlannedEngine:
         self._all_outputs = list(self.signature.output_names)
         self._latest: Repeat | None = None
         self._first: InputShapes | None = None
-        self._why_fixed: str | None = None
-        """Why no plan leaves sizes open; None as long as nobody knows of a reason."""
+        self._is_fixed = False
+        """No plan leaves sizes open."""
+        self._sizes = ""
+        """See `PlanCounts.sizes`."""
         self._measurer = Measurer(self._compiler) if setting.constraints.policy.times else None
         shapes = self._declared_shapes()
         if shapes is None:
@@ -124,7 +126,7 @@ class PlannedEngine:
     @property
     def counts(self) -> PlanCounts:
         """How often plans were made and used again."""
-        return self._plans.counts
+        return replace(self._plans.counts, sizes=self._sizes)
 
     def prepare(self, shapes: Shapes) -> None:
         """See `Engine.prepare`."""
@@ -196,15 +198,14 @@ class PlannedEngine:
         """The plan for these shapes of the inputs: of their own for the first, then one for all, where there is one."""
         if self._first is None:
             self._first = shapes
-        if (
-            self._why_fixed is None
-            and shapes != self._first
-            and all(shape is not None and 0 not in shape for shape in shapes)
-        ):
+        sized = all(shape is not None and 0 not in shape for shape in shapes)
+        if sized and shapes != self._first and not self._is_fixed:
             try:
                 return self._plans.take(use, _OPEN, lambda: self._make_open(shapes))
             except FixedSizesError as refusal:
-                self._why_fixed = str(refusal)
+                self._is_fixed, self._sizes = True, f"a plan for every set of input shapes: {refusal}"
+                self._plans.users.pop(use, None)
+                self._plans.close_unused()  # forgets the plan that there is not
         return self._plans.take(use, shapes, lambda: self._make(shapes, feed))
 
     def _make_open(self, shapes: InputShapes) -> Compiled:
@@ -214,21 +215,21 @@ class PlannedEngine:
             FixedSizesError: there is none.
         """
         if self._measurer is not None:
-            raise FixedSizesError("placements are timed for each set of input shapes")
-        known = self._known(shapes)
+            raise FixedSizesError("placements are timed for each")
+        compiled = self._planned(lambda planner: self._compiled_open(planner, self._known(shapes)))
+        self._sizes = "one plan for all input shapes but the first"
+        return compiled
 
-        def make(planner: Planner) -> Compiled:
-            partitioning = planner.settle(planner.judge(known))
-            plan = opened(partitioning)
-            if isinstance(plan, Unsupported):
-                raise FixedSizesError(plan.detail)
-            refuse_fallback(partitioning)
-            try:
-                return self._compiler.compile_open(partitioning, plan)
-            except CompilationError as error:
-                raise FixedSizesError(str(error)) from error
-
-        return self._planned(make)
+    def _compiled_open(self, planner: Planner, shapes: Shapes) -> Compiled:
+        partitioning = planner.settle(planner.judge(shapes))
+        plan = opened(partitioning)
+        if isinstance(plan, Unsupported):
+            raise FixedSizesError(plan.detail)
+        refuse_fallback(partitioning)
+        try:
+            return self._compiler.compile_open(partitioning, plan)
+        except CompilationError as error:
+            raise FixedSizesError(str(error)) from error
 
     def _known(self, shapes: InputShapes) -> Shapes:
         return {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
@@ -236,11 +237,7 @@ class PlannedEngine:
     def _make(self, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Compiled:
         """The plan for these shapes of the inputs; with a feed of that shape, if there is one."""
         known = self._known(shapes)
-        compiled = self._planned(lambda planner: self._compiled(planner, planner.judge(known), feed))
-        if self._why_fixed is None:
-            return compiled
-        note = f"every set of input shapes has a plan of its own: {self._why_fixed}"
-        return replace(compiled, notes=(*compiled.notes, note))
+        return self._planned(lambda planner: self._compiled(planner, planner.judge(known), feed))
 
     def _planned(self, work: Callable[[Planner], _Made]) -> _Made:
         """Do what takes a planner; once more over the model with its branches, where that may help.

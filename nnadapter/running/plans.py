@@ -36,6 +36,8 @@ class PlanCounts:
     dropped: int
     memory_bytes: int = 0
     """What those kept hold, as far as their devices say so."""
+    sizes: str = ""
+    """Which shapes a plan serves, and why not more, in words; empty as long as only one set of them was seen."""
 
 
 class Lease(Generic[Kept]):

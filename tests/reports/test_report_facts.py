@@ -74,4 +74,4 @@ def test_a_session_adds_times_and_counts():
         data = session.report().to_dict()
     assert data["segments"][0]["seconds"] > 0
     assert data["plans"].pop("memory_bytes") > 0
-    assert data["plans"] == {"kept": 1, "made": 1, "used_again": 1, "dropped": 0}
+    assert data["plans"] == {"kept": 1, "made": 1, "used_again": 1, "dropped": 0, "sizes": ""}

@@ -70,6 +70,8 @@ def _summary(report: ReportFacts) -> Iterator[str]:
             f"plans      {report.plans.kept} kept ({held}), {report.plans.made} made, "
             f"{report.plans.used_again} times used again, {report.plans.dropped} dropped"
         )
+        if report.plans.sizes:
+            yield from wrapped(report.plans.sizes, "           ")
     if report.caches:
         hits, misses = (sum(getattr(each, what) for each in report.caches) for what in ("hits", "misses"))
         failures = sum(each.failures for each in report.caches)

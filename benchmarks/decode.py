@@ -1,0 +1,116 @@
+"""Tokens per second of a language model whose cache grows by one at each step, beside ONNX Runtime and OpenVINO alone.
+
+    python benchmarks/decode.py [--layers 4 --width 256] [--steps 100] [--rounds 3] [-d DEVICE ...]
+
+Every round decodes `--steps` tokens from an empty cache, each with the session that the others have used. The first
+round does not count; what it took more, compiling above all, and how many plans were made, stands apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
+
+import nnadapter as nna
+from benchmarks.language_model import Sizes, cache_names, first_feed, language_model
+from benchmarks.timing import interleaved, table
+
+PROMPT = (1, 2, 3)
+Feed = Mapping[str, Any]
+Run = Callable[[Feed], Sequence[Any]]
+"""A feed -> the outputs in the model's order."""
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("-d", "--device", action="append", dest="devices")
+    arguments = parser.parse_args()
+    sizes = Sizes(layers=arguments.layers, width=arguments.width)
+    model = language_model(sizes)
+    sessions = {
+        name: nna.InferenceSession(model, devices=name, options=nna.Options(fallback="allow"))
+        for name in arguments.devices or ("cpu", "openvino", "fake_npu", "null")
+    }
+    runs: dict[str, Run] = {"ONNX Runtime": onnxruntime_alone(model)}
+    if importlib.util.find_spec("openvino"):
+        runs["OpenVINO"] = openvino_alone(model)
+    runs |= {name: lambda feed, session=session: session.run(None, feed) for name, session in sessions.items()}  # type: ignore[misc]
+    candidates = {name: (lambda run=run: decode(run, sizes, arguments.steps)) for name, run in runs.items()}
+    first = {name: seconds_of(candidate) for name, candidate in candidates.items()}
+    later = interleaved(candidates, arguments.rounds, pause=0.2)
+    rows = [
+        [
+            name,
+            f"{arguments.steps / later[name]:.0f}",
+            f"{later['ONNX Runtime'] / later[name]:.2f}",
+            f"{first[name] - later[name]:.2f}",
+            plans_of(sessions.get(name)),
+        ]
+        for name in runs
+    ]
+    print(table(["", "tokens/s", "times ONNX Runtime", "first round, s more", "plans made"], rows))
+
+
+def decode(run: Run, sizes: Sizes, steps: int) -> None:
+    """Make so many tokens, each the likeliest."""
+    names, feed = list(cache_names(sizes)), first_feed(sizes, PROMPT)
+    for _ in range(steps):
+        logits, *cache = run(feed)
+        feed = {
+            "ids": np.array([[logits[0, -1].argmax()]], np.int64),
+            **{f"past.{name}": value for name, value in zip(names, cache, strict=True)},
+        }
+
+
+def onnxruntime_alone(model: onnx.ModelProto) -> Run:
+    """ONNX Runtime on the CPU."""
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return lambda feed: session.run(None, feed)
+
+
+def openvino_alone(model: onnx.ModelProto) -> Run:
+    """OpenVINO with the sizes that the model leaves open; outputs are copied, since the next run overwrites them."""
+    import openvino
+
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(model.SerializeToString()), "CPU", {"PERFORMANCE_HINT": "LATENCY"})
+    request, outputs = compiled.create_infer_request(), [port.name for port in model.graph.output]
+
+    def run(feed: Feed) -> Sequence[Any]:
+        request.infer(dict(feed), share_inputs=True, share_outputs=True)
+        return [np.array(request.get_tensor(name).data) for name in outputs]
+
+    return run
+
+
+def seconds_of(candidate: Callable[[], object]) -> float:
+    """What one call takes."""
+    started = time.perf_counter()
+    candidate()
+    return time.perf_counter() - started
+
+
+def plans_of(session: nna.InferenceSession | None) -> str:
+    """How many plans a session made; nothing where there are none."""
+    counts = session.report().plans if session is not None and session.devices != ["cpu"] else None
+    return "" if counts is None else str(counts.made)
+
+
+if __name__ == "__main__":
+    main()
