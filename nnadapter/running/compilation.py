@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from nnadapter.drivers.border import OutputCheck, bind, blamed_nodes, checked_program
+from nnadapter.drivers.border import bind, blamed_nodes, checked_program
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Program
@@ -40,13 +38,12 @@ from nnadapter.running.executor import (
     CompiledPlan,
     ExecutionPool,
     OtherShapeError,
-    Planned,
     Substitute,
     Whole,
 )
 from nnadapter.running.fallback import named, refuse_fallback, warn_of_idle, warn_of_last_resort
+from nnadapter.running.slots import expected_outputs, planned_values, slots_of
 from partition.by_cost.origin import Origin
-from partition.graph import Graph
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
 
@@ -83,6 +80,8 @@ class Compiled:
     """What it was chosen from by measurement, fastest first; empty where it was not."""
     chosen: str = ""
     """How it was measured, in words."""
+    is_open: bool = False
+    """Its programs leave sizes open: the partitioning is the one at the shapes for which they were made."""
 
     @property
     def memory_bytes(self) -> int:
@@ -141,7 +140,7 @@ class Compiler:
                 ) from error
             built = {step.segment: programs[atoms_of(opened.plan, step)] for step in opened.plan.steps}
             seconds = {segment: each.seconds for segment, each in built.items()}
-            return Compiled(partitioning, self._bind(opened, programs), (), seconds)
+            return Compiled(partitioning, self._bind(opened, programs), (), seconds, is_open=True)
         except BaseException:
             programs.close()
             raise
@@ -259,9 +258,9 @@ class Compiler:
                 inputs=tuple(slots[name] for name in built.inputs),
                 outputs=tuple(slots[name] for name in step.outputs),
                 released=tuple(slots[name] for name in step.released),
-                expected=_expected(graph, step.outputs) if step.device in accelerators else (),
+                expected=expected_outputs(graph, step.outputs) if step.device in accelerators else (),
                 guarded=step.device in accelerators,
-                planned=tuple(_planned(partitioning, slots, built.inputs)),
+                planned=tuple(planned_values(graph, slots, built.inputs)),
                 on_failure=partial(self._run_failed, partitioning, slots),
             )
             for step, built in ((step, programs[atoms_of(partitioning.plan, step)]) for step in partitioning.plan.steps)
@@ -385,37 +384,3 @@ def _blamed(partitioning: Partitioning, step: Step, error: BaseException) -> Map
 def _is_invalid(partitioning: Partitioning, node: int) -> bool:
     verdict = partitioning.model.conversion.verdicts[node]
     return isinstance(verdict, Unsupported) and verdict.reason is Reason.INVALID_NODE
-
-
-def slots_of(plan: Plan) -> dict[str, int]:
-    """A number for every value that passes between steps, comes in or goes out."""
-    names = dict.fromkeys((*plan.graph.inputs, *plan.graph.outputs))
-    for step in plan.steps:
-        names.update(dict.fromkeys((*step.inputs, *step.outputs)))
-    return {name: slot for slot, name in enumerate(names)}
-
-
-def _planned(partitioning: Partitioning, slots: Mapping[str, int], inputs: Sequence[str]) -> Iterator[Planned]:
-    """What comes from other steps, as far as its shape is known."""
-    graph = partitioning.plan.graph
-    for name in inputs:
-        shape = graph.value(name).static_shape
-        if shape is not None and name in graph.producer and _array_type(graph.value(name).dtype) is not None:
-            yield Planned(name, slots[name], shape)
-
-
-def _expected(graph: Graph, outputs: Sequence[str]) -> OutputCheck:
-    checks: list[tuple[tuple[int | None, ...], np.dtype[Any]] | None] = []
-    for name in outputs:
-        value = graph.value(name)
-        shape = None if value.shape is None else tuple(size if isinstance(size, int) else None for size in value.shape)
-        dtype = None if shape is None else _array_type(value.dtype)
-        checks.append(None if shape is None or dtype is None else (shape, dtype))
-    return checks
-
-
-def _array_type(name: str | None) -> np.dtype[Any] | None:
-    try:
-        return None if name is None else np.dtype(name)
-    except TypeError:  # a type that numpy does not know, so that nothing can be checked
-        return None

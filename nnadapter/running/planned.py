@@ -79,6 +79,8 @@ class PlannedEngine:
         """No plan leaves sizes open."""
         self._sizes = ""
         """See `PlanCounts.sizes`."""
+        self._last: InputShapes | None = None
+        """The shapes of the last run of a plan that leaves sizes open."""
         self._measurer = Measurer(self._compiler) if setting.constraints.policy.times else None
         shapes = self._declared_shapes()
         if shapes is None:
@@ -109,7 +111,9 @@ class PlannedEngine:
         use = object()
         try:
             lease, compiled = self._take(use, shapes, values)
-            if latest is None or latest.lease is not lease:
+            if compiled.is_open:
+                self._latest, self._last = None, shapes
+            elif latest is None or latest.lease is not lease:
                 self._latest = None if self._defaults else Repeat(self._plans, lease, compiled, self.signature, values)
             if options is None:
                 return compiled.plan.run(values, wanted, _never)
@@ -133,8 +137,14 @@ class PlannedEngine:
         self._compiled_for(shapes)
 
     def observed(self) -> Observed:
-        """See `Engine.observed`: of the plan used last, made for usual sizes if there is none yet."""
+        """See `Engine.observed`: of the plan used last, made for usual sizes if there is none yet.
+
+        What a plan that leaves sizes open did last is told at the sizes that it had.
+        """
         compiled = self._plans.newest or self._compiled_for(default_shapes(self._planner.prepared))
+        if compiled.is_open and self._last is not None:
+            planner, shapes = self._planner, self._known(self._last)
+            compiled = replace(compiled, partitioning=planner.settle(planner.judge(shapes)))
         return observed_of(compiled, self.counts)
 
     def inputs(self) -> list[NodeArg]:

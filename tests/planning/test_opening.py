@@ -76,6 +76,15 @@ def test_only_the_second_shape_and_what_is_for_all_is_compiled():
     assert open_sizes_driver.COMPILED == [["Relu", "Sin", "Neg"], ["open", "Relu", "Sin", "Neg"]]
 
 
+def test_a_report_tells_of_the_last_run_at_its_sizes():
+    with session(CHAIN) as opened:
+        for rows in (3, 5, 2, 8, 5):
+            opened.run(None, {"x": numbers(rows, 4)})
+            report = opened.report()
+            assert report.input_shapes == {"x": (rows, 4)}
+            assert report.nodes[0].flops == rows * 4
+
+
 def test_shapes_can_be_prepared():
     with session(CHAIN) as opened:
         opened.prepare({"x": (3, 4)})

@@ -10,7 +10,7 @@ from nnadapter.drivers.openvino.verdicts import judge_open
 from nnadapter.onnx.parts import Parts
 from nnadapter.onnx.sizes import size_names
 from partition.verdict import Reason
-from tests.drivers.openvino.harness import context, model_of
+from tests.drivers.openvino.harness import context, fixed, model_of
 from tests.models import numbers, parse, run_whole
 
 CACHED = """<ir_version: 10, opset_import: ["" : 17]> g
@@ -91,6 +91,20 @@ def test_results_are_the_callers_own():
         for results, copied in zip(kept, copies, strict=True):
             for array, copy in zip(results, copied, strict=True):
                 np.testing.assert_array_equal(array, copy)
+
+
+def test_a_program_with_open_sizes_is_kept():
+    opened, model = (
+        context(),
+        model_of("(float[n, 4] x) => (float[n, 4] y, float[4, n] z) { y = Relu (x) z = Transpose (y) }"),
+    )
+    blob = opened.compile(model).serialize()
+    execution = opened.deserialize(blob).create_execution()
+    for rows in (2, 5, 1):
+        x = numbers(rows, 4)
+        y, z = execution.compute([fixed(x)])
+        np.testing.assert_array_equal(y, np.maximum(x, 0))
+        np.testing.assert_array_equal(z, y.T)
 
 
 @pytest.mark.parametrize(
