@@ -61,6 +61,10 @@ def _hanging_on_sizes(partitioning: Partitioning) -> Iterator[Unsupported]:
         yield _refused(f"policy {constraints.policy.name!r} weighs costs, which hang on sizes")
     if constraints.rules.limits != Limits():
         yield _refused("the limits of rules hang on sizes")
+    ranks = partitioning.model.prepared.graph
+    for name in ranks.inputs:
+        if ranks.value(name).shape is None:
+            yield _refused(f"the model does not say how many dimensions input {name!r} has")
     for device in setting.devices:
         if not device.accelerates:
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import onnx.parser
 import pytest
 
 import nnadapter as nna
@@ -123,6 +124,15 @@ def test_where_there_is_none_every_shape_has_a_plan_and_the_report_says_why(name
             agree(opened, CHAIN, {"x": numbers(rows, 4)})
         assert why in sizes(opened) and sizes(opened).startswith("a plan for every set of input shapes: ")
         assert opened.report().plans.made == 3
+
+
+def test_an_input_of_any_rank_is_planned_at_each():
+    model = onnx.parser.parse_model(f"{HEAD} g (float[] x) => (float[] y) {{ a = Relu (x) y = Sin (a) }}")
+    with nna.InferenceSession(model, devices="opensizes") as opened:
+        for shape in ((2, 3), (2, 3, 4), (5,), (3, 3)):
+            x = numbers(*shape)
+            np.testing.assert_allclose(opened.run(None, {"x": x})[0], np.sin(np.maximum(x, 0)), rtol=1e-5)
+        assert "how many dimensions input 'x' has" in sizes(opened)
 
 
 def test_limits_hang_on_sizes():
