@@ -62,10 +62,10 @@ def report(
 
     The exit code is 1 if a limit is broken, or if --fallback forbid finds something left for a CPU that is not named.
     """
-    given, form = click.get_current_context().params, _form(form, output)
+    parameters, form = click.get_current_context().params, _form(form, output)
     chosen, on = placing(policy, rules, plan, fallback), requests(devices, options)
     if what_if:
-        refuse_together(given, form)
+        refuse_together(parameters, form)
         _write(what_if_text(models, on, shapes, chosen, form), output)
         return
     model = _only(models)

@@ -48,13 +48,17 @@ _OPS: Mapping[str, _Ops] = {
     "ERF": lambda _: ("Erf", {}, ()),
     "RELU": lambda _: ("Relu", {}, ()),
     "MAT_MUL": lambda _: ("MatMul", {}, ()),
-    "SOFTMAX": lambda given: ("Softmax", {"axis": given["axis"]}, ()),
-    "CONCAT": lambda given: ("Concat", {"axis": given["axis"]}, ()),
-    "SPLIT": lambda given: ("Split", {"axis": given["axis"]}, (given["split"],)),
-    "REDUCE_MAX": lambda given: ("ReduceMax", {"axes": given["axes"], "keepdims": int(given["keepdims"])}, ()),
-    "CONV_2D": lambda given: (
+    "SOFTMAX": lambda each: ("Softmax", {"axis": each["axis"]}, ()),
+    "CONCAT": lambda each: ("Concat", {"axis": each["axis"]}, ()),
+    "SPLIT": lambda each: ("Split", {"axis": each["axis"]}, (each["split"],)),
+    "REDUCE_MAX": lambda each: (
+        "ReduceMax",
+        {"axes": each["axes"], "keepdims": int(each["keepdims"])},
+        (),
+    ),
+    "CONV_2D": lambda each: (
         "Conv",
-        {name: given[name] for name in ("pads", "strides", "dilations", "group")},
+        {name: each[name] for name in ("pads", "strides", "dilations", "group")},
         (),
     ),
 }

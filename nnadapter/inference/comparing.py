@@ -177,14 +177,14 @@ def compare(
             report = tested.report()
             tolerances = tolerances or _tolerances(model, tested, feed, relative_tolerance, absolute_tolerance)
             computed = {*feed, *(value.name for segment in report.segments for value in segment.outputs)}
-            found = [
+            of_feed = [
                 _difference(position, name, got, wanted, tolerances.of(name), computed)
                 for name, got, wanted in zip(names, results, expected, strict=True)
             ]
-            differences += found
+            differences += of_feed
             nodes.append(_nodes_run(report, tested.provenance))
             failures.update(dict.fromkeys(report.notes))
-            agrees = all(each.agrees for each in found)
+            agrees = all(each.agrees for each in of_feed)
             if telling is None or (telling.agrees and not agrees):
                 telling = Compared(
                     model=model,

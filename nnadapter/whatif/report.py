@@ -11,7 +11,7 @@ from nnadapter.whatif.markdown import to_markdown
 from nnadapter.whatif.text import to_text
 
 RENDERERS: Mapping[str, Callable[[WhatIfFacts], str]] = MappingProxyType(
-    {"text": to_text, "json": lambda found: to_lines(found.to_dict()), "md": to_markdown}
+    {"text": to_text, "json": lambda facts: to_lines(facts.to_dict()), "md": to_markdown}
 )
 """By format, see `nnadapter.reports.formats`."""
 

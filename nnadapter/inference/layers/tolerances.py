@@ -48,11 +48,11 @@ def shapes_of(feed: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def quantized_values(graph: Graph) -> frozenset[str]:
     """What ops round to quantized integers, and what others make of these in the same type."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in graph.nodes:
         if node.op_type.startswith(_ROUNDING):
-            found.update(node.outputs[:1])
+            names.update(node.outputs[:1])
         else:
-            types = {graph.value(name).dtype for name in node.inputs if name in found}
-            found.update(name for name in node.outputs if name and graph.value(name).dtype in types - {None})
-    return frozenset(found)
+            types = {graph.value(name).dtype for name in node.inputs if name in names}
+            names.update(name for name in node.outputs if name and graph.value(name).dtype in types - {None})
+    return frozenset(names)

@@ -66,7 +66,7 @@ _RULES = (
     RewriteRule(
         operation(
             tuple(_ACTIVATIONS),
-            operation(FUSABLE, operand("input", when=lambda found: found.type.dtype.is_floating), name="host"),
+            operation(FUSABLE, operand("input", when=lambda matched: matched.type.dtype.is_floating), name="host"),
         ),
         _replace,
     ),

@@ -54,7 +54,7 @@ def _made(approximate: str) -> Replacement:
     return replacement
 
 
-_X = operand("x", when=lambda found: found.type.dtype.is_floating)
+_X = operand("x", when=lambda matched: matched.type.dtype.is_floating)
 _ERF = operation("ERF", either(operation("DIV", _X, constant(value=sqrt(2))), _scaled(_X, 1 / sqrt(2))))
 
 _SLOPE, _CUBIC = sqrt(2 / pi), 0.044715

@@ -40,7 +40,7 @@ def _made(type_: str) -> Replacement:
     return replacement
 
 
-_X = operand("x", when=lambda found: found.type.dtype.is_floating)
+_X = operand("x", when=lambda matched: matched.type.dtype.is_floating)
 _CLIPPED = operation("CLIP", operation("ADD", _X, constant(value=3)), min=0.0, max=6.0)
 _PRODUCT = operation("MUL", _X, _CLIPPED)
 _RULES = (

@@ -43,7 +43,7 @@ _RULES = (
     RewriteRule(
         operation(
             "MAT_MUL",
-            operand("x", when=lambda found: found.type.dtype.is_floating and found.type.rank >= 2),
+            operand("x", when=lambda matched: matched.type.dtype.is_floating and matched.type.rank >= 2),
             constant("y"),
             transpose_x=False,
             fuse_code=lambda _: True,
