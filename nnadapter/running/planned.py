@@ -1,8 +1,9 @@
 """A model on several devices: compiled plans, made when shapes of inputs are first seen.
 
 The first shapes get a plan of their own, which knows every size. Most models are never run at others. Where one is, a
-plan is made that leaves sizes open, if its devices can (`planning.opening`), and serves all further shapes. Where they
-cannot, every set of shapes has a plan of its own.
+plan is made that leaves sizes open, if its devices can (`planning.opening`), and serves all further shapes. It serves
+the first too, if they were run only once: two plans hold weights twice. Where devices cannot, every set of shapes has a
+plan of its own.
 """
 
 from __future__ import annotations
@@ -75,6 +76,9 @@ class PlannedEngine:
         self._all_outputs = list(self.signature.output_names)
         self._latest: Repeat | None = None
         self._first: InputShapes | None = None
+        """The shapes that have a plan of their own though others need none; empty where nobody came back to them."""
+        self._first_is_prepared = False
+        """Somebody asked for their plan before a run: it stays."""
         self._is_fixed = False
         """No plan leaves sizes open."""
         self._sizes = ""
@@ -207,7 +211,7 @@ class PlannedEngine:
     ) -> tuple[Lease[Compiled], Compiled]:
         """The plan for these shapes of the inputs: of their own for the first, then one for all, where there is one."""
         if self._first is None:
-            self._first = shapes
+            self._first, self._first_is_prepared = shapes, feed is None
         sized = all(shape is not None and 0 not in shape for shape in shapes)
         if sized and shapes != self._first and not self._is_fixed:
             try:
@@ -227,7 +231,10 @@ class PlannedEngine:
         if self._measurer is not None:
             raise FixedSizesError("placements are timed for each")
         compiled = self._planned(lambda planner: self._compiled_open(planner, self._known(shapes)))
-        self._sizes = "one plan for all input shapes but the first"
+        if self._first_is_prepared or not self._plans.drop_unless_used_again(self._first):
+            self._sizes = "one plan for all input shapes but the first"
+        else:
+            self._first, self._sizes = (), "one plan for all input shapes"
         return compiled
 
     def _compiled_open(self, planner: Planner, shapes: Shapes) -> Compiled:

@@ -47,7 +47,7 @@ class Lease(Generic[Kept]):
 
     def __init__(self) -> None:
         self.again = 0
-        """Runs of plans that need not be held while they run; many threads at once may count too few."""
+        """Uses after the first; many threads at once may count too few."""
         self.plan: Kept | None = None
         self.dropped = False
         self.made = threading.Lock()
@@ -106,7 +106,7 @@ class PlanCache(Generic[Kept]):
                 self._leases.move_to_end(key)
             self.users[use] = lease
             if lease.plan is not None:
-                self._used_again += 1
+                lease.again += 1
                 return lease, lease.plan
         return lease, self._make(lease, make)
 
@@ -117,6 +117,17 @@ class PlanCache(Generic[Kept]):
             return False
         lease.again += 1
         return True
+
+    def drop_unless_used_again(self, key: Hashable) -> bool:
+        """Drop the plan of `key` if it was used once; whether it was dropped."""
+        with self._lock:
+            lease = self._leases.get(key)
+            used_once = lease is not None and lease.plan is not None and not lease.again
+            if used_once:
+                self._dropped += 1
+                self._drop(key)
+        self.close_unused()
+        return used_once
 
     def close_unused(self) -> None:
         """Close what was dropped and nobody uses any more."""
