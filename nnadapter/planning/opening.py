@@ -17,6 +17,9 @@ from nnadapter.drivers.crashes import named_call
 from nnadapter.offering.expansions import AT_ALL_SHAPES
 from nnadapter.offering.open_parts import OpenParts
 from nnadapter.offering.segments import Part
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.preparation.prepare import Prepared
+from nnadapter.onnx.sizes import MEASURING
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.rules.values import Limits
@@ -27,7 +30,7 @@ _AT_ALL_SHAPES = AT_ALL_SHAPES | {Reason.RULE}
 
 
 def opened(partitioning: Partitioning) -> Partitioning | Unsupported:
-    """Return the partitioning for any sizes of the model's inputs but 0, or why there is none."""
+    """Return the partitioning for any sizes of inputs, 0 in `growing_inputs` alone; or why there is none."""
     model, plan, setting = partitioning.model, partitioning.plan, partitioning.setting
     hanging = next(_hanging_on_sizes(partitioning), None)
     if hanging is not None:
@@ -51,6 +54,29 @@ def opened(partitioning: Partitioning) -> Partitioning | Unsupported:
         plan=replace(plan, graph=parts.open_graph, steps=_rejoined(plan, cut)),
         pieces=tuple(pieces),
     )
+
+
+def growing_inputs(prepared: Prepared) -> dict[str, int]:
+    """Return the inputs that may have no elements where sizes are open, as a cache at its start, and along which axis.
+
+    Nothing reads what they hold but Concat along that axis, which joins something else to them.
+    """
+    graph, axes = prepared.graph, dict[str, int]()
+    for name in graph.inputs:
+        rank = len(graph.value(name).shape or ())
+        readers = [prepared.nodes[index] for index in graph.consumers.get(name, ())]
+        joins = [node for node in readers if node.domain or node.op_type not in MEASURING]
+        along = {node.integer("axis", 0) % rank for node in joins if rank and _is_concat(node)}
+        if len(along) == 1 and all(map(_is_concat, joins)) and name not in graph.outputs:
+            axes[name] = along.pop()
+    alone = {
+        name for node in prepared.nodes if _is_concat(node) and axes.keys() >= set(node.inputs) for name in node.inputs
+    }
+    return {name: axis for name, axis in axes.items() if name not in alone}
+
+
+def _is_concat(node: OnnxNode) -> bool:
+    return node.op_type == "Concat" and not node.domain
 
 
 def _hanging_on_sizes(partitioning: Partitioning) -> Iterator[Unsupported]:

@@ -20,7 +20,7 @@ from nnadapter.onnx.preparation.sizes import check_shape, default_shapes
 from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature, node_arg, read_signature
 from nnadapter.options import Options
 from nnadapter.planning.judgment import Judgment
-from nnadapter.planning.opening import opened
+from nnadapter.planning.opening import growing_inputs, opened
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting
 from nnadapter.running.compilation import Compiled, Compiler
@@ -83,6 +83,10 @@ class PlannedEngine:
         """No plan leaves sizes open."""
         self._sizes = ""
         """See `PlanCounts.sizes`."""
+        self._open_at: InputShapes | None = None
+        """The shapes at which a plan was made that leaves sizes open."""
+        self._growing: Mapping[str, int] | None = None
+        """See `growing_inputs`; None as long as nobody asked."""
         self._last: InputShapes | None = None
         """The shapes of the last run of a plan that leaves sizes open."""
         self._measurer = Measurer(self._compiler) if setting.constraints.policy.times else None
@@ -212,15 +216,25 @@ class PlannedEngine:
         """The plan for these shapes of the inputs: of their own for the first, then one for all, where there is one."""
         if self._first is None:
             self._first, self._first_is_prepared = shapes, feed is None
-        sized = all(shape is not None and 0 not in shape for shape in shapes)
-        if sized and shapes != self._first and not self._is_fixed:
+        at = shapes if all(shape is not None and 0 not in shape for shape in shapes) else self._open_at
+        if at is not None and shapes != self._first and not self._is_fixed and (at is shapes or self._grows(shapes)):
             try:
-                return self._plans.take(use, _OPEN, lambda: self._make_open(shapes))
+                return self._plans.take(use, _OPEN, lambda: self._make_open(at))
             except FixedSizesError as refusal:
                 self._is_fixed, self._sizes = True, f"a plan for every set of input shapes: {refusal}"
                 self._plans.users.pop(use, None)
                 self._plans.close_unused()  # forgets the plan that there is not
         return self._plans.take(use, shapes, lambda: self._make(shapes, feed))
+
+    def _grows(self, shapes: InputShapes) -> bool:
+        """Whether what has no elements is a cache at its start, which a plan that leaves sizes open takes."""
+        if self._growing is None:
+            self._growing = growing_inputs(self._planner.prepared)
+        return all(
+            shape is not None
+            and (0 not in shape or all(size or at == self._growing.get(name) for at, size in enumerate(shape)))
+            for name, shape in zip(self._inputs, shapes, strict=True)
+        )
 
     def _make_open(self, shapes: InputShapes) -> Compiled:
         """The plan at these shapes with its sizes left open.
@@ -231,6 +245,7 @@ class PlannedEngine:
         if self._measurer is not None:
             raise FixedSizesError("placements are timed for each")
         compiled = self._planned(lambda planner: self._compiled_open(planner, self._known(shapes)))
+        self._open_at = shapes
         if self._first_is_prepared or not self._plans.drop_unless_used_again(self._first):
             self._sizes = "one plan for all input shapes but the first"
         else:

@@ -10,6 +10,8 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.errors import FallbackWarning
+from nnadapter.offering.preparing import prepare
+from nnadapter.planning.opening import growing_inputs
 from tests import open_sizes_driver
 from tests.models import numbers, parse, run_whole
 
@@ -18,7 +20,8 @@ QUIET = nna.Options(fallback="allow")
 CHAIN = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ a = Relu (x) b = Sin (a) y = Neg (b) }}"
 SIZES = f"""{HEAD} g (float[n, t, 6] x, float[n, p, 6] past) => (float[n, q, 2, 3] y, float[n, q, 6] all)
 <int64[1] last = {{-1}}, int64[2] tail = {{2, 3}}, int64[1] zero = {{0}}, int64 one = {{1}}, int64 none = {{0}}> {{
-    all = Concat <axis = 1> (past, x)
+    new = Neg (x)
+    all = Concat <axis = 1> (past, new)
     shape = Shape (all)
     head = Slice (shape, zero, two)
     wanted = Concat <axis = 0> (head, tail)
@@ -98,11 +101,35 @@ def test_shapes_can_be_prepared():
         assert (opened.report().plans.kept, opened.report().plans.made) == (2, 2)
 
 
-def test_an_empty_tensor_has_a_plan_of_its_own():
+def test_a_cache_at_its_start_needs_no_plan_of_its_own():
     with session(SIZES) as opened:
-        for past in (3, 0, 4, 5, 0):
-            agree(opened, SIZES, grown(1, 2, past))
+        for length, past in ((3, 0), (1, 3), (1, 4), (2, 0), (1, 2), (5, 0)):
+            agree(opened, SIZES, grown(1, length, past))
+        assert opened.report().plans.made == 2
+
+
+def test_other_empty_tensors_have_plans_of_their_own():
+    with session(SIZES) as opened:
+        for rows in (1, 2, 0, 3, 0):
+            agree(opened, SIZES, grown(rows, 2, 3))
         assert opened.report().plans.made == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "growing"),
+    [
+        ("z = Concat <axis = -1> (x, y)", {"x": 1}),
+        ("s = Shape (x) z = Concat <axis = 1> (x, y)", {"x": 1}),
+        ("z = Concat <axis = 1> (x, x)", {}),
+        ("r = Relu (x) z = Concat <axis = 1> (x, y)", {}),
+        ("a = Concat <axis = 0> (x, y) z = Concat <axis = 1> (x, y)", {}),
+        ("z = Concat <axis = 1> (x, v)", {"x": 1}),
+    ],
+)
+def test_what_may_be_empty_where_sizes_are_open(body, growing):
+    head = "g (float[n, m] x, float[n, k] v) => (float[n, q] z)"
+    model = onnx.parser.parse_model(f"{HEAD} {head} {{ y = Neg (v) {body} }}")
+    assert growing_inputs(prepare(model, {})) == growing
 
 
 def test_a_step_that_fails_at_some_sizes_runs_on_the_cpu_at_these():
