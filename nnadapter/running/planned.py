@@ -23,6 +23,7 @@ from nnadapter.planning.judgment import Judgment
 from nnadapter.planning.opening import growing_inputs, opened
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting
+from nnadapter.planning.settling import Partitioning
 from nnadapter.running.compilation import Compiled, Compiler
 from nnadapter.running.executor import Provenance
 from nnadapter.running.fallback import refuse_fallback
@@ -152,7 +153,9 @@ class PlannedEngine:
         compiled = self._plans.newest or self._compiled_for(default_shapes(self._planner.prepared))
         if compiled.is_open and self._last is not None:
             planner, shapes = self._planner, self._known(self._last)
-            compiled = replace(compiled, partitioning=planner.settle(planner.judge(shapes)))
+            at_last = planner.settle(planner.judge(shapes))
+            if _nodes_of(at_last) == _nodes_of(compiled.partitioning):  # as it is, but perhaps where something is empty
+                compiled = replace(compiled, partitioning=at_last)
         return observed_of(compiled, self.counts)
 
     def inputs(self) -> list[NodeArg]:
@@ -310,6 +313,12 @@ class PlannedEngine:
         if name in self._defaults:
             return self._defaults[name].shape
         return self.signature.by_name[name].static_shape
+
+
+def _nodes_of(partitioning: Partitioning) -> list[tuple[str, list[str]]]:
+    """What runs where."""
+    nodes = partitioning.plan.graph.nodes
+    return [(step.device, [nodes[node].name for node in step.nodes]) for step in partitioning.plan.steps]
 
 
 def _never() -> bool:
