@@ -91,6 +91,9 @@ def _hanging_on_sizes(partitioning: Partitioning) -> Iterator[Unsupported]:
     for name in ranks.inputs:
         if ranks.value(name).shape is None:
             yield _refused(f"the model does not say how many dimensions input {name!r} has")
+    for name in graph.producer:
+        if 0 in (graph.value(name).shape or ()):
+            yield _refused(f"{name!r} has no elements at these shapes")
     for device in setting.devices:
         if not device.accelerates:
             continue

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nnadapter.drivers.onnxruntime.sessions import new_session_options, run_options
 from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError, NNAdapterError
 from nnadapter.offering.feeds import feed_for
+from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.preparation.sizes import check_shape, default_shapes
 from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature, node_arg, read_signature
 from nnadapter.options import Options
+from nnadapter.planning.bounds import Bounds, is_full
 from nnadapter.planning.judgment import Judgment
 from nnadapter.planning.opening import growing_inputs, opened
 from nnadapter.planning.planner import Planner, prepare_for
@@ -78,6 +80,7 @@ class PlannedEngine:
         self._latest: Repeat | None = None
         self._first: InputShapes | None = None
         """The shapes that have a plan of their own though others need none; empty where nobody came back to them."""
+        self._has_room = options.max_plans > 1
         self._first_is_prepared = False
         """Somebody asked for their plan before a run: it stays."""
         self._is_fixed = False
@@ -86,6 +89,10 @@ class PlannedEngine:
         """See `PlanCounts.sizes`."""
         self._open_at: InputShapes | None = None
         """The shapes at which a plan was made that leaves sizes open."""
+        self._bounds: Bounds | None = None
+        """Where such a plan is known to hold; None as long as there was none."""
+        self._looked_through: tuple[Prepared, Sequence[int]]
+        """The model of such a plan, and the nodes that it runs."""
         self._growing: Mapping[str, int] | None = None
         """See `growing_inputs`; None as long as nobody asked."""
         self._last: InputShapes | None = None
@@ -219,8 +226,8 @@ class PlannedEngine:
         """The plan for these shapes of the inputs: of their own for the first, then one for all, where there is one."""
         if self._first is None:
             self._first, self._first_is_prepared = shapes, feed is None
-        at = shapes if all(shape is not None and 0 not in shape for shape in shapes) else self._open_at
-        if at is not None and shapes != self._first and not self._is_fixed and (at is shapes or self._grows(shapes)):
+        if shapes != self._first and not self._is_fixed and self._is_for_open(shapes):
+            at = self._open_at or shapes
             try:
                 return self._plans.take(use, _OPEN, lambda: self._make_open(at))
             except FixedSizesError as refusal:
@@ -228,6 +235,21 @@ class PlannedEngine:
                 self._plans.users.pop(use, None)
                 self._plans.close_unused()  # forgets the plan that there is not
         return self._plans.take(use, shapes, lambda: self._make(shapes, feed))
+
+    def _is_for_open(self, shapes: InputShapes) -> bool:
+        """Whether a plan that leaves sizes open holds at these shapes, or may be made at them."""
+        if not self._grows(shapes):
+            return False
+        if self._bounds is None:
+            return all(shape is not None and 0 not in shape for shape in shapes)
+        known = self._known(shapes)
+        if self._bounds.hold(known):
+            return True
+        if not is_full(*self._looked_through, known):
+            return False
+        with self._switching:
+            self._bounds = self._bounds.widened(known)
+        return True
 
     def _grows(self, shapes: InputShapes) -> bool:
         """Whether what has no elements is a cache at its start, which a plan that leaves sizes open takes."""
@@ -247,9 +269,13 @@ class PlannedEngine:
         """
         if self._measurer is not None:
             raise FixedSizesError("placements are timed for each")
-        compiled = self._planned(lambda planner: self._compiled_open(planner, self._known(shapes)))
-        self._open_at = shapes
-        if self._first_is_prepared or not self._plans.drop_unless_used_again(self._first):
+        known = self._known(shapes)
+        compiled = self._planned(lambda planner: self._compiled_open(planner, known))
+        model = compiled.partitioning.model
+        self._looked_through = model.prepared, model.specialized.positions
+        self._open_at, self._bounds = shapes, self._bounds or Bounds(known, known)
+        stays = self._first_is_prepared or not self._plans.drop_unless_used_again(self._first)
+        if stays and self._has_room:
             self._sizes = "one plan for all input shapes but the first"
         else:
             self._first, self._sizes = (), "one plan for all input shapes"

@@ -11,6 +11,7 @@ import pytest
 import nnadapter as nna
 from nnadapter.errors import FallbackWarning
 from nnadapter.offering.preparing import prepare
+from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.opening import growing_inputs
 from tests import open_sizes_driver
 from tests.models import numbers, parse, run_whole
@@ -84,6 +85,13 @@ def test_the_first_shapes_keep_their_plan_if_they_came_again(order, kept):
     assert open_sizes_driver.COMPILED == [["Relu", "Sin", "Neg"], ["open", "Relu", "Sin", "Neg"]]
 
 
+def test_one_plan_alone_is_the_one_for_all():
+    with session(CHAIN, options=nna.Options(fallback="allow", max_plans=1)) as opened:
+        for rows in (3, 3, 5, 3, 3, 5):
+            agree(opened, CHAIN, {"x": numbers(rows, 4)})
+        assert opened.report().plans.made == 2
+
+
 def test_a_report_tells_of_the_last_run_at_its_sizes():
     with session(CHAIN) as opened:
         for rows in (3, 5, 2, 8, 5):
@@ -155,6 +163,32 @@ def test_where_there_is_none_every_shape_has_a_plan_and_the_report_says_why(name
             agree(opened, CHAIN, {"x": numbers(rows, 4)})
         assert why in sizes(opened) and sizes(opened).startswith("a plan for every set of input shapes: ")
         assert opened.report().plans.made == 3
+
+
+SLICED = f"""{HEAD} g (float[n, 4] x) => (float[m, 4] y)
+<int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] end = {{1000}}> {{
+    rest = Slice (x, one, end, zero)
+    r = Relu (rest)
+    y = Sin (r)
+}}"""
+
+
+@pytest.mark.parametrize("order", [(3, 5, 1, 2, 1, 9), (3, 5, 4, 40, 1, 300), (3, 1, 2, 5), (1, 2, 3, 1)])
+def test_where_something_within_is_empty_there_is_a_plan_for_that(order):
+    """`x[1:]` has no elements at one row."""
+    open_sizes_driver.COMPILED.clear()
+    with session(SLICED) as opened:
+        for rows in order:
+            agree(opened, SLICED, {"x": numbers(rows, 4)})
+    assert open_sizes_driver.COMPILED.count(["open", "Slice", "Relu", "Sin"]) <= 1
+    assert ["Slice", "Relu", "Sin"] in open_sizes_driver.COMPILED
+
+
+def test_a_plan_is_looked_through_at_sizes_beyond_those_before():
+    bounds = Bounds({"x": (2, 4)}, {"x": (3, 4)})
+    assert [bounds.hold({"x": (rows, 4)}) for rows in (1, 2, 3, 12, 13)] == [False, True, True, True, False]
+    wider = bounds.widened({"x": (1, 4)}).widened({"x": (20, 4)})
+    assert [wider.hold({"x": (rows, 4)}) for rows in (0, 1, 80, 81)] == [False, True, True, False]
 
 
 def test_an_input_of_any_rank_is_planned_at_each():
