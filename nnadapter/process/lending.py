@@ -27,7 +27,8 @@ class Lending(Generic[Thing]):
     def take(self, user: object) -> Thing:
         """Lend what nobody has, else a new one."""
         with self._lock:
-            lent = set(map(id, self.users.values()))
+            # A list first: others pop without the lock, and the collector, if a map were made here, may let them.
+            lent = set(map(id, list(self.users.values())))
             loan = next((thing for thing in self.all if id(thing) not in lent), None)
             if loan is None:
                 loan = self._make()

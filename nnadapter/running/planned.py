@@ -234,6 +234,8 @@ class PlannedEngine:
                 self._is_fixed, self._sizes = True, f"a plan for every set of input shapes: {refusal}"
                 self._plans.users.pop(use, None)
                 self._plans.close_unused()  # forgets the plan that there is not
+        if shapes != self._first and not self._sizes and None in shapes:
+            self._sizes = "a plan for every set of input shapes: an input is no tensor"
         return self._plans.take(use, shapes, lambda: self._make(shapes, feed))
 
     def _is_for_open(self, shapes: InputShapes) -> bool:
