@@ -1,6 +1,3 @@
-import os
-from contextlib import ExitStack
-
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
@@ -27,31 +24,6 @@ def test_no_limit_changes_nothing() -> None:
     before = blas_threads()
     with limited(0):
         assert blas_threads() == before
-
-
-def test_each_computes_alone_where_others_compute_as_well() -> None:
-    before = blas_threads()
-    with ExitStack() as company:
-        for _ in range(max(2, os.cpu_count() or 1)):
-            company.enter_context(limited(0))
-        assert blas_threads() == {1}
-    assert blas_threads() == before
-
-
-def test_the_least_limit_holds() -> None:
-    before = blas_threads()
-    with limited(2):
-        with limited(1):
-            assert blas_threads() == {1}
-        assert blas_threads() == {min(2, *before)}
-    assert blas_threads() == before
-
-
-def test_an_interrupt_leaves_no_limit() -> None:
-    before = blas_threads()
-    with pytest.raises(KeyboardInterrupt), limited(1):
-        raise KeyboardInterrupt
-    assert blas_threads() == before
 
 
 def test_the_option_holds_while_a_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:
