@@ -32,6 +32,11 @@ class Bounds:
             for low, size, high in zip(self.least[name], shape, self.most[name], strict=True)
         )
 
+    @property
+    def ends(self) -> tuple[Shapes, Shapes]:
+        """The shapes of the least and of the largest sizes."""
+        return self.least, self.most
+
     def widened(self, shapes: Shapes) -> Bounds:
         """The bounds that hold these shapes as well."""
         return Bounds(

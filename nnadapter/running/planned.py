@@ -26,6 +26,7 @@ from nnadapter.planning.opening import growing_inputs, opened
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
+from nnadapter.process.cache import Cache
 from nnadapter.running.compilation import Compiled, Compiler
 from nnadapter.running.executor import Provenance
 from nnadapter.running.fallback import refuse_fallback
@@ -45,6 +46,7 @@ _Made = TypeVar("_Made")
 
 InputShapes = tuple[tuple[int, ...] | None, ...]
 """Per input its shape; None for what has none."""
+_MOST_LOOKED_AT = 256
 _OPEN = "open"
 """The key of the plan whose sizes are open."""
 
@@ -93,6 +95,8 @@ class PlannedEngine:
         """Where such a plan is known to hold; None as long as there was none."""
         self._looked_through: tuple[Prepared, Sequence[int]]
         """The model of such a plan, and the nodes that it runs."""
+        self._looked_at: Cache[InputShapes, bool] = Cache("shapes beyond bounds", _MOST_LOOKED_AT)
+        """Whether it holds at shapes beyond the bounds."""
         self._growing: Mapping[str, int] | None = None
         """See `growing_inputs`; None as long as nobody asked."""
         self._last: InputShapes | None = None
@@ -227,9 +231,12 @@ class PlannedEngine:
         if self._first is None:
             self._first, self._first_is_prepared = shapes, feed is None
         if shapes != self._first and not self._is_fixed and self._is_for_open(shapes):
-            at = self._open_at or shapes
+            at, is_sure = self._open_at or shapes, self._bounds is not None
             try:
-                return self._plans.take(use, _OPEN, lambda: self._make_open(at))
+                taken = self._plans.take(use, _OPEN, lambda: self._make_open(at))
+                if is_sure or self._is_for_open(shapes):  # another thread may have made it, at other shapes
+                    return taken
+                self._plans.users.pop(use, None)
             except FixedSizesError as refusal:
                 self._is_fixed, self._sizes = True, f"a plan for every set of input shapes: {refusal}"
                 self._plans.users.pop(use, None)
@@ -247,11 +254,18 @@ class PlannedEngine:
         known = self._known(shapes)
         if self._bounds.hold(known):
             return True
-        if not is_full(*self._looked_through, known):
-            return False
+        holds = self._looked_at.made(shapes, lambda: is_full(*self._looked_through, known))
+        if holds:
+            self._widen(known)
+        return holds
+
+    def _widen(self, known: Shapes) -> None:
+        """Widen the bounds, if the plan holds at their new least and largest sizes too, with which nobody came."""
         with self._switching:
-            self._bounds = self._bounds.widened(known)
-        return True
+            assert self._bounds is not None, "there is a plan"
+            wider = self._bounds.widened(known)
+            if all(end in (known, *self._bounds.ends) or is_full(*self._looked_through, end) for end in wider.ends):
+                self._bounds = wider
 
     def _grows(self, shapes: InputShapes) -> bool:
         """Whether what has no elements is a cache at its start, which a plan that leaves sizes open takes."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import numpy as np
 import onnx.parser
@@ -182,6 +184,41 @@ def test_where_something_within_is_empty_there_is_a_plan_for_that(order):
             agree(opened, SLICED, {"x": numbers(rows, 4)})
     assert open_sizes_driver.COMPILED.count(["open", "Slice", "Relu", "Sin"]) <= 1
     assert ["Slice", "Relu", "Sin"] in open_sizes_driver.COMPILED
+
+
+JOINED = f"""{HEAD} g (float[n, 4] a, float[m, 4] b) => (float[k, 4] y)
+<int64[1] zero = {{0}}, int64[1] two = {{2}}, int64[1] end = {{1000}}> {{
+    c = Neg (a)
+    d = Neg (b)
+    e = Concat <axis = 0> (c, d)
+    rest = Slice (e, two, end, zero)
+    y = Relu (rest)
+}}"""
+
+
+def test_sizes_that_each_came_before_may_be_empty_together():
+    with session(JOINED) as opened:
+        for rows in ((3, 3), (1, 5), (5, 1), (1, 1), (1, 5)):
+            agree(opened, JOINED, {"a": numbers(rows[0], 4), "b": numbers(rows[1], 4)})
+    whole = ["Neg", "Neg", "Concat", "Slice", "Relu"]
+    assert [made == ["open", *whole] for made in open_sizes_driver.COMPILED[:2]] == [False, True]
+    assert len(open_sizes_driver.COMPILED) == 3 and open_sizes_driver.COMPILED[2] == whole
+
+
+def test_threads_that_come_while_the_plan_is_made_are_held_to_its_bounds():
+    for _ in range(10):
+        open_sizes_driver.COMPILED.clear()
+        with session(SLICED) as opened, ThreadPoolExecutor(3) as pool:
+            agree(opened, SLICED, {"x": numbers(4, 4)})
+            barrier = Barrier(3)
+
+            def run(rows, barrier=barrier, opened=opened):
+                barrier.wait()
+                agree(opened, SLICED, {"x": numbers(rows, 4)})
+
+            list(pool.map(run, (3, 1, 5)))
+            opened.run(None, {"x": numbers(1, 4)})
+        assert ["Slice", "Relu", "Sin"] in open_sizes_driver.COMPILED[1:]
 
 
 def test_a_plan_is_looked_through_at_sizes_beyond_those_before():
