@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,11 +159,8 @@ def compare(
     Raises:
         NNAdapterError: the model cannot be loaded, a device not be used, a feed does not fit, or a file not be written.
     """
-    if not layers and (save is not None or rules_out is not None):
-        raise InvalidOptionError("save and rules_out are written of what layers find; pass layers=True")
-    for path, folder in ((save, True), (rules_out, False)):
-        if path is not None:
-            check_writable(Path(path), folder=folder)
+    _check_paths(layers, save, rules_out)
+    compared = partial(Compared, model=model, requests=requests_of(devices), options=options_from(options))
     differences: list[OutputDifference] = []
     nodes, failures = [], dict[str, None]()
     telling: Compared | None = None
@@ -186,16 +184,8 @@ def compare(
             failures.update(dict.fromkeys(report.notes))
             agrees = all(each.agrees for each in of_feed)
             if telling is None or (telling.agrees and not agrees):
-                telling = Compared(
-                    model=model,
-                    requests=requests_of(devices),
-                    options=options_from(options),
-                    tolerances=tolerances,
-                    feed=feed,
-                    expected=dict(zip(names, expected, strict=True)),
-                    agrees=agrees,
-                    report=report,
-                )
+                of_names = dict(zip(names, expected, strict=True))
+                telling = compared(tolerances=tolerances, feed=feed, expected=of_names, agrees=agrees, report=report)
     return CompareReport(
         devices=tested.devices,
         relative_tolerance=relative_tolerance,
@@ -205,6 +195,15 @@ def compare(
         failures=tuple(failures),
         layers=look(telling, save, rules_out) if layers and telling is not None else None,
     )
+
+
+def _check_paths(layers: bool, save: str | os.PathLike[str] | None, rules_out: str | os.PathLike[str] | None) -> None:
+    """Refuse paths that nothing would be written to, or that cannot be written, before anything is run."""
+    if not layers and (save is not None or rules_out is not None):
+        raise InvalidOptionError("save and rules_out are written of what layers find; pass layers=True")
+    for path, folder in ((save, True), (rules_out, False)):
+        if path is not None:
+            check_writable(Path(path), folder=folder)
 
 
 def _each_feed(
