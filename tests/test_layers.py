@@ -19,7 +19,7 @@ RANKS = [
     ("nnadapter.errors", "nnadapter.include", "nnadapter.policies"),
     ("nnadapter.process", "nnadapter.files"),
     ("nnadapter.ir",),
-    ("nnadapter.onnx",),
+    ("nnadapter.memory", "nnadapter.onnx"),
     ("nnadapter.converters", "nnadapter.drivers"),
     ("nnadapter.rules", "nnadapter.kernels"),
     ("nnadapter.options", "nnadapter.runtime"),

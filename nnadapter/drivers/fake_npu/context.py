@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from threading import Lock
 from weakref import WeakKeyDictionary
 
-from nnadapter.drivers.fake_npu.arena import Arenas
 from nnadapter.drivers.fake_npu.clock import simulated_seconds
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.kernels.winograd import WINOGRAD
@@ -23,6 +22,7 @@ from nnadapter.drivers.invalid_models import invalid_models_told
 from nnadapter.drivers.profile import Profile
 from nnadapter.ir.model import Model
 from nnadapter.ir.verify import verify
+from nnadapter.memory.arenas import Arenas
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
 _REMEMBERED = 64

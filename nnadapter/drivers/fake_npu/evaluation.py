@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from nnadapter.drivers.fake_npu.arena import Arenas
 from nnadapter.drivers.fake_npu.arithmetic import USUAL, Arithmetic
 from nnadapter.drivers.fake_npu.emission import emit
 from nnadapter.drivers.fake_npu.execution import FakeNpuExecution
@@ -15,6 +14,7 @@ from nnadapter.drivers.fake_npu.verdicts import judge
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
 from nnadapter.ir.passes import Evaluator
+from nnadapter.memory.arenas import Arenas
 from nnadapter.process.cache import remembered
 
 

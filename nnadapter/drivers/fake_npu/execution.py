@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.arena import Arena, Arenas
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.kernels import KERNELS
 from nnadapter.drivers.fake_npu.kernels.elementwise import bind_activation
@@ -16,6 +15,7 @@ from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
 from nnadapter.drivers.fake_npu.threads import limited
 from nnadapter.drivers.interface import Execution
 from nnadapter.ir.operand import Array
+from nnadapter.memory.arenas import Arena, Arenas
 
 Bound = tuple[list[Array | None], list[Run]]
 """The array of every tensor, None for the caller's, and every instruction bound to those."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from nnadapter.drivers.fake_npu.buffers import Buffer
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.kernels import KERNELS
-from nnadapter.drivers.fake_npu.planner import place
+from nnadapter.memory.buffers import Buffer
+from nnadapter.memory.planner import place
 
 
 class Home(StrEnum):

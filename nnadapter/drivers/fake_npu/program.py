@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
-from nnadapter.drivers.fake_npu.arena import Arenas
 from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
 from nnadapter.drivers.fake_npu.execution import FakeNpuExecution
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, TensorType
@@ -23,6 +22,7 @@ from nnadapter.drivers.fake_npu.needs import ProgramNeeds
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.errors import IncompatibleProgramError
 from nnadapter.ir.operand import Array
+from nnadapter.memory.arenas import Arenas
 
 MAGIC = b"FAKENPU\0"
 VERSION = 5

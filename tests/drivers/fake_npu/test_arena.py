@@ -3,8 +3,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.arena import Arenas
-from nnadapter.drivers.fake_npu.buffers import ALIGNMENT
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import DataType, OperandType
@@ -18,31 +16,6 @@ def squares(size: int) -> Model:
     (more,) = builder.add_operation("ADD", (square, x))
     (result,) = builder.add_operation("MUL", (more, square))
     return builder.finish([result])
-
-
-def test_an_arena_is_lent_again() -> None:
-    arenas = Arenas()
-    with arenas.lent(1000) as first:
-        assert first.bytes.size >= 1000
-        assert first.bytes.ctypes.data % ALIGNMENT == 0
-    with arenas.lent(10) as second:
-        assert second is first
-
-
-def test_an_arena_is_lent_to_one_at_a_time() -> None:
-    arenas = Arenas()
-    with arenas.lent(1000) as first, arenas.lent(1000) as second:
-        assert not np.shares_memory(first.bytes, second.bytes)
-
-
-def test_a_larger_arena_takes_the_place_of_a_smaller_one() -> None:
-    arenas = Arenas()
-    with arenas.lent(1000) as small:
-        pass
-    with arenas.lent(small.bytes.size + 1) as large:
-        assert large.bytes.size > small.bytes.size
-    with arenas.lent(1000) as again:
-        assert again is large
 
 
 def test_programs_of_one_context_share_their_working_memory() -> None:

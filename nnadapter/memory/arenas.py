@@ -1,4 +1,4 @@
-"""The device's working memory: arenas that belong to a context and are lent for one computation at a time.
+"""Working memory: arenas that are lent for one computation at a time.
 
 Programs of many shapes share them, so a plan costs no memory of its own to speak of, and a new shape does not wait for
 the system to hand out fresh pages. There are as many arenas as computations ever ran at once.
@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.buffers import ALIGNMENT
 from nnadapter.ir.operand import Array
+from nnadapter.memory.buffers import ALIGNMENT
 
 _SMALLEST_BYTES = 1 << 16
 
@@ -31,7 +31,7 @@ class Arena:
 
 
 class Arenas:
-    """The arenas of one context; safe to use from many threads."""
+    """The arenas of one owner; safe to use from many threads."""
 
     def __init__(self) -> None:
         self._idle: list[Arena] = []

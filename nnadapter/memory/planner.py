@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from nnadapter.drivers.fake_npu.buffers import Buffer, alive, neighbors, padded_sizes
-from nnadapter.drivers.fake_npu.by_time import place_by_time
+from nnadapter.memory.buffers import Buffer, alive, neighbors, padded_sizes
+from nnadapter.memory.by_time import place_by_time
 
 _MOST_TRIES = 16
 _FEWEST_TRIES = 3

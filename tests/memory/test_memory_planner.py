@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import nnadapter as nna
 from nnadapter.drivers.fake_npu import memory, planner
-from nnadapter.drivers.fake_npu.buffers import ALIGNMENT, Buffer, neighbors, padded_sizes
-from nnadapter.drivers.fake_npu.by_time import place_by_time
-from nnadapter.drivers.fake_npu.planner import place
+from nnadapter.memory.buffers import ALIGNMENT, Buffer, neighbors, padded_sizes
+from nnadapter.memory.by_time import place_by_time
+from nnadapter.memory.planner import place
 from tests.work import growth
 
 LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"

@@ -1,0 +1,1 @@
+"""Working memory: where buffers lie in one block by when they are needed, and blocks that are lent."""

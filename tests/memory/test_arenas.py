@@ -1,0 +1,29 @@
+import numpy as np
+
+from nnadapter.memory.arenas import Arenas
+from nnadapter.memory.buffers import ALIGNMENT
+
+
+def test_an_arena_is_lent_again() -> None:
+    arenas = Arenas()
+    with arenas.lent(1000) as first:
+        assert first.bytes.size >= 1000
+        assert first.bytes.ctypes.data % ALIGNMENT == 0
+    with arenas.lent(10) as second:
+        assert second is first
+
+
+def test_an_arena_is_lent_to_one_at_a_time() -> None:
+    arenas = Arenas()
+    with arenas.lent(1000) as first, arenas.lent(1000) as second:
+        assert not np.shares_memory(first.bytes, second.bytes)
+
+
+def test_a_larger_arena_takes_the_place_of_a_smaller_one() -> None:
+    arenas = Arenas()
+    with arenas.lent(1000) as small:
+        pass
+    with arenas.lent(small.bytes.size + 1) as large:
+        assert large.bytes.size > small.bytes.size
+    with arenas.lent(1000) as again:
+        assert again is large
