@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nnadapter as nna
-from nnadapter.drivers.fake_npu import memory, planner
+from nnadapter.drivers.fake_npu import memory
+from nnadapter.memory import planner
 from nnadapter.memory.buffers import ALIGNMENT, Buffer, neighbors, padded_sizes
 from nnadapter.memory.by_time import place_by_time
 from nnadapter.memory.planner import place
