@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nnadapter.options import Options
     from nnadapter.reports.report import PartitionReport
     from nnadapter.rules import Ban, Limits, Pin, Rules
+    from nnadapter.running.device_value import DeviceValue
     from nnadapter.runtime.compilation import Compilation
     from nnadapter.runtime.context import Context
     from nnadapter.runtime.device import Device
@@ -39,6 +40,7 @@ _HOMES = {
     "Context": "nnadapter.runtime.context",
     "Device": "nnadapter.runtime.device",
     "DeviceInfo": "nnadapter.drivers.capability",
+    "DeviceValue": "nnadapter.running.device_value",
     "Execution": "nnadapter.runtime.execution",
     "InferenceSession": "nnadapter.inference.session",
     "Kernel": "nnadapter.drivers.kernel",
@@ -77,6 +79,7 @@ __all__ = [
     "Context",
     "Device",
     "DeviceInfo",
+    "DeviceValue",
     "Execution",
     "InferenceSession",
     "Kernel",

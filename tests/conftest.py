@@ -56,6 +56,7 @@ def trial_drivers(nothing_installed, tmp_path_factory):
             "metered": "tests.metered_driver:MeteredDriver",
             "lying": "tests.lying_driver:LyingDriver",
             "planted": "tests.planted_driver:PlantedDriver",
+            "residing": "tests.residing_driver:ResidingDriver",
             "onnxform": "tests.onnx_form_driver:OnnxFormDriver",
             "opensizes": "tests.open_sizes_driver:OpenSizesDriver",
             "old": "tests.trial_driver:OldDriver",

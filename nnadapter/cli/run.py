@@ -20,7 +20,7 @@ from nnadapter.cli.run_text import RunFacts, Times, to_text
 from nnadapter.cli.writing import to_json
 from nnadapter.drivers.selection import HOSTS, DeviceRequest
 from nnadapter.process.standard_output import prints_to_stderr
-from nnadapter.running.executor import Provenance
+from nnadapter.running.provenance import Provenance
 
 
 @dataclass(frozen=True, slots=True)

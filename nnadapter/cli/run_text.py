@@ -10,7 +10,7 @@ from typing import Any
 from nnadapter.cli.inputs import Feed
 from nnadapter.cli.outputs import OutputFacts, dtype_name
 from nnadapter.cli.run_costs import RunCosts
-from nnadapter.running.executor import Provenance
+from nnadapter.running.provenance import Provenance
 
 
 @dataclass(frozen=True, slots=True)

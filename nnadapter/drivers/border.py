@@ -14,7 +14,7 @@ import numpy as np
 
 from nnadapter.drivers.capability import Capability
 from nnadapter.drivers.crashes import named_call
-from nnadapter.drivers.interface import Admission, Context, Device, Execution, Program, SegmentModel
+from nnadapter.drivers.interface import Admission, Context, Device, DeviceTensor, Execution, Program, SegmentModel
 from nnadapter.drivers.profile import Profile, flaw
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import Selected
@@ -161,11 +161,31 @@ def check_results(results: Sequence[Any], names: Sequence[str], expected: Output
         if check is None or (result.shape == check[0] and result.dtype == check[1]):
             continue
         if result.dtype != check[1] or not _fits(result.shape, check[0]):
-            expected_shape = ["any" if size is None else size for size in check[0]]
-            raise ExecutionError(
-                f"the driver gave {result.dtype}{list(result.shape)} for {name!r}, expected {check[1]}{expected_shape}"
-            )
+            raise ExecutionError(_mismatch(name, result.dtype, result.shape, *check))
     return results
+
+
+def check_tensors(computed: Sequence[Any], names: Sequence[str], expected: OutputCheck) -> Sequence[DeviceTensor]:
+    """Return what a driver computed into its device's memory.
+
+    Raises:
+        ExecutionError: other outputs than expected, in number, kind, type or shape.
+    """
+    if len(computed) != len(expected):
+        raise ExecutionError(f"the driver gave {len(computed)} outputs, expected {len(expected)}")
+    for name, tensor, check in zip(names, computed, expected, strict=True):
+        if not isinstance(tensor, DeviceTensor):
+            raise ExecutionError(f"the driver gave {type(tensor).__name__} for {name!r}, expected a DeviceTensor")
+        if check is not None and not (tensor.dtype == check[1] and _fits(tensor.shape, check[0])):
+            raise ExecutionError(_mismatch(name, tensor.dtype, tensor.shape, *check))
+    return computed
+
+
+def _mismatch(
+    name: str, dtype: np.dtype[Any], shape: Sequence[int], wanted: Sequence[int | None], wanted_dtype: np.dtype[Any]
+) -> str:
+    expected_shape = ["any" if size is None else size for size in wanted]
+    return f"the driver gave {dtype}{list(shape)} for {name!r}, expected {wanted_dtype}{expected_shape}"
 
 
 def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:

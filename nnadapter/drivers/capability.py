@@ -155,6 +155,12 @@ class MemoryStatistics:
     used_bytes: int
     peak_bytes: int
     """The most that was used at once since the device was opened."""
+    allocations: int | None = None
+    """How often memory was allocated since then; None where the driver does not count, as below."""
+    bytes_in: int | None = None
+    """Copied from the host to the device since then."""
+    bytes_out: int | None = None
+    """Copied from the device to the host since then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistics, OptionValues
 from nnadapter.drivers.profile import Profile
@@ -75,6 +78,21 @@ class Memory(ABC):
         """Free it; nothing happens the second time."""
 
 
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class DeviceTensor:
+    """A tensor in memory of a device: row-major, without gaps, from the first byte on."""
+
+    memory: Memory
+    """At least as many bytes as the tensor has."""
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
 class Execution(ABC):
     """Buffers and bindings of one program; what may compute at once is the device's `Threading`."""
 
@@ -90,13 +108,17 @@ class Execution(ABC):
             write to them.
         """
 
-    def compute_on_device(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> bool:
-        """Run the program once from memory of the device into memory of it, done on return.
+    def compute_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
+        """Run the program once from memory of the device into new memory of it, done on return.
+
+        Args:
+            inputs: in the order of the model's inputs, not to be written to.
 
         Returns:
-            False, and nothing was done, where the driver cannot.
+            Tensors in the order of the model's outputs, each in memory of its own, which the host frees; None, and
+            nothing was done, where the driver cannot.
         """
-        return False
+        return None
 
     def close(self) -> None:  # noqa: B027  a default, not an omission
         """Free what the execution holds. May be called once; nothing is called after it."""

@@ -30,7 +30,7 @@ from nnadapter.onnx.preparation.sizes import default_shapes
 from nnadapter.options import Options, options_from
 from nnadapter.reports.report import PartitionReport
 from nnadapter.running.deviation import Tolerance, deviation
-from nnadapter.running.executor import Provenance
+from nnadapter.running.provenance import Provenance
 
 if TYPE_CHECKING:
     import onnx

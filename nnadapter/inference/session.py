@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, Self
 from nnadapter.drivers.providers import devices_of_providers
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import ClosedError, InvalidOptionError
-from nnadapter.inference.binding import IOBinding, bind_results
+from nnadapter.inference.binding import IOBinding
 from nnadapter.onnx.signature import ModelMetadata, NodeArg, read_shapes
 from nnadapter.options import Options, default_devices, options_from, refuse_misplaced
 from nnadapter.planning.setting import open_setting
 from nnadapter.reports.building import report_of
 from nnadapter.reports.report import PartitionReport
 from nnadapter.running.choosing import make_engine
-from nnadapter.running.executor import Provenance
+from nnadapter.running.device_value import DeviceValue
+from nnadapter.running.provenance import Provenance
 
 if TYPE_CHECKING:
     import onnx
@@ -208,17 +209,22 @@ class InferenceSession:
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: onnxruntime.RunOptions | None = None) -> None:
         """Run on what is bound; results are in the binding."""
-        iobinding.run(run_options)
+        self._local.provenance = iobinding.run(run_options)
 
     def run_with_ort_values(
         self,
         output_names: Sequence[str] | None,
-        input_dict_ort_values: Mapping[str, onnxruntime.OrtValue],
+        input_dict_ort_values: Mapping[str, onnxruntime.OrtValue | DeviceValue],
         run_options: onnxruntime.RunOptions | None = None,
-    ) -> list[onnxruntime.OrtValue]:
-        """Run on OrtValues and give OrtValues back."""
-        feed = {name: value.numpy() for name, value in input_dict_ort_values.items()}
-        return bind_results(self.run(output_names, feed, run_options))
+    ) -> list[Any]:
+        """Run on values that lie on devices or the host, and give such values back, in the host's memory."""
+        binding = IOBinding(self)
+        for name, value in input_dict_ort_values.items():
+            binding.bind_ortvalue_input(name, value)
+        for name in output_names or [value.name for value in self.get_outputs()]:
+            binding.bind_output(name)
+        self.run_with_iobinding(binding, run_options)
+        return binding.get_outputs()
 
     def end_profiling(self) -> str:
         """Stop profiling; the file's name, or an empty string where nothing was profiled."""

@@ -29,6 +29,15 @@ _TYPE_NAMES = {
 """ONNX Runtime's words where they are not numpy's."""
 
 
+class FedTensor:
+    """A tensor that is fed and is no array, such as one that lies on a device."""
+
+    __slots__ = ("__weakref__", "dtype", "shape")
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class NodeArg:
     """One input or output of a model. Source: onnxruntime.NodeArg."""
@@ -193,8 +202,8 @@ def type_name(dtype: str | None) -> str:
     return f"{wrapped}({type_name(inner[:-1])})"
 
 
-def _as_array(name: str, fed_value: Any, value: Value) -> np.ndarray[Any, Any]:
-    if isinstance(fed_value, np.ndarray):
+def _as_array(name: str, fed_value: Any, value: Value) -> np.ndarray[Any, Any] | FedTensor:
+    if isinstance(fed_value, (np.ndarray, FedTensor)):
         return fed_value
     if hasattr(fed_value, "numpy") and hasattr(fed_value, "data_type"):  # onnxruntime.OrtValue
         return np.asarray(fed_value.numpy())
@@ -208,7 +217,7 @@ def _as_array(name: str, fed_value: Any, value: Value) -> np.ndarray[Any, Any]:
         ) from error
 
 
-def _check_dtype(array: np.ndarray[Any, Any], value: Value) -> None:
+def _check_dtype(array: np.ndarray[Any, Any] | FedTensor, value: Value) -> None:
     got = "string" if array.dtype.kind in "OUS" else array.dtype.name
     if got != value.dtype:
         raise InputTypeError(
@@ -218,11 +227,11 @@ def _check_dtype(array: np.ndarray[Any, Any], value: Value) -> None:
         )
 
 
-def _check_shape(array: np.ndarray[Any, Any], value: Value) -> None:
+def _check_shape(array: np.ndarray[Any, Any] | FedTensor, value: Value) -> None:
     declared = value.shape
     if declared is None:
         return
-    fits = len(declared) == array.ndim and all(
+    fits = len(declared) == len(array.shape) and all(
         not isinstance(want, int) or want == got for want, got in zip(declared, array.shape, strict=True)
     )
     if not fits:

@@ -42,6 +42,7 @@ from nnadapter.running.executor import (
     Whole,
 )
 from nnadapter.running.fallback import named, refuse_fallback, warn_of_idle, warn_of_last_resort
+from nnadapter.running.residence import residences
 from nnadapter.running.slots import expected_outputs, planned_values, slots_of
 from partition.by_cost.origin import Origin
 from partition.plan import Plan, Step
@@ -251,6 +252,12 @@ class Compiler:
         graph, known = partitioning.plan.graph, partitioning.model.specialized.constants
         slots, accelerators = slots_of(partitioning.plan), self.setting.accelerators
         constants = {slots[name]: known[name] for name in graph.outputs if name in known}
+        by_step = {step.segment: programs[atoms_of(partitioning.plan, step)] for step in partitioning.plan.steps}
+        expected = {
+            step.segment: expected_outputs(graph, step.outputs) if step.device in accelerators else ()
+            for step in partitioning.plan.steps
+        }
+        stay = residences(partitioning.plan, slots, {each: built.inputs for each, built in by_step.items()}, expected)
         steps = [
             BoundStep(
                 step=step,
@@ -258,12 +265,13 @@ class Compiler:
                 inputs=tuple(slots[name] for name in built.inputs),
                 outputs=tuple(slots[name] for name in step.outputs),
                 released=tuple(slots[name] for name in step.released),
-                expected=expected_outputs(graph, step.outputs) if step.device in accelerators else (),
+                expected=expected[step.segment],
+                residence=stay.get(step.segment),
                 guarded=step.device in accelerators,
                 planned=tuple(planned_values(graph, slots, built.inputs)),
                 on_failure=partial(self._run_failed, partitioning, slots),
             )
-            for step, built in ((step, programs[atoms_of(partitioning.plan, step)]) for step in partitioning.plan.steps)
+            for step, built in ((step, by_step[step.segment]) for step in partitioning.plan.steps)
         ]
         outputs = {name: slots[name] for name in graph.outputs}
         alone = len(steps) == 1 and not steps[0].guarded

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes
-from nnadapter.running.executor import Provenance
+from nnadapter.running.bindings import Binding
 from nnadapter.running.observed import Observed
+from nnadapter.running.provenance import Provenance
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -23,6 +24,9 @@ class Engine(Protocol):
         self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any = None
     ) -> tuple[list[Any], Provenance]:
         """Run the model. See `InferenceSession.run`."""
+
+    def binding(self) -> Binding:
+        """Return a new binding of inputs and outputs; its runs are runs of the engine."""
 
     def prepare(self, shapes: Shapes) -> None:
         """Do now what a first run of these input shapes would have to do."""

@@ -11,44 +11,27 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from nnadapter.drivers.border import OutputCheck, check_results, create_execution, read_only
 from nnadapter.drivers.capability import Threading
+from nnadapter.drivers.copies import Copies, Transfer, on_host
 from nnadapter.drivers.crashes import named_call
-from nnadapter.drivers.interface import Execution, Program
+from nnadapter.drivers.interface import DeviceTensor, Execution, Program
 from nnadapter.drivers.registry import device_lock
 from nnadapter.errors import FAILURES, CancelledError, ExecutionError, InvalidInputError, NNAdapterError, describe
 from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all
 from nnadapter.process.lending import Lending
+from nnadapter.running.provenance import Provenance, StepRun
+from nnadapter.running.residence import Residence, delivered
 from partition.plan import Step
 
+Kept = Mapping[str, str]
+"""Outputs that stay, and the devices where they shall lie; empty for where they do."""
 _MOST_FAILURES = 5
-
-
-class StepRun(NamedTuple):
-    """What happened to one step in one run."""
-
-    segment: int
-    device: str
-    """The device that the result came from."""
-    seconds: float
-    failure: str = ""
-    """Why the step's own device did not deliver, if it did not."""
-
-
-class Provenance(NamedTuple):
-    """Where the results of one run came from."""
-
-    steps: tuple[StepRun, ...]
-
-    @property
-    def fell_back(self) -> bool:
-        """Some step ran elsewhere than planned."""
-        return any(step.failure for step in self.steps)
 
 
 class ExecutionPool:
@@ -80,18 +63,27 @@ class ExecutionPool:
         if (shared := self._shared) is not None:
             outputs: Sequence[Any] = self._call(shared.compute, inputs)
             return outputs
+        results: Sequence[Any] = self._alone("compute", inputs)
+        return results
+
+    def compute_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
+        """As `compute`, in memory of the device; see `Execution.compute_on_device`."""
+        results: Sequence[DeviceTensor] | None = self._alone("compute_on_device", inputs)
+        return results
+
+    def _alone(self, how: str, inputs: Sequence[Any]) -> Any:
+        """Run the program by a method of an execution that nobody else has now, but where all may share one."""
+        if (shared := self._shared) is not None:
+            return self._call(getattr(shared, how), inputs)
         user = object()
         try:
             execution = self._executions.take(user)
             if self._reentrant:
                 self._shared = execution
-            results: Sequence[Any]
             if self._device_lock is None:
-                results = self._call(execution.compute, inputs)
-            else:
-                with self._device_lock:
-                    results = self._call(execution.compute, inputs)
-            return results
+                return self._call(getattr(execution, how), inputs)
+            with self._device_lock:
+                return self._call(getattr(execution, how), inputs)
         finally:
             self._executions.users.pop(user, None)
 
@@ -151,6 +143,8 @@ class BoundStep:
     """What inputs that other steps make have to be, if they were planned to be something."""
     on_failure: Callable[[Step, BaseException], Substitute]
     """Makes what runs the step instead, or raises."""
+    residence: Residence | None = None
+    """What it may do in its device's own memory; None where there is none."""
     seconds: float = 0.0
     """Duration of the last run, for the report."""
     failures: list[str] = field(default_factory=list)
@@ -172,12 +166,16 @@ class Whole:
     say: Callable[[NNAdapterError], None]
     """Says that it took the place of a plan that failed, as the policy wants it said."""
 
-    def run(self, feeds: Mapping[str, Any], wanted: Sequence[str], failure: str) -> tuple[list[Any], Provenance]:
+    def run(
+        self, feeds: Mapping[str, Any], wanted: Sequence[str], failure: str, kept: Kept | None = None
+    ) -> tuple[list[Any], Provenance]:
         """Run the model; see `CompiledPlan.run`."""
-        started = time.perf_counter()
-        results = dict(zip(self.outputs, self.pool.compute([feeds[name] for name in self.inputs]), strict=True))
+        started, made = time.perf_counter(), list[Transfer]()
+        arrays = [on_host(feeds[name], name, made) for name in self.inputs]
+        results = dict(zip(self.outputs, self.pool.compute(arrays), strict=True))
         run = StepRun(0, self.device, time.perf_counter() - started, failure)
-        return [_own(results[name], name in feeds) for name in wanted], Provenance((run,))
+        outputs = [_output(results[name], name, feeds, kept, made) for name in wanted]
+        return outputs, Provenance((run,), tuple(made))
 
 
 class CompiledPlan:
@@ -204,6 +202,9 @@ class CompiledPlan:
         self.steps = tuple(steps)
         self.note = ""
         """Why all of the plan has been given up; empty where it was not."""
+        self.transfers: tuple[Transfer, ...] | None = None
+        """Those of the last run in which values could stay on devices; None where there was none."""
+        self._stays = any(bound.residence is not None and bound.residence.saves for bound in self.steps)
         self._make_whole = whole
         self._whole: Whole | None = None
         self._lock = threading.Lock()
@@ -229,30 +230,36 @@ class CompiledPlan:
         return bound, tuple(names[slot] for slot in bound.inputs), order
 
     def run(
-        self, feeds: Mapping[str, Any], wanted: Sequence[str], stopped: Callable[[], bool]
+        self,
+        feeds: Mapping[str, Any],
+        wanted: Sequence[str],
+        stopped: Callable[[], bool],
+        kept: Kept | None = None,
     ) -> tuple[list[Any], Provenance]:
         """Run every step.
 
         Args:
-            feeds: checked arrays by input name.
+            feeds: checked arrays, or `Copies`, by input name.
             wanted: names of model outputs.
             stopped: asked between steps; True ends the run.
+            kept: outputs that stay, with the devices where they shall lie (empty for where they do): they come as
+                `Copies`. None where none stay and no feed is `Copies`.
 
         Raises:
             CancelledError: `stopped` said so.
             ExecutionError, NotDelegatedError: a step failed and nothing may take its place.
         """
         if self.note and self._whole is not None:
-            return self._whole.run(feeds, wanted, self.note)
+            return self._whole.run(feeds, wanted, self.note, kept)
         try:
-            return self._run_steps(feeds, wanted, stopped)
+            return self._run_steps(feeds, wanted, stopped, kept)
         except NNAdapterError as error:
             if isinstance(error, CancelledError) or self._make_whole is None:
                 raise
-            return self._run_whole(error, feeds, wanted)
+            return self._run_whole(error, feeds, wanted, kept)
 
     def _run_whole(
-        self, error: NNAdapterError, feeds: Mapping[str, Any], wanted: Sequence[str]
+        self, error: NNAdapterError, feeds: Mapping[str, Any], wanted: Sequence[str], kept: Kept | None
     ) -> tuple[list[Any], Provenance]:
         """The model as it was, where steps of the plan failed and nothing took their place; `error` if that fails too.
 
@@ -263,7 +270,7 @@ class CompiledPlan:
                 self._whole = self._make_whole(error) if self._make_whole else None
         assert self._whole is not None, "somebody made it, or raised"
         try:
-            outcome = self._whole.run(feeds, wanted, describe(error))
+            outcome = self._whole.run(feeds, wanted, describe(error), kept)
         except NNAdapterError:
             raise error from None
         self._whole.say(error)
@@ -272,19 +279,24 @@ class CompiledPlan:
         return outcome
 
     def _run_steps(
-        self, feeds: Mapping[str, Any], wanted: Sequence[str], stopped: Callable[[], bool]
+        self, feeds: Mapping[str, Any], wanted: Sequence[str], stopped: Callable[[], bool], kept: Kept | None
     ) -> tuple[list[Any], Provenance]:
         values = self._blank.copy()
         for name, array in feeds.items():
             slot = self._slots.get(name)
             if slot is not None:
                 values[slot] = array
+        made: list[Transfer] | None = [] if self._stays or kept is not None else None
         runs = []
         for bound in self.steps:
             if stopped():
                 raise CancelledError(f"the run was stopped by its run options before segment {bound.step.segment}")
-            runs.append(_run_step(bound, values))
-        return [_own(values[self._outputs[name]], name in feeds) for name in wanted], Provenance(tuple(runs))
+            runs.append(_run_step(bound, values, made))
+        if made is None:
+            return [_own(values[self._outputs[name]], name in feeds) for name in wanted], Provenance(tuple(runs))
+        outputs = [_output(values[self._outputs[name]], name, feeds, kept, made) for name in wanted]
+        self.transfers = tuple(made)
+        return outputs, Provenance(tuple(runs), self.transfers)
 
     @property
     def memory_bytes(self) -> int:
@@ -301,14 +313,18 @@ class CompiledPlan:
         return [*(bound.pool for bound in self.steps), *substitutes, *whole]
 
 
-def _run_step(bound: BoundStep, values: list[Any]) -> StepRun:
-    inputs = [values[slot] for slot in bound.inputs]
+def _run_step(bound: BoundStep, values: list[Any], made: list[Transfer] | None) -> StepRun:
+    """Run one step; where values may stay on devices, `made` gets the transfers."""
     started = time.perf_counter()
     device, failure = bound.step.device, ""
     try:
         for each in bound.planned:
             each.check(values)
-        results = _guarded(bound, inputs) if bound.guarded else bound.pool.compute(inputs)
+        if made is None:
+            inputs = [values[slot] for slot in bound.inputs]
+            results = _guarded(bound, inputs) if bound.guarded else bound.pool.compute(inputs)
+        else:
+            results = _staying(bound, values, made)
     except FAILURES as error:
         if not bound.guarded or isinstance(error, OtherShapeError):
             raise  # the host's own errors are typed, and nobody comes after it
@@ -322,6 +338,17 @@ def _run_step(bound: BoundStep, values: list[Any]) -> StepRun:
     return StepRun(bound.step.segment, device, bound.seconds, failure)
 
 
+def _staying(bound: BoundStep, values: list[Any], made: list[Transfer]) -> Sequence[Any]:
+    """What a step makes of values that may lie on devices: there, or from arrays."""
+    if bound.residence is not None:
+        stayed = bound.residence.compute(bound.pool.compute_on_device, values, made)
+        if stayed is not None:
+            return stayed
+    names = bound.step.inputs if bound.residence is None else bound.residence.inputs
+    inputs = [on_host(values[slot], name, made) for slot, name in zip(bound.inputs, names, strict=True)]
+    return _guarded(bound, inputs) if bound.guarded else bound.pool.compute(inputs)
+
+
 def _instead(bound: BoundStep, error: BaseException, failure: str, values: Sequence[Any]) -> tuple[str, Sequence[Any]]:
     """What takes the place of a device that failed, and its results."""
     with bound.lock:
@@ -331,7 +358,7 @@ def _instead(bound: BoundStep, error: BaseException, failure: str, values: Seque
             bound.failures.append(failure)
     substitute = bound.substitute
     try:
-        return substitute.device, substitute.pool.compute([values[slot] for slot in substitute.inputs])
+        return substitute.device, substitute.pool.compute([on_host(values[slot]) for slot in substitute.inputs])
     except CancelledError:
         raise
     except NNAdapterError as second:
@@ -346,6 +373,17 @@ def _instead(bound: BoundStep, error: BaseException, failure: str, values: Seque
 def _guarded(bound: BoundStep, inputs: Sequence[Array]) -> Sequence[Array]:
     results = bound.pool.compute([read_only(array) for array in inputs])
     return check_results(results, bound.step.outputs, bound.expected)
+
+
+def _output(value: Any, name: str, feeds: Mapping[str, Any], kept: Kept | None, made: list[Transfer]) -> Any:
+    """An output as its caller wants it: an array of its own, or kept where it lies or shall lie."""
+    fed = name in feeds
+    if kept is not None and name in kept:
+        is_mine = fed and isinstance(value, np.ndarray)
+        return delivered(value.copy() if is_mine else value, name, kept[name], made)
+    if type(value) is Copies:
+        return _own(value.host(name, made), fed)
+    return _own(value, fed)
 
 
 def _own(value: Any, fed: bool) -> Any:

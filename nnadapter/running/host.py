@@ -18,8 +18,9 @@ from nnadapter.onnx.preparation.sizes import default_shapes
 from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature, read_signature
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting
-from nnadapter.running.executor import Provenance, StepRun
+from nnadapter.running.bindings import Binding, HostBinding
 from nnadapter.running.observed import Observed
+from nnadapter.running.provenance import Provenance, StepRun
 
 if TYPE_CHECKING:
     import onnx
@@ -57,6 +58,10 @@ class HostEngine:
         except Exception as error:  # noqa: BLE001  it is raised again where it is not mended
             results = self._by_memory(names, feed, options, error)
         return results, Provenance((StepRun(0, self._setting.host.name, time.perf_counter() - started),))
+
+    def binding(self) -> Binding:
+        """See `Engine.binding`."""
+        return HostBinding(self.session, self._run_bound)
 
     def prepare(self, shapes: Shapes) -> None:
         """Nothing to do: ONNX Runtime takes every shape."""
@@ -101,6 +106,15 @@ class HostEngine:
     def close(self) -> None:
         """Let the session go. May be called again."""
         self._run = _closed
+
+    def _run_bound(self, binding: Any, options: Any) -> Provenance:
+        """Run on what is bound to a binding of ONNX Runtime's."""
+        if self._run is _closed:
+            _closed()
+        started = time.perf_counter()
+        with translated("ONNX Runtime failed to run the model", "check what is bound"):
+            self.session.run_with_iobinding(binding, options)
+        return Provenance((StepRun(0, self._setting.host.name, time.perf_counter() - started),))
 
     def _by_memory(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
         """The results, where all that ONNX Runtime's Python interface did not know is the data type of an array."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nnadapter.drivers.copies import on_host
 from nnadapter.drivers.onnxruntime.sessions import new_session_options, run_options
 from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError, NNAdapterError
 from nnadapter.offering.feeds import feed_for
@@ -27,12 +28,14 @@ from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
 from nnadapter.process.cache import Cache
+from nnadapter.running.bindings import Binding, PlannedBinding
 from nnadapter.running.compilation import Compiled, Compiler
-from nnadapter.running.executor import Provenance
+from nnadapter.running.executor import Kept
 from nnadapter.running.fallback import refuse_fallback
 from nnadapter.running.measuring import Measurer
 from nnadapter.running.observed import Observed, observed_of
 from nnadapter.running.plans import Lease, PlanCache, PlanCounts
+from nnadapter.running.provenance import Provenance
 from nnadapter.running.repeating import Repeat
 from partition.verdict import Unsupported
 
@@ -111,13 +114,18 @@ class PlannedEngine:
             self._planned(lambda planner: planner.settle(planner.judge(shapes)))
 
     def run(
-        self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any = None
+        self,
+        names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        options: Any = None,
+        kept: Kept | None = None,
     ) -> tuple[list[Any], Provenance]:
-        """Run the model. See `InferenceSession.run`."""
+        """Run the model. See `InferenceSession.run`; for `kept`, `CompiledPlan.run`."""
         latest = self._latest
         if (
             latest is not None
             and options is None
+            and kept is None
             and (names is None or (type(names) is list and names == self._all_outputs))
         ):
             done = latest.run(feed)
@@ -136,16 +144,21 @@ class PlannedEngine:
             elif latest is None or latest.lease is not lease:
                 self._latest = None if self._defaults else Repeat(self._plans, lease, compiled, self.signature, values)
             if options is None:
-                return compiled.plan.run(values, wanted, _never)
+                return compiled.plan.run(values, wanted, _never, kept)
             before = run_options.get()
             try:
                 run_options.set(options)
-                return compiled.plan.run(values, wanted, lambda: bool(options.terminate))
+                return compiled.plan.run(values, wanted, lambda: bool(options.terminate), kept)
             finally:
                 run_options.set(before)
         finally:
             self._plans.users.pop(use, None)
             self._plans.close_unused()
+
+    def binding(self) -> Binding:
+        """See `Engine.binding`."""
+        devices = [device.name for device in self._setting.devices if not device.is_spare]
+        return PlannedBinding(self, self._all_outputs, devices)
 
     @property
     def counts(self) -> PlanCounts:
@@ -341,7 +354,8 @@ class PlannedEngine:
         if self._measurer is None:
             return self._compiler.compile(planner, judgment)
         if feed is not None:
-            return self._measurer.choose(planner, judgment, feed, made_up=False)
+            arrays = {name: on_host(value) for name, value in feed.items()}
+            return self._measurer.choose(planner, judgment, arrays, made_up=False)
         made_up = {**self._defaults, **feed_for(planner.prepared, judgment.model.shapes)}
         return self._measurer.choose(planner, judgment, made_up, made_up=True)
 

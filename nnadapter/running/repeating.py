@@ -17,8 +17,9 @@ import numpy as np
 from nnadapter.drivers.onnxruntime.sessions import SessionExecution
 from nnadapter.onnx.signature import Signature
 from nnadapter.running.compilation import Compiled
-from nnadapter.running.executor import BoundStep, ExecutionPool, Provenance, StepRun
+from nnadapter.running.executor import BoundStep, ExecutionPool
 from nnadapter.running.plans import Lease, PlanCache
+from nnadapter.running.provenance import Provenance, StepRun
 
 Done = tuple[list[Any], Provenance]
 _NEW = tuple.__new__
@@ -102,7 +103,7 @@ class Repeat:
         seconds = bound.seconds = time.perf_counter() - started
         # As the classes themselves do it, without their two calls: a tenth of what is left beside ONNX Runtime's run.
         run_of_step = _NEW(StepRun, (bound.step.segment, bound.step.device, seconds, ""))
-        return results, _NEW(Provenance, ((run_of_step,),))
+        return results, _NEW(Provenance, ((run_of_step,), ()))
 
     def _named_alike(self, execution: SessionExecution, input_names: Sequence[str], order: Sequence[int]) -> bool:
         """Whether ONNX Runtime's session takes the feed and gives the outputs by their names in the model."""

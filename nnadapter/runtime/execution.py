@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.border import check_results, create_execution, read_only
+from nnadapter.drivers.border import check_results, check_tensors, create_execution, read_only
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.crashes import named_call
+from nnadapter.drivers.interface import DeviceTensor
 from nnadapter.drivers.interface import Execution as DriverExecution
-from nnadapter.drivers.interface import Memory
 from nnadapter.drivers.registry import device_lock
 from nnadapter.errors import (
     FAILURES,
@@ -63,6 +63,7 @@ class Execution(Handle):
         self._call = named_call(device.name, "compute")
         self._inputs, self._outputs = compilation.inputs, compilation.outputs
         self._expected = [(each.type.dimensions, each.type.dtype.array_type) for each in self._outputs]
+        self._names = [operand.name for operand in self._outputs]
         self._arrays: list[Array | None] = [None] * len(self._inputs)
         self._results: Sequence[Array] | None = None
         self._turn: AbstractContextManager[Any] = (
@@ -131,11 +132,11 @@ class Execution(Handle):
             self._results = self._computed(inputs)
             return tuple(self._results)
 
-    def compute_on_device(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> bool:
-        """Run the program once from memory of the device into memory of it; inputs that are set are not looked at.
+    def compute_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
+        """Run the program once from memory of the device into new memory of it; inputs that are set are not looked at.
 
         Returns:
-            False, and nothing was done, where the driver cannot.
+            The outputs, whose memory is the caller's to free; None, and nothing was done, where the driver cannot.
 
         Raises:
             ExecutionError: the device failed.
@@ -144,8 +145,8 @@ class Execution(Handle):
             self.check_open()
             try:
                 with self._turn:
-                    done: bool = self._call(self._execution.compute_on_device, inputs, outputs)
-                    return done
+                    computed = self._call(self._execution.compute_on_device, inputs)
+                return None if computed is None else check_tensors(computed, self._names, self._expected)
             except FAILURES as error:
                 raise self._failed("failed while it computed", error) from error
 
@@ -168,11 +169,10 @@ class Execution(Handle):
         return f"Execution({self._compilation})"
 
     def _computed(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        names = [operand.name for operand in self._outputs]
         try:
             with self._turn:
                 results = self._call(self._execution.compute, inputs)
-            return [_own(result, inputs) for result in check_results(results, names, self._expected)]
+            return [_own(result, inputs) for result in check_results(results, self._names, self._expected)]
         except FAILURES as error:
             raise self._failed("failed while it computed", error) from error
 

@@ -7,6 +7,7 @@ from threading import Lock
 from weakref import WeakKeyDictionary
 
 from nnadapter.drivers.fake_npu.clock import simulated_seconds
+from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.kernels.winograd import WINOGRAD
 from nnadapter.drivers.fake_npu.lowering import lower
@@ -32,8 +33,8 @@ _REMEMBERED = 64
 class FakeNpuContext(Context):
     """The device under one set of options; safe to use from many threads."""
 
-    def __init__(self, options: FakeNpuOptions) -> None:
-        self._options = options
+    def __init__(self, options: FakeNpuOptions, memory: DeviceMemory) -> None:
+        self._options, self._memory = options, memory
         self.arenas = Arenas()
         """Working memory that all programs of this context share."""
         self._verdicts = StructureVerdicts(options.switched_off)
@@ -95,7 +96,7 @@ class FakeNpuContext(Context):
 
     def deserialize(self, blob: bytes) -> Program:
         """See `Context.deserialize`."""
-        program = deserialize_program(blob, self.arenas, self._options.threads)
+        program = deserialize_program(blob, self.arenas, self._memory, self._options.threads)
         check_needs(program.needs, self._options)
         return program
 
@@ -120,7 +121,12 @@ class FakeNpuContext(Context):
     def _program(self, model: Model, lowered_model: LoweredModel) -> Program:
         needs = self._needs(model, lowered_model)
         return FakeNpuProgram(
-            lowered_model.graph, lowered_model.memory, self.arenas, needs, threads=self._options.threads
+            lowered_model.graph,
+            lowered_model.memory,
+            self.arenas,
+            needs,
+            device_memory=self._memory,
+            threads=self._options.threads,
         )
 
     def _needs(self, model: Model, lowered_model: LoweredModel) -> ProgramNeeds:

@@ -8,15 +8,17 @@ from nnadapter.drivers.capability import (
     Capability,
     DeviceInfo,
     DeviceType,
+    MemoryStatistics,
     ModelForm,
     OperationSupport,
     OptionValues,
     Threading,
 )
 from nnadapter.drivers.fake_npu.context import FakeNpuContext
+from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
 from nnadapter.drivers.fake_npu.operations import LIMITS, OPERATIONS
 from nnadapter.drivers.fake_npu.options import DEFAULT_MEMORY_BYTES, OPTIONS, read_options
-from nnadapter.drivers.interface import Context, Device, Driver
+from nnadapter.drivers.interface import Context, Device, Driver, Memory
 from nnadapter.errors import DeviceNotFoundError
 from nnadapter.process.cache import remembered
 
@@ -69,6 +71,9 @@ class FakeNpuDriver(Driver):
 class FakeNpuDevice(Device):
     """The one device."""
 
+    def __init__(self) -> None:
+        self._memory = DeviceMemory(DEFAULT_MEMORY_BYTES)
+
     @property
     def capability(self) -> Capability:
         """See `Device.capability`."""
@@ -80,4 +85,17 @@ class FakeNpuDevice(Device):
         Raises:
             InvalidOptionError: `switched_off` names an operation that the device does not have.
         """
-        return FakeNpuContext(read_options(options))
+        return FakeNpuContext(read_options(options), self._memory)
+
+    @property
+    def has_memory(self) -> bool:
+        """See `Device.has_memory`."""
+        return True
+
+    def allocate(self, nbytes: int) -> Memory:
+        """See `Device.allocate`."""
+        return self._memory.allocate(nbytes)
+
+    def memory_statistics(self) -> MemoryStatistics | None:
+        """See `Device.memory_statistics`: of what was allocated; weights and arenas are no part of it."""
+        return self._memory.statistics

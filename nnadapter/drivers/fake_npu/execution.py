@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnadapter.drivers.fake_npu.device_memory import DeviceMemory, FakeNpuMemory
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.kernels import KERNELS
 from nnadapter.drivers.fake_npu.kernels.elementwise import bind_activation
@@ -13,7 +14,7 @@ from nnadapter.drivers.fake_npu.kernels.functions import FUNCTIONS
 from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, Run
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
 from nnadapter.drivers.fake_npu.threads import limited
-from nnadapter.drivers.interface import Execution
+from nnadapter.drivers.interface import DeviceTensor, Execution
 from nnadapter.ir.operand import Array
 from nnadapter.memory.arenas import Arena, Arenas
 
@@ -28,10 +29,13 @@ class FakeNpuExecution(Execution):
     others are bound once per arena, and an execution is nearly always lent the same one.
     """
 
-    def __init__(self, graph: NpuGraph, memory: MemoryPlan, arenas: Arenas, threads: int) -> None:
+    def __init__(
+        self, graph: NpuGraph, memory: MemoryPlan, arenas: Arenas, device_memory: DeviceMemory, threads: int
+    ) -> None:
         self._graph = graph
         self._memory = memory
         self._arenas = arenas
+        self._device_memory = device_memory
         self._threads = threads
         callers = (Home.INPUT, Home.OUTPUT)
         self._foreign = [tensor for tensor, (home, _) in enumerate(memory.homes) if home in callers]
@@ -44,8 +48,27 @@ class FakeNpuExecution(Execution):
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute`."""
-        tensors = self._graph.tensors
         results = [np.empty(*_shape_and_type(self._graph, tensor)) for tensor in self._graph.outputs]
+        self._fill(results, inputs)
+        return results
+
+    def compute_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
+        """See `Execution.compute_on_device`."""
+        given = [_placed(tensor) for tensor in inputs]
+        made: list[DeviceTensor] = []
+        try:
+            for number in self._graph.outputs:
+                made.append(self._device_memory.tensor(*_shape_and_type(self._graph, number)))
+            self._fill([_placed(tensor) for tensor in made], given)
+        except BaseException:
+            for tensor in made:
+                tensor.memory.free()
+            raise
+        return made
+
+    def _fill(self, results: Sequence[Array], inputs: Sequence[Array]) -> None:
+        """Compute the outputs into these arrays."""
+        tensors = self._graph.tensors
         callers = {Home.INPUT: inputs, Home.OUTPUT: results}
         with self._arenas.lent(self._memory.arena_bytes, self) as arena:
             # Copies, so that nothing of the caller's outlives this call.
@@ -61,7 +84,6 @@ class FakeNpuExecution(Execution):
             with np.errstate(all="ignore"), limited(self._threads):
                 for run in runs:
                     run()
-        return results
 
     def _bound(self, arena: Arena) -> Bound:
         binding: Bound | None = arena.bound.get(self)
@@ -104,6 +126,11 @@ def bind(instruction: Instruction, arrays: Sequence[Array | None]) -> Run:
         inputs=inputs, outputs=outputs, scratch=scratch, parameters=instruction.parameters, finish=finish
     )
     return KERNELS[instruction.kernel].bind(call)
+
+
+def _placed(tensor: DeviceTensor) -> Array:
+    assert isinstance(tensor.memory, FakeNpuMemory), "memory of a device is its own"
+    return tensor.memory.view(tensor.shape, tensor.dtype)
 
 
 def _present(array: Array | None) -> Array:

@@ -15,6 +15,7 @@ import numpy as np
 
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
 from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
+from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
 from nnadapter.drivers.fake_npu.execution import FakeNpuExecution
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, TensorType
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
@@ -45,6 +46,7 @@ class FakeNpuProgram(Program):
         arenas: Arenas,
         needs: ProgramNeeds,
         *,
+        device_memory: DeviceMemory,
         threads: int,
         unshared_bytes: int = 0,
     ) -> None:
@@ -52,6 +54,7 @@ class FakeNpuProgram(Program):
         self.memory = memory
         self.needs = needs
         self._arenas = arenas
+        self._device_memory = device_memory
         self._threads = threads
         self._unshared_bytes = unshared_bytes
 
@@ -66,7 +69,7 @@ class FakeNpuProgram(Program):
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
-        return FakeNpuExecution(self.graph, self.memory, self._arenas, self._threads)
+        return FakeNpuExecution(self.graph, self.memory, self._arenas, self._device_memory, self._threads)
 
     def serialize(self) -> bytes:
         """See `Program.serialize`."""
@@ -94,7 +97,7 @@ def weight_bytes(graph: NpuGraph) -> int:
     return sum(nbytes + -nbytes % _ALIGNMENT for _, nbytes in places)
 
 
-def deserialize_program(blob: bytes, arenas: Arenas, threads: int) -> FakeNpuProgram:
+def deserialize_program(blob: bytes, arenas: Arenas, device_memory: DeviceMemory, threads: int) -> FakeNpuProgram:
     """Return the program that `FakeNpuProgram.serialize` wrote.
 
     Raises:
@@ -115,7 +118,15 @@ def deserialize_program(blob: bytes, arenas: Arenas, threads: int) -> FakeNpuPro
         memory_bytes=needs["memory_bytes"],
         operations=tuple(needs["operations"]),
     )
-    return FakeNpuProgram(graph, memory, arenas, needs, threads=threads, unshared_bytes=weights.nbytes)
+    return FakeNpuProgram(
+        graph,
+        memory,
+        arenas,
+        needs,
+        device_memory=device_memory,
+        threads=threads,
+        unshared_bytes=weights.nbytes,
+    )
 
 
 def _opened(blob: bytes) -> tuple[dict[str, Any], memoryview]:

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
-from nnadapter.drivers.interface import Execution, Memory, Program
+from nnadapter.drivers.interface import DeviceTensor, Execution, Program
 from nnadapter.drivers.native.calls import NativeCall
 from nnadapter.drivers.native.control import UNLIMITED, Control
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.memory import DeviceMemory
+from nnadapter.drivers.native.packing import PACKED
 from nnadapter.drivers.native.serialized import Border, seal
 from nnadapter.drivers.native.streams import Stream
 from nnadapter.drivers.native.structures import SIGNATURES, Holder, make
@@ -55,21 +56,30 @@ class NativeExecution(Execution):
             if stream is not None:
                 stream.close()
 
-    def compute_on_device(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> bool:
-        """See `Execution.compute_on_device`; both in the order of the model's."""
-        input_memories, made = (
-            [each for each in memories if isinstance(each, DeviceMemory)] for memories in (inputs, outputs)
-        )
-        if len(input_memories) < len(inputs) or len(made) < len(outputs):
-            return False
+    def compute_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
+        """See `Execution.compute_on_device`: not for tensors without bytes, nor those that share bytes there alone."""
+        given = [each.memory for each in inputs if isinstance(each.memory, DeviceMemory)]
+        every = (*self._border.inputs, *self._border.outputs)
+        if len(given) < len(inputs) or any(type_.dtype in PACKED or not type_.size for type_ in every):
+            return None
+        made: list[DeviceMemory] = []
         user = object()
         try:
+            for type_ in self._border.outputs:
+                made.append(DeviceMemory(self._functions, self._device, type_.nbytes))
             call, stream = self._calls.take(user)
-            call.place(input_memories, made)
+            call.place(given, made)
             self._run(call, stream)
+        except BaseException:
+            for memory in made:
+                memory.free()
+            raise
         finally:
             self._calls.users.pop(user, None)
-        return True
+        return [
+            DeviceTensor(memory, type_.dtype.array_type, tuple(map(int, type_.dimensions)))
+            for memory, type_ in zip(made, self._border.outputs, strict=True)
+        ]
 
     def close(self) -> None:
         """See `Execution.close`."""

@@ -74,6 +74,11 @@ def inner_run(session: onnxruntime.InferenceSession) -> Any:
     return inner.run if inner is not None else session.run
 
 
+def native_value(array: Array) -> Any:
+    """An array as ONNX Runtime's own sessions take it; it shares the array's memory."""
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)._ortvalue
+
+
 def _handed_over(array: Array) -> onnxruntime.OrtValue:
     name = array.dtype.name
     if not is_foreign(array):

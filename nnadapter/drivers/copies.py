@@ -1,0 +1,123 @@
+"""A tensor and the places where copies of it lie: the host's memory, devices, or both.
+
+It never changes, so all copies are equal. A copy is made when somebody asks for one at a place that has none, once, and
+noted: that is all that passes between host and devices while values stay where they are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnadapter.drivers.interface import DeviceTensor
+from nnadapter.drivers.kept_memory import TENSORS, kept
+from nnadapter.drivers.registry import open_device
+from nnadapter.errors import InvalidInputError
+from nnadapter.ir.operand import Array
+from nnadapter.onnx.signature import FedTensor
+
+HOST = "host"
+"""The place of what lies in the host's memory, in transfers."""
+_PACKED = frozenset(("int4", "uint4", "int2", "uint2", "float4_e2m1fn"))
+"""Data types whose elements may share bytes on a device, and do not in numpy."""
+
+
+class Transfer(NamedTuple):
+    """A copy that was made of a value."""
+
+    value: str
+    source: str
+    """The place that it came from: a device, or `HOST`."""
+    target: str
+    nbytes: int
+    seconds: float
+
+
+class Copies(FedTensor):
+    """One tensor. Safe to use from many threads: two that ask for the same copy at once get the same one.
+
+    Args:
+        array: the tensor in the host's memory, which nobody writes to any more; None where it lies on devices alone.
+        tensors: the tensor on devices, by their names.
+    """
+
+    __slots__ = ("_array", "_tensors")
+
+    def __init__(self, array: Array | None, tensors: Mapping[str, DeviceTensor] | None = None) -> None:
+        self._array = array
+        self._tensors = dict(tensors or {})
+        one = array if array is not None else next(iter(self._tensors.values()))
+        self.dtype = one.dtype
+        self.shape = one.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one copy."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that have a copy in memory of their own."""
+        return tuple(self._tensors)
+
+    def is_on(self, device: str) -> bool:
+        """Whether a device has a copy in memory of its own."""
+        return device in self._tensors
+
+    def host(self, name: str = "", made: list[Transfer] | None = None) -> Array:
+        """The tensor in the host's memory, not to be written to.
+
+        Args:
+            name: the value's, for what is noted.
+            made: gets a transfer, if there is one.
+        """
+        if self._array is None:
+            started = time.perf_counter()
+            device, tensor = next(iter(self._tensors.items()))
+            array = np.empty(self.shape, self.dtype)
+            tensor.memory.copy_out(array)
+            self._array = array
+            if made is not None:
+                made.append(Transfer(name, device, HOST, array.nbytes, time.perf_counter() - started))
+        return self._array
+
+    def on(self, device: str, name: str = "", made: list[Transfer] | None = None) -> DeviceTensor:
+        """The tensor in a device's own memory, not to be written to.
+
+        Raises:
+            OutOfMemoryError: the device has no room.
+            InvalidInputError: it cannot lie there, see `can_lie_on_devices`.
+        """
+        tensor = self._tensors.get(device)
+        if tensor is not None:
+            return tensor
+        if not can_lie_on_devices(self):
+            raise InvalidInputError(f"{self.dtype}{list(self.shape)} cannot lie on a device; keep it on the host")
+        array = np.ascontiguousarray(self.host(name, made))
+        TENSORS.free_gone()
+        started = time.perf_counter()
+        memory = open_device(device).allocate(self.nbytes)
+        try:
+            memory.copy_in(array)
+        except BaseException:
+            memory.free()
+            raise
+        tensor = self._tensors.setdefault(device, kept(DeviceTensor(memory, self.dtype, self.shape)))
+        if made is not None:
+            made.append(Transfer(name, HOST, device, self.nbytes, time.perf_counter() - started))
+        return tensor
+
+
+def can_lie_on_devices(tensor: Any) -> bool:
+    """Whether a tensor may lie in a device's own memory: it has bytes, each element has its own, and no references."""
+    dtype = getattr(tensor, "dtype", None)
+    return dtype is not None and not dtype.hasobject and dtype.name not in _PACKED and 0 not in tensor.shape
+
+
+def on_host(value: Any, name: str = "", made: list[Transfer] | None = None) -> Any:
+    """A value as code that knows no devices takes it: a tensor as an array, others as they are."""
+    return value.host(name, made) if type(value) is Copies else value

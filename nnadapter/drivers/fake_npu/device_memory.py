@@ -1,0 +1,108 @@
+"""The device's own memory: what lies there is reached by copies alone, and everything is counted.
+
+It is the host's memory in truth. Kernels compute in it where it is, as they do in the arrays of a caller.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from nnadapter.drivers.capability import MemoryStatistics
+from nnadapter.drivers.interface import DeviceTensor, Memory
+from nnadapter.errors import DriverError, InvalidInputError, OutOfMemoryError
+from nnadapter.ir.operand import Array
+
+
+class DeviceMemory:
+    """All memory of one device; safe to use from many threads."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self._total = total_bytes
+        self._used = self._peak = self._allocations = self._in = self._out = 0
+        self._lock = Lock()
+
+    @property
+    def statistics(self) -> MemoryStatistics:
+        """How full it is, and what was copied."""
+        with self._lock:
+            return MemoryStatistics(
+                total_bytes=self._total,
+                used_bytes=self._used,
+                peak_bytes=self._peak,
+                allocations=self._allocations,
+                bytes_in=self._in,
+                bytes_out=self._out,
+            )
+
+    def allocate(self, nbytes: int) -> FakeNpuMemory:
+        """See `Device.allocate`."""
+        with self._lock:
+            left = self._total - self._used
+            if not 0 <= nbytes <= left:
+                raise OutOfMemoryError(f"fake_npu: {nbytes} bytes were asked for and {left} are left; free some")
+            self._used += nbytes
+            self._peak = max(self._peak, self._used)
+            self._allocations += 1
+        return FakeNpuMemory(self, nbytes)
+
+    def tensor(self, dimensions: tuple[int, ...], dtype: Any) -> DeviceTensor:
+        """Room for a tensor."""
+        array_type = np.dtype(dtype)
+        return DeviceTensor(self.allocate(prod(dimensions) * array_type.itemsize), array_type, dimensions)
+
+    def freed(self, nbytes: int) -> None:
+        """Count memory that is free again."""
+        with self._lock:
+            self._used -= nbytes
+
+    def copied(self, bytes_in: int = 0, bytes_out: int = 0) -> None:
+        """Count a copy."""
+        with self._lock:
+            self._in += bytes_in
+            self._out += bytes_out
+
+
+class FakeNpuMemory(Memory):
+    """Bytes of the device."""
+
+    def __init__(self, device: DeviceMemory, nbytes: int) -> None:
+        self._device = device
+        self._bytes: Array | None = np.empty(nbytes, np.uint8)
+        self.nbytes = nbytes
+
+    def copy_in(self, array: Array) -> None:
+        """See `Memory.copy_in`."""
+        self.view(array.shape, array.dtype)[...] = array
+        self._device.copied(bytes_in=array.nbytes)
+
+    def copy_out(self, array: Array) -> None:
+        """See `Memory.copy_out`."""
+        array[...] = self.view(array.shape, array.dtype)
+        self._device.copied(bytes_out=array.nbytes)
+
+    def view(self, dimensions: tuple[int, ...], dtype: Any) -> Array:
+        """Its first bytes as a tensor, for kernels.
+
+        Raises:
+            DriverError: it was freed.
+            InvalidInputError: the tensor has more bytes.
+        """
+        held = self._bytes
+        if held is None:
+            raise DriverError("the device memory was freed; allocate it again")
+        array_type = np.dtype(dtype)
+        needed = prod(dimensions) * array_type.itemsize
+        if needed > self.nbytes:
+            raise InvalidInputError(f"a tensor of {needed} bytes is looked for in {self.nbytes} bytes of device memory")
+        tensor: Array = held[:needed].view(array_type).reshape(dimensions)
+        return tensor
+
+    def free(self) -> None:
+        """See `Memory.free`."""
+        held, self._bytes = self._bytes, None
+        if held is not None:
+            self._device.freed(self.nbytes)

@@ -1,0 +1,69 @@
+"""Memory of devices that lives as long as something on the host does.
+
+When that is gone the memory is freed by the next one who asks: what Python finalizes may be in the middle of anything,
+a driver's call too, so no finalizer does it.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Hashable
+
+from nnadapter.drivers.interface import DeviceTensor, Memory
+
+
+class _Owner(weakref.ref[object]):
+    """What the memory lives as long as."""
+
+    memory: Memory
+    key: Hashable
+
+
+class KeptMemory:
+    """Memory by key; safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._owners: dict[Hashable, _Owner] = {}
+        self._gone: deque[_Owner] = deque()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """How many pieces are kept for somebody."""
+        return len(self._owners) - len(self._gone)
+
+    def find(self, key: Hashable, owner: object) -> Memory | None:
+        """What is kept under a key for that owner."""
+        known = self._owners.get(key)
+        return known.memory if known is not None and known() is owner else None
+
+    def keep(self, key: Hashable, owner: object, memory: Memory) -> Memory:
+        """Keep memory for its owner; what was kept under the key before, if another thread was first."""
+        kept = _Owner(owner, self._gone.append)  # of C: it waits for no lock, and no interrupt comes into it
+        kept.memory, kept.key = memory, key
+        self.free_gone()
+        first = self._owners.setdefault(key, kept)
+        if first is not kept:
+            memory.free()
+        return first.memory
+
+    def free_gone(self) -> None:
+        """Free what nobody owns any more."""
+        while self._gone:
+            with self._lock:
+                if self._gone:
+                    gone = self._gone[0]
+                    gone.memory.free()
+                    del self._owners[gone.key]
+                    self._gone.popleft()
+
+
+TENSORS = KeptMemory()
+"""The memory of tensors on devices, in the process."""
+
+
+def kept(tensor: DeviceTensor) -> DeviceTensor:
+    """The tensor itself, whose memory is freed some time after nobody has it any more."""
+    TENSORS.keep(id(tensor.memory), tensor, tensor.memory)
+    return tensor

@@ -1,0 +1,231 @@
+"""What is bound to the inputs and outputs of a session, and the run on it: for plans, and for ONNX Runtime alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from nnadapter.drivers.copies import Copies
+from nnadapter.drivers.selection import CPU
+from nnadapter.errors import ClosedError, InvalidInputError
+from nnadapter.ir.operand import Array
+from nnadapter.running.device_value import DeviceValue
+from nnadapter.running.provenance import Provenance
+
+Target = Any
+"""Where an output goes: the name of a device, on which it stays; an array to be filled; a `DeviceValue`, or an
+`onnxruntime.OrtValue`, that shall hold it."""
+
+
+class Binding(Protocol):
+    """Inputs and outputs of one session, by name."""
+
+    @property
+    def results(self) -> list[Any]:
+        """Of the last run: `DeviceValue`, `onnxruntime.OrtValue`, or lists."""
+
+    def bind_input(self, name: str, value: Any) -> None:
+        """Feed an array, a `DeviceValue` or an `onnxruntime.OrtValue`."""
+
+    def bind_output(self, name: str, target: Target) -> None:
+        """Ask for an output."""
+
+    def clear_inputs(self) -> None:
+        """Forget the inputs."""
+
+    def clear_outputs(self) -> None:
+        """Forget the outputs."""
+
+    def run(self, options: Any) -> Provenance:
+        """Run on what is bound."""
+
+    def arrays(self) -> list[Any]:
+        """The results as arrays of the caller's own."""
+
+
+class RunsBound(Protocol):
+    """An engine of plans."""
+
+    def run(
+        self,
+        names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        options: Any = None,
+        kept: Mapping[str, str] | None = None,
+    ) -> tuple[list[Any], Provenance]:
+        """See `PlannedEngine.run`."""
+
+
+class PlannedBinding:
+    """A `Binding` of plans."""
+
+    def __init__(self, engine: RunsBound, outputs: Sequence[str], devices: Sequence[str]) -> None:
+        self._engine, self._all_outputs, self._devices = engine, tuple(outputs), tuple(devices)
+        self._inputs: dict[str, Any] = {}
+        self._targets: dict[str, Target] = {}
+        self.results: list[Any] = []
+
+    def bind_input(self, name: str, value: Any) -> None:
+        """See `Binding.bind_input`."""
+        self._inputs[name] = value
+
+    def bind_output(self, name: str, target: Target) -> None:
+        """See `Binding.bind_output`.
+
+        Raises:
+            InvalidInputError: there is no such output, or the device is none of the session's.
+        """
+        if name not in self._all_outputs:
+            raise InvalidInputError(
+                f"Invalid output name: {name!r}; the model's outputs are {list(self._all_outputs)}", name=name
+            )
+        device = _device_of(target)
+        if device != CPU and device not in self._devices:
+            raise InvalidInputError(
+                f"{name!r} is bound to device {device!r}, which the session has not; bind it to one of "
+                f"{[*self._devices]}",
+                name=name,
+            )
+        self._targets[name] = target
+
+    def clear_inputs(self) -> None:
+        """See `Binding.clear_inputs`."""
+        self._inputs.clear()
+
+    def clear_outputs(self) -> None:
+        """See `Binding.clear_outputs`."""
+        self._targets.clear()
+
+    def run(self, options: Any) -> Provenance:
+        """See `Binding.run`."""
+        targets = self._targets or dict.fromkeys(self._all_outputs, CPU)
+        kept = {name: device for name, target in targets.items() if (device := _device_of(target)) != CPU}
+        feed = {name: _fed(value) for name, value in self._inputs.items()}
+        results, provenance = self._engine.run(list(targets), feed, options, kept)
+        self.results = [_delivered(result, target) for result, target in zip(results, targets.values(), strict=True)]
+        return provenance
+
+    def arrays(self) -> list[Any]:
+        """See `Binding.arrays`."""
+        return [value if isinstance(value, list) else value.numpy() for value in self.results]
+
+
+class HostBinding:
+    """A `Binding` of a model on ONNX Runtime alone: its own binding, `onnxruntime.IOBinding`."""
+
+    def __init__(self, session: Any, run: Any) -> None:
+        self._binding, self._run = session.io_binding(), run
+        self._holding: dict[str, DeviceValue] = {}
+        """Outputs that a `DeviceValue` shall hold."""
+        self._order: list[str] = []
+
+    @property
+    def results(self) -> list[Any]:
+        """See `Binding.results`."""
+        return list(self._binding.get_outputs())
+
+    def bind_input(self, name: str, value: Any) -> None:
+        """See `Binding.bind_input`."""
+        if isinstance(value, (DeviceValue, np.ndarray, list)):
+            self._binding.bind_cpu_input(name, _plain(value))
+        else:
+            self._binding.bind_ortvalue_input(name, value)
+
+    def bind_output(self, name: str, target: Target) -> None:
+        """See `Binding.bind_output`."""
+        self._holding.pop(name, None)
+        if isinstance(target, np.ndarray):
+            address = target.__array_interface__["data"][0]
+            self._binding.bind_output(name, CPU, 0, target.dtype.type, target.shape, address)
+        elif isinstance(target, (str, DeviceValue)):
+            if _device_of(target) != CPU:
+                raise InvalidInputError(
+                    f"{name!r} is bound to device {_device_of(target)!r}, and the session has 'cpu' alone; bind it to "
+                    "that",
+                    name=name,
+                )
+            self._binding.bind_output(name)
+            if isinstance(target, DeviceValue):
+                self._holding[name] = target
+        else:
+            self._binding.bind_ortvalue_output(name, target)
+        self._order = [*(each for each in self._order if each != name), name]
+
+    def clear_inputs(self) -> None:
+        """See `Binding.clear_inputs`."""
+        self._binding.clear_binding_inputs()
+
+    def clear_outputs(self) -> None:
+        """See `Binding.clear_outputs`."""
+        self._binding.clear_binding_outputs()
+        self._holding.clear()
+        self._order.clear()
+
+    def run(self, options: Any) -> Provenance:
+        """See `Binding.run`."""
+        provenance: Provenance = self._run(self._binding, options)
+        if self._holding:
+            by_name = dict(zip(self._order, self._binding.get_outputs(), strict=False))
+            for name, value in self._holding.items():
+                value.replace(by_name[name].numpy())
+        return provenance
+
+    def arrays(self) -> list[Any]:
+        """See `Binding.arrays`."""
+        return list(self._binding.copy_outputs_to_cpu())
+
+
+def _device_of(target: Target) -> str:
+    """Where an output shall lie."""
+    if isinstance(target, DeviceValue):
+        return target.device
+    return target if isinstance(target, str) else CPU
+
+
+def _fed(value: Any) -> Any:
+    if isinstance(value, DeviceValue):
+        return value.contents
+    return value.numpy() if hasattr(value, "is_tensor") and value.is_tensor() else value
+
+
+def _plain(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, DeviceValue) else value
+
+
+def _delivered(result: Any, target: Target) -> Any:
+    """A result in its place, as `Binding.results` has it."""
+    if isinstance(target, np.ndarray):
+        target[...] = result
+        return DeviceValue(target, CPU)
+    if isinstance(target, DeviceValue):
+        target.replace(result)
+        return target
+    if not isinstance(target, str):
+        target.update_inplace(np.ascontiguousarray(result))
+        return target
+    return DeviceValue(result, target) if isinstance(result, (np.ndarray, Copies)) else result
+
+
+def array_at(name: str, device_type: str, element_type: Any, shape: Sequence[int], address: int) -> Array:
+    """The array at an address of the host's memory.
+
+    Raises:
+        InvalidInputError: the memory is a device's.
+        ClosedError: there is none at that address.
+    """
+    import ctypes
+
+    if device_type != CPU:
+        raise InvalidInputError(
+            f"{name!r} is bound to device memory {device_type!r} by its address; bind host memory, 'cpu', or a "
+            "nnadapter.DeviceValue",
+            name=name,
+        )
+    if not address:
+        raise ClosedError(f"{name!r} is bound to address 0; bind memory that there is")
+    dtype = np.dtype(element_type)
+    size = int(np.prod(shape)) * dtype.itemsize
+    buffer = (ctypes.c_byte * size).from_address(address)
+    return np.frombuffer(buffer, dtype).reshape(tuple(shape))

@@ -1,0 +1,150 @@
+"""Values that stay where they were made: steps that compute from memory of their device into memory of it.
+
+A device with memory of its own would get every input of a segment from the host, and give every output back to it. So:
+
+1. What a step of such a device makes stays there. It comes to the host once, when somebody there reads it.
+2. What several segments of a device read is brought to it once.
+3. Only steps do so for which it saves a copy: what they make is read by a later step of their device, or what they read
+   was made by an earlier one, or is read by another one. And those that are given a value that lies on their device.
+
+A driver that cannot, or that has no room, computes from arrays and into arrays.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nnadapter.drivers.border import OutputCheck, check_tensors
+from nnadapter.drivers.copies import Copies, Transfer, can_lie_on_devices
+from nnadapter.drivers.interface import DeviceTensor
+from nnadapter.drivers.kept_memory import TENSORS, kept
+from nnadapter.errors import OutOfMemoryError
+from partition.plan import Plan
+
+Compute = Callable[[Sequence[DeviceTensor]], Sequence[DeviceTensor] | None]
+
+
+@dataclass(eq=False, slots=True)
+class Residence:
+    """What a step may do in its device's own memory."""
+
+    device: str
+    saves: bool
+    """It saves a copy, whatever the caller binds."""
+    inputs: tuple[str, ...]
+    """Names of what the step reads."""
+    outputs: tuple[str, ...]
+    slots: tuple[int, ...]
+    """Of the inputs."""
+    expected: OutputCheck
+    able: bool = field(default=True)
+    """The driver did not say that it cannot."""
+
+    def compute(self, compute: Compute, values: list[Any], made: list[Transfer]) -> Sequence[Copies] | None:
+        """Run a step in memory of its device.
+
+        Args:
+            compute: runs its program.
+            values: of the run, by slot; what is brought to the device is noted there, for the steps that come.
+            made: gets the transfers.
+
+        Returns:
+            What it made; None, and nothing was computed, where arrays do better or the driver cannot.
+        """
+        inputs = [values[slot] for slot in self.slots]
+        if not (self.able and (self.saves or any(type(each) is Copies and each.is_on(self.device) for each in inputs))):
+            return None
+        if not all(map(can_lie_on_devices, inputs)):
+            return None
+        TENSORS.free_gone()
+        try:
+            tensors = [
+                _copies(values, slot).on(self.device, name, made)
+                for slot, name in zip(self.slots, self.inputs, strict=True)
+            ]
+            computed = compute(tensors)
+        except OutOfMemoryError:
+            return None
+        if computed is None:
+            self.able = False
+            return None
+        results = [kept(tensor) if isinstance(tensor, DeviceTensor) else tensor for tensor in computed]
+        return [Copies(None, {self.device: each}) for each in check_tensors(results, self.outputs, self.expected)]
+
+
+def _copies(values: list[Any], slot: int) -> Copies:
+    value = values[slot]
+    if type(value) is not Copies:
+        value = values[slot] = Copies(value)
+    return value
+
+
+def saving_steps(plan: Plan, owning: frozenset[str]) -> frozenset[int]:
+    """Return the segments whose values stay to some use.
+
+    Args:
+        plan: the plan.
+        owning: devices that have memory of their own.
+    """
+    made_on = {name: step.device for step in plan.steps for name in step.outputs}
+    steps = [step for step in plan.steps if step.device in owning]
+    reads = Counter((step.device, name) for step in steps for name in set(step.inputs))
+    returning = {name for (device, name) in reads if made_on.get(name) == device}
+    return frozenset(
+        step.segment
+        for step in steps
+        if any(name in returning or reads[step.device, name] > 1 for name in step.inputs)
+        or any(name in returning for name in step.outputs)
+    )
+
+
+def delivered(value: Any, name: str, device: str, made: list[Transfer]) -> Copies:
+    """An output as its caller wants to keep it: on that device if it has memory of its own.
+
+    Args:
+        value: the output.
+        name: its name.
+        device: where; empty for wherever it lies.
+        made: gets the transfer, if there is one.
+    """
+    copies = value if type(value) is Copies else Copies(value)
+    if device and has_memory(device) and can_lie_on_devices(copies):
+        copies.on(device, name, made)
+    return copies
+
+
+def has_memory(device: str) -> bool:
+    """Whether a device has memory of its own."""
+    from nnadapter.drivers.registry import open_device
+
+    return open_device(device).has_memory
+
+
+def residences(
+    plan: Plan, slots: Mapping[str, int], inputs: Mapping[int, Sequence[str]], expected: Mapping[int, OutputCheck]
+) -> dict[int, Residence]:
+    """Return per segment what it may do in its device's own memory, for those whose devices have some.
+
+    Args:
+        plan: the plan.
+        slots: of values, by name.
+        inputs: per segment, names of what its program reads.
+        expected: per segment, what is known of its outputs.
+    """
+    owning = frozenset(name for name in {step.device for step in plan.steps} if has_memory(name))
+    saving = saving_steps(plan, owning)
+    return {
+        step.segment: Residence(
+            device=step.device,
+            saves=step.segment in saving,
+            inputs=tuple(inputs[step.segment]),
+            outputs=step.outputs,
+            slots=tuple(slots[name] for name in inputs[step.segment]),
+            expected=expected[step.segment],
+        )
+        for step in plan.steps
+        if step.device in owning
+    }

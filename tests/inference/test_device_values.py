@@ -1,0 +1,321 @@
+"""Values that stay on their devices: bindings, caches that grow, DLPack."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx.parser import parse_model
+
+import nnadapter as nna
+from nnadapter.drivers.kept_memory import TENSORS
+from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError
+from tests.c_compiler import needs_compiler
+from tests.running.test_residence import acme  # noqa: F401  a fixture
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
+CACHE = f"""{HEAD} g (float[1, n, 8] past, float[1, 1, 8] x) => (float[1, m, 8] present, float[1, 8] y) {{
+    present = Concat <axis = 1> (past, x)
+    y = ReduceMean <keepdims = 0> (present, axes)
+}}"""
+CACHE = CACHE.replace("y = Red", "axes = Constant <value = int64[1] {1}> ()\n    y = Red")
+DEVICES = ["cpu", "null", "fake_npu", "openvino"]
+RANDOM = np.random.default_rng(5)
+
+
+def available(device):
+    if device == "openvino":
+        pytest.importorskip("openvino")
+    return device
+
+
+def used(device="fake_npu"):
+    gc.collect()
+    TENSORS.free_gone()
+    return nna.Device.acquire(device).memory_statistics()
+
+
+def token():
+    return RANDOM.standard_normal((1, 1, 8)).astype(np.float32)
+
+
+def decoded(session, device, tokens):
+    """The outputs at every step, the cache being kept on the device."""
+    binding, found = session.io_binding(), []
+    past = nna.DeviceValue.from_numpy(tokens[0], device)
+    for x in tokens[1:]:
+        binding.bind_ortvalue_input("past", past)
+        binding.bind_cpu_input("x", x)
+        binding.bind_output("present", device)
+        binding.bind_output("y")
+        session.run_with_iobinding(binding)
+        past, y = binding.get_outputs()
+        found.append((past.numpy(), y.numpy()))
+    return found
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_cache_grows_where_it_lies(device):
+    tokens = [token() for _ in range(6)]
+    with nna.InferenceSession(parse_model(CACHE), devices=available(device)) as session:
+        for count, (past, y) in enumerate(decoded(session, device, tokens), 2):
+            expected = np.concatenate(tokens[:count], 1)
+            if device == "null":
+                assert past.shape == expected.shape and not past.any()
+            else:
+                np.testing.assert_array_equal(past, expected)
+                np.testing.assert_allclose(y, expected.mean(1), rtol=1e-5, atol=1e-6)
+
+
+def test_a_cache_is_copied_zero_times():
+    with nna.InferenceSession(parse_model(CACHE), devices="fake_npu") as session:
+        binding = session.io_binding()
+        past = nna.DeviceValue.from_numpy(token(), "fake_npu")
+        before = used()
+        for _ in range(5):
+            binding.bind_ortvalue_input("past", past)
+            binding.bind_cpu_input("x", token())
+            binding.bind_output("present", "fake_npu")
+            binding.bind_output("y", "cpu")
+            session.run_with_iobinding(binding)
+            past, _ = binding.get_outputs()
+            ways = [(each.value, each.source, each.target, each.nbytes) for each in session.provenance.transfers]
+            assert ways == [("x", "host", "fake_npu", 32), ("y", "fake_npu", "host", 32)]
+        after = used()
+        assert (after.bytes_in - before.bytes_in, after.bytes_out - before.bytes_out) == (5 * 32, 5 * 32)
+        assert past.device_name() == "fake_npu" and past.shape() == [1, 6, 8]
+        del past
+        binding.clear_binding_inputs()
+        binding.clear_binding_outputs()
+        del binding
+    assert used().used_bytes <= before.used_bytes
+
+
+@pytest.mark.parametrize("device", ["null", "openvino"])
+def test_devices_in_the_hosts_memory_get_the_very_array(device):
+    with nna.InferenceSession(parse_model(CACHE), devices=available(device)) as session:
+        binding = session.io_binding()
+        binding.bind_cpu_input("past", token())
+        binding.bind_cpu_input("x", token())
+        binding.bind_output("present", device)
+        session.run_with_iobinding(binding)
+        (present,) = binding.get_outputs()
+        address = np.asarray(present).__array_interface__["data"][0]
+        assert present.contents.host().__array_interface__["data"][0] == address
+        assert present.contents.devices == () and session.provenance.transfers == ()
+
+
+@needs_compiler
+def test_by_a_driver_in_c(acme):  # noqa: F811
+    text = f"{HEAD} g (float[2, 4] past, float[2, 4] x) => (float[2, 4] present) {{ present = Add(past, x) }}"
+    x = RANDOM.standard_normal((2, 4)).astype(np.float32)
+    with nna.InferenceSession(parse_model(text), devices="acme_c") as session:
+        binding = session.io_binding()
+        state = nna.DeviceValue.from_numpy(x, "acme_c")
+        binding.bind_ortvalue_output("present", state)
+        for _ in range(3):
+            binding.bind_ortvalue_input("past", state)
+            binding.bind_cpu_input("x", x)
+            session.run_with_iobinding(binding)
+            assert [each[:3] for each in session.provenance.transfers] == [("x", "host", "acme_c")]
+        np.testing.assert_allclose(state.numpy(), 4 * x, rtol=1e-6)
+
+
+def test_the_callers_values_are_never_overwritten():
+    x, first = token(), token()
+    fed, began = x.copy(), first.copy()
+    with nna.InferenceSession(parse_model(CACHE), devices="fake_npu") as session:
+        binding = session.io_binding()
+        past = nna.DeviceValue.from_numpy(first, "fake_npu")
+        binding.bind_ortvalue_input("past", past)
+        binding.bind_cpu_input("x", x)
+        binding.bind_output("present", "fake_npu")
+        session.run_with_iobinding(binding)
+        (present,) = binding.get_outputs()
+        held = present.numpy()
+        binding.bind_cpu_input("x", 2 * x)
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(present.numpy(), held)
+        np.testing.assert_array_equal(past.numpy(), began)
+    np.testing.assert_array_equal(x, fed)
+    np.testing.assert_array_equal(first, began)
+
+
+def test_an_input_that_is_an_output():
+    text = f"{HEAD} g (float[2] x) => (float[2] x, float[2] y) {{ y = Relu(x) }}"
+    x = np.array([1.0, -1.0], np.float32)
+    with nna.InferenceSession(parse_model(text), devices="fake_npu") as session:
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", x)
+        for name in ("x", "y"):
+            binding.bind_output(name, "fake_npu")
+        session.run_with_iobinding(binding)
+        x[...] = 7
+        assert [value.numpy().tolist() for value in binding.get_outputs()] == [[1.0, -1.0], [1.0, 0.0]]
+
+
+def test_an_output_of_the_cpu_lies_where_it_is_bound():
+    text = f"{HEAD} g (float[2] x) => (float[2] y) {{ y = Sin(x) }}"
+    with nna.InferenceSession(
+        parse_model(text), devices=("fake_npu", {"switched_off": ["Sin"]}), options={"fallback": "allow"}
+    ) as session:
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", np.zeros(2, np.float32))
+        binding.bind_output("y", "fake_npu")
+        session.run_with_iobinding(binding)
+        assert [each[:3] for each in session.provenance.transfers] == [("y", "host", "fake_npu")]
+        assert binding.get_outputs()[0].contents.is_on("fake_npu")
+
+
+def test_what_is_used_after_it_is_closed_is_told():
+    value = nna.DeviceValue.from_numpy(token(), "fake_npu")
+    before = used().used_bytes
+    value.close()
+    assert used().used_bytes == before - 32 and not value.has_value() and "closed" in repr(value)
+    for use in (value.close, value.numpy, value.shape, lambda: np.asarray(value), lambda: np.from_dlpack(value)):
+        with pytest.raises(ClosedError, match="was closed"):
+            use()
+    with nna.InferenceSession(parse_model(CACHE), devices="fake_npu") as session:
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("past", value)
+        binding.bind_cpu_input("x", token())
+        with pytest.raises(ClosedError):
+            session.run_with_iobinding(binding)
+    with nna.DeviceValue.from_numpy(token(), "fake_npu") as closed:
+        closed.close()
+
+
+def test_wrong_values_and_wrong_devices():
+    with pytest.raises(InputTypeError):
+        nna.DeviceValue.from_numpy([1.0], "fake_npu")
+    with pytest.raises(InvalidInputError, match="cannot lie on a device"):
+        nna.DeviceValue.from_numpy(np.zeros((1, 0, 8), np.float32), "fake_npu")
+    with nna.InferenceSession(parse_model(CACHE), devices="fake_npu") as session:
+        binding = session.io_binding()
+        with pytest.raises(InvalidInputError, match="'null', which the session has not"):
+            binding.bind_output("y", "null")
+        with pytest.raises(InvalidInputError, match="Invalid output name"):
+            binding.bind_output("z")
+        binding.bind_ortvalue_input("past", nna.DeviceValue.from_numpy(np.zeros((1, 8), np.float32), "fake_npu"))
+        binding.bind_cpu_input("x", token())
+        with pytest.raises(InvalidInputError, match="past"):
+            session.run_with_iobinding(binding)
+    with nna.InferenceSession(parse_model(CACHE), devices="cpu") as session, pytest.raises(InvalidInputError):
+        session.io_binding().bind_output("y", "fake_npu")
+
+
+@pytest.mark.parametrize("device", ["cpu", "fake_npu"])
+def test_code_that_is_written_for_onnx_runtime(device):
+    """Nothing in it names nnadapter, but the session."""
+    past, x = token(), token()
+    expected = np.concatenate([past, x], 1)
+    target = np.empty((1, 2, 8), np.float32)
+    with nna.InferenceSession(parse_model(CACHE), devices=device) as session:
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("past", onnxruntime.OrtValue.ortvalue_from_numpy(past))
+        binding.bind_input("x", "cpu", 0, np.float32, x.shape, x.ctypes.data)
+        binding.bind_output("present", "cpu", 0, np.float32, target.shape, target.ctypes.data)
+        binding.bind_output("y")
+        binding.synchronize_inputs()
+        session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+        np.testing.assert_array_equal(target, expected)
+        present, y = binding.copy_outputs_to_cpu()
+        np.testing.assert_array_equal(present, expected)
+        np.testing.assert_allclose(y, expected.mean(1), rtol=1e-5, atol=1e-6)
+        mine = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros_like(expected))
+        binding.clear_binding_outputs()
+        binding.bind_ortvalue_output("present", mine)
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(mine.numpy(), expected)
+        feed = {
+            "past": onnxruntime.OrtValue.ortvalue_from_numpy(past),
+            "x": onnxruntime.OrtValue.ortvalue_from_numpy(x),
+        }
+        found = session.run_with_ort_values(["present"], feed)
+        np.testing.assert_array_equal(found[0].numpy(), expected)
+        value = found[0]
+        assert (value.data_type(), value.element_type(), value.shape(), value.is_tensor()) == (
+            "tensor(float)",
+            1,
+            [1, 2, 8],
+            True,
+        )
+        other = onnxruntime.InferenceSession(parse_model(CACHE).SerializeToString()).io_binding()
+        other.bind_ortvalue_input("past", value)
+
+
+@pytest.mark.parametrize("device", ["cpu", "null", "fake_npu"])
+def test_dlpack_to_and_from_numpy(device):
+    array = RANDOM.standard_normal((3, 4)).astype(np.float32)
+    value = nna.DeviceValue.from_dlpack(array, device)
+    array[...] = 0
+    assert value.numpy().any() and value.__dlpack_device__() == (1, 0)
+    held, copied = value.numpy(), np.from_dlpack(value)
+    if device == "fake_npu":
+        with pytest.raises(BufferError, match="allow a copy"):
+            np.from_dlpack(value, copy=False)
+        shared = copied
+    else:
+        shared = np.from_dlpack(value, copy=False)
+        assert not shared.flags.writeable and np.shares_memory(shared, np.asarray(value))
+    del value
+    gc.collect()
+    np.testing.assert_array_equal(shared, held)
+    np.testing.assert_array_equal(copied, held)
+
+
+def test_dlpack_to_and_from_torch():
+    torch = pytest.importorskip("torch")
+    given = torch.arange(6, dtype=torch.float32).reshape(2, 3)
+    value = nna.DeviceValue.from_dlpack(given, "fake_npu")
+    given += 1
+    found = torch.from_dlpack(value)
+    assert found.tolist() == [[0, 1, 2], [3, 4, 5]]
+    found += 1  # torch writes to what it is told not to
+    assert value.numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(InvalidInputError, match="DLPack"):
+        nna.DeviceValue.from_dlpack("text")
+
+
+def test_many_threads_feed_one_value():
+    failures = []
+    past = nna.DeviceValue.from_numpy(token(), "fake_npu")
+    held = past.numpy()
+    with nna.InferenceSession(parse_model(CACHE), devices="fake_npu") as session:
+
+        def work():
+            binding, x = session.io_binding(), token()
+            for _ in range(20):
+                binding.bind_ortvalue_input("past", past)
+                binding.bind_cpu_input("x", x)
+                binding.bind_output("present", "fake_npu")
+                session.run_with_iobinding(binding)
+                (present,) = binding.get_outputs()
+                if not np.array_equal(present.numpy(), np.concatenate([held, x], 1)):
+                    failures.append(present)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures
+
+
+def test_the_session_is_closed():
+    for device in ("cpu", "fake_npu"):
+        session = nna.InferenceSession(parse_model(CACHE), devices=device)
+        binding = session.io_binding()
+        binding.bind_cpu_input("past", token())
+        binding.bind_cpu_input("x", token())
+        binding.bind_output("y", "cpu")
+        session.run_with_iobinding(binding)
+        (y,) = binding.get_outputs()
+        session.close()
+        assert y.numpy().shape == (1, 8)
+        with pytest.raises(ClosedError):
+            session.run_with_iobinding(binding)

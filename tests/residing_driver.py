@@ -1,0 +1,56 @@
+"""A driver with memory of its own that breaks where it is told to, and else computes as fake_npu does."""
+
+from __future__ import annotations
+
+from nnadapter.drivers import SUPPORTED, Context, Driver, Execution, Program, Reason, Unsupported
+from nnadapter.drivers.fake_npu.driver import FakeNpuDevice
+
+BREAKS: set[str] = set()
+"""Operations whose programs fail when they run."""
+
+
+class ResidingExecution(Execution):
+    def __init__(self, inner, types):
+        self.inner, self.types = inner, types
+
+    def compute(self, inputs):
+        self.fail()
+        return self.inner.compute(inputs)
+
+    def compute_on_device(self, inputs):
+        self.fail()
+        return self.inner.compute_on_device(inputs)
+
+    def fail(self):
+        if BREAKS & self.types:
+            raise RuntimeError("a wire burnt through")
+
+
+class ResidingProgram(Program):
+    def __init__(self, inner, types):
+        self.inner, self.types = inner, types
+
+    def create_execution(self):
+        return ResidingExecution(self.inner.create_execution(), self.types)
+
+
+class ResidingContext(Context):
+    def __init__(self, inner):
+        self.inner = inner
+
+    def supported(self, model):
+        refused = Unsupported(Reason.UNSUPPORTED_OPERATION, "no sines here")
+        return [refused if each.type == "SIN" else SUPPORTED for each in model.operations]
+
+    def compile(self, model):
+        return ResidingProgram(self.inner.compile(model), {each.type for each in model.operations})
+
+
+class ResidingDevice(FakeNpuDevice):
+    def create_context(self, options):
+        return ResidingContext(super().create_context(options))
+
+
+class ResidingDriver(Driver):
+    def open(self, device_id):
+        return ResidingDevice()

@@ -1,0 +1,183 @@
+"""What a device with memory of its own makes and reads again stays there."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx.parser import parse_model
+
+import nnadapter as nna
+from nnadapter.drivers import registry
+from nnadapter.drivers.kept_memory import TENSORS
+from nnadapter.errors import FallbackWarning
+from tests.c_compiler import compile_acme, needs_compiler
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
+RETURNS = f"""{HEAD} g (float[4, 8] x) => (float[4, 8] y) {{
+    v = Relu(x)
+    c = Sin(v)
+    y = Add(v, c)
+}}"""
+"""`v` is made on the device, read on the CPU, and read on the device again."""
+SHARED = f"""{HEAD} g (float[4, 8] x, float[4, 8] mask) => (float[4, 8] y) {{
+    a = Mul(x, mask)
+    b = Sin(a)
+    c = Mul(b, mask)
+    d = Sin(c)
+    y = Mul(d, mask)
+}}"""
+DEVICE = ("fake_npu", {"switched_off": ["Sin"]})
+X = np.random.default_rng(3).standard_normal((4, 8)).astype(np.float32)
+MASK = np.random.default_rng(4).standard_normal((4, 8)).astype(np.float32)
+
+
+def used(device="fake_npu"):
+    gc.collect()
+    TENSORS.free_gone()
+    return nna.Device.acquire(device).memory_statistics()
+
+
+def expected_of(text, feed):
+    session = onnxruntime.InferenceSession(parse_model(text).SerializeToString())
+    return session.run(None, feed)
+
+
+def ways(session):
+    return [(each.value, each.source, each.target, each.nbytes) for each in session.provenance.transfers]
+
+
+def test_a_value_that_returns_to_its_device_is_not_copied_back():
+    before = used()
+    with nna.InferenceSession(parse_model(RETURNS), devices=DEVICE) as session:
+        for _ in range(3):
+            np.testing.assert_allclose(
+                session.run(None, {"x": X})[0], expected_of(RETURNS, {"x": X})[0], rtol=1e-6, atol=1e-6
+            )
+            assert ways(session) == [
+                ("x", "host", "fake_npu", 128),
+                ("v", "fake_npu", "host", 128),
+                ("c", "host", "fake_npu", 128),
+                ("y", "fake_npu", "host", 128),
+            ]
+    after = used()
+    assert after.used_bytes == before.used_bytes
+    assert (after.bytes_in - before.bytes_in, after.bytes_out - before.bytes_out) == (3 * 256, 3 * 256)
+    assert after.peak_bytes >= before.used_bytes + 3 * 128  # v, c and y at once
+
+
+def test_what_several_segments_read_is_brought_once():
+    feed = {"x": X, "mask": MASK}
+    with nna.InferenceSession(parse_model(SHARED), devices=DEVICE) as session:
+        np.testing.assert_allclose(session.run(None, feed)[0], expected_of(SHARED, feed)[0], rtol=1e-5, atol=1e-6)
+        assert [way[:3] for way in ways(session) if way[0] == "mask"] == [("mask", "host", "fake_npu")]
+
+
+def test_a_plan_in_which_nothing_stays_goes_by_arrays():
+    text = f"{HEAD} g (float[4, 8] x) => (float[4, 8] y) {{ v = Relu(x) c = Sin(v) y = Neg(c) }}"
+    before = used()
+    with nna.InferenceSession(parse_model(text), devices=DEVICE) as session:
+        session.run(None, {"x": X})
+        assert session.provenance.transfers == ()
+    assert used() == before
+
+
+def test_what_the_caller_got_is_its_own():
+    """No later run writes to it, and nobody else has it."""
+    with nna.InferenceSession(parse_model(RETURNS), devices=DEVICE) as session:
+        first = session.run(None, {"x": X})[0]
+        kept = first.copy()
+        session.run(None, {"x": 2 * X})
+        np.testing.assert_array_equal(first, kept)
+        first[...] = 0
+        fed = X.copy()
+        np.testing.assert_array_equal(session.run(None, {"x": fed})[0], kept)
+        np.testing.assert_array_equal(fed, X)
+
+
+def test_a_device_without_room_computes_from_arrays():
+    statistics = used()
+    with nna.InferenceSession(parse_model(RETURNS), devices=DEVICE) as session:
+        expected = session.run(None, {"x": X})[0]
+        filler = registry.open_device("fake_npu").allocate(statistics.total_bytes - used().used_bytes - 200)
+        try:
+            np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected)
+            assert not session.provenance.fell_back
+        finally:
+            filler.free()
+    assert used().used_bytes == statistics.used_bytes
+
+
+def test_values_without_bytes_and_open_sizes():
+    text = f"""{HEAD} g (float[n, 8] x) => (float[n, 8] y) {{ v = Relu(x) c = Sin(v) y = Add(v, c) }}"""
+    with nna.InferenceSession(parse_model(text), devices=DEVICE, options={"fallback": "allow"}) as session:
+        for size in (3, 0, 5, 7, 0):
+            x = np.ones((size, 8), np.float32)
+            np.testing.assert_allclose(session.run(None, {"x": x})[0], x + np.sin(x), rtol=1e-6)
+
+
+def test_many_threads_share_a_session():
+    failures = []
+    with nna.InferenceSession(parse_model(RETURNS), devices=DEVICE) as session:
+        session.run(None, {"x": X})
+        before = used().used_bytes
+
+        def work(number):
+            try:
+                for _ in range(20):
+                    x = X * number
+                    np.testing.assert_allclose(
+                        session.run(None, {"x": x})[0], np.maximum(x, 0) + np.sin(np.maximum(x, 0)), rtol=1e-5
+                    )
+            except AssertionError as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures and used().used_bytes == before
+
+
+@pytest.fixture
+def acme(tmp_path, monkeypatch):
+    monkeypatch.setenv("NNADAPTER_DRIVER_PATH", str(compile_acme(tmp_path).parent))
+    registry.refresh()
+    yield
+    registry.refresh()
+
+
+@needs_compiler
+def test_the_same_by_a_driver_in_c(acme):
+    before = used("acme_c").used_bytes
+    with nna.InferenceSession(parse_model(RETURNS), devices="acme_c") as session:
+        for _ in range(3):
+            np.testing.assert_allclose(session.run(None, {"x": X})[0], np.maximum(X, 0) + np.sin(np.maximum(X, 0)))
+        assert [way[:3] for way in ways(session)] == [
+            ("x", "host", "acme_c"),
+            ("v", "acme_c", "host"),
+            ("c", "host", "acme_c"),
+            ("y", "acme_c", "host"),
+        ]
+    assert used("acme_c").used_bytes == before
+
+
+def test_a_step_that_fails_there_runs_on_the_cpu():
+    from tests.residing_driver import BREAKS
+
+    session = nna.InferenceSession(parse_model(RETURNS), devices="residing")
+    with session:
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], expected_of(RETURNS, {"x": X})[0], rtol=1e-6)
+        assert [way[0] for way in ways(session)] == ["x", "v", "c", "y"]
+        BREAKS.add("ADD")
+        try:
+            with pytest.warns(FallbackWarning, match="burnt"):
+                (y,) = session.run(None, {"x": X})
+        finally:
+            BREAKS.clear()
+        np.testing.assert_allclose(y, expected_of(RETURNS, {"x": X})[0], rtol=1e-6)
+        assert session.provenance.fell_back
