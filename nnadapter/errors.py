@@ -25,6 +25,7 @@
     ├── StoredFileError          a file that is kept between sessions is damaged, or of another version
     ├── OutOfMemoryError         the device: no room
     ├── CancelledError           the caller: it asked to stop
+    │   └── DeadlineExceededError  the run was not done in time
     └── ClosedError              the caller: the session was closed before
 
 and two warnings:
@@ -202,8 +203,12 @@ class OutOfMemoryError(NNAdapterError):
     """The device has no room for what was asked."""
 
 
-class CancelledError(NNAdapterError):
-    """The caller asked for the run to stop."""
+class CancelledError(_SegmentError):
+    """The caller asked for the run to stop: what was under way, or next, is in the fields."""
+
+
+class DeadlineExceededError(CancelledError):
+    """The run was not done within `Options.deadline_s`: what was under way, or next, is in the fields."""
 
 
 class ClosedError(NNAdapterError):

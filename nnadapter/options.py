@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from math import isfinite
 from typing import Any
 
 from nnadapter.errors import InvalidOptionError, close_names, near_names
@@ -36,6 +37,9 @@ class Options:
     max_plan_bytes: int = 1 << 30
     """How many bytes the compiled plans may hold together, beside weights that they share, as far as their devices
     say what they hold; the one used longest ago goes first, the one used last stays however large it is."""
+    deadline_s: float | None = None
+    """Seconds that a run may take once it has its plan; then it raises DeadlineExceededError, before its next step or,
+    where the device can stop, in the middle of one. A run that came to its end gives its results, however late."""
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -43,6 +47,7 @@ class Options:
         _one_of("fallback", self.fallback, FALLBACKS)
         _positive("max_plans", self.max_plans)
         _positive("max_plan_bytes", self.max_plan_bytes)
+        _seconds("deadline_s", self.deadline_s)
         if not isinstance(self.rules, (str, os.PathLike, Rules)):
             raise InvalidOptionError(f"option 'rules' is a file, its text or nnadapter.Rules, got {self.rules!r}")
         if not isinstance(self.plan, (str, os.PathLike, type(None))):
@@ -114,3 +119,9 @@ def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
 def _positive(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InvalidOptionError(f"option {name!r} takes a whole number of at least 1, got {value!r}")
+
+
+def _seconds(name: str, value: object) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value) and value > 0
+    if value is not None and not number:
+        raise InvalidOptionError(f"option {name!r} takes a number of seconds above 0, or None, got {value!r}")

@@ -12,6 +12,7 @@ from nnadapter.drivers.capability import (
     OptionValues,
     Threading,
 )
+from nnadapter.drivers.control import Control
 from nnadapter.drivers.interface import (
     INTERFACE_VERSION,
     NO_OPERATION,
@@ -36,6 +37,7 @@ __all__ = [
     "Admission",
     "Capability",
     "Context",
+    "Control",
     "Device",
     "DeviceInfo",
     "DeviceTensor",

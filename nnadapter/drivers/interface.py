@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistics, OptionValues
+from nnadapter.drivers.control import Control
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import DriverError, IncompatibleProgramError
 from nnadapter.ir.operand import Array
@@ -107,6 +108,14 @@ class Execution(ABC):
             Arrays in the order of the model's outputs. They belong to the caller: a later `compute` must not
             write to them.
         """
+
+    def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
+        """As `compute`, where the run has a deadline or may be stopped.
+
+        A driver that can stop in the middle looks at `control` between steps and raises CancelledError; what it then
+        gives is not looked at. One that cannot computes to its end.
+        """
+        return self.compute(inputs)
 
     def compute_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
         """Run the program once from memory of the device into new memory of it, done on return.

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from nnadapter.drivers.providers import devices_of_providers
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import ClosedError, InvalidOptionError
+from nnadapter.inference.background import RunFuture
 from nnadapter.inference.binding import IOBinding
+from nnadapter.inference.streaming import Stream
 from nnadapter.onnx.signature import ModelMetadata, NodeArg, read_shapes
 from nnadapter.options import Options, default_devices, options_from, refuse_misplaced
 from nnadapter.planning.setting import open_setting
 from nnadapter.reports.building import report_of
 from nnadapter.reports.report import PartitionReport
 from nnadapter.running.choosing import make_engine
+from nnadapter.running.control import RunControl
 from nnadapter.running.device_value import DeviceValue
+from nnadapter.running.engine import Engine
 from nnadapter.running.provenance import Provenance
 
 if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-_STREAM_DEPTH = 2
 _OF_ONNX_RUNTIME = frozenset({"disabled_optimizers", "enable_fallback", "read_config_from_model"})
 """What ONNX Runtime's session takes beside its parameters; everything else it ignores."""
 _PARAMETERS = ("sess_options", "providers", "provider_options", "devices", "options")
@@ -100,7 +103,8 @@ class InferenceSession:
         Args:
             output_names: outputs to fetch, in this order; all of them if None or empty.
             input_feed: arrays by input name.
-            run_options: reaches the CPU steps; `terminate` is looked at between steps.
+            run_options: reaches the CPU steps; `terminate` is looked at between steps, and in the middle of those whose
+                device can stop.
 
         Returns:
             One array per output; lists for sequences.
@@ -109,6 +113,7 @@ class InferenceSession:
             InvalidInputError: a feed is missing, superfluous, or of the wrong type or shape.
             ExecutionError: a device failed and fallback is forbidden.
             CancelledError: `run_options.terminate` was set.
+            DeadlineExceededError: the run was not done within `Options.deadline_s`.
         """
         results, self._local.provenance = self._engine.run(output_names, input_feed, run_options)
         return results
@@ -132,39 +137,41 @@ class InferenceSession:
 
         self._pool().submit(work)
 
-    def submit(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> Future[list[Any]]:
-        """Run in the background; the future has the run's `provenance` once it is done."""
-        future: Future[list[Any]] = Future()
-        future.provenance = None  # type: ignore[attr-defined]
+    def submit(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: onnxruntime.RunOptions | None = None,
+    ) -> RunFuture:
+        """Run in the background, as `run` does.
 
-        def work() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                results = self.run(output_names, input_feed)
-            except BaseException as error:  # noqa: BLE001  kept for the caller of result()
-                future.set_exception(error)
-            else:
-                future.provenance = self.provenance  # type: ignore[attr-defined]
-                future.set_result(results)
-
-        self._pool().submit(work)
+        Returns:
+            A `concurrent.futures.Future` of the results. Once it is done it has the run's `provenance`; `cancel` also
+            stops a run that is under way.
+        """
+        future = RunFuture(RunControl())
+        self._pool().submit(future.work, partial(self._engine.run, output_names, input_feed, run_options))
         return future
 
-    def stream(self, feeds: Iterable[Mapping[str, Any]], depth: int = _STREAM_DEPTH) -> Iterator[list[Any]]:
-        """Run over many feeds, at most `depth` at once, and give the results in order."""
-        if depth < 1:
-            raise InvalidOptionError(f"stream takes a depth of at least 1, got {depth}")
-        return self._streamed(feeds, depth)
+    def stream(self, feeds: Iterable[Mapping[str, Any]], depth: int | None = None) -> Stream:
+        """Run over many feeds, pipelined over the plan's devices, and give the results in their order.
 
-    def _streamed(self, feeds: Iterable[Mapping[str, Any]], depth: int) -> Iterator[list[Any]]:
-        pending: deque[Future[list[Any]]] = deque()
-        for feed in feeds:
-            pending.append(self.submit(None, feed))
-            if len(pending) >= depth:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+        While one input is on a device, the next is on the device before it; `provenance` is that of the result given
+        last. An error is raised in place of its result, and `next` goes on behind it.
+
+        Args:
+            feeds: what `run` takes, one after the other; as many as `depth` are taken ahead of those under way.
+            depth: how many runs are under way at once; by default one more than the session has devices.
+
+        Raises:
+            InvalidOptionError: the depth is no whole number of at least 1.
+        """
+        depth = len(self._devices) + 1 if depth is None else depth
+        if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
+            raise InvalidOptionError(f"stream takes a depth of at least 1, got {depth!r}")
+        with self._lock:
+            self._refuse_closed()
+        return Stream(partial(_run_all, self._engine), feeds, depth, self._note)
 
     def prepare(self, shapes: Mapping[str, Sequence[int]] | Iterable[Mapping[str, Sequence[int]]]) -> None:
         """Make plans ahead of time: for one set of input shapes, or for several."""
@@ -258,13 +265,23 @@ class InferenceSession:
         """Close the session."""
         self.close()
 
+    def _note(self, provenance: Provenance) -> None:
+        self._local.provenance = provenance
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise ClosedError("the session is closed; make another one")
+
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:
-            if self._closed:
-                raise ClosedError("the session is closed; make another one")
+            self._refuse_closed()
             if self._workers is None:
                 self._workers = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="nnadapter")
             return self._workers
+
+
+def _run_all(engine: Engine, feed: Mapping[str, Any], control: RunControl) -> tuple[list[Any], Provenance]:
+    return engine.run(None, feed, None, control)
 
 
 def _requests(

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nnadapter.drivers.border import OutputCheck, check_results, create_execution, read_only
+from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.interface import Execution, Program
+from nnadapter.errors import CancelledError
 from nnadapter.ir.operand import Array
 from nnadapter.kernels.calling import KernelCall
 from nnadapter.kernels.stored import Stored, write
@@ -103,14 +105,25 @@ class KernelExecution(Execution):
         Raises:
             ExecutionError: a kernel failed, which is named, or the driver gave something else than its model says.
         """
+        return self.compute_within(inputs, UNLIMITED)
+
+    def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
+        """See `Execution.compute_within`: `control` is asked before every turn, and given to the driver's."""
         values = {**self._constants, **dict(zip(self._inputs, inputs, strict=True))}
         for turn, step in self._steps:
-            results = step.compute([read_only(values[operand]) for operand in turn.inputs])
-            if not isinstance(step, KernelCall):
-                results = check_results(results, turn.names, turn.expected)
+            if control.cancelled is not None and control.cancelled():
+                raise CancelledError("the run was stopped between two pieces of a segment")
+            results = _computed(turn, step, [read_only(values[operand]) for operand in turn.inputs], control)
             values.update(zip(turn.outputs, results, strict=True))
         return [values[operand] for operand in self._outputs]
 
     def close(self) -> None:
         """See `Execution.close`."""
         close_all(self._made)
+
+
+def _computed(turn: Turn, step: Execution | KernelCall, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
+    if isinstance(step, KernelCall):
+        return step.compute(inputs)
+    results = step.compute(inputs) if control is UNLIMITED else step.compute_within(inputs, control)
+    return check_results(results, turn.names, turn.expected)

@@ -11,6 +11,7 @@ from nnadapter.drivers.copies import Copies
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import ClosedError, InvalidInputError
 from nnadapter.ir.operand import Array
+from nnadapter.running.control import RunControl
 from nnadapter.running.device_value import DeviceValue
 from nnadapter.running.provenance import Provenance
 
@@ -53,6 +54,7 @@ class RunsBound(Protocol):
         names: Sequence[str] | None,
         feed: Mapping[str, Any],
         options: Any = None,
+        control: RunControl | None = None,
         kept: Mapping[str, str] | None = None,
     ) -> tuple[list[Any], Provenance]:
         """See `PlannedEngine.run`."""
@@ -103,7 +105,7 @@ class PlannedBinding:
         targets = self._targets or dict.fromkeys(self._all_outputs, CPU)
         kept = {name: device for name, target in targets.items() if (device := _device_of(target)) != CPU}
         feed = {name: _fed(value) for name, value in self._inputs.items()}
-        results, provenance = self._engine.run(list(targets), feed, options, kept)
+        results, provenance = self._engine.run(list(targets), feed, options, kept=kept)
         self.results = [_delivered(result, target) for result, target in zip(results, targets.values(), strict=True)]
         return provenance
 

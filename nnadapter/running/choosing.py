@@ -54,7 +54,8 @@ def make_engine(
         if setting.devices[0].is_host:
             check_equations_in(source)
             try:
-                return HostEngine(source, setting, session_options, options_of_cpu(*providers), arguments)
+                of_cpu = options_of_cpu(*providers)
+                return HostEngine(source, setting, session_options, of_cpu, arguments, options.deadline_s)
             except ModelFileError:
                 raise
             except InvalidModelError:

@@ -36,12 +36,12 @@ from nnadapter.running.built import Built, Likeness, Programs, atoms_of, likenes
 from nnadapter.running.executor import (
     BoundStep,
     CompiledPlan,
-    ExecutionPool,
     OtherShapeError,
     Substitute,
     Whole,
 )
 from nnadapter.running.fallback import named, refuse_fallback, warn_of_idle, warn_of_last_resort
+from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.residence import residences
 from nnadapter.running.slots import expected_outputs, planned_values, slots_of
 from partition.by_cost.origin import Origin

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes
 from nnadapter.running.bindings import Binding
+from nnadapter.running.control import RunControl
 from nnadapter.running.observed import Observed
 from nnadapter.running.provenance import Provenance
 
@@ -21,9 +22,13 @@ class Engine(Protocol):
     """
 
     def run(
-        self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any = None
+        self,
+        names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        options: Any = None,
+        control: RunControl | None = None,
     ) -> tuple[list[Any], Provenance]:
-        """Run the model. See `InferenceSession.run`."""
+        """Run the model. See `InferenceSession.run`; `control` is the run's where somebody has a hand on it."""
 
     def binding(self) -> Binding:
         """Return a new binding of inputs and outputs; its runs are runs of the engine."""

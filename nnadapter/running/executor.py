@@ -10,21 +10,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.border import OutputCheck, check_results, create_execution, read_only
-from nnadapter.drivers.capability import Threading
+from nnadapter.drivers.border import OutputCheck, check_results, read_only
 from nnadapter.drivers.copies import Copies, Transfer, on_host
-from nnadapter.drivers.crashes import named_call
-from nnadapter.drivers.interface import DeviceTensor, Execution, Program
-from nnadapter.drivers.registry import device_lock
 from nnadapter.errors import FAILURES, CancelledError, ExecutionError, InvalidInputError, NNAdapterError, describe
 from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all
-from nnadapter.process.lending import Lending
+from nnadapter.running.control import RunControl
+from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.provenance import Provenance, StepRun
 from nnadapter.running.residence import Residence, delivered
 from partition.plan import Step
@@ -32,65 +28,6 @@ from partition.plan import Step
 Kept = Mapping[str, str]
 """Outputs that stay, and the devices where they shall lie; empty for where they do."""
 _MOST_FAILURES = 5
-
-
-class ExecutionPool:
-    """Executions of one program, made as they are needed and used again; keeps to the device's threading."""
-
-    def __init__(self, program: Program, threading_: Threading, device: str, *step: Any) -> None:
-        """Take a program of `device`; what it is a program of are further arguments of `named_call`."""
-        self._program = program
-        self._call = named_call(device, "compute", *step)
-        self._close = named_call(device, "close", *step)
-        self._bytes = program.memory_bytes
-        self._reentrant = threading_ is Threading.REENTRANT
-        self._device_lock = device_lock(device) if threading_ is Threading.SERIAL else None
-        self._shared: Execution | None = None
-        self._executions = Lending(partial(named_call(device, "create_execution", *step), create_execution, program))
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes of the program with its executions, of which there will be one at least."""
-        return self._bytes * max(len(self._executions.all), 1)
-
-    @property
-    def shared(self) -> Execution | None:
-        """The execution that all threads run in, where the device allows it; made by the first run."""
-        return self._shared
-
-    def compute(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Run the program once, in an execution of its own for as long as it takes."""
-        if (shared := self._shared) is not None:
-            outputs: Sequence[Any] = self._call(shared.compute, inputs)
-            return outputs
-        results: Sequence[Any] = self._alone("compute", inputs)
-        return results
-
-    def compute_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
-        """As `compute`, in memory of the device; see `Execution.compute_on_device`."""
-        results: Sequence[DeviceTensor] | None = self._alone("compute_on_device", inputs)
-        return results
-
-    def _alone(self, how: str, inputs: Sequence[Any]) -> Any:
-        """Run the program by a method of an execution that nobody else has now, but where all may share one."""
-        if (shared := self._shared) is not None:
-            return self._call(getattr(shared, how), inputs)
-        user = object()
-        try:
-            execution = self._executions.take(user)
-            if self._reentrant:
-                self._shared = execution
-            if self._device_lock is None:
-                return self._call(getattr(execution, how), inputs)
-            with self._device_lock:
-                return self._call(getattr(execution, how), inputs)
-        finally:
-            self._executions.users.pop(user, None)
-
-    def close(self) -> None:
-        """Close every execution, then the program."""
-        self._shared = None
-        self._close(close_all, [*self._executions.clear(), self._program])
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +147,8 @@ class CompiledPlan:
         self._lock = threading.Lock()
         self._slots = slots
         self._outputs = outputs
+        self._shares = len({bound.step.device for bound in self.steps}) > 1
+        """Runs that follow each other take turns on its devices."""
         self._blank: list[Any] = [None] * len(slots)
         for slot, array in constants.items():
             self._blank[slot] = array
@@ -233,7 +172,7 @@ class CompiledPlan:
         self,
         feeds: Mapping[str, Any],
         wanted: Sequence[str],
-        stopped: Callable[[], bool],
+        control: RunControl | None = None,
         kept: Kept | None = None,
     ) -> tuple[list[Any], Provenance]:
         """Run every step.
@@ -241,18 +180,18 @@ class CompiledPlan:
         Args:
             feeds: checked arrays, or `Copies`, by input name.
             wanted: names of model outputs.
-            stopped: asked between steps; True ends the run.
+            control: asked before every step; None where nobody may stop the run.
             kept: outputs that stay, with the devices where they shall lie (empty for where they do): they come as
                 `Copies`. None where none stay and no feed is `Copies`.
 
         Raises:
-            CancelledError: `stopped` said so.
+            CancelledError: `control` said so.
             ExecutionError, NotDelegatedError: a step failed and nothing may take its place.
         """
         if self.note and self._whole is not None:
             return self._whole.run(feeds, wanted, self.note, kept)
         try:
-            return self._run_steps(feeds, wanted, stopped, kept)
+            return self._run_steps(feeds, wanted, control, kept)
         except NNAdapterError as error:
             if isinstance(error, CancelledError) or self._make_whole is None:
                 raise
@@ -279,7 +218,7 @@ class CompiledPlan:
         return outcome
 
     def _run_steps(
-        self, feeds: Mapping[str, Any], wanted: Sequence[str], stopped: Callable[[], bool], kept: Kept | None
+        self, feeds: Mapping[str, Any], wanted: Sequence[str], control: RunControl | None, kept: Kept | None
     ) -> tuple[list[Any], Provenance]:
         values = self._blank.copy()
         for name, array in feeds.items():
@@ -289,9 +228,11 @@ class CompiledPlan:
         made: list[Transfer] | None = [] if self._stays or kept is not None else None
         runs = []
         for bound in self.steps:
-            if stopped():
-                raise CancelledError(f"the run was stopped by its run options before segment {bound.step.segment}")
-            runs.append(_run_step(bound, values, made))
+            if control is not None:
+                control.before(bound.step.device, shared=self._shares)
+                if control.is_over:
+                    raise _stopped(control, bound, "was next")
+            runs.append(_run_step(bound, values, made, control))
         if made is None:
             return [_own(values[self._outputs[name]], name in feeds) for name in wanted], Provenance(tuple(runs))
         outputs = [_output(values[self._outputs[name]], name, feeds, kept, made) for name in wanted]
@@ -313,7 +254,12 @@ class CompiledPlan:
         return [*(bound.pool for bound in self.steps), *substitutes, *whole]
 
 
-def _run_step(bound: BoundStep, values: list[Any], made: list[Transfer] | None) -> StepRun:
+def _stopped(control: RunControl, bound: BoundStep, how: str) -> CancelledError:
+    segment, device = bound.step.segment, bound.step.device
+    return control.error(f"segment {segment} on {device!r} {how}", device=device, segment=segment)
+
+
+def _run_step(bound: BoundStep, values: list[Any], made: list[Transfer] | None, control: RunControl | None) -> StepRun:
     """Run one step; where values may stay on devices, `made` gets the transfers."""
     started = time.perf_counter()
     device, failure = bound.step.device, ""
@@ -322,14 +268,16 @@ def _run_step(bound: BoundStep, values: list[Any], made: list[Transfer] | None) 
             each.check(values)
         if made is None:
             inputs = [values[slot] for slot in bound.inputs]
-            results = _guarded(bound, inputs) if bound.guarded else bound.pool.compute(inputs)
+            results = _guarded(bound, inputs, control) if bound.guarded else bound.pool.compute(inputs, control)
         else:
-            results = _staying(bound, values, made)
+            results = _staying(bound, values, made, control)
     except FAILURES as error:
+        if control is not None and control.is_over:
+            raise _stopped(control, bound, "was under way") from error
         if not bound.guarded or isinstance(error, OtherShapeError):
             raise  # the host's own errors are typed, and nobody comes after it
         failure = describe(error)
-        device, results = _instead(bound, error, failure, values)
+        device, results = _instead(bound, error, failure, values, control)
     for slot, result in zip(bound.outputs, results, strict=True):
         values[slot] = result
     for slot in bound.released:
@@ -338,7 +286,7 @@ def _run_step(bound: BoundStep, values: list[Any], made: list[Transfer] | None) 
     return StepRun(bound.step.segment, device, bound.seconds, failure)
 
 
-def _staying(bound: BoundStep, values: list[Any], made: list[Transfer]) -> Sequence[Any]:
+def _staying(bound: BoundStep, values: list[Any], made: list[Transfer], control: RunControl | None) -> Sequence[Any]:
     """What a step makes of values that may lie on devices: there, or from arrays."""
     if bound.residence is not None:
         stayed = bound.residence.compute(bound.pool.compute_on_device, values, made)
@@ -346,10 +294,12 @@ def _staying(bound: BoundStep, values: list[Any], made: list[Transfer]) -> Seque
             return stayed
     names = bound.step.inputs if bound.residence is None else bound.residence.inputs
     inputs = [on_host(values[slot], name, made) for slot, name in zip(bound.inputs, names, strict=True)]
-    return _guarded(bound, inputs) if bound.guarded else bound.pool.compute(inputs)
+    return _guarded(bound, inputs, control) if bound.guarded else bound.pool.compute(inputs, control)
 
 
-def _instead(bound: BoundStep, error: BaseException, failure: str, values: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+def _instead(
+    bound: BoundStep, error: BaseException, failure: str, values: Sequence[Any], control: RunControl | None
+) -> tuple[str, Sequence[Any]]:
     """What takes the place of a device that failed, and its results."""
     with bound.lock:
         if bound.substitute is None:
@@ -358,7 +308,9 @@ def _instead(bound: BoundStep, error: BaseException, failure: str, values: Seque
             bound.failures.append(failure)
     substitute = bound.substitute
     try:
-        return substitute.device, substitute.pool.compute([on_host(values[slot]) for slot in substitute.inputs])
+        return substitute.device, substitute.pool.compute(
+            [on_host(values[slot]) for slot in substitute.inputs], control
+        )
     except CancelledError:
         raise
     except NNAdapterError as second:
@@ -370,8 +322,8 @@ def _instead(bound: BoundStep, error: BaseException, failure: str, values: Seque
         raise ExecutionError(message, device=substitute.device, segment=segment) from second
 
 
-def _guarded(bound: BoundStep, inputs: Sequence[Array]) -> Sequence[Array]:
-    results = bound.pool.compute([read_only(array) for array in inputs])
+def _guarded(bound: BoundStep, inputs: Sequence[Array], control: RunControl | None) -> Sequence[Array]:
+    results = bound.pool.compute([read_only(array) for array in inputs], control)
     return check_results(results, bound.step.outputs, bound.expected)
 
 

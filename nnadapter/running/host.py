@@ -11,7 +11,7 @@ import onnxruntime
 
 from nnadapter.drivers.onnxruntime.errors import translated
 from nnadapter.drivers.onnxruntime.values import goes_by_memory, inner_run, is_foreign, run_by_memory
-from nnadapter.errors import ClosedError, InvalidModelError
+from nnadapter.errors import CancelledError, ClosedError, InvalidModelError
 from nnadapter.onnx.files import contents_of, describe, load_model, refuse_empty
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, loadable
 from nnadapter.onnx.preparation.sizes import default_shapes
@@ -19,6 +19,8 @@ from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature, 
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting
 from nnadapter.running.bindings import Binding, HostBinding
+from nnadapter.running.control import RunControl
+from nnadapter.running.deadlines import Deadlines
 from nnadapter.running.observed import Observed
 from nnadapter.running.provenance import Provenance, StepRun
 
@@ -38,8 +40,10 @@ class HostEngine:
         session_options: onnxruntime.SessionOptions | None,
         provider_options: Mapping[str, Any],
         arguments: Mapping[str, Any],
+        deadline_s: float | None = None,
     ) -> None:
         self._source, self._setting = source, setting
+        self._deadlines = Deadlines(deadline_s) if deadline_s is not None else None
         provider = (CPU_PROVIDER, dict(provider_options)) if provider_options else CPU_PROVIDER
         self.session = _load(source, session_options, provider, arguments)
         self._names = [value.name for value in self.session.get_outputs()]
@@ -47,9 +51,26 @@ class HostEngine:
         self._run = inner_run(self.session)
 
     def run(
-        self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any = None
+        self,
+        names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        options: Any = None,
+        control: RunControl | None = None,
     ) -> tuple[list[Any], Provenance]:
-        """Run the model. See `InferenceSession.run`."""
+        """See `Engine.run`."""
+        if control is None and self._deadlines is None:
+            return self._run_with(names, feed, options)
+        control = control or RunControl()
+        try:
+            return self._run_with(names, feed, control.begin(options, self._deadlines))
+        except CancelledError as error:
+            raise control.error("the model was under way", device=self._setting.host.name) from error
+        finally:
+            control.end()
+
+    def _run_with(
+        self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any
+    ) -> tuple[list[Any], Provenance]:
         started = time.perf_counter()
         try:
             results = self._run(names or self._names, feed, options)
@@ -106,6 +127,8 @@ class HostEngine:
     def close(self) -> None:
         """Let the session go. May be called again."""
         self._run = _closed
+        if self._deadlines is not None:
+            self._deadlines.close()
 
     def _run_bound(self, binding: Any, options: Any) -> Provenance:
         """Run on what is bound to a binding of ONNX Runtime's."""

@@ -199,16 +199,12 @@ def _rank(candidate: Candidate) -> int:
 
 def _runner(compiled: Compiled, feed: Mapping[str, Any]) -> Callable[[], object]:
     names = tuple(compiled.partitioning.plan.graph.outputs)
-    return lambda: compiled.plan.run(feed, names, _never)
+    return lambda: compiled.plan.run(feed, names)
 
 
 def _fell_back(compiled: Compiled) -> bool:
     """Something did not compile, or did not run, and another device took its place."""
     return bool(compiled.notes) or any(bound.failures for bound in compiled.plan.steps)
-
-
-def _never() -> bool:
-    return False
 
 
 def _timings(runs: Sequence[Callable[[], object]]) -> list[float]:

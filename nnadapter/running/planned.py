@@ -30,6 +30,8 @@ from nnadapter.planning.settling import Partitioning
 from nnadapter.process.cache import Cache
 from nnadapter.running.bindings import Binding, PlannedBinding
 from nnadapter.running.compilation import Compiled, Compiler
+from nnadapter.running.control import RunControl
+from nnadapter.running.deadlines import Deadlines
 from nnadapter.running.executor import Kept
 from nnadapter.running.fallback import refuse_fallback
 from nnadapter.running.measuring import Measurer
@@ -86,6 +88,7 @@ class PlannedEngine:
         self._first: InputShapes | None = None
         """The shapes that have a plan of their own though others need none; empty where nobody came back to them."""
         self._has_room = options.max_plans > 1
+        self._deadlines = Deadlines(options.deadline_s) if options.deadline_s is not None else None
         self._first_is_prepared = False
         """Somebody asked for their plan before a run: it stays."""
         self._is_fixed = False
@@ -118,13 +121,16 @@ class PlannedEngine:
         names: Sequence[str] | None,
         feed: Mapping[str, Any],
         options: Any = None,
+        control: RunControl | None = None,
         kept: Kept | None = None,
     ) -> tuple[list[Any], Provenance]:
-        """Run the model. See `InferenceSession.run`; for `kept`, `CompiledPlan.run`."""
+        """See `Engine.run`; for `kept`, `CompiledPlan.run`."""
         latest = self._latest
+        if control is None and (options is not None or self._deadlines is not None):
+            control = RunControl()
         if (
             latest is not None
-            and options is None
+            and control is None
             and kept is None
             and (names is None or (type(names) is list and names == self._all_outputs))
         ):
@@ -143,13 +149,14 @@ class PlannedEngine:
                 self._latest, self._last = None, shapes
             elif latest is None or latest.lease is not lease:
                 self._latest = None if self._defaults else Repeat(self._plans, lease, compiled, self.signature, values)
-            if options is None:
-                return compiled.plan.run(values, wanted, _never, kept)
+            if control is None:
+                return compiled.plan.run(values, wanted, None, kept)
             before = run_options.get()
             try:
-                run_options.set(options)
-                return compiled.plan.run(values, wanted, lambda: bool(options.terminate), kept)
+                run_options.set(control.begin(options, self._deadlines))
+                return compiled.plan.run(values, wanted, control, kept)
             finally:
+                control.end()
                 run_options.set(before)
         finally:
             self._plans.users.pop(use, None)
@@ -234,6 +241,8 @@ class PlannedEngine:
     def close(self) -> None:
         """Free every plan, and then every context; what is in use is freed when it is not any more."""
         self._latest = None
+        if self._deadlines is not None:
+            self._deadlines.close()
         self._plans.close(self._setting.devices)
         self._planner.clear()
 
@@ -375,7 +384,3 @@ def _nodes_of(partitioning: Partitioning) -> list[tuple[str, list[str]]]:
     """What runs where."""
     nodes = partitioning.plan.graph.nodes
     return [(step.device, [nodes[node].name for node in step.nodes]) for step in partitioning.plan.steps]
-
-
-def _never() -> bool:
-    return False

@@ -17,8 +17,9 @@ import numpy as np
 from nnadapter.drivers.onnxruntime.sessions import SessionExecution
 from nnadapter.onnx.signature import Signature
 from nnadapter.running.compilation import Compiled
-from nnadapter.running.executor import BoundStep, ExecutionPool
+from nnadapter.running.executor import BoundStep
 from nnadapter.running.plans import Lease, PlanCache
+from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.provenance import Provenance, StepRun
 
 Done = tuple[list[Any], Provenance]
@@ -78,7 +79,7 @@ class Repeat:
         try:
             if not self._plans.take_again(use, self.lease):
                 return None
-            return self._plan.run(feed, self._outputs, _never)
+            return self._plan.run(feed, self._outputs)
         finally:
             self._plans.users.pop(use, None)
             self._plans.close_unused()
@@ -117,7 +118,3 @@ def _by_position(
 ) -> list[Any]:
     results = pool.compute([feed[name] for name in input_names])
     return [results[index] for index in order]
-
-
-def _never() -> bool:
-    return False

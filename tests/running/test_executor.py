@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from nnadapter.drivers import Execution, Program, Threading
-from nnadapter.running.executor import ExecutionPool
+from nnadapter.running.pool import ExecutionPool
 
 
 class Watched(Program, Execution):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory, FakeNpuMemory
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.kernels import KERNELS
@@ -15,6 +16,7 @@ from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, Run
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
 from nnadapter.drivers.fake_npu.threads import limited
 from nnadapter.drivers.interface import DeviceTensor, Execution
+from nnadapter.errors import CancelledError
 from nnadapter.ir.operand import Array
 from nnadapter.memory.arenas import Arena, Arenas
 
@@ -48,8 +50,16 @@ class FakeNpuExecution(Execution):
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute`."""
+        return self.compute_within(inputs, UNLIMITED)
+
+    def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
+        """See `Execution.compute_within`: `control` is asked before every instruction.
+
+        Raises:
+            CancelledError: nobody wants the results any more.
+        """
         results = [np.empty(*_shape_and_type(self._graph, tensor)) for tensor in self._graph.outputs]
-        self._fill(results, inputs)
+        self._fill(results, inputs, control)
         return results
 
     def compute_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
@@ -59,14 +69,14 @@ class FakeNpuExecution(Execution):
         try:
             for number in self._graph.outputs:
                 made.append(self._device_memory.tensor(*_shape_and_type(self._graph, number)))
-            self._fill([_placed(tensor) for tensor in made], given)
+            self._fill([_placed(tensor) for tensor in made], given, UNLIMITED)
         except BaseException:
             for tensor in made:
                 tensor.memory.free()
             raise
         return made
 
-    def _fill(self, results: Sequence[Array], inputs: Sequence[Array]) -> None:
+    def _fill(self, results: Sequence[Array], inputs: Sequence[Array], control: Control) -> None:
         """Compute the outputs into these arrays."""
         tensors = self._graph.tensors
         callers = {Home.INPUT: inputs, Home.OUTPUT: results}
@@ -82,7 +92,7 @@ class FakeNpuExecution(Execution):
                 runs[position] = bind(self._graph.instructions[position], arrays)
             # Kernels overflow on purpose where the limit is the right result; the caller's settings are put back.
             with np.errstate(all="ignore"), limited(self._threads):
-                for run in runs:
+                for run in runs if control.cancelled is None else _while_wanted(runs, control.cancelled):
                     run()
 
     def _bound(self, arena: Arena) -> Bound:
@@ -131,6 +141,13 @@ def bind(instruction: Instruction, arrays: Sequence[Array | None]) -> Run:
 def _placed(tensor: DeviceTensor) -> Array:
     assert isinstance(tensor.memory, FakeNpuMemory), "memory of a device is its own"
     return tensor.memory.view(tensor.shape, tensor.dtype)
+
+
+def _while_wanted(runs: Sequence[Run], cancelled: Callable[[], bool]) -> Iterator[Run]:
+    for position, run in enumerate(runs):
+        if cancelled():
+            raise CancelledError(f"fake_npu was stopped before instruction {position} of {len(runs)}")
+        yield run
 
 
 def _present(array: Array | None) -> Array:

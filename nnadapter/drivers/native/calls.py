@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.drivers.control import Control
 from nnadapter.drivers.native.codes import DATA_TYPES
-from nnadapter.drivers.native.control import Control
+from nnadapter.drivers.native.control import build_control
 from nnadapter.drivers.native.memory import DeviceMemory
 from nnadapter.drivers.native.models import aligned, contents
 from nnadapter.drivers.native.packing import PACKED, pack, unpack
@@ -41,7 +42,7 @@ class NativeCall:
             inputs=self._holder.pointers(map(ctypes.addressof, self._inputs)),
             outputs=self._holder.pointers(map(ctypes.addressof, self._outputs)),
             stream=stream,
-            control=control.build(self._holder),
+            control=build_control(control, self._holder),
         )
         self.request: int = ctypes.addressof(self._holder.keep(request))
         """Where the request is."""

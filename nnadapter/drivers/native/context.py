@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.interface import Admission, Context, Program
-from nnadapter.drivers.native.control import UNLIMITED, Control
+from nnadapter.drivers.native.control import build_control
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.models import build, contents
 from nnadapter.drivers.native.program import NativeProgram
@@ -68,7 +69,7 @@ class NativeContext(Context):
         """
         verify(model)
         held, passing = Holder(), Holder()
-        request = passing.make("CompileRequest", model=build(model, held), control=control.build(passing))
+        request = passing.make("CompileRequest", model=build(model, held), control=build_control(control, passing))
         with self._lock:
             handle = self._functions.made(
                 "compile", self._handle, request, failure=CompilationError, misuse=CompilationError
@@ -86,7 +87,7 @@ class NativeContext(Context):
             return None
         verify(model)
         held, passing = Holder(), Holder()
-        request = passing.make("CompileRequest", model=build(model, held), control=control.build(passing))
+        request = passing.make("CompileRequest", model=build(model, held), control=build_control(control, passing))
         with self._lock:
             handle = program.bound(request)
         return None if handle is None else NativeProgram(self._functions, self._device, handle, _border(model), held)
@@ -98,7 +99,9 @@ class NativeContext(Context):
         border, data = unseal(self._functions.driver, blob)
         held, passing = Holder(), Holder()
         array = held.keep(np.frombuffer(data, np.uint8))
-        request = make("DeserializeRequest", data=contents(array), bytes=array.nbytes, control=UNLIMITED.build(passing))
+        request = make(
+            "DeserializeRequest", data=contents(array), bytes=array.nbytes, control=build_control(UNLIMITED, passing)
+        )
         with self._lock:
             handle = self._functions.made(
                 "deserialize",

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
+from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.interface import DeviceTensor, Execution, Program
 from nnadapter.drivers.native.calls import NativeCall
-from nnadapter.drivers.native.control import UNLIMITED, Control
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.memory import DeviceMemory
 from nnadapter.drivers.native.packing import PACKED

@@ -35,6 +35,11 @@ def new_session_options() -> onnxruntime.SessionOptions:
     return onnxruntime.SessionOptions()
 
 
+def new_run_options() -> onnxruntime.RunOptions:
+    """ONNX Runtime's options of one run as they come."""
+    return onnxruntime.RunOptions()
+
+
 class _Pools:
     """What permits refer to."""
 

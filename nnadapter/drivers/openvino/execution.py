@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.drivers.control import Control
 from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.openvino.engine import brief, module
 from nnadapter.drivers.openvino.signature import Ports
 from nnadapter.errors import ExecutionError
 from nnadapter.ir.operand import Array
+
+_LOOK_MS = 2
+"""How often somebody who may stop a computation is asked; the engine tells at once when it is done."""
 
 
 class OpenvinoExecution(Execution):
@@ -36,6 +40,21 @@ class OpenvinoExecution(Execution):
         Raises:
             ExecutionError: the engine does not take the inputs, or fails.
         """
+        return self._computed(inputs, self._infer)
+
+    def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
+        """See `Execution.compute_within`: the engine is stopped between two of its nodes."""
+        return self._computed(inputs, partial(self._infer_while_wanted, control.cancelled or _never))
+
+    def _infer_while_wanted(self, cancelled: Callable[[], bool]) -> None:
+        self._request.start_async()
+        while not self._request.wait_for(_LOOK_MS):
+            if cancelled():
+                self._request.cancel()
+                break
+        self._request.wait()
+
+    def _computed(self, inputs: Sequence[Array], infer: Callable[[], object]) -> Sequence[Array]:
         results = [None if shape is None else np.empty(shape, dtype) for shape, dtype in self._outputs]
         try:
             for position, (port, array) in enumerate(zip(self._inputs, inputs, strict=True)):
@@ -44,7 +63,7 @@ class OpenvinoExecution(Execution):
             for port, result in enumerate(results):
                 if result is not None:
                     self._bind(self._request.set_output_tensor, port, result, self._bound_outputs, port)
-            self._infer()
+            infer()
             return [self._copied(port) if result is None else result for port, result in enumerate(results)]
         except Exception as error:
             raise ExecutionError(f"OpenVINO failed while it ran: {brief(error)}; check the inputs") from error
@@ -65,6 +84,10 @@ class OpenvinoExecution(Execution):
         bound[position] = None
         setter(port, self._tensor(_shareable(array, interface), shared_memory=True))
         bound[position] = place
+
+
+def _never() -> bool:
+    return False
 
 
 class _Memory:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers import DeviceTensor, registry
-from nnadapter.drivers.native.control import Control
+from nnadapter.drivers import Control, DeviceTensor, registry
 from nnadapter.errors import (
     CancelledError,
     CompilationError,
+    DeadlineExceededError,
     DeviceNotFoundError,
     DriverError,
     ExecutionError,
@@ -23,6 +23,7 @@ from nnadapter.errors import (
 from nnadapter.ir import DataType, Layout, ModelBuilder, OperandType
 from partition.verdict import Reason
 from tests.drivers.native.acme_models import MODELS, OPTIONS, check, feeds_of, model_of
+from tests.models import HEAD, parse
 
 RANDOM = np.random.default_rng(4)
 
@@ -286,3 +287,14 @@ def test_how_full_the_device_is(acme):
         after = device.memory_statistics()
     assert after.used_bytes == 0 and after.peak_bytes >= 1024
     assert nna.Device.acquire("null").memory_statistics() is None
+
+
+def test_the_deadline_of_a_session_reaches_it(acme):
+    count = 400
+    lines = "\n".join(f"t{index + 1} = Relu(t{index})" for index in range(count))
+    model = parse(f"{HEAD} g (float[1000, 1000] t0) => (float[1000, 1000] t{count}) {{ {lines} }}")
+    options = nna.Options(deadline_s=0.02, fallback="forbid")
+    words = r"within 0\.02 s: segment 0 on 'acme_c' was under way"
+    session = nna.InferenceSession(model, devices=acme, options=options)
+    with session, pytest.raises(DeadlineExceededError, match=words):
+        session.run(None, {"t0": np.ones((1000, 1000), np.float32)})

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
+from nnadapter.drivers import Control
 from nnadapter.drivers.isolated import IsolatedDevice
-from nnadapter.drivers.native.control import Control
 from nnadapter.drivers.native.driver import NativeDriver
 from nnadapter.errors import CancelledError, CompilationError, DeviceLostError, DriverError
 from nnadapter.ir import DataType, ModelBuilder, OperandType

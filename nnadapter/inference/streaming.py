@@ -1,0 +1,182 @@
+"""Many inputs one after the other: while one is on a device, the next is on the device before it.
+
+Workers each take an input and run it from its first step to its last. Where a plan has several devices the runs take
+turns on them (`running.turns`), so every device has one input at a time and the earliest goes first: a pipeline, whose
+stages are the plan's segments on one device in a row. No value passes from thread to thread. On one device alone there
+is nothing to take turns on, and runs go side by side as far as the device lets them.
+
+Locks and queues are C's, so an interrupt leaves none of them in between. Workers know the queue and not the stream: one
+that is dropped halfway is collected, and its workers end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from queue import SimpleQueue
+from threading import Lock, Thread
+from types import TracebackType
+from typing import Any, Self
+
+from nnadapter.running.control import RunControl
+from nnadapter.running.provenance import Provenance
+from nnadapter.running.turns import Turns
+
+Feed = Mapping[str, Any]
+Outcome = tuple[list[Any], Provenance]
+RunOne = Callable[[Feed, RunControl], Outcome]
+
+
+class _Item:
+    """One input on its way."""
+
+    __slots__ = ("control", "error", "feed", "outcome", "under_way")
+
+    def __init__(self, feed: Feed, control: RunControl) -> None:
+        self.feed, self.control = feed, control
+        self.outcome: Outcome | None = None
+        self.error: BaseException | None = None
+        self.under_way = Lock()
+        """Held until there is an outcome or an error."""
+        self.under_way.acquire()
+
+    def run(self, run: RunOne) -> None:
+        """Make the outcome, or the error."""
+        try:
+            self.outcome = run(self.feed, self.control)
+        except BaseException as error:  # noqa: BLE001  raised where the result is asked for
+            self.error = error
+        finally:
+            self.under_way.release()
+
+    def fail(self, error: BaseException) -> None:
+        """There is no feed."""
+        self.error = error
+        self.under_way.release()
+
+    @property
+    def is_done(self) -> bool:
+        """It came to its end."""
+        return not self.under_way.locked()
+
+
+class Stream(Iterator[list[Any]]):
+    """The results of many inputs, in their order. An error is raised in place of the result and ends nothing else.
+
+    `depth` runs are under way at once at most, and as many more inputs or results wait. It ends with its inputs, by
+    `close`, at the end of a `with`, or when nobody has it any more: what is under way then stops before its next step.
+
+    Args:
+        run: runs the model once; called from several threads.
+        feeds: the inputs; taken from in the thread that takes the results.
+        depth: how many runs are under way at once; at least 1.
+        tell: called with the provenance of every result before that is given.
+    """
+
+    def __init__(self, run: RunOne, feeds: Iterable[Feed], depth: int, tell: Callable[[Provenance], None]) -> None:
+        self._run, self._depth, self._tell = run, depth, tell
+        self._turns = Turns()
+        self._count = 0
+        self._pending: deque[_Item] = deque()
+        self._queue: SimpleQueue[_Item | None] = SimpleQueue()
+        self._workers: list[Thread] = []
+        self._taking = Lock()
+        self._feeds: Iterator[Feed] | None = iter(feeds)
+
+    def __next__(self) -> list[Any]:
+        """The next result.
+
+        Raises:
+            StopIteration: there is none.
+            NNAdapterError: what the run of this input raised; the stream goes on.
+        """
+        with self._taking:
+            try:
+                item = self._oldest()
+            except BaseException:  # an interrupt: what became of which input is not known
+                self._dismiss()
+                raise
+        if item is None:
+            self.close()
+            raise StopIteration
+        if item.error is not None:
+            raise item.error
+        assert item.outcome is not None, "it is done"
+        results, provenance = item.outcome
+        self._tell(provenance)
+        return results
+
+    def close(self) -> None:
+        """End it: inputs that wait are dropped, runs under way stop before their next step. May be called again."""
+        self._dismiss()
+        for worker in self._workers:
+            worker.join()
+
+    def __enter__(self) -> Self:
+        """The stream itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the stream."""
+        self.close()
+
+    def __del__(self) -> None:
+        """Let the workers go; nothing here takes a lock that Python code holds."""
+        self._dismiss()
+
+    def _oldest(self) -> _Item | None:
+        """The next item, done; None if there is none."""
+        self._fill()
+        if not self._pending:
+            return None
+        item = self._pending[0]
+        with item.under_way:  # waits until it is done
+            if self._pending:  # nobody has closed the stream meanwhile
+                self._pending.popleft()
+        return item
+
+    def _fill(self) -> None:
+        """Take inputs as long as there is room and the next result is not there; one in any case, for the workers."""
+        while self._feeds is not None and len(self._pending) < 2 * self._depth:
+            self._start(self._feeds)
+            if self._pending and self._pending[0].is_done:
+                return
+
+    def _start(self, feeds: Iterator[Feed]) -> None:
+        control = RunControl(self._turns, self._count)
+        try:
+            item = _Item(next(feeds), control)
+        except StopIteration:
+            self._feeds = None
+            return
+        except Exception as error:  # noqa: BLE001  raised behind the results of the inputs before
+            self._feeds = None
+            item = _Item({}, control)
+            item.fail(error)
+        else:
+            if len(self._workers) < self._depth:
+                self._add_worker()
+            self._queue.put(item)
+        self._count += 1
+        self._pending.append(item)
+
+    def _add_worker(self) -> None:
+        worker = Thread(target=_work, args=(self._queue, self._run), name="nnadapter stream", daemon=True)
+        self._workers.append(worker)
+        worker.start()
+
+    def _dismiss(self) -> None:
+        self._feeds = None
+        while self._pending:
+            self._pending.popleft().control.stop()
+        for _ in self._workers:
+            self._queue.put(None)
+
+
+def _work(queue: SimpleQueue[_Item | None], run: RunOne) -> None:
+    while (item := queue.get()) is not None:
+        if not item.control.is_over:
+            item.run(run)
+        del item

@@ -1,0 +1,127 @@
+"""What stands over one run: who may stop it, until when it has to be done, and whose turn it is on a device.
+
+Most runs have nothing of the kind, and no control: nothing is looked at between their steps.
+
+A run stops before its next step, and in the middle of one where the device can: ONNX Runtime is told by its run
+options, a driver asks the `Control` that it is given. The run then raises what was asked for, whatever the driver
+raised. A run that came to its end gives its results, however late.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from nnadapter.drivers.control import Control
+from nnadapter.drivers.onnxruntime.sessions import new_run_options
+from nnadapter.errors import CancelledError, DeadlineExceededError
+from nnadapter.running.deadlines import Deadlines
+from nnadapter.running.turns import Turns
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+_LEAST_SECONDS = 1e-9
+"""What a driver is told where no time is left: 0 means that there is no deadline."""
+
+
+class RunControl:
+    """One run. `stop` may be called from any thread and from a finalizer: it takes no lock.
+
+    Args:
+        turns: of the runs that this one follows; None if devices are not shared out.
+        number: of this run among them.
+    """
+
+    def __init__(self, turns: Turns | None = None, number: int = 0) -> None:
+        self._turns, self._number = turns, number
+        self._device: str | None = None
+        """Whose turn it has."""
+        self._stopped = False
+        self._options: onnxruntime.RunOptions | None = None
+        self._is_own = True
+        """The options are nobody else's."""
+        self._told = False
+        """The options say that ONNX Runtime is to stop, by us."""
+        self._deadlines: Deadlines | None = None
+        self._end: float | None = None
+
+    def stop(self) -> None:
+        """Have the run end before its next step, or earlier; nothing happens where it is over."""
+        self._stopped = True
+        self._tell()
+
+    def begin(self, options: onnxruntime.RunOptions | None, deadlines: Deadlines | None) -> onnxruntime.RunOptions:
+        """The run begins. Returns the options to run with: the caller's, if there are any."""
+        self._is_own = options is None
+        self._options = made = options or new_run_options()
+        if deadlines is not None:
+            self._deadlines = deadlines
+            self._end = deadlines.watch(self._tell)
+        if self._stopped:
+            self._tell()
+        return made
+
+    def end(self) -> None:
+        """The run is over: what it holds is given back, the caller's options are as they were."""
+        if self._deadlines is not None:
+            self._deadlines.forget(self._tell)
+        self._give_back()
+        options, self._options = self._options, None
+        if options is not None and self._told and not self._is_own:
+            options.terminate = False
+
+    @property
+    def is_over(self) -> bool:
+        """It is to stop."""
+        return (
+            self._stopped
+            or (self._end is not None and time.monotonic() >= self._end)
+            or (self._options is not None and bool(self._options.terminate))
+        )
+
+    def before(self, device: str, *, shared: bool) -> None:
+        """A step on a device comes next: wait for its turn where `shared`, the plan having several devices."""
+        if self._turns is None or not shared or device == self._device:
+            return
+        self._give_back()
+        self._turns.take(device, self._number)
+        self._device = device
+
+    def for_driver(self) -> Control:
+        """What a driver is given along with a computation."""
+        left = 0.0 if self._end is None else max(_LEAST_SECONDS, self._end - time.monotonic())
+        return Control(deadline_seconds=left, cancelled=self._is_over)
+
+    def error(self, what: str, *, device: str, segment: int | None = None) -> CancelledError:
+        """What a run that is to stop raises.
+
+        Args:
+            what: was under way, or next.
+            device: where.
+            segment: which, if it is one of several.
+        """
+        late = self._end is not None and time.monotonic() >= self._end and not self._stopped
+        if late and self._deadlines is not None:
+            seconds = self._deadlines.seconds
+            return DeadlineExceededError(
+                f"the run was not done within {seconds:g} s: {what}; give it more by Options(deadline_s=...)",
+                device=device,
+                segment=segment,
+            )
+        who = "by its run options" if not self._stopped else "by who asked for it"
+        return CancelledError(f"the run was stopped {who}: {what}", device=device, segment=segment)
+
+    def _is_over(self) -> bool:
+        return self.is_over
+
+    def _tell(self) -> None:
+        options = self._options
+        if options is not None and not options.terminate:
+            self._told = True
+            options.terminate = True
+
+    def _give_back(self) -> None:
+        device, self._device = self._device, None
+        if device is not None and self._turns is not None:
+            self._turns.give_back(device)

@@ -1,0 +1,77 @@
+"""Runs that have to be done by some time, and the thread that tells them when it is over.
+
+All runs of a session have the same time, so whoever comes later has to be done later: the thread sleeps to the first
+end, or as long as a run that has not come yet would have. Nobody wakes it, so a run pays two steps in a dictionary. It
+ends where nobody ran for so long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import TIMEOUT_MAX, Lock, Thread
+
+Tell = Callable[[], None]
+
+
+class Deadlines:
+    """The runs of one session. Usable from many threads.
+
+    Args:
+        seconds: that a run may take.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._lock = Lock()
+        self._is_awake = False
+        self._ends: dict[Tell, float] = {}
+        self._asleep = Lock()
+        """Held while there is something to watch over."""
+        self._asleep.acquire()
+
+    def watch(self, tell: Tell) -> float:
+        """Have `tell` called when the time is over, from another thread, and return when that is by `monotonic`.
+
+        Who watched calls `forget`, or is told.
+        """
+        end = self._ends[tell] = time.monotonic() + self.seconds
+        if not self._is_awake:
+            self._wake()
+        return end
+
+    def forget(self, tell: Tell) -> None:
+        """The run is done."""
+        self._ends.pop(tell, None)
+
+    def close(self) -> None:
+        """Nobody comes any more. May be called again."""
+        if self._asleep.locked():
+            self._asleep.release()
+
+    def _wake(self) -> None:
+        with self._lock:
+            if not self._is_awake:
+                self._is_awake = True
+                Thread(target=self._look, name="nnadapter deadlines", daemon=True).start()
+
+    def _look(self) -> None:
+        while self._goes_on():
+            now = time.monotonic()
+            ends = list(self._ends.items())
+            for tell, end in ends:
+                if end <= now and self._ends.pop(tell, None) is not None:
+                    tell()
+            seconds = min((end - now for _, end in ends if end > now), default=self.seconds)
+            if self._asleep.acquire(timeout=min(seconds, TIMEOUT_MAX)):
+                self._asleep.release()
+                return
+
+    def _goes_on(self) -> bool:
+        if self._ends:
+            return True
+        with self._lock:
+            # Before it is looked again: who comes meanwhile sees it, or is seen.
+            self._is_awake = False
+            self._is_awake = bool(self._ends)
+            return self._is_awake

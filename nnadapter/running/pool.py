@@ -1,0 +1,76 @@
+"""Executions of a program: lent to one run at a time each, or shared, as the device's threading says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from nnadapter.drivers.border import create_execution
+from nnadapter.drivers.capability import Threading
+from nnadapter.drivers.crashes import named_call
+from nnadapter.drivers.interface import DeviceTensor, Execution, Program
+from nnadapter.drivers.registry import device_lock
+from nnadapter.process.closing import close_all
+from nnadapter.process.lending import Lending
+from nnadapter.running.control import RunControl
+
+
+class ExecutionPool:
+    """Executions of one program, made as they are needed and used again; keeps to the device's threading."""
+
+    def __init__(self, program: Program, threading_: Threading, device: str, *step: Any) -> None:
+        """Take a program of `device`; what it is a program of are further arguments of `named_call`."""
+        self._program = program
+        self._call = named_call(device, "compute", *step)
+        self._close = named_call(device, "close", *step)
+        self._bytes = program.memory_bytes
+        self._reentrant = threading_ is Threading.REENTRANT
+        self._device_lock = device_lock(device) if threading_ is Threading.SERIAL else None
+        self._shared: Execution | None = None
+        self._executions = Lending(partial(named_call(device, "create_execution", *step), create_execution, program))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the program with its executions, of which there will be one at least."""
+        return self._bytes * max(len(self._executions.all), 1)
+
+    @property
+    def shared(self) -> Execution | None:
+        """The execution that all threads run in, where the device allows it; made by the first run."""
+        return self._shared
+
+    def compute(self, inputs: Sequence[Any], control: RunControl | None = None) -> Sequence[Any]:
+        """Run the program once, in an execution of its own for as long as it takes."""
+        if control is None and (shared := self._shared) is not None:
+            outputs: Sequence[Any] = self._call(shared.compute, inputs)
+            return outputs
+        within = () if control is None else (control.for_driver(),)
+        results: Sequence[Any] = self._alone("compute_within" if within else "compute", inputs, *within)
+        return results
+
+    def compute_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
+        """As `compute`, in memory of the device; see `Execution.compute_on_device`."""
+        results: Sequence[DeviceTensor] | None = self._alone("compute_on_device", inputs)
+        return results
+
+    def _alone(self, how: str, *arguments: Any) -> Any:
+        """Run the program by a method of an execution that nobody else has now, but where all may share one."""
+        if (shared := self._shared) is not None:
+            return self._call(getattr(shared, how), *arguments)
+        user = object()
+        try:
+            execution = self._executions.take(user)
+            if self._reentrant:
+                self._shared = execution
+            if self._device_lock is None:
+                return self._call(getattr(execution, how), *arguments)
+            with self._device_lock:
+                return self._call(getattr(execution, how), *arguments)
+        finally:
+            self._executions.users.pop(user, None)
+
+    def close(self) -> None:
+        """Close every execution, then the program."""
+        self._shared = None
+        self._close(close_all, [*self._executions.clear(), self._program])

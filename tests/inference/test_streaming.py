@@ -1,0 +1,169 @@
+"""Streams: pipelined over devices, in order, bounded, and gone without a trace."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.errors import ClosedError, InvalidInputError, InvalidOptionError
+from tests.latency_driver import OVERLAPS
+from tests.models import HEAD, SANDWICH, numbers, parse
+
+TAKES_TURNS = f"""{HEAD} turns (float[N, 4] x) => (float[N, 4] y) {{
+    a = Relu(x)
+    b = Neg(a)
+    c = Abs(b)
+    y = Neg(c)
+}}"""
+TWO = [("latency:0", {"only": ["RELU", "ABS"], "operation_ms": 5.0}), ("latency:1", {"operation_ms": 5.0})]
+
+
+def feeds(count):
+    return [{"x": numbers(3, 4, seed=index)} for index in range(count)]
+
+
+def stream_threads():
+    return [each for each in threading.enumerate() if each.name == "nnadapter stream"]
+
+
+def until(done):
+    """Wait until something that other threads do has happened."""
+    while not done():
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def session():
+    with nna.InferenceSession(parse(TAKES_TURNS), devices=TWO) as session:
+        yield session
+
+
+def test_devices_work_at_the_same_time_on_inputs_that_follow_each_other(session):
+    OVERLAPS["most"] = 0
+    serial = [session.run(None, feed)[0] for feed in feeds(12)]
+    assert OVERLAPS["most"] == 1
+    streamed = []
+    for (result,) in session.stream(feeds(12)):
+        streamed.append(result)
+        assert [step.device for step in session.provenance.steps] == ["latency", "latency:1"] * 2
+    assert OVERLAPS["most"] == 2
+    assert len(streamed) == 12
+    assert all(map(np.array_equal, streamed, serial))
+    assert not stream_threads()
+
+
+def test_one_input_at_a_time_is_no_pipeline(session):
+    OVERLAPS["most"] = 0
+    assert len(list(session.stream(feeds(4), depth=1))) == 4
+    assert OVERLAPS["most"] == 1
+
+
+@pytest.mark.parametrize("devices", ["cpu", "fake_npu", [("trial", {"only": ["RELU"]}), "fake_npu"]])
+def test_results_are_those_of_runs(devices):
+    with nna.InferenceSession(parse(SANDWICH), devices=devices, options={"fallback": "allow"}) as session:
+        several = [{"x": numbers(1 + index % 3, 4, seed=index)} for index in range(20)]
+        serial = [session.run(None, feed)[0] for feed in several]
+        streamed = [result for (result,) in session.stream(iter(several), depth=4)]
+    assert all(map(np.array_equal, streamed, serial))
+
+
+def test_an_error_ends_its_own_item_alone(session):
+    given = feeds(6)
+    given[2] = {"x": np.ones((3, 5), np.float32)}
+    stream, seen = session.stream(given), []
+    for index in range(6):
+        if index == 2:
+            with pytest.raises(InvalidInputError):
+                next(stream)
+        else:
+            seen.append(next(stream)[0])
+    with pytest.raises(StopIteration):
+        next(stream)
+    expected = [session.run(None, feed)[0] for index, feed in enumerate(given) if index != 2]
+    assert all(map(np.array_equal, seen, expected))
+
+
+def test_feeds_that_fail_do_so_behind_the_results_before(session):
+    def given():
+        yield from feeds(3)
+        raise OSError("the camera is gone")
+
+    stream = session.stream(given())
+    assert len([next(stream) for _ in range(3)]) == 3
+    with pytest.raises(OSError, match="camera"):
+        next(stream)
+    with pytest.raises(StopIteration):
+        next(stream)
+    assert not stream_threads()
+
+
+def test_no_more_is_taken_than_has_room(session):
+    taken = []
+
+    def given():
+        for feed in feeds(40):
+            taken.append(feed)
+            yield feed
+
+    for given_back, _ in enumerate(session.stream(given(), depth=3), start=1):
+        assert len(taken) <= given_back + 6 - 1
+    assert given_back == 40
+
+
+def test_a_slow_source_holds_nothing_back(session):
+    """A result that is there is not kept until the next inputs have come."""
+    given_back = []
+
+    def given():
+        for index, feed in enumerate(feeds(5)):
+            assert len(given_back) >= index - 2
+            yield feed
+            time.sleep(0.1)
+
+    given_back.extend(session.stream(given(), depth=4))
+    assert len(given_back) == 5
+
+
+def test_what_is_closed_or_dropped_leaves_nothing_behind(session):
+    with session.stream(feeds(50)) as stream:
+        next(stream)
+    assert not stream_threads()
+    with pytest.raises(StopIteration):
+        next(stream)
+    stream.close()
+    for _ in session.stream(feeds(50)):
+        break
+    gc.collect()
+    until(lambda: not stream_threads())
+    assert not session._engine._plans.users
+    stream = session.stream(feeds(50))
+    next(stream)
+    gone = weakref.ref(stream)
+    del stream
+    assert gone() is None
+    until(lambda: not stream_threads())
+    assert session.run(None, feeds(1)[0])
+
+
+def test_a_session_that_is_closed_ends_what_was_to_come():
+    with nna.InferenceSession(parse(TAKES_TURNS), devices=TWO) as session:
+        stream = session.stream(feeds(50))
+        next(stream)
+    with pytest.raises(ClosedError):
+        for _ in stream:
+            pass
+    stream.close()
+    with pytest.raises(ClosedError):
+        session.stream(feeds(1))
+
+
+@pytest.mark.parametrize("depth", [0, -1, 1.5, True, "2"])
+def test_depths_that_are_none(session, depth):
+    with pytest.raises(InvalidOptionError, match="depth"):
+        session.stream(feeds(1), depth=depth)

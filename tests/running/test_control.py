@@ -1,0 +1,164 @@
+"""Runs that are stopped: by their caller, or because their time is over."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers import Control
+from nnadapter.errors import CancelledError, DeadlineExceededError, InvalidOptionError
+from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.running.deadlines import Deadlines
+from tests.drivers.fake_npu.harness import context
+from tests.models import CHAIN, HEAD, numbers, parse
+
+LONG = 30_000.0
+"""Milliseconds that no test waits for."""
+X = {"x": numbers(2, 3)}
+
+
+def session_on(*devices, **options):
+    return nna.InferenceSession(parse(CHAIN), devices=list(devices), options=nna.Options(**options))
+
+
+def test_the_deadline_is_looked_at_between_steps():
+    slow = ("latency", {"only": ["RELU"], "operation_ms": 50.0})
+    with session_on(slow, "trial", deadline_s=0.02) as session, pytest.raises(DeadlineExceededError) as caught:
+        session.run(None, X)
+    assert (caught.value.device, caught.value.segment) == ("trial", 1)
+    assert "within 0.02 s: segment 1 on 'trial' was next" in str(caught.value)
+
+
+def test_a_device_that_can_stop_does_so_in_the_middle():
+    slow = ("latency", {"operation_ms": LONG, "stops": True})
+    with session_on(slow, deadline_s=0.05) as session, pytest.raises(DeadlineExceededError) as caught:
+        session.run(None, X)
+    assert caught.value.device == "latency"
+    assert "segment 0 on 'latency' was under way" in str(caught.value)
+
+
+def test_a_run_that_came_to_its_end_gives_its_results():
+    with session_on(("latency", {"operation_ms": 20.0}), deadline_s=0.01) as session:
+        assert session.run(None, X)
+        assert not session.provenance.fell_back
+
+
+def test_runs_in_time_are_those_without_a_deadline():
+    with session_on("trial", deadline_s=60) as session, session_on("trial") as other:
+        for _ in range(3):
+            assert np.array_equal(session.run(None, X)[0], other.run(None, X)[0])
+
+
+def test_the_deadline_reaches_onnxruntime():
+    """Many products, each short: ONNX Runtime looks between nodes."""
+    lines = "\n".join(f"t{index + 1} = MatMul(t{index}, t{index})" for index in range(2000))
+    model = parse(f"{HEAD} g (float[300, 300] t0) => (float[300, 300] t2000) {{ {lines} }}")
+    feed = {"t0": np.zeros((300, 300), np.float32)}
+    with nna.InferenceSession(model, devices="cpu", options={"deadline_s": 0.05}) as session:
+        with pytest.raises(DeadlineExceededError, match=r"within 0\.05 s: the model was under way") as caught:
+            session.run(None, feed)
+        assert caught.value.device == "cpu"
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), True, "1"])
+def test_deadlines_that_are_none(seconds):
+    with pytest.raises(InvalidOptionError, match="deadline_s"):
+        nna.Options(deadline_s=seconds)
+
+
+def test_run_options_stop_a_run_that_is_under_way():
+    options = onnxruntime.RunOptions()
+    with session_on(("latency", {"operation_ms": LONG, "stops": True})) as session:
+        timer = threading.Timer(0.05, setattr, (options, "terminate", True))
+        timer.start()
+        with pytest.raises(CancelledError, match="by its run options: segment 0 on 'latency' was under way"):
+            session.run(None, X, options)
+        timer.join()
+        assert options.terminate
+
+
+def test_a_deadline_leaves_the_callers_options_as_they_were():
+    options = onnxruntime.RunOptions()
+    slow = ("latency", {"operation_ms": LONG, "stops": True})
+    with session_on(slow, deadline_s=0.02) as session, pytest.raises(DeadlineExceededError):
+        session.run(None, X, options)
+    assert not options.terminate
+
+
+def test_futures_can_be_cancelled_before_and_while_they_run():
+    with session_on(("latency", {"operation_ms": LONG, "stops": True})) as session:
+        running = [session.submit(None, X) for _ in range(8)]
+        while not running[0].running():
+            time.sleep(0.001)
+        assert [future.cancel() for future in reversed(running)].count(False) >= 1
+        with pytest.raises(CancelledError, match="by who asked for it"):
+            running[0].result()
+        assert running[0].provenance is None
+
+
+def test_a_driver_that_gives_up_by_itself_has_failed():
+    with session_on(("trial", {"fault": "compute_cancelled"}), fallback="allow", deadline_s=60) as session:
+        session.run(None, X)
+        assert session.provenance.fell_back
+
+
+def test_fake_npu_stops_between_instructions():
+    builder = ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, (4, 4)))
+    for _ in range(5):
+        (x,) = builder.add_operation("MAT_MUL", (x, x))
+    execution = context().compile(builder.finish([x])).create_execution()
+    asked = []
+
+    def cancelled():
+        asked.append(1)
+        return len(asked) > 3
+
+    ones = np.ones((4, 4), np.float32)
+    with pytest.raises(CancelledError, match="before instruction 3"):
+        execution.compute_within([ones], Control(cancelled=cancelled))
+    (result,) = execution.compute_within([ones], Control(cancelled=lambda: False))
+    assert np.array_equal(result, execution.compute([ones])[0])
+
+
+def test_openvino_stops_in_the_middle():
+    pytest.importorskip("openvino")
+    lines = "\n".join(f"t{index + 1} = MatMul(t{index}, x)" for index in range(200))
+    model = parse(f"{HEAD} g (float[800, 800] x) => (float[800, 800] y) {{ t0 = Relu(x) {lines} y = Relu(t200) }}")
+    feed = {"x": np.zeros((800, 800), np.float32)}
+    late, in_time = (
+        nna.InferenceSession(model, devices="openvino:CPU", options={"deadline_s": seconds}) for seconds in (0.01, 60)
+    )
+    with late, pytest.raises(DeadlineExceededError, match="was under way"):
+        late.run(None, feed)
+    with in_time:
+        assert not in_time.run(None, feed)[0].any()
+
+
+def test_who_is_late_is_told_and_who_is_done_is_not():
+    told = []
+    deadlines = Deadlines(0.02)
+    deadlines.watch(late := lambda: told.append("late"))
+    deadlines.watch(done := lambda: told.append("done"))
+    deadlines.forget(done)
+    while not told:
+        time.sleep(0.001)
+    deadlines.forget(late)
+    while any(each.name == "nnadapter deadlines" for each in threading.enumerate()):
+        time.sleep(0.001)
+    assert told == ["late"]
+
+
+def test_nobody_watches_after_the_end():
+    deadlines = Deadlines(3600.0)
+    deadlines.watch(lambda: None)
+    deadlines.close()
+    deadlines.close()
+    while any(each.name == "nnadapter deadlines" for each in threading.enumerate()):
+        time.sleep(0.001)
