@@ -96,7 +96,8 @@ class Copies(FedTensor):
         if tensor is not None:
             return tensor
         if not can_lie_on_devices(self):
-            raise InvalidInputError(f"{self.dtype}{list(self.shape)} cannot lie on a device; keep it on the host")
+            kind = f"{self.dtype}{list(self.shape)}"
+            raise InvalidInputError(f"{kind} cannot lie in memory of {device!r}; keep it on the host")
         array = np.ascontiguousarray(self.host(name, made))
         TENSORS.free_gone()
         started = time.perf_counter()

@@ -119,9 +119,9 @@ class HostBinding:
 
     def __init__(self, session: Any, run: Any) -> None:
         self._binding, self._run = session.io_binding(), run
-        self._holding: dict[str, DeviceValue] = {}
-        """Outputs that a `DeviceValue` shall hold."""
-        self._order: list[str] = []
+        self._targets: dict[str, Target] = {}
+        self._used: set[str] = set()
+        """Outputs that ONNX Runtime allocates, and has allocated: the next run would write into these."""
 
     @property
     def results(self) -> list[Any]:
@@ -137,7 +137,6 @@ class HostBinding:
 
     def bind_output(self, name: str, target: Target) -> None:
         """See `Binding.bind_output`."""
-        self._holding.pop(name, None)
         if isinstance(target, np.ndarray):
             address = target.__array_interface__["data"][0]
             self._binding.bind_output(name, CPU, 0, target.dtype.type, target.shape, address)
@@ -149,11 +148,10 @@ class HostBinding:
                     name=name,
                 )
             self._binding.bind_output(name)
-            if isinstance(target, DeviceValue):
-                self._holding[name] = target
         else:
             self._binding.bind_ortvalue_output(name, target)
-        self._order = [*(each for each in self._order if each != name), name]
+        self._targets[name] = target
+        self._used.discard(name)
 
     def clear_inputs(self) -> None:
         """See `Binding.clear_inputs`."""
@@ -162,16 +160,19 @@ class HostBinding:
     def clear_outputs(self) -> None:
         """See `Binding.clear_outputs`."""
         self._binding.clear_binding_outputs()
-        self._holding.clear()
-        self._order.clear()
+        self._targets.clear()
+        self._used.clear()
 
     def run(self, options: Any) -> Provenance:
-        """See `Binding.run`."""
+        """See `Binding.run`: into memory of its own each time, whatever size that has, where nobody gave some."""
+        for name in self._used:
+            self._binding.bind_output(name)
         provenance: Provenance = self._run(self._binding, options)
-        if self._holding:
-            by_name = dict(zip(self._order, self._binding.get_outputs(), strict=False))
-            for name, value in self._holding.items():
-                value.replace(by_name[name].numpy())
+        self._used.update(name for name, target in self._targets.items() if isinstance(target, (str, DeviceValue)))
+        if any(isinstance(target, DeviceValue) for target in self._targets.values()):
+            for result, target in zip(self._binding.get_outputs(), self._targets.values(), strict=True):
+                if isinstance(target, DeviceValue):
+                    target.replace(result.numpy())
         return provenance
 
     def arrays(self) -> list[Any]:

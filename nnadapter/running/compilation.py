@@ -266,6 +266,7 @@ class Compiler:
                 outputs=tuple(slots[name] for name in step.outputs),
                 released=tuple(slots[name] for name in step.released),
                 expected=expected[step.segment],
+                names=tuple(built.inputs),
                 residence=stay.get(step.segment),
                 guarded=step.device in accelerators,
                 planned=tuple(planned_values(graph, slots, built.inputs)),

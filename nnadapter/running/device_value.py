@@ -46,7 +46,7 @@ class DeviceValue:
 
         Raises:
             InputTypeError: it is no array.
-            InvalidInputError: it cannot lie on such a device: it has no bytes, or elements that share some.
+            InvalidInputError: it cannot lie on such a device, as its elements share bytes there.
             DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
             OutOfMemoryError: the device has no room.
         """
@@ -55,6 +55,8 @@ class DeviceValue:
         name = canonical(device)
         if not open_device(name).has_memory:
             return cls(array, name)
+        if not array.size:  # as a cache at its start, which lies nowhere
+            return cls(Copies(array.copy()), name)
         on_device = Copies(array).on(name)
         return cls(Copies(None, {name: on_device}), name)
 

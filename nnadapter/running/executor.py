@@ -80,6 +80,8 @@ class BoundStep:
     """What inputs that other steps make have to be, if they were planned to be something."""
     on_failure: Callable[[Step, BaseException], Substitute]
     """Makes what runs the step instead, or raises."""
+    names: tuple[str, ...]
+    """Of the inputs."""
     residence: Residence | None = None
     """What it may do in its device's own memory; None where there is none."""
     seconds: float = 0.0
@@ -292,8 +294,7 @@ def _staying(bound: BoundStep, values: list[Any], made: list[Transfer], control:
         stayed = bound.residence.compute(bound.pool.compute_on_device, values, made)
         if stayed is not None:
             return stayed
-    names = bound.step.inputs if bound.residence is None else bound.residence.inputs
-    inputs = [on_host(values[slot], name, made) for slot, name in zip(bound.inputs, names, strict=True)]
+    inputs = [on_host(values[slot], name, made) for slot, name in zip(bound.inputs, bound.names, strict=True)]
     return _guarded(bound, inputs, control) if bound.guarded else bound.pool.compute(inputs, control)
 
 

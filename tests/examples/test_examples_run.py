@@ -97,3 +97,12 @@ def test_build_by_hand_agrees_with_numpy_and_shows_the_errors():
     assert len(re.findall(r"^\w+ +yes$", done.stdout, re.MULTILINE)) == 6
     kinds = re.findall(r"^    (\w+): \S", done.stdout, re.MULTILINE)
     assert kinds == ["InvalidModelError"] * 4 + ["NotDelegatedError", "InvalidInputError"]
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "cpu"])
+def test_generate_says_the_same_as_onnxruntime_and_keeps_its_cache(device):
+    done = start("generate.py", "-d", device, "--tokens", 6, "--width", 32)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^ONNX Runtime: \d+ tokens per second, 100% of the same letters$", done.stdout, re.MULTILINE)
+    assert re.search(rf"^{device}: \d+ tokens per second, cache of 4608 bytes at the end$", done.stdout, re.MULTILINE)
+    assert "past" not in done.stdout and "present" not in done.stdout
