@@ -31,7 +31,7 @@ class Sizes:
         return self.width // self.heads
 
 
-class _Writer:
+class Writer:
     """Nodes and seeded weights, each named as it comes."""
 
     def __init__(self, seed: int) -> None:
@@ -53,6 +53,11 @@ class _Writer:
     def weight(self, *shape: int) -> str:
         """Add weights around 0."""
         return self.constant((self._generator.standard_normal(shape) * shape[0] ** -0.5).astype(np.float32))
+
+    def numbers(self, *shape: int) -> np.ndarray[Any, Any]:
+        """Draw weights around 0 that keep sums over all but the first axis near 1."""
+        scale = np.prod(shape[1:]) ** -0.5
+        return (self._generator.standard_normal(shape) * scale).astype(np.float32)
 
     def size(self, value: str, axis: int) -> str:
         """Add what tells one size of a value."""
@@ -79,7 +84,7 @@ def language_model(sizes: Sizes, seed: int = 0) -> onnx.ModelProto:
     The cache is `past.L.key` and `past.L.value` of every layer, [batch, heads, past, depth]; it comes out as `present`,
     longer by `length`.
     """
-    writer = _Writer(seed)
+    writer = Writer(seed)
     batch, length = writer.size("ids", 0), writer.size("ids", 1)
     past = writer.size("past.0.key", 2)
     total = writer.node("Add", past, length)
@@ -106,7 +111,7 @@ def language_model(sizes: Sizes, seed: int = 0) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=10)
 
 
-def _block(writer: _Writer, sizes: Sizes, layer: int, x: str, rows: Sequence[str], seen: str) -> str:
+def _block(writer: Writer, sizes: Sizes, layer: int, x: str, rows: Sequence[str], seen: str) -> str:
     width, heads, depth = sizes.width, sizes.heads, sizes.depth
     normalized = writer.normalized(x, width)
     query, key, value = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -42,12 +43,12 @@ class MeasuredCandidate(Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredChoice:
-    """The plan that was fastest."""
+    """The plan that was taken."""
 
     placement: Mapping[str, str]
     """Name of every node -> device."""
     timed: tuple[MeasuredCandidate, ...]
-    """Every candidate that was timed, this one first."""
+    """Every candidate that was timed, the one taken first."""
 
 
 def choice_key(
@@ -56,8 +57,9 @@ def choice_key(
     shapes: Mapping[str, Sequence[int]],
     version: str,
     constraints: str = "",
+    machine: str = "",
 ) -> str:
-    """Return what a choice is remembered by: the model's contents, devices in order, input shapes, our own version.
+    """Return what a choice is remembered by: model contents, devices in order, input shapes, machine, our own version.
 
     Args:
         model_digest: of the model's bytes, weights included.
@@ -65,6 +67,7 @@ def choice_key(
         shapes: input name -> dimensions.
         version: of nnadapter.
         constraints: what else a person says of placement, in words.
+        machine: and its threads, in words.
     """
     told = {
         "model": model_digest,
@@ -72,6 +75,7 @@ def choice_key(
         "shapes": {name: list(map(int, shapes[name])) for name in sorted(shapes)},
         "version": version,
         "constraints": constraints,
+        "machine": machine,
     }
     return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
@@ -106,6 +110,12 @@ def recall(key: str) -> tuple[MeasuredChoice | None, str]:
         return None, ""
     except StoredFileError as error:
         return None, f"{error}; it counts as not measured"
+
+
+def forget(key: str) -> None:
+    """Delete what was kept, if there is something and it can be deleted."""
+    with suppress(OSError):
+        _file(key).unlink(missing_ok=True)
 
 
 class _Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

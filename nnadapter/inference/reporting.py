@@ -22,8 +22,8 @@ from nnadapter.process.collecting import paused_collection
 from nnadapter.reports.building import report_of
 from nnadapter.reports.report import PartitionReport
 from nnadapter.running.fallback import refuse_fallback, warn_of_idle, warn_of_last_resort
-from nnadapter.running.measuring import EARLIER, PastChoices
 from nnadapter.running.observed import Observed
+from nnadapter.running.past_choices import EARLIER, PastChoices
 
 if TYPE_CHECKING:
     import onnx

@@ -42,6 +42,7 @@ from nnadapter.running.executor import (
 )
 from nnadapter.running.fallback import named, refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.running.pool import ExecutionPool
+from nnadapter.running.promise import Watch
 from nnadapter.running.residence import residences
 from nnadapter.running.slots import expected_outputs, planned_values, slots_of
 from partition.by_cost.origin import Origin
@@ -61,7 +62,7 @@ class TimedPlacement:
     predicted: float | None
     """Seconds; None for one that was remembered."""
     measured: float
-    """Seconds: the median of its runs here."""
+    """Seconds of one run here: the lower quartile of its turns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +79,11 @@ class Compiled:
     """Segment -> the one whose program it was bound to, with constants of its own; those that were compiled are left
     out."""
     timed: tuple[TimedPlacement, ...] = ()
-    """What it was chosen from by measurement, fastest first; empty where it was not."""
+    """What it was chosen from by measurement, the plan first, then fastest first; empty where it was not."""
     chosen: str = ""
     """How it was measured, in words."""
+    watch: Watch | None = None
+    """Holds its runs to what was measured; None where nobody does."""
     is_open: bool = False
     """Its programs leave sizes open: the partitioning is the one at the shapes for which they were made."""
 

@@ -1,105 +1,58 @@
 """Policy `measured`: candidates compiled, timed here with real input, and the fastest kept.
 
-What was measured is remembered by the model's contents, devices with versions and options, input shapes, rules and our
-own version, so that it is paid for once.
+1. All take turns until it is clear which to take (`contest.py`, `stopwatch.py`).
+2. That one and the fastest other one do so once more. Where both times the same is taken, and both times beyond noise,
+   and others left the machine alone meanwhile, it is kept on disk (`past_choices.py`), so that it is paid for once.
+3. Runs are held to what was measured (`promise.py`). Where they contradict it, it is forgotten, and the next run
+   measures again, `MOST_AGAIN` times at most.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from statistics import median
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from os import cpu_count
+from typing import TYPE_CHECKING, Any
 
-from nnadapter.costs.calibration_files import driver_version
-from nnadapter.costs.remembered import MeasuredCandidate, MeasuredChoice, MeasuredDevice, choice_key, recall, remember
-from nnadapter.errors import DriverError, NotDelegatedError, StoredFileError
+from nnadapter.errors import DriverError, NotDelegatedError
 from nnadapter.planning.judgment import Judgment, placed_as
 from nnadapter.planning.placing import place
 from nnadapter.planning.planner import Planner
-from nnadapter.planning.setting import Setting
 from nnadapter.process.closing import close_all
-from nnadapter.process.own_version import own_version
+from nnadapter.process.processors import Load, is_crowded, usable
 from nnadapter.running.compilation import Compiled, Compiler, TimedPlacement
+from nnadapter.running.contest import Outcome, twice
+from nnadapter.running.past_choices import EARLIER, PastChoices
+from nnadapter.running.promise import Promise, Watch
+from nnadapter.running.stopwatch import Stopwatch
 from partition.by_cost.latency import Candidate
 from partition.by_cost.origin import OriginKind
-from partition.plan import Plan
 
-EARLIER = "measured in an earlier session"
-"""How a remembered choice came about."""
+if TYPE_CHECKING:
+    import onnxruntime
+
+MOST_AGAIN = 2
+"""How often the runs of a session may make it measure again, for each set of input shapes."""
 _MOST = 6
 """Candidates that are compiled and timed, baselines included."""
-_ROUNDS = 7
-"""Turns of each candidate."""
-_FAR_BEHIND = 1.5
-"""Times the fastest."""
-_TURN_RUNS = (2, 50)
-"""Fewest and most runs in a turn."""
-_TURN_SECONDS = 0.02
-"""A turn of short runs takes about so long."""
-
-
-class PastChoices:
-    """What was measured in one setting, here and in earlier sessions."""
-
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
-
-    def recall(self, judgment: Judgment) -> tuple[Recalled | None, str]:
-        """Return what was chosen for these verdicts and shapes, and a note: why a file that is there is not used."""
-        known, note = recall(self._key(judgment))
-        if known is None:
-            return None, note
-        graph, verdicts = judgment.model.graph, judgment.support.verdicts
-        labels = [known.placement.get(graph.nodes[nodes[0]].name, "") for nodes in graph.atoms]
-        fits = all(verdicts.get(label, {atom: None})[atom] for atom, label in enumerate(labels))
-        if not fits:
-            return None, "what is remembered of this model does not fit it any more, and counts as not measured"
-        return Recalled(
-            judgment=placed_as(judgment, labels),
-            timed=tuple(
-                TimedPlacement(origin=each.origin, predicted=None, measured=each.seconds) for each in known.timed
-            ),
-        ), note
-
-    def keep(self, judgment: Judgment, plan: Plan, timed: Sequence[TimedPlacement]) -> str:
-        """Keep the plan that was fastest for the next time; return why that failed, empty where it did not."""
-        graph = plan.graph
-        placement = {node.name: plan.placement[atom] for node, atom in zip(graph.nodes, graph.atom_of, strict=True)}
-        measured = tuple(MeasuredCandidate(origin=each.origin, seconds=each.measured) for each in timed)
-        try:
-            remember(self._key(judgment), MeasuredChoice(placement=placement, timed=measured))
-        except StoredFileError as error:
-            return str(error)
-        return ""
-
-    def _key(self, judgment: Judgment) -> str:
-        devices = [
-            MeasuredDevice(name=device.name, version=driver_version(device.name), options=device.options)
-            for device in self._setting.devices
-        ]
-        constraints = self._setting.constraints
-        named = [device.name for device in self._setting.devices if device.named]
-        said = f"{constraints.rules!r} {constraints.plan_file!r} {constraints.fallback} {named}"
-        return choice_key(judgment.model.prepared.digest, devices, judgment.model.shapes, own_version(), said)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Recalled:
-    """What was chosen earlier."""
-
-    judgment: Judgment
-    """Placed as it was then."""
-    timed: tuple[TimedPlacement, ...]
-    """Fastest first."""
+_FAR = 3.0
+"""Where everyone else takes so many times what is taken, a busy machine is not why."""
 
 
 class Measurer:
     """Chooses by measurement for one session."""
 
-    def __init__(self, compiler: Compiler) -> None:
-        self._memory, self._compiler = PastChoices(compiler.setting), compiler
+    def __init__(
+        self,
+        compiler: Compiler,
+        session_options: onnxruntime.SessionOptions | None = None,
+        stopwatch: Stopwatch | None = None,
+    ) -> None:
+        self._memory, self._compiler = PastChoices(compiler.setting, session_options), compiler
+        self._stopwatch = stopwatch or Stopwatch()
+        self._broken: dict[str, list[str]] = {}
+        """What runs contradicted, in words, by what a choice is kept by."""
 
     def choose(self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any], *, made_up: bool) -> Compiled:
         """Return the fastest candidate for these shapes, remembered or measured now.
@@ -114,33 +67,59 @@ class Measurer:
             NotDelegatedError: fallback is forbidden and would be needed.
             CompilationError: no candidate compiles.
         """
-        known, note = self._memory.recall(judgment)
+        broken = self._broken.get(self._memory.key(judgment), [])
+        known, note = (None, "") if broken else self._memory.recall(judgment)
         if known is not None:
-            return replace(self._compiler.compile(planner, known.judgment), timed=known.timed, chosen=EARLIER)
+            compiled = self._compiler.compile(planner, known.judgment)
+            return replace(compiled, timed=known.timed, chosen=EARLIER, watch=_watch(known.timed))
         if not judgment.model.graph.atoms:
             return self._compiler.compile(planner, judgment)
-        compiled, timed = self._measured(planner, judgment, feed)
-        how = "measured here with random input" if made_up else "measured here with the input of the first run"
-        notes = (how, note, self._memory.keep(judgment, compiled.partitioning.plan, timed))
-        return replace(compiled, timed=timed, chosen="; ".join(filter(None, notes)))
+        compiled, timed, doubt = self._measured(planner, judgment, feed)
+        how = f"measured here with {'random input' if made_up else 'the input of the first run'}"
+        kept = doubt or self._memory.keep(judgment, compiled.partitioning.plan, timed)
+        watch = _watch(timed) if len(broken) < MOST_AGAIN else None
+        return replace(compiled, timed=timed, chosen="; ".join(filter(None, (how, *broken, note, kept))), watch=watch)
+
+    def contradicted(self, compiled: Compiled, watch: Watch) -> None:
+        """Forget what was measured of a plan, since its runs are not as that said."""
+        judgment, took, said = compiled.partitioning.judgment, watch.taken, watch.promise.seconds
+        why = f"again, since runs took {_milliseconds(took)} where {_milliseconds(said)} had been measured"
+        self._broken.setdefault(self._memory.key(judgment), []).append(why)
+        self._memory.forget(judgment)
 
     def _measured(
         self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any]
-    ) -> tuple[Compiled, tuple[TimedPlacement, ...]]:
+    ) -> tuple[Compiled, tuple[TimedPlacement, ...], str]:
+        """The plan to take, all that were timed, and why it is not kept for other sessions, if so."""
         trials: list[tuple[Candidate, Compiled]] = []
         try:
             self._try(planner, judgment, feed, trials)
-            seconds = _timings([_runner(compiled, feed) for _, compiled in trials])
+            outcome, doubt = self._taken([compiled for _, compiled in trials], feed)
         except BaseException:
             close_all(compiled for _, compiled in trials)
             raise
-        order = sorted(range(len(trials)), key=lambda number: seconds[number])
+        seconds = outcome.seconds
+        rest = sorted(set(range(len(trials))) - {outcome.winner}, key=seconds.__getitem__)
         timed = tuple(
             TimedPlacement(origin=trials[number][0].origin, predicted=trials[number][0].cost, measured=seconds[number])
-            for number in order
+            for number in (outcome.winner, *rest)
         )
-        close_all(trials[number][1] for number in order[1:])
-        return trials[order[0]][1], timed
+        close_all(trials[number][1] for number in rest)
+        return trials[outcome.winner][1], timed, doubt
+
+    def _taken(self, plans: Sequence[Compiled], feed: Mapping[str, Any]) -> tuple[Outcome, str]:
+        """Which plan to take, and why that is in doubt, if so: what two contests say."""
+        if len(plans) == 1:
+            seconds = self._stopwatch.turn(_runner(plans[0], feed))
+            return Outcome(winner=0, seconds=(seconds,), is_sure=True), ""
+        before = Load()
+        turns = [partial(self._stopwatch.turn, _runner(compiled, feed)) for compiled in plans]
+        outcome, doubt = twice(turns, _simplest(plans), self._stopwatch.clock)
+        if not doubt and is_crowded(before, Load(), cpu_count() or 1, usable()):
+            others = sorted(outcome.seconds)[1]
+            crowd = "other programs used the processors meanwhile"
+            doubt = crowd if others < _FAR * outcome.seconds[outcome.winner] else ""
+        return outcome, f"not kept for later sessions, since {doubt}" if doubt else ""
 
     def _try(
         self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any], trials: list[tuple[Candidate, Compiled]]
@@ -197,6 +176,23 @@ def _rank(candidate: Candidate) -> int:
     return _BASELINES.index(kind) if kind in _BASELINES else len(_BASELINES)
 
 
+def _simplest(plans: Sequence[Compiled]) -> list[int]:
+    """Positions, those of fewest steps first, and of these the ones that accelerators have no part in."""
+
+    def rank(number: int) -> tuple[int, bool]:
+        steps = plans[number].plan.steps
+        return len(steps), any(bound.guarded for bound in steps)
+
+    return sorted(range(len(plans)), key=rank)
+
+
+def _watch(timed: Sequence[TimedPlacement]) -> Watch | None:
+    """What holds runs of the first to what was measured; None where there was nothing to choose."""
+    if len(timed) < 2:
+        return None
+    return Watch(Promise(seconds=timed[0].measured, rival_seconds=min(each.measured for each in timed[1:])))
+
+
 def _runner(compiled: Compiled, feed: Mapping[str, Any]) -> Callable[[], object]:
     names = tuple(compiled.partitioning.plan.graph.outputs)
     return lambda: compiled.plan.run(feed, names)
@@ -207,29 +203,5 @@ def _fell_back(compiled: Compiled) -> bool:
     return bool(compiled.notes) or any(bound.failures for bound in compiled.plan.steps)
 
 
-def _timings(runs: Sequence[Callable[[], object]]) -> list[float]:
-    """The median seconds of each.
-
-    They take turns, so that a change of the machine's load meets all of them. A turn is a few runs, of which the first
-    does not count: threads of the one before it may still wait in a loop for more to do. One that is far behind gets
-    no further turn.
-    """
-    for run in runs:
-        run()
-    seconds: list[list[float]] = [[] for _ in runs]
-    left = list(range(len(runs)))
-    for _ in range(_ROUNDS):
-        for number in left:
-            seconds[number].extend(_turn(runs[number])[1:])
-        best = min(median(seconds[number]) for number in left)
-        left = [number for number in left if median(seconds[number]) <= _FAR_BEHIND * best]
-    return [median(taken) for taken in seconds]
-
-
-def _turn(run: Callable[[], object]) -> list[float]:
-    taken: list[float] = []
-    while len(taken) < _TURN_RUNS[0] or (sum(taken) < _TURN_SECONDS and len(taken) < _TURN_RUNS[1]):
-        before = time.perf_counter()
-        run()
-        taken.append(time.perf_counter() - before)
-    return taken
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"

@@ -8,6 +8,7 @@ plan of its own.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
@@ -37,8 +38,9 @@ from nnadapter.running.fallback import refuse_fallback
 from nnadapter.running.measuring import Measurer
 from nnadapter.running.observed import Observed, observed_of
 from nnadapter.running.plans import Lease, PlanCache, PlanCounts
+from nnadapter.running.promise import Watch
 from nnadapter.running.provenance import Provenance
-from nnadapter.running.repeating import Repeat
+from nnadapter.running.repeating import Done, Repeat
 from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
@@ -107,7 +109,7 @@ class PlannedEngine:
         """See `growing_inputs`; None as long as nobody asked."""
         self._last: InputShapes | None = None
         """The shapes of the last run of a plan that leaves sizes open."""
-        self._measurer = Measurer(self._compiler) if setting.constraints.policy.times else None
+        self._measurer = Measurer(self._compiler, session_options) if setting.constraints.policy.times else None
         shapes = self._declared_shapes()
         if shapes is None:
             return
@@ -136,7 +138,7 @@ class PlannedEngine:
         ):
             done = latest.run(feed)
             if done is not None:
-                return done
+                return done if latest.watch is None else self._held_to(latest.lease, latest.watch, done)
         wanted = self.signature.check_outputs(names)
         values = self.signature.check_feed(feed)
         if self._defaults:
@@ -150,7 +152,8 @@ class PlannedEngine:
             elif latest is None or latest.lease is not lease:
                 self._latest = None if self._defaults else Repeat(self._plans, lease, compiled, self.signature, values)
             if control is None:
-                return compiled.plan.run(values, wanted, None, kept)
+                done = compiled.plan.run(values, wanted, None, kept)
+                return done if compiled.watch is None else self._held_to(lease, compiled.watch, done)
             before = run_options.get()
             try:
                 run_options.set(control.begin(options, self._deadlines))
@@ -166,6 +169,14 @@ class PlannedEngine:
         """See `Engine.binding`."""
         devices = [device.name for device in self._setting.devices if not device.is_spare]
         return PlannedBinding(self, self._all_outputs, devices)
+
+    def _held_to(self, lease: Lease[Compiled], watch: Watch, done: Done) -> Done:
+        """What a run gave; where it breaks what was measured, the next run measures again."""
+        seconds = sum([step.seconds for step in done[1].steps])
+        if watch.is_broken_by(seconds, time.perf_counter()) and self._measurer is not None and lease.plan is not None:
+            self._measurer.contradicted(lease.plan, watch)
+            self._plans.drop(lease)
+        return done
 
     @property
     def counts(self) -> PlanCounts:

@@ -129,6 +129,14 @@ class PlanCache(Generic[Kept]):
         self.close_unused()
         return used_once
 
+    def drop(self, lease: Lease[Kept]) -> None:
+        """Drop the plan of a lease, if it is kept still: who asks next makes another one."""
+        with self._lock:
+            for key, kept in list(self._leases.items()):
+                if kept is lease:
+                    self._dropped += 1
+                    self._drop(key)
+
     def close_unused(self) -> None:
         """Close what was dropped and nobody uses any more."""
         if self._is_tidy:

@@ -38,7 +38,7 @@ class Repeat:
         feed: of the run before, checked.
     """
 
-    __slots__ = ("_alone", "_direct", "_expected", "_outputs", "_plan", "_plans", "lease")
+    __slots__ = ("_alone", "_direct", "_expected", "_outputs", "_plan", "_plans", "lease", "watch")
 
     def __init__(
         self,
@@ -50,6 +50,8 @@ class Repeat:
     ) -> None:
         self.lease = lease
         self._plans, self._plan = plans, compiled.plan
+        self.watch = compiled.watch
+        """See `Compiled.watch`."""
         self._outputs = signature.output_names
         self._alone = compiled.plan.alone(self._outputs)
         dtypes = signature.dtypes

@@ -210,6 +210,8 @@ def test_a_choice_that_cannot_be_kept_is_a_note(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "file"))
     x = np.ones((2, 4), np.float32)
-    with nna.InferenceSession(parse(SANDWICH), devices="fake_npu", options={"policy": "measured"}) as session:
+    rules = nna.Rules(bans=(nna.Ban(device="fake_npu", name="*"),))  # one candidate, so there is no doubt
+    options = {"policy": "measured", "rules": rules, "fallback": "allow"}
+    with nna.InferenceSession(parse(SANDWICH), devices="fake_npu", options=options) as session:
         session.run(None, {"x": x})
         assert "cannot be written" in session.report().cost.note and "NNADAPTER_CACHE_DIR" in session.report().cost.note

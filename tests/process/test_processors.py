@@ -1,0 +1,29 @@
+"""How busy others keep the machine, by figures of a test; and what this machine says."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from nnadapter.process.processors import Load, is_crowded, machine_name, usable
+
+
+@pytest.mark.parametrize(
+    ("others", "processors", "may_use", "crowded"),
+    [(0.0, 2, 2, False), (0.2, 2, 2, False), (1.0, 2, 2, True), (30.0, 64, 2, False), (63.0, 64, 2, True)],
+)
+def test_it_is_crowded_where_others_leave_less_than_may_be_used(others, processors, may_use, crowded):
+    before, after = Load(passed=1.0, own=5.0, whole=100.0), Load(passed=3.0, own=7.5, whole=102.5 + 2 * others)
+    assert is_crowded(before, after, processors, may_use) == crowded
+
+
+def test_where_the_system_does_not_say_it_is_not_crowded():
+    assert not is_crowded(Load(0.0, 0.0, None), Load(1.0, 0.0, None), 2, 2)
+    assert not is_crowded(Load(1.0, 0.0, 0.0), Load(1.0, 0.0, 9.0), 2, 2)
+
+
+def test_this_machine():
+    first, second = Load(), Load()
+    assert second.passed >= first.passed and second.own >= first.own
+    assert 1 <= usable() <= (os.cpu_count() or 1) and machine_name()

@@ -1,0 +1,54 @@
+"""When runs contradict what was measured, by seconds that a test gives."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nnadapter.running.promise import BLOCK, BLOCKS, Promise, Watch
+
+
+def broken_after(seconds, promise, most=10 * BLOCK * BLOCKS):
+    """How many runs break it that take `seconds(run)`, one behind the other; None if they do not."""
+    watch, now = Watch(promise), 0.0
+    for run in range(most):
+        now += seconds(run)
+        if watch.is_broken_by(seconds(run), now):
+            return run + 1
+    return None
+
+
+MEASURED = Promise(seconds=1e-3, rival_seconds=1.5e-3)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_broken"),
+    [(1e-3, False), (1.4e-3, False), (1.8e-3, False), (2e-3, True), (0.8e-3, False), (0.7e-3, True)],
+)
+def test_runs_that_all_take_so_long(seconds, is_broken):
+    assert broken_after(lambda _: seconds, MEASURED) == (BLOCK * BLOCKS if is_broken else None)
+
+
+def test_one_good_block_makes_up_for_bad_ones():
+    assert broken_after(lambda run: 1e-3 if run // BLOCK % BLOCKS == 0 else 9e-3, MEASURED) is None
+
+
+@given(st.lists(st.floats(1e-3, 1.0), min_size=BLOCK // 4 + 1))
+def test_a_few_quick_runs_of_each_block_are_enough_to_keep_it(others):
+    assert broken_after(lambda run: 1e-3 if run % BLOCK < BLOCK // 2 else others[run % len(others)], MEASURED) is None
+
+
+def test_without_another_candidate_only_the_plan_counts():
+    assert broken_after(lambda _: 9.0, Promise(seconds=1e-3)) is None
+    assert broken_after(lambda _: 1e-4, Promise(seconds=1e-3)) == BLOCK * BLOCKS
+
+
+def test_what_lies_between_a_device_and_who_measures_is_no_contradiction():
+    assert broken_after(lambda _: 12e-6, Promise(seconds=20e-6, rival_seconds=30e-6)) is None
+
+
+def test_runs_that_overlap_tell_nothing():
+    watch = Watch(MEASURED)
+    # each of two threads ends every 9 ms, half a run after the other
+    assert not any(watch.is_broken_by(9e-3, 4.5e-3 * run) for run in range(1000))

@@ -1,0 +1,52 @@
+"""Turns, by clocks that a test moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from nnadapter.running.stopwatch import Stopwatch
+
+
+class Clock:
+    """A clock; threads of the process use so many processors until a moment."""
+
+    def __init__(self, awake_until=0.0):
+        self.now, self.used, self.awake_until, self.runs = 0.0, 0.0, awake_until, 0
+        self.started = []
+
+    def pass_(self, seconds):
+        self.used += max(0.0, min(seconds, self.awake_until - self.now))
+        self.now += seconds
+
+    def run(self, seconds):
+        def run():
+            self.started.append(self.now)
+            self.now += seconds[min(self.runs, len(seconds) - 1)]
+            self.runs += 1
+
+        return run
+
+    @property
+    def watch(self):
+        return Stopwatch(clock=lambda: self.now, busy=lambda: self.used, sleep=self.pass_)
+
+
+def test_a_turn_begins_when_threads_rest():
+    clock = Clock(awake_until=0.025)
+    clock.watch.turn(clock.run([1.0]))
+    assert 0.025 <= clock.started[0] <= 0.03
+
+
+def test_threads_that_never_rest_are_not_waited_for():
+    clock = Clock(awake_until=1e9)
+    clock.watch.turn(clock.run([1.0]))
+    assert clock.started[0] <= 0.2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "figure", "runs"), [([9e-3, 1e-3], 1e-3, 21), ([1e-5], 1e-5, 51), ([0.5], 0.5, 1), ([0.015], 0.015, 3)]
+)
+def test_the_first_of_several_runs_does_not_count(seconds, figure, runs):
+    clock = Clock()
+    assert clock.watch.turn(clock.run(seconds)) == pytest.approx(figure)
+    assert abs(clock.runs - runs) <= 1
