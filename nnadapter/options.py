@@ -40,6 +40,9 @@ class Options:
     deadline_s: float | None = None
     """Seconds that a run may take once it has its plan; then it raises DeadlineExceededError, before its next step or,
     where the device can stop, in the middle of one. A run that came to its end gives its results, however late."""
+    trace: str | os.PathLike[str] | None = None
+    """A file that says, when the session is closed, what happened in it and when: it opens in ui.perfetto.dev and
+    chrome://tracing. `InferenceSession.end_profiling` writes it sooner."""
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -52,6 +55,8 @@ class Options:
             raise InvalidOptionError(f"option 'rules' is a file, its text or nnadapter.Rules, got {self.rules!r}")
         if not isinstance(self.plan, (str, os.PathLike, type(None))):
             raise InvalidOptionError(f"option 'plan' is the path of a plan file, got {self.plan!r}")
+        if not isinstance(self.trace, (str, os.PathLike, type(None))) or self.trace == "":
+            raise InvalidOptionError(f"option 'trace' is the path of a file to be written, got {self.trace!r}")
 
 
 def refuse_misplaced(arguments: Iterable[str], parameters: Sequence[str]) -> None:

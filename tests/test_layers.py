@@ -18,7 +18,7 @@ RANKS = [
     ("partition",),
     ("nnadapter.errors", "nnadapter.include", "nnadapter.policies"),
     ("nnadapter.process", "nnadapter.files"),
-    ("nnadapter.ir",),
+    ("nnadapter.ir", "nnadapter.traces"),
     ("nnadapter.memory", "nnadapter.onnx"),
     ("nnadapter.converters", "nnadapter.drivers"),
     ("nnadapter.rules", "nnadapter.kernels"),

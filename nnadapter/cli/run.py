@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -44,6 +44,10 @@ class _Ran:
 )
 @click.option("--save", metavar="DIR", help="Write every output to DIR/NAME.npy.")
 @click.option(
+    "--profile", metavar="FILE",
+    help="Write what happened, and when, to FILE: a trace in JSON, which opens in ui.perfetto.dev and chrome://tracing.",
+)  # fmt: skip
+@click.option(
     "--format",
     "form",
     type=OneOf(("text", "json")),
@@ -63,6 +67,7 @@ def run(
     sources: Mapping[str, str],
     repeat: int,
     save: str | None,
+    profile: str | None,
     form: str,
 ) -> None:
     """Run MODEL; print its outputs in a few numbers, the times, and where it ran.
@@ -75,7 +80,7 @@ def run(
     with progress("preparing inputs"):
         feed = feed_of(model, shapes, sources)
     with prints_to_stderr():
-        ran = _run(model, chosen, placing(policy, rules, plan, fallback), feed, repeat)
+        ran = _run(model, chosen, replace(placing(policy, rules, plan, fallback), trace=profile), feed, repeat)
     saved = save_outputs(save, ran.outputs) if save is not None else []
     facts = RunFacts(
         model=model,
@@ -86,6 +91,7 @@ def run(
         provenance=ran.provenance,
         costs=ran.costs,
         saved=tuple(map(str, saved)),
+        profile=profile,
     )
     click.echo(to_json(facts.to_dict()) if form == "json" else to_text(facts))
 

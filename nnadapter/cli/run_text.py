@@ -48,13 +48,15 @@ class RunFacts:
     """Of the last run."""
     costs: RunCosts
     saved: tuple[str, ...]
+    profile: str | None = None
+    """The file of the trace, if one was written."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data.
 
         `model`, `devices`; `inputs`: name, dtype, shape, source; `outputs`: see `OutputFacts`; `seconds`: see `Times`;
         `steps` of the last run: segment, device, seconds, failure; `fell_back`; `cost`: see `RunCosts`; `saved`:
-        paths.
+        paths; `profile`: a path, or null.
         """
         feed = self.feed
         return {
@@ -73,6 +75,7 @@ class RunFacts:
             "fell_back": self.provenance.fell_back,
             "cost": self.costs.to_dict(),
             "saved": list(self.saved),
+            "profile": self.profile,
         }
 
 
@@ -135,8 +138,13 @@ def _saved(facts: RunFacts) -> Iterator[str]:
     yield from (f"saved     {path}" for path in facts.saved)
 
 
+def _profile(facts: RunFacts) -> Iterator[str]:
+    if facts.profile is not None:
+        yield f"profile   {facts.profile}; open it in https://ui.perfetto.dev or chrome://tracing"
+
+
 def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms"
 
 
-_PARTS = (_head, _outputs, _times, _where, _costs, _saved)
+_PARTS = (_head, _outputs, _times, _where, _costs, _saved, _profile)

@@ -10,26 +10,19 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from nnadapter.cli.command import Failure
-from nnadapter.files.replacing import replace_file
+from nnadapter.files import replacing
 
 
 def write_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
-    """Have `write` write a file that takes the place of `path` when it is complete.
-
-    What is no regular file (`/dev/stdout`, a pipe) is written to directly.
+    """See `nnadapter.files.replacing.write_file`.
 
     Raises:
         Failure: the file cannot be written.
     """
-    target = Path(path)
     try:
-        if target.exists() and not target.is_file():
-            with target.open("wb") as file:
-                write(file)
-        else:
-            replace_file(target.resolve(), write)
+        replacing.write_file(Path(path), write)
     except OSError as error:
-        raise Failure(f"{str(target)!r} cannot be written: {error.strerror or error}; give another path") from error
+        raise Failure(f"{str(Path(path))!r} cannot be written: {error.strerror or error}; give another path") from error
 
 
 def to_json(data: object) -> str:

@@ -28,6 +28,7 @@ from nnadapter.drivers.interface import (
 )
 from nnadapter.drivers.kernel import Kernel, KernelType, Target
 from nnadapter.drivers.profile import Profile
+from nnadapter.traces.trace import Trace
 from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "Supported",
     "Target",
     "Threading",
+    "Trace",
     "Unsupported",
     "Verdict",
     "all_of",

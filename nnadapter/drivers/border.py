@@ -27,14 +27,15 @@ from nnadapter.errors import (
     describe,
 )
 from nnadapter.ir.operand import Array
+from nnadapter.traces.trace import SILENT, Trace
 from partition.verdict import Reason, Supported, Unsupported, Verdict
 
 OutputCheck = Sequence[tuple[tuple[int | None, ...], np.dtype[Any]] | None]
 """Dimensions and data type that each output must have; None where they are not known before the run."""
 
 
-def open_context(selected: Selected) -> tuple[Device, Context]:
-    """Open a device and create a context on it.
+def open_context(selected: Selected, trace: Trace = SILENT) -> tuple[Device, Context]:
+    """Open a device and create a context on it, whose driver takes note of a trace.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
@@ -43,6 +44,8 @@ def open_context(selected: Selected) -> tuple[Device, Context]:
     device = open_device(selected.name)
     try:
         context = named_call(selected.name, "create_context")(device.create_context, selected.options)
+        if trace.is_kept and isinstance(context, Context):
+            context = named_call(selected.name, "with_trace")(context.with_trace, trace, selected.name)
         if not isinstance(context, Context):
             raise TypeError(f"it gave {type(context).__name__}, expected a nnadapter.drivers.Context")
     except NNAdapterError:

@@ -30,6 +30,7 @@ from nnadapter.drivers.control import Control
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import DriverError, IncompatibleProgramError
 from nnadapter.ir.operand import Array
+from nnadapter.traces.trace import Trace
 from partition.verdict import SUPPORTED, Verdict
 
 if TYPE_CHECKING:
@@ -188,6 +189,15 @@ class Context(ABC):
 
     def with_session_options(self, options: Any) -> Context:
         """The same for a session with ONNX Runtime's own `SessionOptions`; only the host looks at them."""
+        return self
+
+    def with_trace(self, trace: Trace, lane: str) -> Context:
+        """The same for a session whose runs are traced. The host notes the calls of a driver; more is the driver's.
+
+        Args:
+            trace: takes events of the driver's own.
+            lane: which they belong to: the device's name in this session.
+        """
         return self
 
     def compile_whole(self, model: SegmentModel) -> Program:

@@ -37,6 +37,21 @@ def check_writable(path: Path, advice: str = "give another path", *, folder: boo
         raise InvalidOptionError(f"{str(path)!r} cannot be written: {error.strerror or error}; {advice}") from error
 
 
+def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Have `write` write a file that takes the place of `path` when it is complete.
+
+    What is no regular file (`/dev/stdout`, a pipe) is written to directly.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            write(file)
+    else:
+        replace_file(path.resolve(), write)
+
+
 def replace_file(target: Path, write: Callable[[BinaryIO], object]) -> None:
     """Have `write` write a file that takes the place of `target` when it is complete.
 

@@ -25,6 +25,7 @@ from nnadapter.planning.settling import AdmittedSegment, Drafts, Partitioning, s
 from nnadapter.planning.variants import Refused, Variant
 from nnadapter.process.cache import Cache
 from nnadapter.process.collecting import paused_collection
+from nnadapter.traces.event import PLAN, SESSION
 from partition.plan import Step
 from partition.verdict import Unsupported
 
@@ -55,7 +56,8 @@ def prepare_for(model: onnx.ModelProto, setting: Setting) -> Prepared:
     Raises:
         InvalidModelError: the graph contradicts itself.
     """
-    return prepare(model, type_rules([device.kernels for device in setting.devices]))
+    with setting.trace.span(SESSION, PLAN, "prepare the model", nodes=len(model.graph.node)):
+        return prepare(model, type_rules([device.kernels for device in setting.devices]))
 
 
 @dataclass(eq=False)
@@ -88,12 +90,17 @@ class Planner:
 
         Atoms that a device refuses are offered to it node by node, function ops that all refuse by their bodies.
         """
-        with self._lock:  # what one set of shapes teaches saves work for the next
+        shown = {name: list(shape) for name, shape in shapes.items()}
+        # What one set of shapes teaches saves work for the next.
+        with self.setting.trace.span(SESSION, PLAN, "judge", shapes=shown), self._lock:
             return constrained(self._judged(shapes), self.setting)
 
     def settle(self, judgment: Judgment, known: dict[Atoms, AdmittedSegment] | None = None) -> Partitioning:
         """Place and cut until every segment is admitted by its device; see `settling.settle`."""
-        return settle(judgment, self.setting, self._drafts, known)
+        with self.setting.trace.span(SESSION, PLAN, "place and cut") as facts:
+            settled = settle(judgment, self.setting, self._drafts, known)
+            facts["segments"] = len(settled.plan.steps)
+        return settled
 
     def blame(self, judgment: Judgment, step: Step, refused: Mapping[int, Unsupported]) -> Judgment:
         """Return the judgment without the nodes of `step` (positions in it) that its device did not load.

@@ -21,6 +21,9 @@ from nnadapter.options import Options
 from nnadapter.planning.constraints import Constraints, read_constraints
 from nnadapter.process.closing import close_all
 from nnadapter.process.extras import require_extra
+from nnadapter.traces.asking import trace_for
+from nnadapter.traces.event import PLAN, SESSION
+from nnadapter.traces.trace import SILENT, Trace
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -74,6 +77,8 @@ class Setting:
 
     devices: tuple[SessionDevice, ...]
     constraints: Constraints = field(default_factory=Constraints)
+    trace: Trace = SILENT
+    """Takes what happens in the session."""
 
     @cached_property
     def by_name(self) -> Mapping[str, SessionDevice]:
@@ -128,19 +133,23 @@ def open_setting(
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
         InvalidOptionError: an option does not exist or does not fit; policy `latency`, and what a device costs was
-            not measured, or that of the host beside it.
+            not measured, or that of the host beside it; a trace cannot be written.
         RulesError: the rules contradict themselves, or their file cannot be read.
         PlanFileError: the plan file cannot be read.
         StoredFileError: a calibration cannot be used.
         MissingExtraError: the policy weighs costs, a device accelerates, and scipy is not installed.
     """
     opened: list[SessionDevice] = []
+    trace = trace_for(options.trace, session_options)
     with closed_on_failure(opened):
-        for selected in select(requests):
-            opened.append(_open(selected, session_options))
+        with trace.span(SESSION, PLAN, "find devices"):
+            chosen = select(requests)
+        for selected in chosen:
+            opened.append(_open(selected, session_options, trace))
         if all(device.name != REFERENCE for device in opened):
-            opened.append(_open(Selected(REFERENCE, check_options(REFERENCE, {}), named=False), session_options))
-        setting = Setting(tuple(opened), read_constraints(options))
+            last_resort = Selected(REFERENCE, check_options(REFERENCE, {}), named=False)
+            opened.append(_open(last_resort, session_options, SILENT))
+        setting = Setting(tuple(opened), read_constraints(options), trace)
         if setting.constraints.policy.weighs and setting.accelerators:
             require_extra("latency", f"policy {options.policy!r}")
         if setting.constraints.policy.promises:
@@ -148,8 +157,9 @@ def open_setting(
     return setting
 
 
-def _open(selected: Selected, session_options: onnxruntime.SessionOptions | None) -> SessionDevice:
-    device, context = open_context(selected)
+def _open(selected: Selected, session_options: onnxruntime.SessionOptions | None, trace: Trace) -> SessionDevice:
+    with trace.span(selected.name, PLAN, "open"):
+        device, context = open_context(selected, trace)
     if session_options is not None:
         context = context.with_session_options(session_options)
     context, kernels = with_kernels(selected.name, device.capability, context)

@@ -26,6 +26,7 @@ from nnadapter.process.collecting import paused_collection
 from nnadapter.rules.applying import RuleEffect
 from nnadapter.rules.limits import GivenUp, SegmentCandidate, segments_to_drop
 from nnadapter.rules.values import Limits
+from nnadapter.traces.event import PLAN
 from partition.plan import Plan, Step, make_plan
 from partition.segments import Segment, cut, halve
 from partition.verdict import Reason, Unsupported
@@ -201,7 +202,8 @@ def _ask(step: Step, model: ShapedModel, setting: Setting) -> AdmittedSegment:
     device = setting.by_name[step.device]
     part = part_of(device.capability.form, step, model.conversion, model.parts)
     call = named_call(step.device, "admit", step.segment, [model.graph.nodes[node].name for node in step.nodes])
-    return AdmittedSegment(part, call(ask_admission, device.context, part.model))
+    with setting.trace.span(step.device, PLAN, f"admit segment {step.segment}"):
+        return AdmittedSegment(part, call(ask_admission, device.context, part.model))
 
 
 def _halves(segment: Segment, refusal: Unsupported, model: ShapedModel) -> tuple[Segment, Segment] | None:

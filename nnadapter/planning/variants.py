@@ -18,6 +18,7 @@ from nnadapter.planning.constraints import Demands
 from nnadapter.planning.judgment import Judgment, answers, completed
 from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.planning.support import Support, Verdicts, ask
+from nnadapter.traces.event import PLAN, SESSION
 from partition.verdict import Unsupported
 
 Refused = dict[str, Unsupported]
@@ -90,7 +91,8 @@ class Variant:
         return self._judge(shapes)
 
     def _judge(self, shapes: Shapes) -> Judgment:
-        specialized, conversion = self.conversions.of(shapes)
+        with self.setting.trace.span(SESSION, PLAN, "specialize and convert"):
+            specialized, conversion = self.conversions.of(shapes)
         parts = OnnxParts(specialized, self.index)
         model = ShapedModel(self.prepared, shapes, specialized, conversion, parts)
         asked = [device for device in self.setting.devices if not device.is_spare]
@@ -101,13 +103,19 @@ class Variant:
     def _ask(self, device: SessionDevice, model: ShapedModel) -> Verdicts:
         """What a device says. The host judges operators by their names: the same for all shapes with the same nodes."""
         if not device.is_host:
-            return ask(device, model)
+            return self._asked(device, model)
         known, verdicts = self._by_host
         asked = model.specialized.positions, model.graph.atoms
         if known != asked:
-            verdicts = ask(device, model)
+            verdicts = self._asked(device, model)
             self._by_host = asked, verdicts
         return self._without_refused(verdicts, model) if self.refused_by_host else verdicts
+
+    def _asked(self, device: SessionDevice, model: ShapedModel) -> Verdicts:
+        with self.setting.trace.span(device.name, PLAN, "verdicts") as facts:
+            verdicts = ask(device, model)
+            facts.update(asked=len(verdicts), taken=sum(map(bool, verdicts)))
+        return verdicts
 
     def _without_refused(self, verdicts: Verdicts, model: ShapedModel) -> Verdicts:
         own, positions = model.specialized.own, model.specialized.positions

@@ -20,6 +20,10 @@ from nnadapter.planning.setting import Setting
 from nnadapter.running.engine import Engine
 from nnadapter.running.host import HostEngine
 from nnadapter.running.planned import PlannedEngine
+from nnadapter.running.traced_engine import TracedEngine
+from nnadapter.traces.event import PLAN, SESSION
+from nnadapter.traces.recorder import Recorder
+from nnadapter.traces.trace import SILENT, Trace
 from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
@@ -53,19 +57,34 @@ def make_engine(
         refused: Mapping[int, Unsupported] = {}
         if setting.devices[0].is_host:
             check_equations_in(source)
+            trace = setting.trace
+            if isinstance(trace, Recorder) and trace.of_session_options:
+                trace = SILENT  # ONNX Runtime writes what its own options ask for
             try:
-                of_cpu = options_of_cpu(*providers)
-                return HostEngine(source, setting, session_options, of_cpu, arguments, options.deadline_s)
+                of_cpu, deadline_s = options_of_cpu(*providers), options.deadline_s
+                return _traced(
+                    HostEngine(source, setting, session_options, of_cpu, arguments, deadline_s, trace), trace
+                )
             except ModelFileError:
                 raise
             except InvalidModelError:
                 refused = _refused(load_model(source), setting, session_options)
                 if not refused:
                     raise
-        return PlannedEngine(load_model(source), setting, options, session_options, refused)
+        planned = PlannedEngine(_loaded(source, setting), setting, options, session_options, refused)
+        return _traced(planned, setting.trace)
     except BaseException:
         setting.close()
         raise
+
+
+def _traced(engine: Engine, trace: Trace) -> Engine:
+    return TracedEngine(engine, trace) if isinstance(trace, Recorder) else engine
+
+
+def _loaded(source: str | os.PathLike[str] | bytes | onnx.ModelProto, setting: Setting) -> onnx.ModelProto:
+    with setting.trace.span(SESSION, PLAN, "load the model"):
+        return load_model(source)
 
 
 def _refused(

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 from nnadapter.drivers.border import bind, blamed_nodes, checked_program
-from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Program
 from nnadapter.errors import (
@@ -45,6 +44,7 @@ from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.promise import Watch
 from nnadapter.running.residence import residences
 from nnadapter.running.slots import expected_outputs, planned_values, slots_of
+from nnadapter.running.traced_programs import fell_back, making, pool_of, transfers_of
 from partition.by_cost.origin import Origin
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
@@ -224,7 +224,8 @@ class Compiler:
         started = time.perf_counter()
         context = self.setting.by_name[device].context
         call = "compile_whole" if alone else "compile"
-        program = checked_program(named_call(device, call, *about)(getattr(context, call), part.model))
+        with making(self.setting.trace, device, "compile", *about):
+            program = checked_program(named_call(device, call, *about)(getattr(context, call), part.model))
         return Built(program, part.inputs, time.perf_counter() - started)
 
     def _bound(
@@ -234,7 +235,8 @@ class Compiler:
         started = time.perf_counter()
         for twin in programs.alike(likeness):
             context = self.setting.by_name[device].context
-            bound = named_call(device, "bind", *about)(bind, context, programs[twin].program, part.model)
+            with making(self.setting.trace, device, "bind", *about):
+                bound = named_call(device, "bind", *about)(bind, context, programs[twin].program, part.model)
             if bound is not None:
                 return Built(bound, part.inputs, time.perf_counter() - started, likeness, twin)
         return None
@@ -278,8 +280,8 @@ class Compiler:
             for step, built in ((step, by_step[step.segment]) for step in partitioning.plan.steps)
         ]
         outputs = {name: slots[name] for name in graph.outputs}
-        alone = len(steps) == 1 and not steps[0].guarded
-        return CompiledPlan(steps, slots, outputs, constants, None if alone else partial(self._whole, partitioning))
+        whole = None if len(steps) == 1 and not steps[0].guarded else partial(self._whole, partitioning)
+        return CompiledPlan(steps, slots, outputs, constants, whole, transfers_of(self.setting.trace))
 
     def _whole(self, partitioning: Partitioning, error: NNAdapterError) -> Whole:
         """The model as it was, on the host. Raises where the policy forbids that, and `error` where the host cannot."""
@@ -358,8 +360,7 @@ class Compiler:
         return {atoms_of(plan, step): why for step in plan.steps if step.device in self.setting.accelerators}
 
     def _pool(self, device: str, program: Program, *about: Any) -> ExecutionPool:
-        how: Threading = self.setting.by_name[device].capability.threading
-        return ExecutionPool(program, how, device, *about)
+        return pool_of(self.setting.trace, program, self.setting.by_name[device].capability.threading, device, *about)
 
     def _fall_back(
         self,
@@ -371,6 +372,7 @@ class Compiler:
         error: BaseException,
     ) -> None:
         """Say what a device failed to do as the policy wants it said: an error, a warning, or nothing."""
+        fell_back(self.setting.trace, step, message, instead)
         if self.setting.constraints.fallback == "forbid":
             raise kind(
                 f"{message}; fallback is forbidden, so allow it or report this to the vendor",

@@ -17,6 +17,8 @@ from nnadapter.drivers.onnxruntime.sessions import new_run_options
 from nnadapter.errors import CancelledError, DeadlineExceededError
 from nnadapter.running.deadlines import Deadlines
 from nnadapter.running.turns import Turns
+from nnadapter.traces.event import WAIT
+from nnadapter.traces.trace import SILENT
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -34,6 +36,8 @@ class RunControl:
     """
 
     def __init__(self, turns: Turns | None = None, number: int = 0) -> None:
+        self.trace = SILENT
+        """Hears of waits for a turn."""
         self._turns, self._number = turns, number
         self._device: str | None = None
         """Whose turn it has."""
@@ -85,7 +89,9 @@ class RunControl:
         if self._turns is None or not shared or device == self._device:
             return
         self._give_back()
-        self._turns.take(device, self._number)
+        asked = self.trace.now()
+        if self._turns.take(device, self._number):
+            self.trace.add(device, WAIT, "wait for its turn", asked, {})
         self._device = device
 
     def for_driver(self) -> Control:

@@ -127,6 +127,7 @@ class CompiledPlan:
         outputs: Mapping[str, int],
         constants: Mapping[int, Array],
         whole: Callable[[NNAdapterError], Whole] | None = None,
+        new_transfers: Callable[[], list[Transfer]] = list,
     ) -> None:
         """Take what was compiled.
 
@@ -137,6 +138,7 @@ class CompiledPlan:
             constants: contents of slots that no step fills.
             whole: makes what runs the model as it was, where steps failed and nothing took their place, or raises; None
                 where the plan is that already.
+            new_transfers: makes what takes the transfers of a run.
         """
         self.steps = tuple(steps)
         self.note = ""
@@ -145,6 +147,7 @@ class CompiledPlan:
         """Those of the last run in which values could stay on devices; None where there was none."""
         self._stays = any(bound.residence is not None and bound.residence.saves for bound in self.steps)
         self._make_whole = whole
+        self._new_transfers = new_transfers
         self._whole: Whole | None = None
         self._lock = threading.Lock()
         self._slots = slots
@@ -227,7 +230,7 @@ class CompiledPlan:
             slot = self._slots.get(name)
             if slot is not None:
                 values[slot] = array
-        made: list[Transfer] | None = [] if self._stays or kept is not None else None
+        made = self._new_transfers() if self._stays or kept is not None else None
         runs = []
         for bound in self.steps:
             if control is not None:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime
 
 from nnadapter.drivers.onnxruntime.errors import translated
+from nnadapter.drivers.onnxruntime.profiling import SessionProfile, profile_of
+from nnadapter.drivers.onnxruntime.sessions import new_session_options, options_lock, profiling
 from nnadapter.drivers.onnxruntime.values import goes_by_memory, inner_run, is_foreign, run_by_memory
-from nnadapter.errors import CancelledError, ClosedError, InvalidModelError
+from nnadapter.errors import CancelledError, ClosedError, InvalidModelError, NNAdapterError
 from nnadapter.onnx.files import contents_of, describe, load_model, refuse_empty
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, loadable
 from nnadapter.onnx.preparation.sizes import default_shapes
@@ -23,10 +25,15 @@ from nnadapter.running.control import RunControl
 from nnadapter.running.deadlines import Deadlines
 from nnadapter.running.observed import Observed
 from nnadapter.running.provenance import Provenance, StepRun
+from nnadapter.running.traced_programs import traced_run
+from nnadapter.traces.event import COMPILE
+from nnadapter.traces.trace import SILENT, Trace
 
 if TYPE_CHECKING:
     import onnx
 
+_USUAL_NODES = 1_000
+"""Of a model that only ONNX Runtime reads."""
 _ADVICE = "check the model with onnx.checker, or update onnxruntime"
 
 
@@ -41,14 +48,31 @@ class HostEngine:
         provider_options: Mapping[str, Any],
         arguments: Mapping[str, Any],
         deadline_s: float | None = None,
+        trace: Trace = SILENT,
     ) -> None:
         self._source, self._setting = source, setting
         self._deadlines = Deadlines(deadline_s) if deadline_s is not None else None
         provider = (CPU_PROVIDER, dict(provider_options)) if provider_options else CPU_PROVIDER
-        self.session = _load(source, session_options, provider, arguments)
+        self._profile = _profile(source, setting.host.name, trace) if trace.is_kept else None
+        if self._profile is None:
+            self.session = _load(source, session_options, provider, arguments)
+        else:
+            options = session_options or new_session_options()
+            with (
+                trace.span(setting.host.name, COMPILE, "load the model"),
+                options_lock,
+                profiling(options, self._profile),
+            ):
+                self.session = _load(source, options, provider, arguments)
+            self._profile.begin(self.session)
         self._names = [value.name for value in self.session.get_outputs()]
         refuse_empty(source, {value.name for value in self.session.get_inputs()}, self._names)
         self._run = inner_run(self.session)
+        self._run_binding = self.session.run_with_iobinding
+        if trace.is_kept:
+            self._run, self._run_binding = (
+                traced_run(trace, setting.host.name, run, self._profile) for run in (self._run, self._run_binding)
+            )
 
     def run(
         self,
@@ -122,13 +146,15 @@ class HostEngine:
 
     def profiling_started(self) -> int:
         """See `Engine.profiling_started`."""
-        return int(self.session.get_profiling_start_time_ns)
+        return int(self.session.get_profiling_start_time_ns())
 
     def close(self) -> None:
         """Let the session go. May be called again."""
         self._run = _closed
         if self._deadlines is not None:
             self._deadlines.close()
+        if self._profile is not None:
+            self._profile.end()
 
     def _run_bound(self, binding: Any, options: Any) -> Provenance:
         """Run on what is bound to a binding of ONNX Runtime's."""
@@ -136,7 +162,7 @@ class HostEngine:
             _closed()
         started = time.perf_counter()
         with translated("ONNX Runtime failed to run the model", "check what is bound"):
-            self.session.run_with_iobinding(binding, options)
+            self._run_binding(binding, options)
         return Provenance((StepRun(0, self._setting.host.name, time.perf_counter() - started),))
 
     def _by_memory(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
@@ -164,6 +190,17 @@ class HostEngine:
         inputs = [value.name for value in self.session.get_inputs()]
         overridable = [value.name for value in self.session.get_overridable_initializers()]
         return read_signature(model, [*inputs, *overridable], frozenset(overridable))
+
+
+def _profile(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto, device: str, trace: Trace
+) -> SessionProfile | None:
+    """What takes ONNX Runtime's own events."""
+    try:
+        nodes = len(load_model(source).graph.node)
+    except NNAdapterError:  # ONNX Runtime may know it all the same, as a form of its own
+        nodes = _USUAL_NODES
+    return profile_of(trace, device, nodes)
 
 
 def _closed(*_: Any) -> Any:

@@ -81,7 +81,7 @@ class PlannedEngine:
         self._planner = Planner(prepared, setting, refused)
         self._switching = Lock()
         self._compiler = Compiler(setting)
-        self._plans: PlanCache[Compiled] = PlanCache(options.max_plans, options.max_plan_bytes)
+        self._plans: PlanCache[Compiled] = PlanCache(options.max_plans, options.max_plan_bytes, setting.trace)
         self._defaults = prepared.defaults
         self._inputs = prepared.graph.inputs
         self.signature: Signature = read_signature(model, self._inputs, frozenset(self._defaults))

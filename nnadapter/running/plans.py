@@ -13,6 +13,8 @@ from typing import Generic, Protocol, TypeVar
 
 from nnadapter.errors import ClosedError
 from nnadapter.process.closing import Closable, close_all
+from nnadapter.traces.event import PLAN, SESSION, WAIT
+from nnadapter.traces.trace import SILENT, Trace
 
 
 class HeldPlan(Closable, Protocol):
@@ -61,7 +63,8 @@ class PlanCache(Generic[Kept]):
     it; where one comes behind it, the next use closes what this one left.
     """
 
-    def __init__(self, limit: int, limit_bytes: int) -> None:
+    def __init__(self, limit: int, limit_bytes: int, trace: Trace = SILENT) -> None:
+        self._trace = trace
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._leases: OrderedDict[Hashable, Lease[Kept]] = OrderedDict()
@@ -165,10 +168,13 @@ class PlanCache(Generic[Kept]):
         self.close_unused()
 
     def _make(self, lease: Lease[Kept], make: Callable[[], Kept]) -> Kept:
+        asked = self._trace.now()
         with lease.made:
             if lease.plan is not None:
+                self._trace.add(SESSION, WAIT, "wait for a plan that another thread makes", asked, {})
                 return lease.plan
-            plan = make()
+            with self._trace.span(SESSION, PLAN, "make a plan"):
+                plan = make()
             with self._lock:
                 lease.plan = plan
                 self._made += 1

@@ -18,16 +18,21 @@ class Turns:
         self._taken: set[str] = set()
         self._waiting: dict[str, list[tuple[int, Lock]]] = {}
 
-    def take(self, device: str, number: int) -> None:
-        """Wait until the device is free, and no run with a lower number waits for it; then it is taken."""
+    def take(self, device: str, number: int) -> bool:
+        """Wait until the device is free, and no run with a lower number waits for it; then it is taken.
+
+        Returns:
+            It was not free at once.
+        """
         with self._lock:
             if device not in self._taken:
                 self._taken.add(device)
-                return
+                return False
             turn = Lock()
             turn.acquire()
             heappush(self._waiting.setdefault(device, []), (number, turn))
         turn.acquire()
+        return True
 
     def give_back(self, device: str) -> None:
         """Give a device that was taken to who waits for it."""

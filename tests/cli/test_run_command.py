@@ -15,6 +15,7 @@ import nnadapter as nna
 from nnadapter.cli.outputs import describe_output, save_outputs
 from nnadapter.offering.feeds import random_feed
 from tests.models import SANDWICH, numbers, parse, run_whole
+from tests.trace_checks import lanes_of, named
 
 
 def test_text(call):
@@ -215,3 +216,21 @@ def test_a_close_that_fails_is_a_note(call):
     said = call("run chain.onnx -d trial --option trial.fault=close").stderr
     assert "note: TrialProgram.close raised OSError: bus error; report it to the vendor" in said
     assert "DriverWarning" not in said
+
+
+@pytest.mark.parametrize("device", ["cpu", "fake_npu", "fake_npu --option fake_npu.switched_off=Sin"])
+def test_profile(call, folder, device):
+    text = call(f"run sandwich.onnx -d {device} --shape x=3,4 --repeat 2 --profile trace.json").stdout
+    assert text.splitlines()[-1] == "profile   trace.json; open it in https://ui.perfetto.dev or chrome://tracing"
+    lanes = lanes_of("trace.json")
+    assert len(named(lanes["session"], "run")) == 3 and lanes.keys() <= {"session", "fake_npu", "cpu"}
+    data = json.loads(call(f"run sandwich.onnx -d {device} --profile trace.json --format json").stdout)
+    assert data["profile"] == "trace.json"
+    assert json.loads(call(f"run sandwich.onnx -d {device} --format json").stdout)["profile"] is None
+
+
+def test_a_profile_that_cannot_be_written_is_refused_before_the_run(call, folder):
+    result = call("run sandwich.onnx --profile gone/trace.json", exit_code=2)
+    assert result.output.splitlines() == [
+        "Error: 'gone/trace.json' cannot be written: No such file or directory; give another path"
+    ]

@@ -18,6 +18,7 @@ from nnadapter.drivers.execution_providers.libraries import (
     register,
 )
 from nnadapter.drivers.execution_providers.names import full_name, how_to_get
+from nnadapter.drivers.onnxruntime.profiling import SessionProfile
 from nnadapter.drivers.onnxruntime.sessions import open_session
 from nnadapter.errors import DeviceUnavailableError, DriverWarning, InvalidOptionError
 from nnadapter.onnx.onnxruntime_limits import QUIET
@@ -91,14 +92,19 @@ class Backing:
         return made
 
     def open(
-        self, contents: bytes, level: onnxruntime.GraphOptimizationLevel | None = None
+        self,
+        contents: bytes,
+        level: onnxruntime.GraphOptimizationLevel | None = None,
+        profile: SessionProfile | None = None,
     ) -> onnxruntime.InferenceSession:
         """Return a session of a serialized model on the provider; whatever ONNX Runtime raises passes.
 
         Raises:
             DeviceUnavailableError: ONNX Runtime made a session without the provider.
         """
-        session = open_session(contents, self.session_options(level), has_pool=False, spins=False, providers=())
+        session = open_session(
+            contents, self.session_options(level), has_pool=False, spins=False, providers=(), profile=profile
+        )
         if self.provider not in session.get_providers():
             raise DeviceUnavailableError(
                 f"ONNX Runtime made a session without {self.provider}, got {', '.join(session.get_providers())}; "

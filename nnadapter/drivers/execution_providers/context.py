@@ -16,8 +16,10 @@ from nnadapter.drivers.execution_providers.program import EpProgram, deserialize
 from nnadapter.drivers.execution_providers.remainder import without
 from nnadapter.drivers.interface import Context, Program
 from nnadapter.drivers.onnxruntime.errors import brief
+from nnadapter.drivers.onnxruntime.profiling import profile_of
 from nnadapter.errors import CompilationError
 from nnadapter.onnx.onnxruntime_limits import loadable
+from nnadapter.traces.trace import SILENT, Trace
 from partition.verdict import Reason, Unsupported, Verdict
 
 _UNCHANGED = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -29,8 +31,9 @@ _REMEMBERED = 64
 class EpContext(Context):
     """A provider with its options."""
 
-    def __init__(self, backing: Backing) -> None:
+    def __init__(self, backing: Backing, trace: Trace = SILENT, lane: str = "") -> None:
         self._backing = backing
+        self._trace, self._lane = trace, lane
         self._lock = threading.Lock()
         self._answers: dict[bytes, Sequence[Verdict]] = {}
 
@@ -53,6 +56,10 @@ class EpContext(Context):
             self._answers[key] = answer
         return answer
 
+    def with_trace(self, trace: Trace, lane: str) -> EpContext:
+        """See `Context.with_trace`: ONNX Runtime's own events are in it, and those of the provider that it tells."""
+        return EpContext(self._backing, trace, lane)
+
     def compile(self, model: onnx.ModelProto) -> Program:
         """See `Context.compile`.
 
@@ -61,7 +68,8 @@ class EpContext(Context):
         """
         contents = loadable(marked(model)).SerializeToString()
         try:
-            session = self._backing.open(contents)
+            profile = profile_of(self._trace, self._lane, len(model.graph.node))
+            session = self._backing.open(contents, profile=profile)
         except Exception as error:
             raise self._failed(brief(error), self._culprits(model)) from error
         assignment = read_assignment(session, self._backing.provider)
@@ -69,7 +77,7 @@ class EpContext(Context):
         if assignment.left or assignment.made:
             parts = f"it leaves {len(assignment.left) + len(assignment.made)} nodes to ONNX Runtime's CPU"
             raise self._failed(parts, {at: why for at, why in left.items() if isinstance(why, Unsupported)})
-        return EpProgram(session, self._backing, contents)
+        return EpProgram(session, self._backing, contents, profile)
 
     def deserialize(self, blob: bytes) -> Program:
         """See `Context.deserialize`."""

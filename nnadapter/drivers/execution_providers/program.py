@@ -17,7 +17,8 @@ from nnadapter.drivers.execution_providers.assignment import read_assignment
 from nnadapter.drivers.execution_providers.backing import Backing
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.drivers.onnxruntime.errors import brief
-from nnadapter.drivers.onnxruntime.sessions import SessionExecution
+from nnadapter.drivers.onnxruntime.profiling import SessionProfile
+from nnadapter.drivers.onnxruntime.sessions import session_execution
 from nnadapter.errors import IncompatibleProgramError
 
 _ENVELOPE = Envelope(magic=b"NNAORTEP", version=1)
@@ -27,8 +28,14 @@ _COMPILED = "EPContext"
 class EpProgram(Program):
     """One session on a provider."""
 
-    def __init__(self, session: onnxruntime.InferenceSession, backing: Backing, contents: bytes) -> None:
-        self._session = session
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        backing: Backing,
+        contents: bytes,
+        profile: SessionProfile | None = None,
+    ) -> None:
+        self._session, self._profile = session, profile
         self._backing = backing
         self._contents = contents
 
@@ -39,7 +46,7 @@ class EpProgram(Program):
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
-        return SessionExecution(self._session, self._backing.provider)
+        return session_execution(self._session, self._backing.provider, self._profile)
 
     def serialize(self) -> bytes | None:
         """See `Program.serialize`: None where the provider has no compiled form, or not of all of the segment."""
@@ -50,6 +57,11 @@ class EpProgram(Program):
         outputs = [value.name for value in self._session.get_outputs()]
         header = {**_needs(self._backing), "inputs": inputs, "outputs": outputs}
         return _ENVELOPE.close(json.dumps(header).encode(), [contents])
+
+    def close(self) -> None:
+        """See `Program.close`."""
+        if self._profile is not None:
+            self._profile.end()
 
 
 class DeserializedProgram(EpProgram):

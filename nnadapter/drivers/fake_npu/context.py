@@ -17,6 +17,7 @@ from nnadapter.drivers.fake_npu.options import FakeNpuOptions
 from nnadapter.drivers.fake_npu.prepared import LoweredModel, prepared
 from nnadapter.drivers.fake_npu.program import FakeNpuProgram, deserialize_program
 from nnadapter.drivers.fake_npu.reuse import Lowerings
+from nnadapter.drivers.fake_npu.tracing import InstructionEvents
 from nnadapter.drivers.fake_npu.verdicts import StructureVerdicts, types_needed
 from nnadapter.drivers.interface import Admission, Context, Program
 from nnadapter.drivers.invalid_models import invalid_models_told
@@ -24,6 +25,7 @@ from nnadapter.drivers.profile import Profile
 from nnadapter.ir.model import Model
 from nnadapter.ir.verify import verify
 from nnadapter.memory.arenas import Arenas
+from nnadapter.traces.trace import Trace
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
 _REMEMBERED = 64
@@ -41,6 +43,12 @@ class FakeNpuContext(Context):
         self._lowerings = Lowerings(options.arithmetic)
         self._prepared: WeakKeyDictionary[Model, LoweredModel] = WeakKeyDictionary()
         self._lock = Lock()
+        self._traced: tuple[Trace, str] | None = None
+
+    def with_trace(self, trace: Trace, lane: str) -> FakeNpuContext:
+        """See `Context.with_trace`: every instruction is an event."""
+        self._traced = trace, lane
+        return self
 
     def supported(self, model: Model) -> Sequence[Verdict]:
         """See `Context.supported`.
@@ -127,6 +135,7 @@ class FakeNpuContext(Context):
             needs,
             device_memory=self._memory,
             threads=self._options.threads,
+            events=None if self._traced is None else InstructionEvents(*self._traced, lowered_model.graph),
         )
 
     def _needs(self, model: Model, lowered_model: LoweredModel) -> ProgramNeeds:

@@ -15,6 +15,7 @@ from nnadapter.drivers.fake_npu.kernels.functions import FUNCTIONS
 from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, Run
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
 from nnadapter.drivers.fake_npu.threads import limited
+from nnadapter.drivers.fake_npu.tracing import InstructionEvents
 from nnadapter.drivers.interface import DeviceTensor, Execution
 from nnadapter.errors import CancelledError
 from nnadapter.ir.operand import Array
@@ -32,13 +33,20 @@ class FakeNpuExecution(Execution):
     """
 
     def __init__(
-        self, graph: NpuGraph, memory: MemoryPlan, arenas: Arenas, device_memory: DeviceMemory, threads: int
+        self,
+        graph: NpuGraph,
+        memory: MemoryPlan,
+        arenas: Arenas,
+        device_memory: DeviceMemory,
+        threads: int,
+        events: InstructionEvents | None = None,
     ) -> None:
         self._graph = graph
         self._memory = memory
         self._arenas = arenas
         self._device_memory = device_memory
         self._threads = threads
+        self._events = events
         callers = (Home.INPUT, Home.OUTPUT)
         self._foreign = [tensor for tensor, (home, _) in enumerate(memory.homes) if home in callers]
         foreign = frozenset(self._foreign)
@@ -90,6 +98,8 @@ class FakeNpuExecution(Execution):
                 arrays[tensor] = callers[home][position].reshape(type_.dimensions)
             for position in self._rebound:
                 runs[position] = bind(self._graph.instructions[position], arrays)
+            if self._events is not None:
+                runs = self._events.of(runs)
             # Kernels overflow on purpose where the limit is the right result; the caller's settings are put back.
             with np.errstate(all="ignore"), limited(self._threads):
                 for run in runs if control.cancelled is None else _while_wanted(runs, control.cancelled):

@@ -20,6 +20,7 @@ from nnadapter.drivers.fake_npu.execution import FakeNpuExecution
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, TensorType
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
 from nnadapter.drivers.fake_npu.needs import ProgramNeeds
+from nnadapter.drivers.fake_npu.tracing import InstructionEvents
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.errors import IncompatibleProgramError
 from nnadapter.ir.operand import Array
@@ -49,6 +50,7 @@ class FakeNpuProgram(Program):
         device_memory: DeviceMemory,
         threads: int,
         unshared_bytes: int = 0,
+        events: InstructionEvents | None = None,
     ) -> None:
         self.graph = graph
         self.memory = memory
@@ -57,6 +59,7 @@ class FakeNpuProgram(Program):
         self._device_memory = device_memory
         self._threads = threads
         self._unshared_bytes = unshared_bytes
+        self._events = events
 
     @property
     def memory_bytes(self) -> int:
@@ -69,7 +72,7 @@ class FakeNpuProgram(Program):
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
-        return FakeNpuExecution(self.graph, self.memory, self._arenas, self._device_memory, self._threads)
+        return FakeNpuExecution(self.graph, self.memory, self._arenas, self._device_memory, self._threads, self._events)
 
     def serialize(self) -> bytes:
         """See `Program.serialize`."""

@@ -21,12 +21,14 @@ from nnadapter.drivers.capability import (
 from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
 from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.drivers.onnxruntime.own_operators import has_operator
-from nnadapter.drivers.onnxruntime.sessions import PoolPermit, SessionExecution, open_session, pool_permit
+from nnadapter.drivers.onnxruntime.profiling import SessionProfile, profile_of
+from nnadapter.drivers.onnxruntime.sessions import PoolPermit, open_session, pool_permit, session_execution
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, DeviceNotFoundError, InvalidModelError
 from nnadapter.onnx.nodes import opsets_of, plain_domain, with_nested
 from nnadapter.onnx.onnxruntime_limits import loadable, onnxruntime_limits
 from nnadapter.onnx.schemas import since_version
+from nnadapter.traces.trace import SILENT, Trace
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
 if TYPE_CHECKING:
@@ -52,10 +54,17 @@ _CAPABILITY = Capability(form=ModelForm.ONNX, threading=Threading.REENTRANT, rol
 class CpuProgram(Program):
     """One session."""
 
-    def __init__(self, session: onnxruntime.InferenceSession, permit: PoolPermit | None, model_bytes: int) -> None:
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        permit: PoolPermit | None,
+        model_bytes: int,
+        profile: SessionProfile | None = None,
+    ) -> None:
         self._session = session
         self._model_bytes = model_bytes
         self._permit = permit
+        self._profile = profile
 
     @property
     def memory_bytes(self) -> int:
@@ -64,22 +73,31 @@ class CpuProgram(Program):
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
-        return SessionExecution(self._session, "the CPU")
+        return session_execution(self._session, "the CPU", self._profile)
 
     def close(self) -> None:
         """See `Program.close`."""
         self._permit = None
+        if self._profile is not None:
+            self._profile.end()
 
 
 class CpuContext(Context):
     """Compiles ONNX sub-graphs into sessions; their threads spin only where no other device of a plan runs beside."""
 
-    def __init__(self, session_options: onnxruntime.SessionOptions | None = None) -> None:
+    def __init__(
+        self, session_options: onnxruntime.SessionOptions | None = None, trace: Trace = SILENT, lane: str = "cpu"
+    ) -> None:
         self._session_options = session_options
+        self._trace, self._lane = trace, lane
 
     def with_session_options(self, options: onnxruntime.SessionOptions | None) -> CpuContext:
         """See `Context.with_session_options`."""
-        return CpuContext(options)
+        return CpuContext(options, self._trace, self._lane)
+
+    def with_trace(self, trace: Trace, lane: str) -> CpuContext:
+        """See `Context.with_trace`: ONNX Runtime's own events are in it."""
+        return CpuContext(self._session_options, trace, lane)
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """See `Context.supported`: everything but operators that nobody has; constants need not be in the model.
@@ -113,8 +131,11 @@ class CpuContext(Context):
         permit = pool_permit()
         try:
             contents = loadable(model).SerializeToString()
-            session = open_session(contents, self._session_options, has_pool=permit is not None, spins=spins)
-            return CpuProgram(session, permit, len(contents))
+            profile = profile_of(self._trace, self._lane, len(model.graph.node))
+            session = open_session(
+                contents, self._session_options, has_pool=permit is not None, spins=spins, profile=profile
+            )
+            return CpuProgram(session, permit, len(contents), profile)
         except Exception as error:
             raise self._failed(model, error) from error
         finally:

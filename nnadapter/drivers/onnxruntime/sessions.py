@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -18,6 +19,7 @@ import onnxruntime
 
 from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.onnxruntime.errors import translation
+from nnadapter.drivers.onnxruntime.profiling import SessionProfile
 from nnadapter.drivers.onnxruntime.values import run_of
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
@@ -26,7 +28,8 @@ run_options: ContextVar[onnxruntime.RunOptions | None] = ContextVar("run_options
 """The caller's run options for the run that is under way in this thread."""
 _MOST_POOLS = 8
 """Thread pools at once in the process; each has as many threads as there are processors."""
-_options_lock = threading.Lock()
+options_lock = threading.Lock()
+"""Held while session options are changed for a session that is made."""
 _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 
 
@@ -86,6 +89,28 @@ class SessionExecution(Execution):
         return results
 
 
+def session_execution(
+    session: onnxruntime.InferenceSession, where: str, profile: SessionProfile | None
+) -> SessionExecution:
+    """Return what runs a session, and says so to what takes its own events, if somebody does."""
+    return SessionExecution(session, where) if profile is None else _ProfiledExecution(session, where, profile)
+
+
+class _ProfiledExecution(SessionExecution):
+    """Runs a session that notes what it does."""
+
+    def __init__(self, session: onnxruntime.InferenceSession, where: str, profile: SessionProfile) -> None:
+        super().__init__(session, where)
+        self._profile = profile
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Array]:
+        """See `SessionExecution.run`."""
+        try:
+            return super().run(names, feeds)
+        finally:
+            self._profile.ran()
+
+
 def open_session(
     contents: bytes,
     session_options: onnxruntime.SessionOptions | None,
@@ -93,6 +118,7 @@ def open_session(
     has_pool: bool,
     spins: bool,
     providers: Sequence[str] = (CPU_PROVIDER,),
+    profile: SessionProfile | None = None,
 ) -> onnxruntime.InferenceSession:
     """Return a session for a serialized model.
 
@@ -102,6 +128,7 @@ def open_session(
         has_pool: there is a permit for it.
         spins: its threads may spin while they wait for work.
         providers: who computes; empty for those that `session_options` names. Nobody else is tried then, if they fail.
+        profile: what takes the session's own events. Options that ask for a profile have their wish there alone.
     """
     if session_options is None:
         options = onnxruntime.SessionOptions()
@@ -110,18 +137,35 @@ def open_session(
         options = session_options
     # SessionOptions cannot be copied, so the caller's own are changed while the session is made, under a lock. An
     # entry cannot be taken out again: spinning stays off in the caller's object, unless the caller had said something.
-    with _options_lock:
+    with options_lock:
         for key in () if spins else _SPINNING:
             if not _has_entry(options, key):
                 options.add_session_config_entry(key, "0")
         threads = options.intra_op_num_threads
         options.intra_op_num_threads = threads or (0 if has_pool else 1)
         try:
-            return onnxruntime.InferenceSession(
-                contents, options, providers=list(providers) or None, enable_fallback=int(bool(providers))
-            )
+            with profiling(options, profile):
+                session = onnxruntime.InferenceSession(
+                    contents, options, providers=list(providers) or None, enable_fallback=int(bool(providers))
+                )
         finally:
             options.intra_op_num_threads = threads
+    if profile is not None:
+        profile.begin(session)
+    return session
+
+
+@contextmanager
+def profiling(options: onnxruntime.SessionOptions, profile: SessionProfile | None) -> Iterator[None]:
+    """Have sessions that are made in the block write the profile, or none; the options are put back behind it."""
+    before = options.enable_profiling, options.profile_file_prefix
+    options.enable_profiling = profile is not None
+    if profile is not None:
+        options.profile_file_prefix = profile.prefix
+    try:
+        yield
+    finally:
+        options.enable_profiling, options.profile_file_prefix = before
 
 
 def _has_entry(options: onnxruntime.SessionOptions, key: str) -> bool:

@@ -11,8 +11,10 @@ import pytest
 from nnadapter.drivers.execution_providers.backing import Backing
 from nnadapter.drivers.execution_providers.context import EpContext
 from nnadapter.errors import CompilationError
+from nnadapter.traces.recorder import Recorder
 from partition.verdict import SUPPORTED, Reason
 from tests.models import HEAD, numbers, parse, run_whole
+from tests.trace_checks import lanes_of, named
 
 PROVIDER = "CPUExecutionProvider"
 CHAIN = f"{HEAD} g (float[4] x) => (float[4] y) {{ a = Relu(x) b = Sin(a) c = Cos(b) d = Sin(c) y = Add(d, a) }}"
@@ -26,13 +28,13 @@ class Failing(Backing):
         object.__setattr__(self, "levels", levels)
         object.__setattr__(self, "opened", [])
 
-    def open(self, contents, level=None):
+    def open(self, contents, level=None, profile=None):
         model = onnx.load_from_string(contents)
         self.opened.append(model)
         fails = any(node.op_type == "Sin" for node in model.graph.node)
         if fails and ("compile" if level is None else "judge") in self.levels:
             raise RuntimeError("no memory for Sin")
-        return super().open(contents, level)
+        return super().open(contents, level, profile)
 
 
 def test_a_graph_that_the_provider_takes():
@@ -44,6 +46,16 @@ def test_a_graph_that_the_provider_takes():
     np.testing.assert_allclose(program.create_execution().compute([x])[0], run_whole(model, {"x": x})[0], atol=1e-6)
     assert program.memory_bytes > 0
     assert program.serialize() is None  # the CPU has no compiled form
+
+
+def test_events_of_a_session_on_the_provider_are_in_a_trace(tmp_path):
+    recorder, x = Recorder(tmp_path / "trace.json"), numbers(4)
+    program = EpContext(Backing(provider=PROVIDER)).with_trace(recorder, "ort:CPU").compile(parse(CHAIN))
+    program.create_execution().compute([x])
+    program.close()
+    recorder.finish()
+    lane = lanes_of(tmp_path / "trace.json")["ort:CPU"]
+    assert len(named(lane, "model_run")) == 1 and [e for e in lane if e["args"].get("op_name") == "Cos"]
 
 
 def test_one_failed_compilation_costs_only_the_nodes_to_blame():
@@ -90,7 +102,7 @@ class Partial(Backing):
     provider: str = PROVIDER
     most: int = 100
 
-    def open(self, contents, level=None):
+    def open(self, contents, level=None, profile=None):
         if len(onnx.load_from_string(contents).graph.node) >= self.most:
             raise RuntimeError("it is too much at once")
         return Session()

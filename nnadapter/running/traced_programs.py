@@ -1,0 +1,213 @@
+"""Programs whose computations are traced: what stands around those of drivers where a session has a trace.
+
+A plan is bound to these as to any others, so that a run without a trace does not even ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from threading import Lock
+from typing import Any, TypeVar
+
+import numpy as np
+
+from nnadapter.drivers.border import create_execution
+from nnadapter.drivers.capability import Threading
+from nnadapter.drivers.control import Control
+from nnadapter.drivers.copies import Transfer
+from nnadapter.drivers.interface import DeviceTensor, Execution, Program
+from nnadapter.drivers.onnxruntime.profiling import SessionProfile
+from nnadapter.drivers.registry import device_lock
+from nnadapter.errors import describe
+from nnadapter.ir.operand import Array
+from nnadapter.running.pool import ExecutionPool
+from nnadapter.traces.event import COMPILE, FALLBACK, STEP, WAIT
+from nnadapter.traces.trace import Trace
+from partition.plan import Step
+
+_MOST_NODES = 8
+"""Nodes of a segment that an event names."""
+_MOST_FORMS = 64
+"""Sets of shapes of one segment whose facts are shared by runs."""
+_Form = tuple[Any, tuple[int, ...] | None, int]
+"""Of a value: data type, or what it is if it is no array; shape; bytes."""
+_Outputs = TypeVar("_Outputs", bound=Sequence[Any] | None)
+_Run = Callable[..., Any]
+
+
+def traced_run(trace: Trace, device: str, run: _Run, profile: SessionProfile | None) -> _Run:
+    """Return a run of ONNX Runtime's over a whole model, by a feed or by a binding, as a step."""
+    steps = _Steps(trace, device, _segment_name(), _segment_facts())
+
+    def traced(*arguments: Any) -> Any:
+        feed = next((each for each in arguments if isinstance(each, Mapping)), {})
+        results = steps.done(list(feed.values()), lambda: run(*arguments) or ())
+        if profile is not None:
+            profile.ran()
+        return results
+
+    return traced
+
+
+def pool_of(trace: Trace, program: Program, threading: Threading, device: str, *about: Any) -> ExecutionPool:
+    """Return a pool of a program; if there is a trace, its computations are events.
+
+    For the lock of a device that does one thing at a time they then wait themselves, which is an event, too.
+    """
+    if not trace.is_kept:
+        return ExecutionPool(program, threading, device, *about)
+    lock = device_lock(device) if threading is Threading.SERIAL else None
+    steps = _Steps(trace, device, _segment_name(*about), _segment_facts(*about))
+    traced = _TracedProgram(program, steps, lock)
+    return ExecutionPool(traced, Threading.EXCLUSIVE if lock is not None else threading, device, *about)
+
+
+def transfers_of(trace: Trace) -> Callable[[], list[Transfer]]:
+    """Return what makes a list for the transfers of a run; if there is a trace, they are events."""
+    return partial(_TracedTransfers, trace) if trace.is_kept else list
+
+
+def making(trace: Trace, device: str, call: str, *about: Any) -> AbstractContextManager[object]:
+    """Return a block in which a device makes a program of a segment."""
+    return trace.span(device, COMPILE, f"{call} {_segment_name(*about)}", **_segment_facts(*about))
+
+
+def fell_back(trace: Trace, step: Step, reason: str, instead: str) -> None:
+    """Take note of what a device failed to do, and of what is done instead."""
+    trace.mark(step.device, FALLBACK, "fall back", segment=step.segment, reason=reason, then=instead)
+
+
+class _TracedTransfers(list[Transfer]):
+    """Transfers of one run, each an event."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def append(self, transfer: Transfer) -> None:
+        """Note one that is over."""
+        super().append(transfer)
+        start = self._trace.now() - round(transfer.seconds * 1e9)
+        self._trace.transfer(transfer.source, transfer.target, transfer.nbytes, start, value=transfer.value)
+
+
+class _Steps:
+    """Makes events of the computations of one segment. Those of the same shapes share their facts."""
+
+    def __init__(self, trace: Trace, device: str, name: str, facts: Mapping[str, Any]) -> None:
+        self.trace, self.device, self._name, self._facts = trace, device, name, facts
+        self._known: dict[object, Mapping[str, Any]] = {}
+
+    def done(self, inputs: Sequence[Any], compute: Callable[[], _Outputs]) -> _Outputs:
+        """What `compute` gives, and an event for it, unless it gives None: nothing was done. An error is a fact."""
+        start = self.trace.now()
+        try:
+            outputs = compute()
+        except BaseException as error:
+            self._note(start, {**self._facts_of(inputs, ()), "error": describe(error)})
+            raise
+        if outputs is not None:
+            self._note(start, self._facts_of(inputs, outputs))
+        return outputs
+
+    def _note(self, start: int, facts: Mapping[str, Any]) -> None:
+        self.trace.add(self.device, STEP, self._name, start, facts)
+
+    def _facts_of(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Mapping[str, Any]:
+        forms = tuple(map(_form, inputs)), tuple(map(_form, outputs))
+        known = self._known.get(forms)
+        if known is not None:
+            return known
+        facts = dict(self._facts)
+        for direction, values in zip(("input", "output"), forms, strict=True):
+            facts[f"{direction}s"] = list(map(_words, values))
+            facts[f"{direction}_bytes"] = sum(nbytes for _, _, nbytes in values)
+        if len(self._known) < _MOST_FORMS:
+            self._known[forms] = facts
+        return facts
+
+
+class _TracedProgram(Program):
+    """A program whose executions are traced."""
+
+    def __init__(self, program: Program, steps: _Steps, lock: Lock | None) -> None:
+        self._program, self._steps, self._lock = program, steps, lock
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `Program.memory_bytes`."""
+        return self._program.memory_bytes
+
+    def create_execution(self) -> Execution:
+        """See `Program.create_execution`."""
+        with self._steps.trace.span(self._steps.device, COMPILE, "create execution"):
+            execution = create_execution(self._program)
+        return _TracedExecution(execution, self._steps, self._lock)
+
+    def serialize(self) -> bytes | None:
+        """See `Program.serialize`."""
+        return self._program.serialize()
+
+    def close(self) -> None:
+        """See `Program.close`."""
+        self._program.close()
+
+
+class _TracedExecution(Execution):
+    """An execution whose computations are events."""
+
+    def __init__(self, execution: Execution, steps: _Steps, lock: Lock | None) -> None:
+        self._execution, self._steps, self._lock = execution, steps, lock
+
+    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute`."""
+        return self._done(inputs, lambda: self._execution.compute(inputs))
+
+    def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
+        """See `Execution.compute_within`."""
+        return self._done(inputs, lambda: self._execution.compute_within(inputs, control))
+
+    def compute_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
+        """See `Execution.compute_on_device`."""
+        return self._done(inputs, lambda: self._execution.compute_on_device(inputs))
+
+    def _done(self, inputs: Sequence[Any], compute: Callable[[], _Outputs]) -> _Outputs:
+        if self._lock is None:
+            return self._steps.done(inputs, compute)
+        trace, asked, has_to_wait = self._steps.trace, self._steps.trace.now(), self._lock.locked()
+        with self._lock:
+            if has_to_wait:
+                trace.add(self._steps.device, WAIT, "wait for the device", asked, {})
+            return self._steps.done(inputs, compute)
+
+    def close(self) -> None:
+        """See `Execution.close`."""
+        self._execution.close()
+
+
+def _segment_name(segment: int | None = None, nodes: Sequence[str] = ()) -> str:
+    """How events call a segment, or the model where it is none."""
+    if segment is None:
+        return "the model"
+    more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
+    return f"segment {segment}: {nodes[0]}{more}" if nodes else f"segment {segment}"
+
+
+def _segment_facts(segment: int | None = None, nodes: Sequence[str] = ()) -> Mapping[str, Any]:
+    """What events say of a segment."""
+    if segment is None:
+        return {}
+    return {"segment": segment, "nodes": list(nodes[:_MOST_NODES]), "node_count": len(nodes)}
+
+
+def _form(value: Any) -> _Form:
+    if isinstance(value, (np.ndarray, DeviceTensor)):
+        return value.dtype, value.shape, value.nbytes
+    return type(value).__name__, None, 0
+
+
+def _words(form: _Form) -> str:
+    kind, shape, _ = form
+    return str(kind) if shape is None else f"{kind}{list(shape)}"

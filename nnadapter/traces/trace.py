@@ -1,0 +1,70 @@
+"""Who takes events: nobody, in most sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+
+class Trace:
+    """Takes events and keeps none: the trace of a session that has none. See `Recorder`."""
+
+    is_kept = False
+    """Events are kept. What runs often asks for this once, beforehand, and is done without a trace where it is not."""
+
+    def now(self) -> int:
+        """The time on the trace's clock, in nanoseconds."""
+        return 0
+
+    def span(self, lane: str, category: str, name: str, **facts: Any) -> AbstractContextManager[dict[str, Any]]:
+        """Return a block that is an event, with its facts, to which the block may add; an error is one of them.
+
+        Args:
+            lane: the name of a device, or `SESSION`.
+            category: one of those of `event.py`.
+            name: what viewers show.
+            **facts: what else is known, as JSON knows it, units in the names.
+        """
+        return _NOTHING
+
+    def add(self, lane: str, category: str, name: str, start: int, facts: Mapping[str, Any]) -> None:
+        """Take an event that began at `start`, by `now`, and ends now."""
+
+    def has_room(self, events: int) -> bool:
+        """Whether so many events of an engine below are kept, or may be kept elsewhere: they count as kept then."""
+        return False
+
+    def mark(self, lane: str, category: str, name: str, **facts: Any) -> None:
+        """Take what came to pass now."""
+
+    def transfer(self, source: str, target: str, nbytes: int, start: int, **facts: Any) -> None:
+        """Take that a value was brought to another place, from `start` until now.
+
+        It is on the lane of the device there or, if that is the host's memory, of the device that it came from.
+
+        Args:
+            source: the name of a device, or `HOST`.
+            target: the name of a device, or `HOST`.
+            nbytes: of the value.
+            start: by `now`.
+            **facts: such as the value's name.
+        """
+
+
+class _Nothing:
+    """A block that is no event."""
+
+    def __enter__(self) -> dict[str, Any]:
+        return {}
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+_NOTHING = _Nothing()
+SILENT = Trace()
+"""The trace of a session that has none."""

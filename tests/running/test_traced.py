@@ -1,0 +1,287 @@
+"""What a session's trace says: who did what, and that a session without one is bound to nothing of it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers import Execution, Program, Threading
+from nnadapter.errors import CancelledError, InvalidInputError, InvalidOptionError
+from nnadapter.running import traced_programs
+from nnadapter.running.pool import ExecutionPool
+from nnadapter.running.traced_programs import pool_of
+from nnadapter.traces.recorder import Recorder
+from tests.models import CHAIN, SANDWICH, numbers, parse
+from tests.trace_checks import lanes_of, named, within
+
+OFF = ("fake_npu", {"switched_off": "Sin"})
+X = numbers(3, 4)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "trace.json"
+
+
+def traced(path, runs=2, devices=OFF, model=SANDWICH, feed=None, **options):
+    """The lanes of a session that ran."""
+    with nna.InferenceSession(parse(model), devices=devices, options=nna.Options(trace=path, **options)) as session:
+        for _ in range(runs):
+            session.run(None, feed or {"x": X})
+    return lanes_of(path)
+
+
+def test_lanes_of_a_plan_over_two_devices(path):
+    lanes = traced(path)
+    assert list(lanes) == ["session", "fake_npu", "cpu"]
+    runs = named(lanes["session"], "run")
+    assert [run["args"]["run"] for run in runs] == [1, 2]
+    for device, count in (("fake_npu", 2), ("cpu", 1)):
+        steps = [event for event in lanes[device] if event["cat"] == "step"]
+        assert len(steps) == 2 * count
+        assert all(any(within(step, run) for run in runs) for step in steps)
+        assert len(named(lanes[device], "compile segment ")) == count
+        assert named(lanes[device], "verdicts")[0]["args"] == {"asked": 5, "taken": 5 if device == "cpu" else 4}
+    for phase in (
+        "load the model",
+        "prepare the model",
+        "make a plan",
+        "judge",
+        "specialize and convert",
+        "place and cut",
+    ):
+        assert named(lanes["session"], phase), phase
+
+
+def test_a_step_tells_its_nodes_shapes_and_bytes(path):
+    lanes = traced(path, runs=1)
+    (step,) = [event for event in lanes["cpu"] if event["cat"] == "step"]
+    facts = step["args"]
+    assert (facts["segment"], facts["node_count"], len(facts["nodes"])) == (1, 1, 1)
+    assert (facts["inputs"], facts["input_bytes"]) == (["float32[3, 4]"], 48)
+    assert (facts["outputs"], facts["output_bytes"]) == (["float32[3, 4]"], 48)
+    assert step["name"].startswith("segment 1: ")
+
+
+def test_instructions_of_fake_npu_lie_in_its_steps(path):
+    lane = traced(path)["fake_npu"]
+    instructions, steps = ([event for event in lane if event["cat"] == kind] for kind in ("engine", "step"))
+    assert len(instructions) >= len(steps)
+    assert all(any(within(each, step) for step in steps) for each in instructions)
+    assert instructions[0]["args"]["inputs"] == ["float32[3, 4]"]
+
+
+@pytest.mark.parametrize("devices", [OFF, "cpu"])
+def test_events_of_onnxruntime_lie_in_the_steps_of_their_segments(path, devices):
+    lane = traced(path, runs=3, devices=devices)["cpu"]
+    steps, runs = [event for event in lane if event["cat"] == "step"], named(lane, "model_run")
+    assert len(steps) == len(runs) == 3
+    assert all(within(run, step) for run, step in zip(runs, steps, strict=True))
+    kernels = [event for event in lane if event["args"].get("op_name") == "Sin"]
+    assert len(kernels) == 3 and all(within(kernel, run) for kernel, run in zip(kernels, runs, strict=True))
+    (loading,) = [event for event in lane if event["cat"] == "compile" and "execution" not in event["name"]]
+    assert within(named(lane, "session_initialization")[0], loading)
+
+
+def test_one_run_after_another_shares_rows_and_runs_at_once_have_their_own(path):
+    barrier = threading.Barrier(2)
+
+    def run(session):
+        barrier.wait(60)
+        for _ in range(30):
+            session.run(None, {"x": numbers(64, 4)})
+
+    with nna.InferenceSession(parse(SANDWICH), devices=OFF, options=nna.Options(trace=path)) as session:
+        for _ in range(3):
+            thread = threading.Thread(target=session.run, args=(None, {"x": X}))
+            thread.start()
+            thread.join()
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(run, [session] * 2))
+    lanes = lanes_of(path)
+    assert set(lanes) <= {"session", "session (2)", "fake_npu", "fake_npu (2)", "cpu", "cpu (2)"}
+    assert sum(len(named(lanes.get(name, []), "run")) for name in ("session", "session (2)")) == 63
+
+
+@pytest.mark.parametrize("fault", ["compute", "compile"])
+def test_what_fell_back_says_why(path, fault):
+    lanes = traced(path, devices=("trial", {"fault": fault}), model=CHAIN, feed={"x": numbers(2, 3)}, fallback="allow")
+    (mark,) = named(lanes["trial"], "fall back")
+    assert mark["ph"] == "i" and mark["args"]["segment"] == 0
+    assert ("hung up" if fault == "compute" else "compile") in mark["args"]["reason"]
+    assert [event for event in lanes["cpu"] if event["cat"] == "step"]
+    failed = [event for event in lanes["trial"] if "error" in event["args"]]
+    assert len(failed) == (2 if fault == "compute" else 1)
+    assert [run["args"].get("fell_back") for run in named(lanes["session"], "run")] == [fault == "compute"] * 2
+
+
+def test_values_that_come_to_a_device_and_back_are_transfers_with_bytes(path):
+    with nna.InferenceSession(parse(SANDWICH), devices=OFF, options=nna.Options(trace=path)) as session:
+        session.run(None, {"x": X})
+        first = session.provenance.transfers
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", nna.DeviceValue.from_numpy(X, "fake_npu"))
+        binding.bind_output("y", "fake_npu")
+        session.run_with_iobinding(binding)
+        told = (*first, *session.provenance.transfers)
+    lanes = lanes_of(path)
+    assert len(named(lanes["session"], "run")) == 2
+    events = [event for event in lanes["fake_npu"] if event["cat"] == "transfer"]
+    shown = [(event["name"], event["args"]["value"], event["args"]["bytes"]) for event in events]
+    assert shown == [(f"{each.source} to {each.target}", each.value, each.nbytes) for each in told] and told
+
+
+def test_runs_that_fail_and_that_are_cancelled_are_told(path):
+    stop = onnxruntime.RunOptions()
+    stop.terminate = True
+    with nna.InferenceSession(parse(SANDWICH), devices=OFF, options=nna.Options(trace=path)) as session:
+        with pytest.raises(InvalidInputError):
+            session.run(None, {"y": X})
+        with pytest.raises(CancelledError):
+            session.run(None, {"x": X}, stop)
+    session_lane = lanes_of(path)["session"]
+    assert "are missing" in named(session_lane, "run (failed)")[0]["args"]["error"]
+    assert named(session_lane, "run (cancelled)")[0]["args"]["error"]
+
+
+def test_results_are_those_without_a_trace(path):
+    for devices in (OFF, "cpu", "null", ("fake_npu", {"switched_off": "Sin,Cos,Relu,Neg,Add"})):
+        results = []
+        for trace in (None, path):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", nna.errors.FallbackWarning)
+                options = nna.Options(trace=trace)
+                with nna.InferenceSession(parse(SANDWICH), devices=devices, options=options) as session:
+                    results.append([session.run(None, {"x": X})[0] for _ in range(3)])
+        np.testing.assert_array_equal(*results)
+
+
+def test_waits_for_a_plan_are_told(path):
+    barrier = threading.Barrier(4)
+
+    def run(session):
+        barrier.wait(60)
+        session.run(None, {"x": X})
+
+    session = nna.InferenceSession(parse(SANDWICH), devices=OFF, options=nna.Options(trace=path))
+    with session, ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, [session] * 4))
+    events = [event for lane in lanes_of(path).values() for event in lane]
+    assert len(named(events, "make a plan")) == 1
+    assert all(event["cat"] == "wait" for event in named(events, "wait for a plan"))
+
+
+def test_waits_of_a_stream_for_its_turn_are_told(path):
+    with nna.InferenceSession(parse(SANDWICH), devices=OFF, options=nna.Options(trace=path)) as session:
+        assert len(list(session.stream(({"x": numbers(256, 4)} for _ in range(40)), depth=3))) == 40
+    events = [event for lane in lanes_of(path).values() for event in lane]
+    assert named(events, "wait for its turn") and len([each for each in events if each["name"] == "run"]) == 40
+
+
+def test_a_run_that_was_too_long_is_cancelled(path):
+    devices, options = ("fake_npu", {"switched_off": "Sin"}), nna.Options(trace=path, deadline_s=1e-9)
+    session = nna.InferenceSession(parse(SANDWICH), devices=devices, options=options)
+    with session, pytest.raises(nna.errors.DeadlineExceededError):
+        session.run(None, {"x": X})
+    assert "not done within" in named(lanes_of(path)["session"], "run (cancelled)")[0]["args"]["error"]
+
+
+class Slow(Program, Execution):
+    """Computes when it is let."""
+
+    def __init__(self):
+        self.computing, self.let = threading.Event(), threading.Event()
+
+    def create_execution(self):
+        return self
+
+    def compute(self, inputs):
+        self.computing.set()
+        self.let.wait(60)
+        return inputs
+
+
+def test_waits_for_a_device_are_told(path):
+    recorder, program = Recorder(path), Slow()
+    pool = pool_of(recorder, program, Threading.SERIAL, "slow device", 0, ["a"])
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(pool.compute, [X])
+        program.computing.wait(60)
+        second = threads.submit(pool.compute, [X])
+        while len(pool._executions.users) < 2:
+            time.sleep(0.01)
+        time.sleep(0.05)  # it has an execution, and asks for the device
+        program.let.set()
+        assert first.result() is not None and second.result() is not None
+    recorder.finish()
+    rows = lanes_of(path)
+    (wait,) = [event for row in rows.values() for event in row if event["cat"] == "wait"]
+    assert wait["name"] == "wait for the device"
+    steps = [event for row in rows.values() for event in row if event["cat"] == "step"]
+    assert sorted(steps, key=lambda step: step["ts"])[0]["dur"] >= wait["dur"]
+
+
+def test_what_stands_around_a_program_hands_on_all_that_drivers_may_write():
+    for name, interface in (("_TracedProgram", Program), ("_TracedExecution", Execution)):
+        written = {each for each in vars(interface) if not each.startswith("_")}
+        assert written <= vars(getattr(traced_programs, name)).keys()
+
+
+def test_without_a_trace_nothing_stands_around_programs():
+    with nna.InferenceSession(parse(SANDWICH), devices=OFF) as session:
+        session.run(None, {"x": X})
+        engine = session._engine
+        pools = [bound.pool for bound in engine._plans.newest.plan.steps]
+    assert type(engine).__name__ == "PlannedEngine" and all(type(pool) is ExecutionPool for pool in pools)
+    assert not any(type(pool._program).__name__ == "_TracedProgram" for pool in pools)
+
+
+def test_many_shapes_and_runs_stay_bounded(path):
+    with nna.InferenceSession(parse(SANDWICH), devices=OFF, options=nna.Options(trace=path, max_plans=2)) as session:
+        recorder = session._engine._recorder
+        recorder._foreign = 49_950  # nearly as many events of ONNX Runtime as there may be
+        for size in range(1, 40):
+            session.run(None, {"x": numbers(size, 4)})
+    lanes = lanes_of(path)
+    lane = lanes["cpu"]
+    assert len(named(lane, "model_run")) < 39 and named(lanes["session"], "no more events of engines")
+    assert len([event for event in lane if event["cat"] == "step"]) == 39
+
+
+def test_a_path_that_cannot_be_written_is_refused_before_anything_is_done(tmp_path):
+    for wrong in (tmp_path, tmp_path / "gone" / "trace.json"):
+        with pytest.raises(InvalidOptionError, match="cannot be written"):
+            nna.InferenceSession(parse(SANDWICH), devices=OFF, options=nna.Options(trace=wrong))
+    with pytest.raises(InvalidOptionError, match="option 'trace' is the path of a file to be written, got 3"):
+        nna.Options(trace=3)
+
+
+def test_a_session_that_nobody_closes_is_written_when_it_goes(path):
+    for devices in (OFF, "cpu"):
+        session = nna.InferenceSession(parse(SANDWICH), devices=devices, options=nna.Options(trace=path))
+        session.run(None, {"x": X})
+        del session
+        gc.collect()
+        assert named(lanes_of(path)["cpu"], "model_run")
+        path.unlink()
+
+
+def test_a_session_that_does_not_come_about_leaves_nothing(tmp_path, path):
+    with pytest.raises(nna.errors.NNAdapterError):
+        nna.InferenceSession(b"no model", devices=OFF, options=nna.Options(trace=path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_policy_that_times_candidates_is_traced(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path))
+    lanes = traced(path, policy="measured")
+    assert named(lanes["session"], "make a plan") and json.loads(path.read_text())
