@@ -53,6 +53,8 @@ class ConversionContext(GraphValues):
         constants: contents of the initializers, by name.
         sizes: contents of what follows from shapes, by name, where those are traced; it may grow.
         typed_names: values whose types are known without a guess, beside constants and what operations make.
+        takes_sizes: what follows from shapes is given to the model as an input where operations read it, not decided
+            on.
     """
 
     def __init__(
@@ -61,9 +63,12 @@ class ConversionContext(GraphValues):
         constants: Mapping[str, Array],
         sizes: Mapping[str, SizeArray] = MappingProxyType({}),
         typed_names: Collection[str] = (),
+        *,
+        takes_sizes: bool = False,
     ) -> None:
         super().__init__(values, constants, sizes)
         self._typed_names = typed_names
+        self._takes_sizes = takes_sizes
         self.guessed = False
         """A converter asked for the type of what no operation has made, which is not traced."""
         self.builder = ModelBuilder()
@@ -214,6 +219,10 @@ class ConversionContext(GraphValues):
 
     def _add_outer(self, name: str) -> int:
         type_ = self.declared(name)
-        if self.is_constant(name):
+        if self.is_constant(name) and not (self._takes_sizes and self._is_traced(name)):
             return self.builder.add_constant(name, self.constant(name))
         return self.builder.add_input(name, type_)
+
+    def _is_traced(self, name: str) -> bool:
+        sizes = self._sizes.get(name)
+        return sizes is not None and sizes.is_traced

@@ -43,6 +43,8 @@ class Conversion:
     """The operand of every ONNX value that a converted node reads or makes."""
     groups: tuple[tuple[int, ...], ...] = ()
     """Nodes that were converted as one, whose operations stand at one of them."""
+    tables: frozenset[int] = frozenset()
+    """Operations that compute what follows from shapes alone, and stand for none of the nodes."""
     source: tuple[TracedModel, Sequence[Any]] | None = None
     """What the model was filled from: the traced model and the numbers of a replay."""
     one_by_one: Callable[[], Alone] | None = None
@@ -153,6 +155,7 @@ class GrowingConversion:
         self._verdicts: list[Verdict] = [SUPPORTED] * len(nodes)
         self._operations: list[tuple[int, ...]] = [()] * len(nodes)
         self._left: dict[str, None] = {}
+        self._tables: set[int] = set()
 
     def add(self, position: int) -> None:
         """Convert one node, or leave a hole; those before it were added."""
@@ -164,6 +167,13 @@ class GrowingConversion:
         elif not self._add_group(group):
             for member in group.members:
                 self._add_node(member)
+
+    def add_table(self, node: OnnxNode) -> bool:
+        """Convert a node that stands beside the others, and makes of shapes what they read; whether that was done."""
+        before = self.context.builder.mark()[1]
+        verdict = _convert(self.context, node, None)
+        self._tables.update(range(before, self.context.builder.mark()[1]))
+        return bool(verdict)
 
     def _add_node(self, position: int) -> None:
         node, before = self._nodes[position], self.context.builder.mark()[1]
@@ -204,6 +214,7 @@ class GrowingConversion:
             operations=tuple(self._operations),
             operand_of=operand_of,
             groups=tuple(self._groups),
+            tables=frozenset(self._tables),
         )
 
 

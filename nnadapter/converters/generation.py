@@ -104,24 +104,34 @@ def convert_range(context: ConversionContext, node: OnnxNode) -> None:
 
     Source: ONNX Range-27.
     """
-    start, delta = _single(context, node, 0), _single(context, node, 2)
+    delta = _single(context, node, 2)
     if delta == 0:
         raise Refusal(Reason.INVALID_NODE, "input 2 of Range, the step, is 0; expected another number")
-    if start.dtype.kind in "iu":
-        count = -(-(_limit(context, node) - int(start)) // int(delta))
+    if delta.dtype.kind in "iu":
+        start = _operand_of_one(context, node.input(0))
+        count = -(-(_integer(context, node, 1) - _integer(context, node, 0)) // int(delta))
     else:
-        steps = (float(_single(context, node, 1)) - float(start)) / float(delta)
+        first = _single(context, node, 0)
+        start = context.add_constant(first)
+        steps = (float(_single(context, node, 1)) - float(first)) / float(delta)
         count = ceil(steps) if isfinite(steps) else -1
-    operands = [context.add_constant(value) for value in (start, delta)]
-    context.add("RANGE", operands, {"count": greatest(count, 0)}, node.outputs)
+    context.add("RANGE", (start, context.add_constant(delta)), {"count": greatest(count, 0)}, node.outputs)
 
 
-def _limit(context: ConversionContext, node: OnnxNode) -> int:
-    """The limit of integers, traced where it follows from shapes."""
-    limits = required_integers(context, node, 1)
-    if len(limits) != 1:
-        raise Refusal(Reason.INVALID_NODE, f"input 1 of Range has {len(limits)} elements; expected one")
-    return limits[0]
+def _integer(context: ConversionContext, node: OnnxNode, position: int) -> int:
+    """An integer, traced where it follows from shapes."""
+    values = required_integers(context, node, position)
+    if len(values) != 1:
+        raise Refusal(Reason.INVALID_NODE, f"input {position} of Range has {len(values)} elements; expected one")
+    return values[0]
+
+
+def _operand_of_one(context: ConversionContext, name: str) -> int:
+    """The operand of a single number, of no dimensions."""
+    operand = context.operand(name)
+    if not context.type_of(operand).dimensions:
+        return operand
+    return context.add("RESHAPE", (operand,), {"shape": ()})[0]
 
 
 def _single(context: ConversionContext, node: OnnxNode, position: int) -> Array:

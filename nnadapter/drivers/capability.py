@@ -109,8 +109,8 @@ class OpenSizes(StrEnum):
     NONE = "none"
     """It compiles for fixed sizes."""
     ANY = "any"
-    """It compiles once and runs at whatever sizes come; 0 in what Concat joins to something else, and nowhere else.
-    `Context.admit` says yes to such a model, or why not."""
+    """It compiles once and runs at whatever sizes come. `Context.admit` says yes to such a model, or why not. In ONNX,
+    sizes are 0 in what Concat joins to something else, and nowhere else; in adapter IR, where the model asks for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

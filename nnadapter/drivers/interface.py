@@ -11,6 +11,11 @@ The host calls them in this order. `supported` is asked for the whole graph; `ad
 every final segment, and only its yes obliges the driver to compile. A model arrives in the form that the device's
 capability names: adapter IR (`nnadapter.ir.Model`) or ONNX (`onnx.ModelProto`).
 
+A device with `Capability.open_sizes` may be given a model that holds for many sizes. In adapter IR (`Model.is_open`),
+its dimensions and attributes hold traced numbers (`nnadapter.ir.tracing`), which compute as numbers do. What
+`supported`, `admit` and `compile` decide on them (`size > 16`) holds for the program: where it would be decided
+otherwise, the model is compiled once more. `Execution.at` is told what they are.
+
 Source: NNAdapter's driver interface (`open_device`, `create_context`, `validate_program`, `create_program`,
 `execute_program`), with verdicts instead of booleans and a separate execution.
 """
@@ -117,6 +122,20 @@ class Execution(ABC):
         gives is not looked at. One that cannot computes to its end.
         """
         return self.compute(inputs)
+
+    def at(self, sizes: Sequence[Any]) -> Execution:
+        """The execution at some sizes, of a program whose model leaves them open; cheap, asked for before each run.
+
+        Only devices are asked that take such adapter IR. What `compute` and the others are given has the dimensions of
+        the model at these sizes.
+
+        Args:
+            sizes: what every traced number of the model is now: `nnadapter.ir.settled(number, sizes)`.
+
+        Returns:
+            What is used until the next call, where executions are not shared, and is not closed.
+        """
+        raise DriverError(f"{type(self).__name__} runs at fixed sizes")
 
     def compute_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
         """Run the program once from memory of the device into new memory of it, done on return.

@@ -6,6 +6,7 @@ It shows the least that a driver is, and lets planning, cutting and the overhead
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from nnadapter.drivers.capability import (
     DeviceInfo,
     DeviceType,
     ModelForm,
+    OpenSizes,
     OperationSupport,
     OptionValues,
     Threading,
@@ -21,14 +23,16 @@ from nnadapter.drivers.capability import (
 from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
 from nnadapter.errors import DeviceNotFoundError
 from nnadapter.ir.model import Model
-from nnadapter.ir.operand import ANY, Array, OperandType
+from nnadapter.ir.operand import ANY, Array
 from nnadapter.ir.operations import SCHEMAS
+from nnadapter.ir.tracing import settled
 from nnadapter.ir.verify import verify
 from partition.verdict import SUPPORTED, Verdict
 
 _CAPABILITY = Capability(
     form=ModelForm.IR,
     threading=Threading.REENTRANT,
+    open_sizes=OpenSizes.ANY,
     operations=tuple(
         OperationSupport(type=name, dtypes=ANY, ranks=schema.ranks, limits="computes zeros")
         for name, schema in SCHEMAS.items()
@@ -39,19 +43,25 @@ _CAPABILITY = Capability(
 class NullExecution(Execution):
     """Makes zeros."""
 
-    def __init__(self, outputs: Sequence[OperandType]) -> None:
-        self._outputs = tuple((type_.dimensions, type_.dtype.array_type) for type_ in outputs)
+    def __init__(self, outputs: Sequence[tuple[tuple[int, ...], Any]]) -> None:
+        """Take dimensions and numpy types of the outputs."""
+        self._outputs = outputs
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute`."""
         return [np.zeros(dimensions, dtype) for dimensions, dtype in self._outputs]
+
+    def at(self, sizes: Sequence[Any]) -> Execution:
+        """See `Execution.at`."""
+        return NullExecution([(settled(dimensions, sizes), dtype) for dimensions, dtype in self._outputs])
 
 
 class NullProgram(Program):
     """Knows the types of its outputs."""
 
     def __init__(self, model: Model) -> None:
-        self._outputs = tuple(model.operands[index].type for index in model.outputs)
+        types = [model.operands[index].type for index in model.outputs]
+        self._outputs = tuple((type_.dimensions, type_.dtype.array_type) for type_ in types)
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""

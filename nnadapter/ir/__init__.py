@@ -24,6 +24,7 @@ Glossary:
     scale         what a quantized integer is multiplied by
     zero point    the quantized integer that stands for 0
     text form     a model as lines that can be read and compared
+    traced        of a number: known by how it follows from sizes that are left open
     digest        a short name for contents: equal only if they are
 """
 
@@ -34,6 +35,7 @@ from nnadapter.ir.operand import Array, DataType, Layout, Lifetime, Operand, Ope
 from nnadapter.ir.operations import SCHEMAS, schema_of
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, AttributeValue, OperationSchema, Role
 from nnadapter.ir.text import digest, to_text
+from nnadapter.ir.tracing import Traced, settled
 from nnadapter.ir.verify import check_attributes, check_inputs, verify
 
 __all__ = [
@@ -56,10 +58,12 @@ __all__ = [
     "Quantization",
     "QuantizedType",
     "Role",
+    "Traced",
     "check_attributes",
     "check_inputs",
     "digest",
     "schema_of",
+    "settled",
     "submodel",
     "to_text",
     "verify",

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from nnadapter.ir.operand import Operand, OperandType, dtype_name
 from nnadapter.ir.schema import Attributes, AttributeValue
-from nnadapter.ir.tracing import Traced
+from nnadapter.ir.tracing import Traced, is_traced
 
 ABSENT = -1
 """Stands in `Operation.inputs` for an optional input that is not there."""
@@ -125,6 +125,13 @@ class Model:
         """The model, after whoever made it or looked at it found that it does not contradict itself."""
         object.__setattr__(self, "is_sound", True)
         return self
+
+    @cached_property
+    def is_open(self) -> bool:
+        """Whether it leaves sizes open: dimensions or attributes are traced numbers (`ir.tracing`)."""
+        return any(is_traced(operand.type.dimensions) for operand in self.operands) or any(
+            is_traced(value) for operation in self.operations for value in operation.attributes.values()
+        )
 
     @cached_property
     def operation_types(self) -> frozenset[str]:

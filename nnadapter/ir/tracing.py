@@ -15,10 +15,28 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, cast
 
 _PLAIN = (int, float)
+_DEEPEST_TEXT = 4
+_SIGNS: Mapping[Callable[..., Any], str] = MappingProxyType(
+    {
+        operator.add: "+",
+        operator.sub: "-",
+        operator.mul: "*",
+        operator.floordiv: "//",
+        operator.truediv: "/",
+        operator.mod: "%",
+        operator.eq: "==",
+        operator.ne: "!=",
+        operator.lt: "<",
+        operator.le: "<=",
+        operator.gt: ">",
+        operator.ge: ">=",
+    }
+)
 Step = tuple[Callable[..., Any], int, int]
 """A function of one or two earlier values, by their numbers; the second is -1 where there is none."""
 
@@ -41,14 +59,27 @@ class Trace:
 
     def replay(self, variables: Sequence[int]) -> list[Any] | None:
         """The values of every number for other variables; None if something would have been decided otherwise."""
-        values: list[Any] = list(variables)
-        assert len(values) == self._variables, "a replay needs every variable"
-        try:
-            for function, first, second in self._steps:
-                values.append(function(values[first]) if second < 0 else function(values[first], values[second]))
-        except (ArithmeticError, ValueError):
+        values = self._computed(variables)
+        if values is None:
             return None
         return values if all(values[number] == answer for number, answer in self._answers.items()) else None
+
+    def broken(self, variables: Sequence[int], names: Sequence[str]) -> str:
+        """What would be decided otherwise for other variables, in the fewest words; empty if nothing would.
+
+        Args:
+            variables: as for `replay`.
+            names: what the variables are called.
+        """
+        values = self._computed(variables)
+        if values is None:
+            return "sizes cannot be computed"
+        texts = [
+            f"{self._text(number, names)} is {values[number]}, was {answer}"
+            for number, answer in self._answers.items()
+            if values[number] != answer
+        ]
+        return min(texts, key=len, default="")
 
     def apply(self, function: Callable[..., Any], first: Any, second: Any = None) -> Traced:
         """A number made from one or two others, of which one at least is traced."""
@@ -69,6 +100,32 @@ class Trace:
     def value(self, number: int) -> Any:
         """The value of a number, for this trace's own sizes; nothing is decided on it."""
         return self._values[number]
+
+    def _computed(self, variables: Sequence[int]) -> list[Any] | None:
+        """Every number for other variables; None if one cannot be computed."""
+        values: list[Any] = list(variables)
+        assert len(values) == self._variables, "a replay needs every variable"
+        try:
+            for function, first, second in self._steps:
+                values.append(function(values[first]) if second < 0 else function(values[first], values[second]))
+        except (ArithmeticError, ValueError):
+            return None
+        return values
+
+    def _text(self, number: int, names: Sequence[str], depth: int = _DEEPEST_TEXT) -> str:
+        if number < self._variables:
+            return names[number]
+        function, first, second = self._steps[number - self._variables]
+        if isinstance(function, _Constant):
+            return repr(function(None))
+        if not depth:
+            return "..."
+        inner = [self._text(each, names, depth - 1) for each in (first, second) if each >= 0]
+        sign = _SIGNS.get(function)
+        if sign is None or len(inner) != 2:
+            return f"{getattr(function, '__name__', 'a function')}({', '.join(inner)})"
+        text = f"{inner[0]} {sign} {inner[1]}"
+        return text if depth == _DEEPEST_TEXT else f"({text})"
 
     def _add(self, step: Step | None, value: Any) -> int:
         if step is not None:

@@ -158,10 +158,14 @@ def _keeping(conversion: Conversion, apart: Collection[str]) -> Model:
 
 
 def _groups(conversion: Conversion, fused: Model) -> list[tuple[int, ...]]:
-    """The nodes behind each operation of what passes made of a conversion, whose operations name one node each."""
+    """The nodes behind each operation of what passes made of a conversion, whose operations name one node each.
+
+    None are behind what makes tables of sizes.
+    """
     operations = conversion.model.operations
     node_of = {operations[each].origins[0]: node for node, made in enumerate(conversion.operations) for each in made}
-    return [tuple(sorted({node_of[name] for name in each.origins})) for each in fused.operations]
+    tables = {operations[each].origins[0] for each in conversion.tables}
+    return [tuple(sorted({node_of[name] for name in each.origins if name not in tables})) for each in fused.operations]
 
 
 def joined(nodes: int, groups: Iterable[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
@@ -190,8 +194,12 @@ def _conversion(
     place = {name: position for position, name in enumerate(names)}
     behind = {node: group for group in conversion.groups for node in group}
     made: list[list[int]] = [[] for _ in names]
-    operations = []
+    operations, tables = [], set()
     for position, (operation, group) in enumerate(zip(fused.operations, groups, strict=True)):
+        if not group:
+            tables.add(position)
+            operations.append(operation)
+            continue
         members = sorted({member for node in group for member in behind.get(node, (node,))}, reverse=True)
         origins = tuple(dict.fromkeys((*operation.origins, *(names[node] for node in members))))
         made[place[origins[0]]].append(position)
@@ -202,5 +210,6 @@ def _conversion(
         conversion,
         model=Model(fused.operands, tuple(operations), fused.inputs, outputs),
         operations=tuple(map(tuple, made)),
+        tables=frozenset(tables),
         operand_of={name: operand_indices[name] for name in conversion.operand_of if name in operand_indices},
     )

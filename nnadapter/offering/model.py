@@ -26,6 +26,8 @@ class ShapedModel:
     """The same as adapter IR."""
     parts: OnnxParts
     """The same as ONNX, whole or in parts."""
+    apart: frozenset[str] = frozenset()
+    """Values that no atom holds inside."""
 
     @property
     def graph(self) -> Graph:

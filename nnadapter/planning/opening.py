@@ -9,12 +9,15 @@ not is a refusal.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from nnadapter.drivers.border import ask_admission
-from nnadapter.drivers.capability import ModelForm, OpenSizes
+from nnadapter.drivers.border import ask_admission, ask_supported
+from nnadapter.drivers.capability import OpenSizes
 from nnadapter.drivers.crashes import named_call
+from nnadapter.ir.model import Model
+from nnadapter.offering.conversion_tracing import OpenConversion
 from nnadapter.offering.expansions import AT_ALL_SHAPES
+from nnadapter.offering.open_conversion import open_conversion, open_ir_part
 from nnadapter.offering.open_parts import OpenParts
 from nnadapter.offering.segments import Part
 from nnadapter.onnx.node import OnnxNode
@@ -22,6 +25,7 @@ from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.sizes import MEASURING
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
+from nnadapter.planning.size_class import SizeClass
 from nnadapter.rules.values import Limits
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
@@ -29,8 +33,23 @@ from partition.verdict import Reason, Unsupported
 _AT_ALL_SHAPES = AT_ALL_SHAPES | {Reason.RULE}
 
 
-def opened(partitioning: Partitioning) -> Partitioning | Unsupported:
-    """Return the partitioning for any sizes of inputs, 0 in `growing_inputs` alone; or why there is none."""
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A partitioning with its sizes left open."""
+
+    partitioning: Partitioning
+    sizes: SizeClass | None
+    """The sizes for which it holds; None where that is looked through (`planning.bounds`)."""
+
+    @property
+    def is_looked_through(self) -> bool:
+        """Whether a device takes ONNX, whose engine asks for tensors that have elements."""
+        devices = self.partitioning.setting.devices
+        return any(device.accelerates and not device.takes_ir for device in devices)
+
+
+def opened(partitioning: Partitioning) -> Opened | Unsupported:
+    """Return the partitioning for many sizes of inputs; or why there is none."""
     model, plan, setting = partitioning.model, partitioning.plan, partitioning.setting
     hanging = next(_hanging_on_sizes(partitioning), None)
     if hanging is not None:
@@ -38,8 +57,16 @@ def opened(partitioning: Partitioning) -> Partitioning | Unsupported:
     parts = OpenParts(model.parts.specialized, model.parts.index, model.prepared)
     if parts.sized_outputs:
         return _refused(f"output {parts.sized_outputs[0]!r} follows from the shapes of inputs alone")
-    cut = [parts.part(step) for step in plan.steps]
-    lost = _lost(plan, cut)
+    takes_ir = {device.name for device in setting.devices if device.takes_ir}
+    conversion = open_conversion(model) if takes_ir else None
+    if takes_ir and conversion is None:
+        return _refused("how the sizes of its values follow from those of inputs is not known for all of them")
+    cut = [
+        open_ir_part(conversion, step) if conversion is not None and step.device in takes_ir else parts.part(step)
+        for step in plan.steps
+    ]
+    given = _given(plan, cut, conversion)
+    lost = _lost(plan, cut, given)
     if lost is not None:
         return lost
     pieces: list[AdmittedSegment | None] = []
@@ -48,12 +75,13 @@ def opened(partitioning: Partitioning) -> Partitioning | Unsupported:
         if isinstance(piece, Unsupported):
             return piece
         pieces.append(piece)
-    return replace(
+    open_partitioning = replace(
         partitioning,
         judgment=replace(partitioning.judgment, model=replace(model, parts=parts)),
         plan=replace(plan, graph=parts.open_graph, steps=_rejoined(plan, cut)),
         pieces=tuple(pieces),
     )
+    return Opened(open_partitioning, None if conversion is None else SizeClass.of(conversion, given))
 
 
 def growing_inputs(prepared: Prepared) -> dict[str, int]:
@@ -98,7 +126,7 @@ def _hanging_on_sizes(partitioning: Partitioning) -> Iterator[Unsupported]:
         if not device.accelerates:
             continue
         capability = device.capability
-        if capability.open_sizes is OpenSizes.NONE or capability.form is not ModelForm.ONNX:
+        if capability.open_sizes is OpenSizes.NONE:
             yield _refused(f"{device.name} compiles for fixed sizes")
             continue
         for atom, verdict in enumerate(partitioning.judgment.support.verdicts.get(device.name, ())):
@@ -111,6 +139,12 @@ def _admitted(device: SessionDevice, step: Step, part: Part) -> AdmittedSegment 
     """A segment that its device takes with open sizes; None for the host, which takes any."""
     if device.is_host:
         return None
+    if isinstance(part.model, Model):
+        asked = named_call(device.name, "supported", step.segment)
+        verdicts = asked(ask_supported, device.context, part.model, len(part.model.operations))
+        refused = next((verdict for verdict in verdicts if isinstance(verdict, Unsupported)), None)
+        if refused is not None:
+            return _refused(f"{device.name} does not take segment {step.segment} with open sizes: {refused.detail}")
     admission = named_call(device.name, "admit", step.segment)(ask_admission, device.context, part.model)
     verdict = admission.verdict
     if isinstance(verdict, Unsupported):
@@ -118,9 +152,16 @@ def _admitted(device: SessionDevice, step: Step, part: Part) -> AdmittedSegment 
     return AdmittedSegment(part, admission)
 
 
-def _lost(plan: Plan, parts: Sequence[Part]) -> Unsupported | None:
+def _given(plan: Plan, parts: Sequence[Part], conversion: OpenConversion | None) -> tuple[str, ...]:
+    """What parts read that is known of shapes before a run."""
+    there = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
+    read = dict.fromkeys(name for part in parts for name in part.inputs if name not in there)
+    return () if conversion is None else tuple(name for name in read if name in conversion.sizes)
+
+
+def _lost(plan: Plan, parts: Sequence[Part], given: Sequence[str]) -> Unsupported | None:
     """Why a part cannot have what it reads: sizes of a value that stays inside of another segment."""
-    there = set(plan.graph.inputs)
+    there = {*plan.graph.inputs, *given}
     for step, part in zip(plan.steps, parts, strict=True):
         for name in part.inputs:
             if name not in there:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nnadapter.costs.device_costs import DeviceCosts, Source, device_costs
 from nnadapter.drivers.border import open_context
-from nnadapter.drivers.capability import Capability, DeviceRole, OptionValues
+from nnadapter.drivers.capability import Capability, DeviceRole, ModelForm, OptionValues
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.selection import REFERENCE, DeviceRequest, Selected, check_options, select
@@ -55,6 +55,11 @@ class SessionDevice:
     def is_host(self) -> bool:
         """It is the device that takes what nobody else takes."""
         return self.capability.role is DeviceRole.HOST
+
+    @property
+    def takes_ir(self) -> bool:
+        """It takes adapter IR."""
+        return self.capability.form is ModelForm.IR
 
     def close(self) -> None:
         """Close the context."""

@@ -94,7 +94,7 @@ class Variant:
         with self.setting.trace.span(SESSION, PLAN, "specialize and convert"):
             specialized, conversion = self.conversions.of(shapes)
         parts = OnnxParts(specialized, self.index)
-        model = ShapedModel(self.prepared, shapes, specialized, conversion, parts)
+        model = ShapedModel(self.prepared, shapes, specialized, conversion, parts, self.conversions.apart)
         asked = [device for device in self.setting.devices if not device.is_spare]
         verdicts = {device.name: self._ask(device, model) for device in asked}
         support = Support(verdicts, verdicts[self.setting.host.name])

@@ -35,7 +35,7 @@ class Built:
 
 def likeness_of(device: str, part: Part) -> Likeness | None:
     """Equal for segments of a device that differ in names and in what constants hold; None where that is not known."""
-    if not isinstance(part.model, Model):
+    if not isinstance(part.model, Model) or part.model.is_open:
         return None
     return device, part.model.structure, repr(numbers(part.model))
 

@@ -28,9 +28,11 @@ from nnadapter.errors import (
 )
 from nnadapter.offering.segments import Part
 from nnadapter.planning.judgment import Atoms, Judgment, banning
+from nnadapter.planning.opening import Opened
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
+from nnadapter.planning.size_class import SizeClass
 from nnadapter.running.built import Built, Likeness, Programs, atoms_of, likeness_of
 from nnadapter.running.executor import (
     BoundStep,
@@ -84,8 +86,9 @@ class Compiled:
     """How it was measured, in words."""
     watch: Watch | None = None
     """Holds its runs to what was measured; None where nobody does."""
-    is_open: bool = False
-    """Its programs leave sizes open: the partitioning is the one at the shapes for which they were made."""
+    opening: Opened | None = None
+    """How its programs leave sizes open, if they do: the partitioning is the one at the shapes at which they were
+    made."""
 
     @property
     def memory_bytes(self) -> int:
@@ -121,17 +124,17 @@ class Compiler:
             programs.close()
             raise
 
-    def compile_open(self, partitioning: Partitioning, opened: Partitioning) -> Compiled:
-        """Compile a partitioning for all sizes.
+    def compile_open(self, partitioning: Partitioning, opening: Opened) -> Compiled:
+        """Compile a partitioning for many sizes.
 
         Args:
             partitioning: at some shapes, as the report tells of it.
-            opened: the same with its sizes left open, see `planning.opening`.
+            opening: the same with its sizes left open.
 
         Raises:
             CompilationError: a device took a segment with open sizes, and fails to compile it.
         """
-        programs = Programs()
+        programs, opened = Programs(), opening.partitioning
         try:
             failed = self._compile_all(opened, programs)
             if failed:
@@ -144,7 +147,8 @@ class Compiler:
                 ) from error
             built = {step.segment: programs[atoms_of(opened.plan, step)] for step in opened.plan.steps}
             seconds = {segment: each.seconds for segment, each in built.items()}
-            return Compiled(partitioning, self._bind(opened, programs), (), seconds, is_open=True)
+            plan = self._bind(opened, programs, opening.sizes)
+            return Compiled(partitioning, plan, (), seconds, opening=opening)
         except BaseException:
             programs.close()
             raise
@@ -253,7 +257,7 @@ class Compiler:
         self._fall_back(CompilationError, step, nodes, message, instead, error)
         return message
 
-    def _bind(self, partitioning: Partitioning, programs: Programs) -> CompiledPlan:
+    def _bind(self, partitioning: Partitioning, programs: Programs, sizes: SizeClass | None = None) -> CompiledPlan:
         graph, known = partitioning.plan.graph, partitioning.model.specialized.constants
         slots, accelerators = slots_of(partitioning.plan), self.setting.accelerators
         constants = {slots[name]: known[name] for name in graph.outputs if name in known}
@@ -275,13 +279,14 @@ class Compiler:
                 residence=stay.get(step.segment),
                 guarded=step.device in accelerators,
                 planned=tuple(planned_values(graph, slots, built.inputs)),
+                is_told_sizes=sizes is not None and self.setting.by_name[step.device].takes_ir,
                 on_failure=partial(self._run_failed, partitioning, slots),
             )
             for step, built in ((step, by_step[step.segment]) for step in partitioning.plan.steps)
         ]
         outputs = {name: slots[name] for name in graph.outputs}
         whole = None if len(steps) == 1 and not steps[0].guarded else partial(self._whole, partitioning)
-        return CompiledPlan(steps, slots, outputs, constants, whole, transfers_of(self.setting.trace))
+        return CompiledPlan(steps, slots, outputs, constants, whole, transfers_of(self.setting.trace), sizes)
 
     def _whole(self, partitioning: Partitioning, error: NNAdapterError) -> Whole:
         """The model as it was, on the host. Raises where the policy forbids that, and `error` where the host cannot."""

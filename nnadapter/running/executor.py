@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from nnadapter.drivers.border import OutputCheck, check_results, read_only
 from nnadapter.drivers.copies import Copies, Transfer, on_host
 from nnadapter.errors import FAILURES, CancelledError, ExecutionError, InvalidInputError, NNAdapterError, describe
 from nnadapter.ir.operand import Array
+from nnadapter.planning.size_class import SizeClass
 from nnadapter.process.closing import close_all
 from nnadapter.running.control import RunControl
 from nnadapter.running.pool import ExecutionPool
@@ -82,6 +84,8 @@ class BoundStep:
     """Makes what runs the step instead, or raises."""
     names: tuple[str, ...]
     """Of the inputs."""
+    is_told_sizes: bool = False
+    """Its program leaves sizes open, and is adapter IR."""
     residence: Residence | None = None
     """What it may do in its device's own memory; None where there is none."""
     seconds: float = 0.0
@@ -128,6 +132,7 @@ class CompiledPlan:
         constants: Mapping[int, Array],
         whole: Callable[[NNAdapterError], Whole] | None = None,
         new_transfers: Callable[[], list[Transfer]] = list,
+        size_class: SizeClass | None = None,
     ) -> None:
         """Take what was compiled.
 
@@ -139,7 +144,9 @@ class CompiledPlan:
             whole: makes what runs the model as it was, where steps failed and nothing took their place, or raises; None
                 where the plan is that already.
             new_transfers: makes what takes the transfers of a run.
+            size_class: the sizes for which the plan holds, if its programs are told them; None for any other plan.
         """
+        self._size_class = size_class
         self.steps = tuple(steps)
         self.note = ""
         """Why all of the plan has been given up; empty where it was not."""
@@ -179,6 +186,7 @@ class CompiledPlan:
         wanted: Sequence[str],
         control: RunControl | None = None,
         kept: Kept | None = None,
+        sizes: Sequence[Any] | None = None,
     ) -> tuple[list[Any], Provenance]:
         """Run every step.
 
@@ -188,6 +196,7 @@ class CompiledPlan:
             control: asked before every step; None where nobody may stop the run.
             kept: outputs that stay, with the devices where they shall lie (empty for where they do): they come as
                 `Copies`. None where none stay and no feed is `Copies`.
+            sizes: every number of its class of sizes now, if its programs are told them.
 
         Raises:
             CancelledError: `control` said so.
@@ -196,7 +205,7 @@ class CompiledPlan:
         if self.note and self._whole is not None:
             return self._whole.run(feeds, wanted, self.note, kept)
         try:
-            return self._run_steps(feeds, wanted, control, kept)
+            return self._run_steps(feeds, wanted, control, kept, sizes)
         except NNAdapterError as error:
             if isinstance(error, CancelledError) or self._make_whole is None:
                 raise
@@ -223,9 +232,16 @@ class CompiledPlan:
         return outcome
 
     def _run_steps(
-        self, feeds: Mapping[str, Any], wanted: Sequence[str], control: RunControl | None, kept: Kept | None
+        self,
+        feeds: Mapping[str, Any],
+        wanted: Sequence[str],
+        control: RunControl | None,
+        kept: Kept | None,
+        sizes: Sequence[Any] | None,
     ) -> tuple[list[Any], Provenance]:
         values = self._blank.copy()
+        if self._size_class is not None and sizes is not None:
+            feeds = {**feeds, **self._size_class.given(sizes)}
         for name, array in feeds.items():
             slot = self._slots.get(name)
             if slot is not None:
@@ -237,7 +253,7 @@ class CompiledPlan:
                 control.before(bound.step.device, shared=self._shares)
                 if control.is_over:
                     raise _stopped(control, bound, "was next")
-            runs.append(_run_step(bound, values, made, control))
+            runs.append(_run_step(bound, values, made, control, sizes if bound.is_told_sizes else None))
         if made is None:
             return [_own(values[self._outputs[name]], name in feeds) for name in wanted], Provenance(tuple(runs))
         outputs = [_output(values[self._outputs[name]], name, feeds, kept, made) for name in wanted]
@@ -264,7 +280,13 @@ def _stopped(control: RunControl, bound: BoundStep, how: str) -> CancelledError:
     return control.error(f"segment {segment} on {device!r} {how}", device=device, segment=segment)
 
 
-def _run_step(bound: BoundStep, values: list[Any], made: list[Transfer] | None, control: RunControl | None) -> StepRun:
+def _run_step(
+    bound: BoundStep,
+    values: list[Any],
+    made: list[Transfer] | None,
+    control: RunControl | None,
+    sizes: Sequence[Any] | None,
+) -> StepRun:
     """Run one step; where values may stay on devices, `made` gets the transfers."""
     started = time.perf_counter()
     device, failure = bound.step.device, ""
@@ -273,9 +295,9 @@ def _run_step(bound: BoundStep, values: list[Any], made: list[Transfer] | None, 
             each.check(values)
         if made is None:
             inputs = [values[slot] for slot in bound.inputs]
-            results = _guarded(bound, inputs, control) if bound.guarded else bound.pool.compute(inputs, control)
+            results = _guarded(bound, inputs, control, sizes) if bound.guarded else bound.pool.compute(inputs, control)
         else:
-            results = _staying(bound, values, made, control)
+            results = _staying(bound, values, made, control, sizes)
     except FAILURES as error:
         if control is not None and control.is_over:
             raise _stopped(control, bound, "was under way") from error
@@ -291,14 +313,20 @@ def _run_step(bound: BoundStep, values: list[Any], made: list[Transfer] | None, 
     return StepRun(bound.step.segment, device, bound.seconds, failure)
 
 
-def _staying(bound: BoundStep, values: list[Any], made: list[Transfer], control: RunControl | None) -> Sequence[Any]:
+def _staying(
+    bound: BoundStep,
+    values: list[Any],
+    made: list[Transfer],
+    control: RunControl | None,
+    sizes: Sequence[Any] | None,
+) -> Sequence[Any]:
     """What a step makes of values that may lie on devices: there, or from arrays."""
     if bound.residence is not None:
-        stayed = bound.residence.compute(bound.pool.compute_on_device, values, made)
+        stayed = bound.residence.compute(partial(bound.pool.compute_on_device, sizes=sizes), values, made)
         if stayed is not None:
             return stayed
     inputs = [on_host(values[slot], name, made) for slot, name in zip(bound.inputs, bound.names, strict=True)]
-    return _guarded(bound, inputs, control) if bound.guarded else bound.pool.compute(inputs, control)
+    return _guarded(bound, inputs, control, sizes) if bound.guarded else bound.pool.compute(inputs, control)
 
 
 def _instead(
@@ -326,8 +354,10 @@ def _instead(
         raise ExecutionError(message, device=substitute.device, segment=segment) from second
 
 
-def _guarded(bound: BoundStep, inputs: Sequence[Array], control: RunControl | None) -> Sequence[Array]:
-    results = bound.pool.compute([read_only(array) for array in inputs], control)
+def _guarded(
+    bound: BoundStep, inputs: Sequence[Array], control: RunControl | None, sizes: Sequence[Any] | None
+) -> Sequence[Array]:
+    results = bound.pool.compute([read_only(array) for array in inputs], control, sizes)
     return check_results(results, bound.step.outputs, bound.expected)
 
 

@@ -16,19 +16,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nnadapter.drivers.copies import on_host
 from nnadapter.drivers.onnxruntime.sessions import new_session_options, run_options
-from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError, NNAdapterError
+from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError
 from nnadapter.offering.feeds import feed_for
-from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.preparation.sizes import check_shape, default_shapes
 from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature, node_arg, read_signature
 from nnadapter.options import Options
-from nnadapter.planning.bounds import Bounds, is_full
 from nnadapter.planning.judgment import Judgment
-from nnadapter.planning.opening import growing_inputs, opened
+from nnadapter.planning.opening import opened
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
-from nnadapter.process.cache import Cache
 from nnadapter.running.bindings import Binding, PlannedBinding
 from nnadapter.running.compilation import Compiled, Compiler
 from nnadapter.running.control import RunControl
@@ -37,6 +34,7 @@ from nnadapter.running.executor import Kept
 from nnadapter.running.fallback import refuse_fallback
 from nnadapter.running.measuring import Measurer
 from nnadapter.running.observed import Observed, observed_of
+from nnadapter.running.open_plans import FixedSizesError, InputShapes, OpenPlans, Taken
 from nnadapter.running.plans import Lease, PlanCache, PlanCounts
 from nnadapter.running.promise import Watch
 from nnadapter.running.provenance import Provenance
@@ -49,17 +47,6 @@ if TYPE_CHECKING:
 
 
 _Made = TypeVar("_Made")
-
-
-InputShapes = tuple[tuple[int, ...] | None, ...]
-"""Per input its shape; None for what has none."""
-_MOST_LOOKED_AT = 256
-_OPEN = "open"
-"""The key of the plan whose sizes are open."""
-
-
-class FixedSizesError(NNAdapterError):
-    """There is no plan that leaves sizes open. Nobody outside of this room sees it."""
 
 
 class PlannedEngine:
@@ -93,20 +80,9 @@ class PlannedEngine:
         self._deadlines = Deadlines(options.deadline_s) if options.deadline_s is not None else None
         self._first_is_prepared = False
         """Somebody asked for their plan before a run: it stays."""
-        self._is_fixed = False
-        """No plan leaves sizes open."""
-        self._sizes = ""
-        """See `PlanCounts.sizes`."""
-        self._open_at: InputShapes | None = None
-        """The shapes at which a plan was made that leaves sizes open."""
-        self._bounds: Bounds | None = None
-        """Where such a plan is known to hold; None as long as there was none."""
-        self._looked_through: tuple[Prepared, Sequence[int]]
-        """The model of such a plan, and the nodes that it runs."""
-        self._looked_at: Cache[InputShapes, bool] = Cache("shapes beyond bounds", _MOST_LOOKED_AT)
-        """Whether it holds at shapes beyond the bounds."""
-        self._growing: Mapping[str, int] | None = None
-        """See `growing_inputs`; None as long as nobody asked."""
+        self._open = OpenPlans(
+            self._plans, setting, self._inputs, lambda: self._planner.prepared, lambda shapes: self._make_open(shapes)
+        )
         self._last: InputShapes | None = None
         """The shapes of the last run of a plan that leaves sizes open."""
         self._measurer = Measurer(self._compiler, session_options) if setting.constraints.policy.times else None
@@ -146,18 +122,19 @@ class PlannedEngine:
         shapes = tuple([getattr(values[name], "shape", None) for name in self._inputs])
         use = object()
         try:
-            lease, compiled = self._take(use, shapes, values)
-            if compiled.is_open:
-                self._latest, self._last = None, shapes
-            elif latest is None or latest.lease is not lease:
-                self._latest = None if self._defaults else Repeat(self._plans, lease, compiled, self.signature, values)
+            lease, compiled, sizes = self._take(use, shapes, values)
+            is_open = compiled.opening is not None
+            if is_open:
+                self._last = shapes
+            if not self._defaults and (latest is None or latest.lease is not lease or is_open):
+                self._latest = Repeat(self._plans, lease, compiled, self.signature, values, sizes)
             if control is None:
-                done = compiled.plan.run(values, wanted, None, kept)
+                done = compiled.plan.run(values, wanted, None, kept, sizes)
                 return done if compiled.watch is None else self._held_to(lease, compiled.watch, done)
             before = run_options.get()
             try:
                 run_options.set(control.begin(options, self._deadlines))
-                return compiled.plan.run(values, wanted, control, kept)
+                return compiled.plan.run(values, wanted, control, kept, sizes)
             finally:
                 control.end()
                 run_options.set(before)
@@ -181,7 +158,7 @@ class PlannedEngine:
     @property
     def counts(self) -> PlanCounts:
         """How often plans were made and used again."""
-        return replace(self._plans.counts, sizes=self._sizes)
+        return replace(self._plans.counts, sizes=self._open.text(" but the first" if self._first else ""))
 
     def prepare(self, shapes: Shapes) -> None:
         """See `Engine.prepare`."""
@@ -193,7 +170,7 @@ class PlannedEngine:
         What a plan that leaves sizes open did last is told at the sizes that it had.
         """
         compiled = self._plans.newest or self._compiled_for(default_shapes(self._planner.prepared))
-        if compiled.is_open and self._last is not None:
+        if compiled.opening is not None and self._last is not None:
             planner, shapes = self._planner, self._known(self._last)
             at_last = planner.settle(planner.judge(shapes))
             if _nodes_of(at_last) == _nodes_of(compiled.partitioning):  # as it is, but perhaps where something is empty
@@ -257,60 +234,14 @@ class PlannedEngine:
         self._plans.close(self._setting.devices)
         self._planner.clear()
 
-    def _take(
-        self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None
-    ) -> tuple[Lease[Compiled], Compiled]:
-        """The plan for these shapes of the inputs: of their own for the first, then one for all, where there is one."""
+    def _take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken:
+        """The plan for these shapes of the inputs: of its own for the first, then one for many, where there is one."""
         if self._first is None:
             self._first, self._first_is_prepared = shapes, feed is None
-        if shapes != self._first and not self._is_fixed and self._is_for_open(shapes):
-            at, is_sure = self._open_at or shapes, self._bounds is not None
-            try:
-                taken = self._plans.take(use, _OPEN, lambda: self._make_open(at))
-                if is_sure or self._is_for_open(shapes):  # another thread may have made it, at other shapes
-                    return taken
-                self._plans.users.pop(use, None)
-            except FixedSizesError as refusal:
-                self._is_fixed, self._sizes = True, f"a plan for every set of input shapes: {refusal}"
-                self._plans.users.pop(use, None)
-                self._plans.close_unused()  # forgets the plan that there is not
-        if shapes != self._first and not self._sizes and None in shapes:
-            self._sizes = "a plan for every set of input shapes: an input is no tensor"
-        return self._plans.take(use, shapes, lambda: self._make(shapes, feed))
+        taken = None if shapes == self._first else self._open.take(use, shapes)
+        return taken or (*self._plans.take(use, shapes, lambda: self._make(shapes, feed)), None)
 
-    def _is_for_open(self, shapes: InputShapes) -> bool:
-        """Whether a plan that leaves sizes open holds at these shapes, or may be made at them."""
-        if not self._grows(shapes):
-            return False
-        if self._bounds is None:
-            return all(shape is not None and 0 not in shape for shape in shapes)
-        known = self._known(shapes)
-        if self._bounds.hold(known):
-            return True
-        holds = self._looked_at.made(shapes, lambda: is_full(*self._looked_through, known))
-        if holds:
-            self._widen(known)
-        return holds
-
-    def _widen(self, known: Shapes) -> None:
-        """Widen the bounds, if the plan holds at their new least and largest sizes too, with which nobody came."""
-        with self._switching:
-            assert self._bounds is not None, "there is a plan"
-            wider = self._bounds.widened(known)
-            if all(end in (known, *self._bounds.ends) or is_full(*self._looked_through, end) for end in wider.ends):
-                self._bounds = wider
-
-    def _grows(self, shapes: InputShapes) -> bool:
-        """Whether what has no elements is a cache at its start, which a plan that leaves sizes open takes."""
-        if self._growing is None:
-            self._growing = growing_inputs(self._planner.prepared)
-        return all(
-            shape is not None
-            and (0 not in shape or all(size or at == self._growing.get(name) for at, size in enumerate(shape)))
-            for name, shape in zip(self._inputs, shapes, strict=True)
-        )
-
-    def _make_open(self, shapes: InputShapes) -> Compiled:
+    def _make_open(self, shapes: Shapes) -> Compiled:
         """The plan at these shapes with its sizes left open.
 
         Raises:
@@ -318,16 +249,10 @@ class PlannedEngine:
         """
         if self._measurer is not None:
             raise FixedSizesError("placements are timed for each")
-        known = self._known(shapes)
-        compiled = self._planned(lambda planner: self._compiled_open(planner, known))
-        model = compiled.partitioning.model
-        self._looked_through = model.prepared, model.specialized.positions
-        self._open_at, self._bounds = shapes, self._bounds or Bounds(known, known)
+        compiled = self._planned(lambda planner: self._compiled_open(planner, shapes))
         stays = self._first_is_prepared or not self._plans.drop_unless_used_again(self._first)
-        if stays and self._has_room:
-            self._sizes = "one plan for all input shapes but the first"
-        else:
-            self._first, self._sizes = (), "one plan for all input shapes"
+        if not (stays and self._has_room):
+            self._first = ()
         return compiled
 
     def _compiled_open(self, planner: Planner, shapes: Shapes) -> Compiled:

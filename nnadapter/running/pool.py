@@ -40,33 +40,43 @@ class ExecutionPool:
         """The execution that all threads run in, where the device allows it; made by the first run."""
         return self._shared
 
-    def compute(self, inputs: Sequence[Any], control: RunControl | None = None) -> Sequence[Any]:
-        """Run the program once, in an execution of its own for as long as it takes."""
-        if control is None and (shared := self._shared) is not None:
+    def compute(
+        self, inputs: Sequence[Any], control: RunControl | None = None, sizes: Sequence[Any] | None = None
+    ) -> Sequence[Any]:
+        """Run the program once, in an execution of its own for as long as it takes.
+
+        Args:
+            inputs: of the program.
+            control: what may stop it; None where nobody may.
+            sizes: see `Execution.at`; None for a program that is told none.
+        """
+        if control is None and sizes is None and (shared := self._shared) is not None:
             outputs: Sequence[Any] = self._call(shared.compute, inputs)
             return outputs
         within = () if control is None else (control.for_driver(),)
-        results: Sequence[Any] = self._alone("compute_within" if within else "compute", inputs, *within)
+        results: Sequence[Any] = self._alone(sizes, "compute_within" if within else "compute", inputs, *within)
         return results
 
-    def compute_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
+    def compute_on_device(
+        self, inputs: Sequence[DeviceTensor], sizes: Sequence[Any] | None = None
+    ) -> Sequence[DeviceTensor] | None:
         """As `compute`, in memory of the device; see `Execution.compute_on_device`."""
-        results: Sequence[DeviceTensor] | None = self._alone("compute_on_device", inputs)
+        results: Sequence[DeviceTensor] | None = self._alone(sizes, "compute_on_device", inputs)
         return results
 
-    def _alone(self, how: str, *arguments: Any) -> Any:
+    def _alone(self, sizes: Sequence[Any] | None, how: str, *arguments: Any) -> Any:
         """Run the program by a method of an execution that nobody else has now, but where all may share one."""
         if (shared := self._shared) is not None:
-            return self._call(getattr(shared, how), *arguments)
+            return self._call(_method, shared, sizes, how, *arguments)
         user = object()
         try:
             execution = self._executions.take(user)
             if self._reentrant:
                 self._shared = execution
             if self._device_lock is None:
-                return self._call(getattr(execution, how), *arguments)
+                return self._call(_method, execution, sizes, how, *arguments)
             with self._device_lock:
-                return self._call(getattr(execution, how), *arguments)
+                return self._call(_method, execution, sizes, how, *arguments)
         finally:
             self._executions.users.pop(user, None)
 
@@ -74,3 +84,8 @@ class ExecutionPool:
         """Close every execution, then the program."""
         self._shared = None
         self._close(close_all, [*self._executions.clear(), self._program])
+
+
+def _method(execution: Execution, sizes: Sequence[Any] | None, how: str, *arguments: Any) -> Any:
+    """Call a method of an execution, at these sizes if it is told any."""
+    return getattr(execution if sizes is None else execution.at(sizes), how)(*arguments)

@@ -36,9 +36,10 @@ class Repeat:
         compiled: the plan.
         signature: of the model.
         feed: of the run before, checked.
+        sizes: what the plan was told of them; None for one that is told none.
     """
 
-    __slots__ = ("_alone", "_direct", "_expected", "_outputs", "_plan", "_plans", "lease", "watch")
+    __slots__ = ("_alone", "_direct", "_expected", "_outputs", "_plan", "_plans", "_sizes", "lease", "watch")
 
     def __init__(
         self,
@@ -47,8 +48,9 @@ class Repeat:
         compiled: Compiled,
         signature: Signature,
         feed: Mapping[str, Any],
+        sizes: Sequence[Any] | None = None,
     ) -> None:
-        self.lease = lease
+        self.lease, self._sizes = lease, sizes
         self._plans, self._plan = plans, compiled.plan
         self.watch = compiled.watch
         """See `Compiled.watch`."""
@@ -81,7 +83,7 @@ class Repeat:
         try:
             if not self._plans.take_again(use, self.lease):
                 return None
-            return self._plan.run(feed, self._outputs)
+            return self._plan.run(feed, self._outputs, sizes=self._sizes)
         finally:
             self._plans.users.pop(use, None)
             self._plans.close_unused()

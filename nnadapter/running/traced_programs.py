@@ -173,6 +173,10 @@ class _TracedExecution(Execution):
         """See `Execution.compute_on_device`."""
         return self._done(inputs, lambda: self._execution.compute_on_device(inputs))
 
+    def at(self, sizes: Sequence[Any]) -> Execution:
+        """See `Execution.at`."""
+        return _TracedExecution(self._execution.at(sizes), self._steps, self._lock)
+
     def _done(self, inputs: Sequence[Any], compute: Callable[[], _Outputs]) -> _Outputs:
         if self._lock is None:
             return self._steps.done(inputs, compute)

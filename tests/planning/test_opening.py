@@ -156,7 +156,6 @@ def test_a_step_that_fails_at_some_sizes_runs_on_the_cpu_at_these():
         ("opensizes", {"fixed": True}, "does not take segment 0 with open sizes: the options say so"),
         ("opensizes", {"lies": True}, "took segment 0 with open sizes and failed to compile it"),
         ("opensizes", {"refused": "Sin", "reason": "memory_limit"}, "may take 'Sin_1' at other sizes"),
-        ("fake_npu", {}, "compiles for fixed sizes"),
     ],
 )
 def test_where_there_is_none_every_shape_has_a_plan_and_the_report_says_why(name, device_options, why):

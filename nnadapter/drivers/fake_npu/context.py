@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from threading import Lock
 from weakref import WeakKeyDictionary
 
@@ -13,9 +14,10 @@ from nnadapter.drivers.fake_npu.kernels.winograd import WINOGRAD
 from nnadapter.drivers.fake_npu.lowering import lower
 from nnadapter.drivers.fake_npu.needs import ProgramNeeds, check_needs
 from nnadapter.drivers.fake_npu.observing import observer
+from nnadapter.drivers.fake_npu.open_program import FakeNpuOpenProgram
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
 from nnadapter.drivers.fake_npu.prepared import LoweredModel, prepared
-from nnadapter.drivers.fake_npu.program import FakeNpuProgram, deserialize_program
+from nnadapter.drivers.fake_npu.program import FakeNpuProgram, deserialize_program, weight_bytes
 from nnadapter.drivers.fake_npu.reuse import Lowerings
 from nnadapter.drivers.fake_npu.tracing import InstructionEvents
 from nnadapter.drivers.fake_npu.verdicts import StructureVerdicts, types_needed
@@ -42,6 +44,8 @@ class FakeNpuContext(Context):
         self._verdicts = StructureVerdicts(options.switched_off)
         self._lowerings = Lowerings(options.arithmetic)
         self._prepared: WeakKeyDictionary[Model, LoweredModel] = WeakKeyDictionary()
+        self._open: WeakKeyDictionary[Model, NpuGraph] = WeakKeyDictionary()
+        """Admitted models whose sizes are open, lowered."""
         self._lock = Lock()
         self._traced: tuple[Trace, str] | None = None
 
@@ -60,7 +64,9 @@ class FakeNpuContext(Context):
             return self._verdicts.of(model)
 
     def admit(self, model: Model) -> Admission:
-        """See `Context.admit`."""
+        """See `Context.admit`. Of a model that leaves sizes open, memory is judged when they are known."""
+        if model.is_open:
+            return self._admit_open(model)
         lowered_model = self._prepare(model)
         with self._lock:
             if len(self._prepared) < _REMEMBERED:
@@ -86,6 +92,8 @@ class FakeNpuContext(Context):
 
     def compile(self, model: Model) -> Program:
         """See `Context.compile`."""
+        if model.is_open:
+            return self._compile_open(model)
         with self._lock:
             known = self._prepared.pop(model, None)
         return self._program(model, known or self._prepare(model))
@@ -112,9 +120,30 @@ class FakeNpuContext(Context):
         """See `Context.close`."""
         with self._lock:
             self._prepared.clear()
+            self._open.clear()
         self._lowerings.clear()
         self._verdicts.clear()
         self.arenas.clear()
+
+    def _admit_open(self, model: Model) -> Admission:
+        lowered = lower(model, self._options.arithmetic)
+        with self._lock:
+            self._open[model] = lowered.graph
+        weights = weight_bytes(lowered.graph)
+        return Admission(
+            verdict=self._room_for(weights, 0, 0),
+            runs_as=lowered.roles.runs_as(model),
+            facts={"weight_bytes": weights, "instructions": len(lowered.graph.instructions)},
+        )
+
+    def _compile_open(self, model: Model) -> Program:
+        with self._lock:
+            graph = self._open.pop(model, None)
+        if graph is None:
+            graph = lower(model, self._options.arithmetic).graph
+        available = self._options.memory_bytes - weight_bytes(graph)
+        events = None if self._traced is None else partial(InstructionEvents, *self._traced)
+        return FakeNpuOpenProgram(graph, available, self.arenas, self._memory, self._options.threads, events)
 
     def _prepare(self, model: Model) -> LoweredModel:
         options = self._options

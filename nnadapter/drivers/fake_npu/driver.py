@@ -10,6 +10,7 @@ from nnadapter.drivers.capability import (
     DeviceType,
     MemoryStatistics,
     ModelForm,
+    OpenSizes,
     OperationSupport,
     OptionValues,
     Threading,
@@ -29,6 +30,7 @@ def capability() -> Capability:
     return Capability(
         form=ModelForm.IR,
         threading=Threading.EXCLUSIVE,
+        open_sizes=OpenSizes.ANY,
         memory_bytes=DEFAULT_MEMORY_BYTES,
         options=OPTIONS,
         limits=LIMITS,

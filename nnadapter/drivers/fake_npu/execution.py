@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 
 import numpy as np
 
@@ -25,28 +26,15 @@ Bound = tuple[list[Array | None], list[Run]]
 """The array of every tensor, None for the caller's, and every instruction bound to those."""
 
 
-class FakeNpuExecution(Execution):
-    """The instructions of a program, bound to the arena that is lent to them.
+class Binding:
+    """The instructions of a graph and the memory that they compute in.
 
     Instructions that touch a model input or output are bound in each run, because those arrays are the caller's; all
-    others are bound once per arena, and an execution is nearly always lent the same one.
+    others are bound once per arena.
     """
 
-    def __init__(
-        self,
-        graph: NpuGraph,
-        memory: MemoryPlan,
-        arenas: Arenas,
-        device_memory: DeviceMemory,
-        threads: int,
-        events: InstructionEvents | None = None,
-    ) -> None:
-        self._graph = graph
-        self._memory = memory
-        self._arenas = arenas
-        self._device_memory = device_memory
-        self._threads = threads
-        self._events = events
+    def __init__(self, graph: NpuGraph, memory: MemoryPlan) -> None:
+        self.graph, self.memory = graph, memory
         callers = (Home.INPUT, Home.OUTPUT)
         self._foreign = [tensor for tensor, (home, _) in enumerate(memory.homes) if home in callers]
         foreign = frozenset(self._foreign)
@@ -55,6 +43,76 @@ class FakeNpuExecution(Execution):
             for position, instruction in enumerate(graph.instructions)
             if not foreign.isdisjoint((*instruction.inputs, *instruction.outputs))
         ]
+
+    def resized(self, graph: NpuGraph) -> Binding:
+        """The same for a graph of other sizes, whose tensors lie at the same places."""
+        binding = copy(self)
+        binding.graph = graph
+        return binding
+
+    def bound(self, arena: Array) -> Bound:
+        """Everything that can be bound before a run."""
+        arrays = [self._resident(tensor, arena) for tensor in range(len(self.graph.tensors))]
+        rebound = frozenset(self._rebound)
+        runs = [
+            _unbound if position in rebound else bind(instruction, arrays)
+            for position, instruction in enumerate(self.graph.instructions)
+        ]
+        return arrays, runs
+
+    def bound_again(self, arena: Array, before: Bound, tensors: Iterable[int], instructions: Iterable[int]) -> Bound:
+        """The same after these tensors and instructions have changed."""
+        arrays, runs = before[0].copy(), before[1].copy()
+        for tensor in tensors:
+            arrays[tensor] = self._resident(tensor, arena)
+        rebound = frozenset(self._rebound)
+        for position in instructions:
+            if position not in rebound:
+                runs[position] = bind(self.graph.instructions[position], arrays)
+        return arrays, runs
+
+    def runs(self, before: Bound, inputs: Sequence[Array], results: Sequence[Array]) -> list[Run]:
+        """Every instruction bound, with these arrays of the caller's; nothing of them outlives what is returned."""
+        callers = {Home.INPUT: inputs, Home.OUTPUT: results}
+        arrays, runs = before[0].copy(), before[1].copy()
+        for tensor in self._foreign:
+            home, position = self.memory.homes[tensor]
+            arrays[tensor] = callers[home][position].reshape(self.graph.tensors[tensor].type.dimensions)
+        for position in self._rebound:
+            runs[position] = bind(self.graph.instructions[position], arrays)
+        return runs
+
+    def _resident(self, tensor: int, arena: Array) -> Array | None:
+        """The array of a tensor that stays where it is, None for the caller's."""
+        graph_tensor = self.graph.tensors[tensor]
+        if graph_tensor.value is not None:
+            return graph_tensor.value
+        home, offset = self.memory.homes[tensor]
+        if home is not Home.ARENA:
+            return None
+        return (
+            arena[offset : offset + graph_tensor.type.nbytes]
+            .view(graph_tensor.type.dtype)
+            .reshape(graph_tensor.type.dimensions)
+        )
+
+
+class FakeNpuExecution(Execution):
+    """The instructions of a program, bound to the arena that is lent to them, nearly always the same one."""
+
+    def __init__(
+        self,
+        binding: Binding,
+        arenas: Arenas,
+        device_memory: DeviceMemory,
+        threads: int,
+        events: InstructionEvents | None = None,
+    ) -> None:
+        self._binding = binding
+        self._arenas = arenas
+        self._device_memory = device_memory
+        self._threads = threads
+        self._events = events
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute`."""
@@ -66,7 +124,7 @@ class FakeNpuExecution(Execution):
         Raises:
             CancelledError: nobody wants the results any more.
         """
-        results = [np.empty(*_shape_and_type(self._graph, tensor)) for tensor in self._graph.outputs]
+        results = [np.empty(*_shape_and_type(self._binding.graph, tensor)) for tensor in self._binding.graph.outputs]
         self._fill(results, inputs, control)
         return results
 
@@ -75,8 +133,8 @@ class FakeNpuExecution(Execution):
         given = [_placed(tensor) for tensor in inputs]
         made: list[DeviceTensor] = []
         try:
-            for number in self._graph.outputs:
-                made.append(self._device_memory.tensor(*_shape_and_type(self._graph, number)))
+            for number in self._binding.graph.outputs:
+                made.append(self._device_memory.tensor(*_shape_and_type(self._binding.graph, number)))
             self._fill([_placed(tensor) for tensor in made], given, UNLIMITED)
         except BaseException:
             for tensor in made:
@@ -86,18 +144,8 @@ class FakeNpuExecution(Execution):
 
     def _fill(self, results: Sequence[Array], inputs: Sequence[Array], control: Control) -> None:
         """Compute the outputs into these arrays."""
-        tensors = self._graph.tensors
-        callers = {Home.INPUT: inputs, Home.OUTPUT: results}
-        with self._arenas.lent(self._memory.arena_bytes, self) as arena:
-            # Copies, so that nothing of the caller's outlives this call.
-            resident, bound = self._bound(arena)
-            arrays, runs = resident.copy(), bound.copy()
-            for tensor in self._foreign:
-                home, position = self._memory.homes[tensor]
-                type_ = tensors[tensor].type
-                arrays[tensor] = callers[home][position].reshape(type_.dimensions)
-            for position in self._rebound:
-                runs[position] = bind(self._graph.instructions[position], arrays)
+        with self._arenas.lent(self._binding.memory.arena_bytes, self._holder()) as arena:
+            runs = self._binding.runs(self._bound(arena), inputs, results)
             if self._events is not None:
                 runs = self._events.of(runs)
             # Kernels overflow on purpose where the limit is the right result; the caller's settings are put back.
@@ -105,31 +153,15 @@ class FakeNpuExecution(Execution):
                 for run in runs if control.cancelled is None else _while_wanted(runs, control.cancelled):
                     run()
 
-    def _bound(self, arena: Arena) -> Bound:
-        binding: Bound | None = arena.bound.get(self)
-        if binding is None:
-            arrays = [self._resident(tensor, arena.bytes) for tensor in range(len(self._graph.tensors))]
-            rebound = frozenset(self._rebound)
-            runs = [
-                _unbound if position in rebound else bind(instruction, arrays)
-                for position, instruction in enumerate(self._graph.instructions)
-            ]
-            binding = arena.bound[self] = arrays, runs
-        return binding
+    def _holder(self) -> object:
+        """Who is bound to an arena."""
+        return self
 
-    def _resident(self, tensor: int, arena: Array) -> Array | None:
-        """The array of a tensor that stays where it is, None for the caller's."""
-        graph_tensor = self._graph.tensors[tensor]
-        if graph_tensor.value is not None:
-            return graph_tensor.value
-        home, offset = self._memory.homes[tensor]
-        if home is not Home.ARENA:
-            return None
-        return (
-            arena[offset : offset + graph_tensor.type.nbytes]
-            .view(graph_tensor.type.dtype)
-            .reshape(graph_tensor.type.dimensions)
-        )
+    def _bound(self, arena: Arena) -> Bound:
+        bound: Bound | None = arena.bound.get(self)
+        if bound is None:
+            bound = arena.bound[self] = self._binding.bound(arena.bytes)
+        return bound
 
 
 def bind(instruction: Instruction, arrays: Sequence[Array | None]) -> Run:

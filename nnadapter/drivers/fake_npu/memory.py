@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.kernels import KERNELS
@@ -40,23 +41,30 @@ class MemoryPlan:
         return 100.0 * (self.arena_bytes - bound) / bound if bound else 0.0
 
 
-def plan_memory(graph: NpuGraph) -> MemoryPlan:
+def plan_memory(
+    graph: NpuGraph, kinds: Mapping[int, int] = MappingProxyType({}), room: Mapping[int, int] = MappingProxyType({})
+) -> MemoryPlan:
     """Give every tensor its memory.
 
     1. A view lies where its owner lies.
     2. Inputs and outputs lie in the caller's arrays.
     3. A result takes over an input that dies with its instruction, where the kernel allows it.
     4. Everything else is placed in the arena from the instruction that writes it to the last that reads it.
+
+    Args:
+        graph: with scratch memory.
+        kinds: tensors whose types hold at these sizes alone: two are of one type at all sizes if theirs is equal.
+        room: bytes for tensors that get more than they need now.
     """
-    return _Planner(graph).plan()
+    return _Planner(graph, kinds, room).plan()
 
 
 _FOREVER = 1 << 62
 
 
 class _Planner:
-    def __init__(self, graph: NpuGraph) -> None:
-        self._graph = graph
+    def __init__(self, graph: NpuGraph, kinds: Mapping[int, int], room: Mapping[int, int]) -> None:
+        self._graph, self._kinds, self._room = graph, kinds, room
         self._owner = graph.owners()
         self._last_use = self._last_uses()
         self._root: dict[int, int] = {}
@@ -74,11 +82,14 @@ class _Planner:
                 victim = self._victim(step, instruction) if position == 0 else None
                 self._assign(step, tensor, victim)
         roots = [root for root in self._life if root not in self._output_roots]
-        placement = place([Buffer(self._graph.tensors[root].type.nbytes, *self._life[root]) for root in roots])
+        placement = place([Buffer(self._nbytes(root), *self._life[root]) for root in roots])
         offsets = dict(zip(roots, placement.offsets, strict=True))
         input_positions = {tensor: position for position, tensor in reversed(tuple(enumerate(self._graph.inputs)))}
         homes = tuple(self._home(owner, input_positions, offsets) for owner in self._owner)
         return MemoryPlan(homes, placement.arena_bytes, placement.lower_bound_bytes)
+
+    def _nbytes(self, tensor: int) -> int:
+        return self._room.get(tensor, 0) or self._graph.tensors[tensor].type.nbytes
 
     def _last_uses(self) -> dict[int, int]:
         """Owner of memory -> the last instruction that reads it; outputs are read for ever."""
@@ -109,7 +120,8 @@ class _Planner:
             root = self._root.get(self._owner[tensor])
             if root is None or self._life[root][1] != step:
                 continue
-            same = tensors[tensor].type == tensors[instruction.outputs[0]].type
+            output = instruction.outputs[0]
+            same = tensors[tensor].type == tensors[output].type and self._kinds.get(tensor) == self._kinds.get(output)
             if same and self._reads_once(instruction, tensor, root, in_place):
                 return root
         return None

@@ -16,7 +16,7 @@ import numpy as np
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
 from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
-from nnadapter.drivers.fake_npu.execution import FakeNpuExecution
+from nnadapter.drivers.fake_npu.execution import Binding, FakeNpuExecution
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, TensorType
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
 from nnadapter.drivers.fake_npu.needs import ProgramNeeds
@@ -63,16 +63,13 @@ class FakeNpuProgram(Program):
 
     @property
     def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`: the weights where they are this program's own, and bound instructions.
-
-        The latter are Python objects, whose size is estimated: some per instruction, more where there are more blocks.
-        """
-        bound = _BYTES_PER_INSTRUCTION * len(self.graph.instructions) + self.memory.arena_bytes // _ARENA_PER_BOUND_BYTE
-        return bound + self._unshared_bytes
+        """See `Program.memory_bytes`: the weights where they are this program's own, and bound instructions."""
+        return estimated_bytes(self.graph, self.memory) + self._unshared_bytes
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
-        return FakeNpuExecution(self.graph, self.memory, self._arenas, self._device_memory, self._threads, self._events)
+        binding = Binding(self.graph, self.memory)
+        return FakeNpuExecution(binding, self._arenas, self._device_memory, self._threads, self._events)
 
     def serialize(self) -> bytes:
         """See `Program.serialize`."""
@@ -92,6 +89,11 @@ class FakeNpuProgram(Program):
         ).encode()
         header += bytes(-(PREFIX_BYTES + len(header)) % _ALIGNMENT)
         return _ENVELOPE.close(header, weights.parts)
+
+
+def estimated_bytes(graph: NpuGraph, memory: MemoryPlan) -> int:
+    """What bound instructions hold: Python objects, some per instruction, more where there are more blocks."""
+    return _BYTES_PER_INSTRUCTION * len(graph.instructions) + memory.arena_bytes // _ARENA_PER_BOUND_BYTE
 
 
 def weight_bytes(graph: NpuGraph) -> int:

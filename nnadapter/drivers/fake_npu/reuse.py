@@ -14,23 +14,24 @@ do.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
 from nnadapter.drivers.fake_npu.arithmetic import USUAL, Arithmetic
 from nnadapter.drivers.fake_npu.bound_constants import BoundConstants
-from nnadapter.drivers.fake_npu.graph import NpuGraph, NpuTensor, TensorType
+from nnadapter.drivers.fake_npu.graph import NpuGraph, NpuTensor
 from nnadapter.drivers.fake_npu.lowering import lower
 from nnadapter.drivers.fake_npu.memory import MemoryPlan, plan_memory
 from nnadapter.drivers.fake_npu.prepared import LoweredModel, prepared
 from nnadapter.drivers.fake_npu.program import weight_bytes
 from nnadapter.drivers.fake_npu.scratch import with_scratch
+from nnadapter.drivers.fake_npu.traced_graph import TracedGraph
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
 from nnadapter.ir.structure import constants, numbers, with_constants, with_numbers
 from nnadapter.ir.traced_arrays import ArrayTrace, TracedArray
-from nnadapter.ir.tracing import Interned, Trace, is_traced
+from nnadapter.ir.tracing import Trace
 from nnadapter.ir.verify import verify
 from nnadapter.process.cache import Cache
 
@@ -134,18 +135,7 @@ class LoweringTemplate:
         self._lowered = lower(of_any, arithmetic)
         contents = self._arrays.finish()
         graph = self._lowered.graph
-        self._numbers = Interned()
-        self._types: dict[tuple[str, int], int] = {}
-        self._tensors = [
-            (index, self._types.setdefault((tensor.type.dtype, self._numbers.add(dimensions)), len(self._types)))
-            for index, tensor in enumerate(graph.tensors if variables else ())
-            if is_traced(dimensions := tensor.type.dimensions)
-        ]
-        self._instructions = [
-            (index, {name: self._numbers.add(value) for name, value in instruction.parameters.items()})
-            for index, instruction in enumerate(graph.instructions if variables else ())
-            if any(map(is_traced, instruction.parameters.values()))
-        ]
+        self._graph = TracedGraph(graph)
         held: list[tuple[int, object]] = [
             (index, tensor.value) for index, tensor in enumerate(graph.tensors) if tensor.value is not None
         ]
@@ -198,21 +188,8 @@ class LoweringTemplate:
         known = self._trace.replay(variables)
         if known is None:
             return None
-        graph = with_scratch(self._with_numbers(known))
+        graph = with_scratch(self._graph.filled(known))
         return self._sized.keep(key, _Sized(graph, plan_memory(graph)))
-
-    def _with_numbers(self, known: Sequence[Any]) -> NpuGraph:
-        if not known:
-            return self._lowered.graph
-        graph, plain = self._lowered.graph, self._numbers.settled(known)
-        types = [TensorType(dtype, plain[dimensions]) for dtype, dimensions in self._types]
-        tensors, instructions = list(graph.tensors), list(graph.instructions)
-        for index, type_ in self._tensors:
-            tensors[index] = NpuTensor(types[type_], tensors[index].value, tensors[index].view_of)
-        for index, parameters in self._instructions:
-            filled = {name: plain[value] for name, value in parameters.items()}
-            instructions[index] = replace(instructions[index], parameters=filled)
-        return NpuGraph(tuple(tensors), tuple(instructions), graph.inputs, graph.outputs)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ def with_scratch(graph: NpuGraph) -> NpuGraph:
     tensors = list(graph.tensors)
     instructions = []
     for instruction in graph.instructions:
-        wanted = _wanted(graph, instruction)
+        wanted = scratch_of(graph, instruction)
         if wanted:
             scratch = tuple(range(len(tensors), len(tensors) + len(wanted)))
             tensors.extend(map(NpuTensor, wanted))
@@ -22,7 +22,8 @@ def with_scratch(graph: NpuGraph) -> NpuGraph:
     return NpuGraph(tuple(tensors), tuple(instructions), graph.inputs, graph.outputs)
 
 
-def _wanted(graph: NpuGraph, instruction: Instruction) -> tuple[TensorType, ...]:
+def scratch_of(graph: NpuGraph, instruction: Instruction) -> tuple[TensorType, ...]:
+    """The types of the scratch memory of one instruction."""
     rule = KERNELS[instruction.kernel].scratch
     if rule is no_scratch and instruction.activation is None:
         return ()

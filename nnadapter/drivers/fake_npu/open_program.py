@@ -1,0 +1,193 @@
+"""A program for many sizes: lowered once with traced numbers, and bound anew only where sizes are others.
+
+What an instruction does is decided by numbers, so instructions of other sizes are bound again; the others stay. Tensors
+whose sizes change get room to grow in the arena, so that a size that grows by one at each run moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
+from nnadapter.drivers.fake_npu.execution import Binding, Bound, FakeNpuExecution
+from nnadapter.drivers.fake_npu.graph import NpuGraph, NpuTensor
+from nnadapter.drivers.fake_npu.memory import plan_memory
+from nnadapter.drivers.fake_npu.program import estimated_bytes
+from nnadapter.drivers.fake_npu.scratch import scratch_of, with_scratch
+from nnadapter.drivers.fake_npu.traced_graph import Changes, TracedGraph
+from nnadapter.drivers.fake_npu.tracing import InstructionEvents
+from nnadapter.drivers.interface import Execution, Program
+from nnadapter.errors import DriverError, OutOfMemoryError
+from nnadapter.ir.operand import Array
+from nnadapter.memory.arenas import Arena, Arenas
+from nnadapter.process.cache import Cache
+
+_SIZES = 4
+"""Sets of sizes per program that are kept; the oldest goes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """Where tensors lie, with room for larger ones."""
+
+    binding: Binding
+    """At the sizes for which it was made."""
+    room: Mapping[int, int]
+    """Bytes that tensors of other sizes at other times may need, scratch memory included."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sized:
+    """The program at one set of sizes."""
+
+    layout: Layout
+    binding: Binding
+    numbers: Sequence[Any]
+    """What its graph was filled with."""
+
+
+class FakeNpuOpenProgram(Program):
+    """A lowered model whose sizes are traced numbers; any number of executions may run side by side.
+
+    Args:
+        graph: traced, without scratch memory.
+        available_bytes: of the arena, at most.
+        arenas: of the context.
+        device_memory: of the device.
+        threads: of BLAS.
+        events: makes the instructions of a graph events of a trace; None where there is none.
+    """
+
+    def __init__(
+        self,
+        graph: NpuGraph,
+        available_bytes: int,
+        arenas: Arenas,
+        device_memory: DeviceMemory,
+        threads: int,
+        events: Callable[[NpuGraph], InstructionEvents] | None = None,
+    ) -> None:
+        self._traced = TracedGraph(graph)
+        self._available_bytes = available_bytes
+        self._last: Sized | None = None
+        self._sized: Cache[tuple[Any, ...], Sized] = Cache("fake_npu: open sizes", _SIZES)
+        self._around, self._events = (arenas, device_memory, threads), events
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `Program.memory_bytes`: as of a program for the sizes that came last."""
+        last = self._last
+        return 0 if last is None else estimated_bytes(last.binding.graph, last.binding.memory)
+
+    def create_execution(self) -> Execution:
+        """See `Program.create_execution`."""
+        return FakeNpuOpenExecution(self)
+
+    def execution_at(self, sizes: Sequence[Any], holder: object) -> Execution:
+        """An execution at these sizes, of which everything that is bound belongs to `holder`."""
+        sized = self._at(sizes)
+        return _SizedExecution(self, sized, holder, *self._around, self._events and self._events(sized.binding.graph))
+
+    def _at(self, sizes: Sequence[Any]) -> Sized:
+        """The program at these sizes.
+
+        Raises:
+            OutOfMemoryError: it needs more memory than the device has.
+        """
+        return self._sized.made(tuple(sizes), lambda: self._made(self._traced.numbers(sizes)))
+
+    def changes(self, sized: Sized, before: Sized) -> Changes:
+        """What is other at one set of sizes than at another of the same layout, scratch memory included."""
+        changes = self._traced.changes(sized.numbers, before.numbers)
+        instructions = sized.binding.graph.instructions
+        scratch = [tensor for index in changes.instructions for tensor in instructions[index].scratch]
+        return Changes([*changes.tensors, *scratch], changes.instructions)
+
+    def _made(self, numbers: Sequence[Any]) -> Sized:
+        last = self._last
+        resized = None if last is None else self._resized(last, numbers)
+        if last is not None and resized is not None:
+            made = Sized(last.layout, last.binding.resized(resized), numbers)
+        else:
+            layout = self._laid_out(with_scratch(self._traced.filled_with(numbers)))
+            made = Sized(layout, layout.binding, numbers)
+        self._last = made
+        return made
+
+    def _resized(self, last: Sized, numbers: Sequence[Any]) -> NpuGraph | None:
+        """The graph with scratch memory, as the layout has room for it; None where it has not."""
+        changes = self._traced.changes(numbers, last.numbers)
+        graph = self._traced.changed(last.binding.graph, numbers, changes)
+        tensors, changed = list(graph.tensors), list(changes.tensors)
+        for position in changes.instructions:
+            instruction = graph.instructions[position]
+            wanted = scratch_of(graph, instruction)
+            if len(wanted) != len(instruction.scratch):
+                return None
+            changed += instruction.scratch
+            for tensor, type_ in zip(instruction.scratch, wanted, strict=True):
+                tensors[tensor] = NpuTensor(type_)
+        room = last.layout.room
+        if any(tensors[tensor].type.nbytes > room[tensor] for tensor in changed):
+            return None
+        return NpuGraph(tuple(tensors), graph.instructions, graph.inputs, graph.outputs)
+
+    def _laid_out(self, graph: NpuGraph) -> Layout:
+        kinds = self._traced.kinds
+        scratch = [tensor for position in self._traced.instructions for tensor in graph.instructions[position].scratch]
+        needed = {tensor: graph.tensors[tensor].type.nbytes for tensor in (*kinds, *scratch)}
+        room = {tensor: 1 << nbytes.bit_length() for tensor, nbytes in needed.items()}
+        memory = plan_memory(graph, kinds, room)
+        if memory.arena_bytes > self._available_bytes:
+            room, memory = needed, plan_memory(graph, kinds)
+        if memory.arena_bytes > self._available_bytes:
+            raise OutOfMemoryError(
+                f"at these sizes the segment needs {memory.arena_bytes} bytes for the arena, available: "
+                f"{self._available_bytes}; the option memory_bytes sets it"
+            )
+        return Layout(Binding(graph, memory), room)
+
+
+class FakeNpuOpenExecution(Execution):
+    """Runs a program for many sizes, each time in the arena that is lent to it."""
+
+    def __init__(self, program: FakeNpuOpenProgram) -> None:
+        self._program = program
+
+    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute`: nothing is computed as long as sizes are not known.
+
+        Raises:
+            DriverError: always.
+        """
+        raise DriverError("the program leaves sizes open: say by `at` what they are")
+
+    def at(self, sizes: Sequence[Any]) -> Execution:
+        """See `Execution.at`."""
+        return self._program.execution_at(sizes, self)
+
+
+class _SizedExecution(FakeNpuExecution):
+    """A run at some sizes; what is bound belongs to the execution for all sizes."""
+
+    def __init__(self, program: FakeNpuOpenProgram, sized: Sized, holder: object, *around: Any) -> None:
+        super().__init__(sized.binding, *around)
+        self._program, self._sized, self._open_execution = program, sized, holder
+
+    def _holder(self) -> object:
+        return self._open_execution
+
+    def _bound(self, arena: Arena) -> Bound:
+        sized = self._sized
+        last, bound = arena.bound.get(self._open_execution, (None, None))
+        if last is sized:
+            return bound  # type: ignore[no-any-return]
+        if last is None or last.layout is not sized.layout:
+            bound = sized.binding.bound(arena.bytes)
+        else:
+            changes = self._program.changes(sized, last)
+            bound = sized.binding.bound_again(arena.bytes, bound, changes.tensors, changes.instructions)
+        arena.bound[self._open_execution] = sized, bound
+        return bound

@@ -1,0 +1,312 @@
+"""A model converted with traced numbers in the place of the dimensions that it leaves open: what serves other shapes.
+
+What follows from shapes alone, and was evaluated for these, is computed with traced numbers too: by rules for small
+arrays of sizes (`converters.sizes`). What has no rule, as a mask made by Range, is decided on as it is; or it is
+converted like any other node, as an operation that computes it again at each run (`is_open`).
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nnadapter.converters.calls import KernelCalls
+from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.convert import Conversion, GrowingConversion
+from nnadapter.converters.sizes import MOST_ELEMENTS, SizeArray, evaluate, shape_of
+from nnadapter.ir.operand import Array
+from nnadapter.ir.structure import TracedModel
+from nnadapter.ir.tracing import Trace, Traced, settled
+from nnadapter.offering.atoms import groups_of, with_atoms
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.preparation.folding import evaluate as evaluate_nodes
+from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized
+from nnadapter.onnx.refusal import Refusal
+from partition.graph import Value
+
+Converted = tuple[Specialized, Conversion]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConversionTemplate:
+    """A converted model whose dimensions are traced."""
+
+    shapes: Mapping[str, tuple[Any, ...]]
+    """Per input, its dimensions, traced where the model leaves them open."""
+    trace: Trace
+    specialized: Specialized
+    conversion: Conversion
+    model: TracedModel
+    """The converted model."""
+    traced: Mapping[str, tuple[Any, ...]]
+    """Values whose dimensions are traced, and these."""
+    sizes: Mapping[str, SizeArray]
+    """Contents that follow from dimensions."""
+
+    def filled(self, shapes: Shapes) -> Converted | None:
+        """The model for other input shapes; None if it would not be this one."""
+        variables = open_dimensions(self.shapes, shapes)
+        known = None if variables is None else self.trace.replay(variables)
+        if known is None:
+            return None
+        try:
+            return self._specialized(known), self._conversion(known)
+        except ArithmeticError:  # a size that the model's own type cannot hold
+            return None
+
+    def _specialized(self, known: Sequence[Any]) -> Specialized:
+        graph = self.specialized.graph
+        sizes = {name: array.filled(known) for name, array in self.sizes.items()}
+        return replace(
+            self.specialized,
+            graph=graph.revalued(_FilledValues(graph.values, self.traced, known)),
+            constants=ChainMap(sizes, self.specialized.constants),  # type: ignore[arg-type]
+        )
+
+    def _conversion(self, known: Sequence[Any]) -> Conversion:
+        return replace(self.conversion, model=self.model.filled(known), source=(self.model, known))
+
+
+def open_dimensions(traced: Mapping[str, tuple[Any, ...]], shapes: Shapes) -> list[int] | None:
+    """Return the sizes that stand for traced dimensions, in their order; None if the shapes differ elsewhere."""
+    if shapes.keys() != traced.keys():
+        return None
+    variables = []
+    for name, dimensions in traced.items():
+        sizes = shapes[name]
+        if len(sizes) != len(dimensions):
+            return None
+        for size, dimension in zip(sizes, dimensions, strict=True):
+            if isinstance(dimension, Traced):
+                variables.append(size)
+            elif size != dimension:
+                return None
+    return variables
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenConversion:
+    """A model converted for any sizes: its dimensions are traced numbers, and it decides on none of their contents."""
+
+    shapes: Mapping[str, tuple[Any, ...]]
+    """Per input, its dimensions, traced where the model leaves them open."""
+    trace: Trace
+    atoms: tuple[tuple[int, ...], ...]
+    """Nodes that stand for one thing."""
+    conversion: Conversion
+    sizes: Mapping[str, SizeArray]
+    """Contents of what follows from shapes."""
+
+
+class _FilledValues(Mapping[str, Value]):
+    """What is known of values for the sizes of a replay, worked out when it is asked for."""
+
+    def __init__(
+        self, values: Mapping[str, Value], traced: Mapping[str, tuple[Any, ...]], known: Sequence[Any]
+    ) -> None:
+        self._values = values
+        self._traced = traced
+        self._known = known
+
+    def __getitem__(self, name: str) -> Value:
+        value, dimensions = self._values[name], self._traced.get(name)
+        return value if dimensions is None else replace(value, shape=settled(dimensions, self._known))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class ConversionTracing:
+    """Converts one specialized model once more, its open dimensions traced.
+
+    Args:
+        prepared: the model.
+        shapes: of its inputs.
+        specialized: the model at these shapes, every atom one node.
+        calls: what kernels compute; None where there are none.
+        is_open: tables that follow from shapes are computed by operations, and not decided on.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        shapes: Shapes,
+        specialized: Specialized,
+        calls: KernelCalls | None,
+        *,
+        is_open: bool = False,
+    ) -> None:
+        self._prepared = prepared
+        self._calls = calls
+        self._is_open = is_open
+        self._specialized = specialized
+        self._trace = Trace()
+        self._shapes = {name: self._dimensions(name, shape) for name, shape in shapes.items()}
+        self._sizes: dict[str, SizeArray] = {}
+        self._settled: dict[str, Array] = {}
+        self._known: Mapping[str, Array] = {}
+        self._tables: set[str] = set()
+        self._context = ConversionContext(
+            {**specialized.graph.values, **{name: self._input(name) for name in self._shapes}},
+            ChainMap(self._settled, prepared.constants),  # type: ignore[arg-type]
+            self._sizes,
+            typed_names=self._shapes.keys(),
+            takes_sizes=is_open,
+        )
+
+    @property
+    def has_open_dimensions(self) -> bool:
+        """Whether there is anything to trace."""
+        return any(isinstance(size, Traced) for shape in self._shapes.values() for size in shape)
+
+    def template(self, apart: frozenset[str]) -> ConversionTemplate | None:
+        """The template; None where a dimension is known only for these shapes. See `with_atoms` for `apart`."""
+        conversion = self._converted(apart)
+        if conversion is None:
+            return None
+        specialized, grouped = with_atoms(self._specialized, conversion, apart)
+        specialized.graph.derive()
+        traced = dict(self._traced_values(conversion))
+        return ConversionTemplate(
+            shapes=self._shapes,
+            trace=self._trace,
+            specialized=specialized,
+            conversion=grouped,
+            model=TracedModel(grouped.model),
+            traced={**traced, **dict(_of_copies(specialized, traced))},
+            sizes={name: array for name, array in self._sizes.items() if name in self._specialized.constants},
+        )
+
+    def opened(self, apart: frozenset[str]) -> OpenConversion | None:
+        """The model for any sizes; None where a dimension is known only for these shapes."""
+        conversion = self._converted(apart)
+        if conversion is None:
+            return None
+        specialized, grouped = with_atoms(self._specialized, conversion, apart)
+        return OpenConversion(self._shapes, self._trace, specialized.graph.atoms, grouped, self._sizes)
+
+    def _converted(self, apart: frozenset[str]) -> Conversion | None:
+        nodes, graph = self._specialized.nodes, self._specialized.graph
+        kept: dict[int, list[int]] = {}
+        for node, position in enumerate(self._specialized.positions):
+            kept.setdefault(position, []).append(node)
+        groups = groups_of(self._specialized, apart)
+        growing = GrowingConversion(self._context, nodes, graph.outputs, groups, self._calls)
+        behind = self._behind(kept.keys())
+        self._known = ChainMap(self._evaluated(behind), self._specialized.constants)  # type: ignore[arg-type]
+        try:
+            for index in sorted(kept.keys() | behind):
+                for node in kept.get(index, ()):
+                    growing.add(node)
+                if index in behind:
+                    self._follow(self._prepared.nodes[index], growing)
+        except Refusal:
+            return None
+        conversion = growing.finish()
+        return None if self._context.guessed or not all(conversion.verdicts) else conversion
+
+    def _dimensions(self, name: str, shape: tuple[int, ...]) -> tuple[Any, ...]:
+        declared = self._prepared.graph.value(name).shape
+        if declared is None or len(declared) != len(shape):
+            declared = (None,) * len(shape)
+        return tuple(
+            size if isinstance(known, int) else self._trace.variable(size)
+            for size, known in zip(shape, declared, strict=True)
+        )
+
+    def _input(self, name: str) -> Value:
+        return replace(self._specialized.graph.value(name), shape=self._shapes[name])
+
+    def _behind(self, kept: Set[int]) -> set[int]:
+        """Positions of nodes that were evaluated for these shapes and whose results are still read."""
+        own, known = self._specialized.own, self._prepared.constants
+        pending = [name for index in kept for name in own.nodes[index].reads] + list(own.outputs)
+        positions: set[int] = set()
+        while pending:
+            name = pending.pop()
+            index = own.producer.get(name)
+            if index is None or index in kept or index in positions or name in known:
+                continue
+            positions.add(index)
+            if not _measures(self._prepared.nodes[index]):  # of what it measures, only the dimensions are asked for
+                pending.extend(own.nodes[index].reads)
+        return positions
+
+    def _evaluated(self, behind: Set[int]) -> dict[str, Array]:
+        """What preparation did not keep of the results of those nodes, because only they read it."""
+        nodes, constants = self._prepared.nodes, self._specialized.constants
+        missing = {
+            index: names
+            for index in sorted(behind)
+            if (names := [name for name in nodes[index].outputs if name and name not in constants])
+        }
+        wanted = [name for names in missing.values() for name in names]
+        return evaluate_nodes(self._prepared, list(missing), constants, wanted) if missing else {}
+
+    def _follow(self, node: OnnxNode, growing: GrowingConversion) -> None:
+        """Take over what a node made of sizes, traced where there is a rule for it."""
+        known = self._known
+        if _measures(node):
+            self._sizes[node.outputs[0]] = shape_of(node, self._context.dimensions(node.inputs[0]))
+            return
+        inputs = [self._contents(name) if name else None for name in node.inputs]
+        single = len(node.outputs) == 1 and node.outputs[0] in known
+        whole = all(sizes is not None for name, sizes in zip(node.inputs, inputs, strict=True) if name)
+        made = evaluate(node, inputs, known[node.outputs[0]]) if single and whole else None
+        if made is not None:
+            self._sizes[node.outputs[0]] = made
+        elif not (self._is_open and self._hangs_on_sizes(node) and self._add_table(node, growing)):
+            self._settle(node)
+
+    def _hangs_on_sizes(self, node: OnnxNode) -> bool:
+        sizes = [self._sizes[name] for name in node.inputs if name in self._sizes]
+        return not self._tables.isdisjoint(node.inputs) or any(each.is_traced for each in sizes)
+
+    def _add_table(self, node: OnnxNode, growing: GrowingConversion) -> bool:
+        """Convert a node that makes a table of sizes; whether that was done."""
+        added = growing.add_table(node)
+        if added:
+            self._tables.update(filter(None, node.outputs))
+        return added
+
+    def _settle(self, node: OnnxNode) -> None:
+        """Let results stay what they are: what the node reads is decided on from here on."""
+        for name in filter(None, node.inputs):
+            self._context.constant(name)
+        self._settled.update((name, self._known[name]) for name in node.outputs if name in self._known)
+
+    def _contents(self, name: str) -> SizeArray | None:
+        """Sizes, or a small constant; None for a table, of which no rule makes anything."""
+        sizes = self._sizes.get(name)
+        if sizes is not None or name in self._tables:
+            return sizes
+        constant = self._context.constant(name)
+        return SizeArray.of(constant) if constant.size <= MOST_ELEMENTS else None
+
+    def _traced_values(self, conversion: Conversion) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        for name, operand in conversion.operand_of.items():
+            dimensions = conversion.model.operands[operand].type.dimensions
+            if any(isinstance(size, Traced) for size in dimensions):
+                yield name, dimensions
+        for name, dimensions in self._shapes.items():
+            if name not in conversion.operand_of:
+                yield name, dimensions
+
+
+def _of_copies(
+    specialized: Specialized, traced: Mapping[str, tuple[Any, ...]]
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Traced dimensions of what repeated nodes make: those of what the model's own node makes."""
+    for node, position in zip(specialized.graph.nodes, specialized.positions, strict=True):
+        for name, own in zip(node.outputs, specialized.own.nodes[position].outputs, strict=True):
+            if name != own and own in traced:
+                yield name, traced[own]
+
+
+def _measures(node: OnnxNode) -> bool:
+    return node.op_type in ("Shape", "Size") and node.domain in ("", "ai.onnx")

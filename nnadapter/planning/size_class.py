@@ -1,0 +1,55 @@
+"""A class of shapes: what a plan made for some sizes was decided on, and with that for which others it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nnadapter.converters.sizes import SizeArray
+from nnadapter.ir.operand import Array
+from nnadapter.ir.tracing import Trace, Traced
+from nnadapter.offering.conversion_tracing import OpenConversion, open_dimensions
+from nnadapter.onnx.preparation.prepare import Shapes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SizeClass:
+    """Sizes as numbers that follow from the shapes of inputs, and the conditions on them."""
+
+    shapes: Mapping[str, tuple[Any, ...]]
+    """Per input, its dimensions, traced where the model leaves them open."""
+    trace: Trace
+    contents: Mapping[str, SizeArray]
+    """What segments are given of shapes."""
+
+    @classmethod
+    def of(cls, opening: OpenConversion, given: Sequence[str]) -> SizeClass:
+        """The class of a model converted for all sizes, of which segments are `given` these values."""
+        return cls(opening.shapes, opening.trace, {name: opening.sizes[name] for name in given})
+
+    def sizes(self, shapes: Shapes) -> Sequence[Any] | None:
+        """Every number at these shapes; None if they are of another class."""
+        variables = open_dimensions(self.shapes, shapes)
+        return None if variables is None else self.trace.replay(variables)
+
+    def given(self, sizes: Sequence[Any]) -> dict[str, Array]:
+        """What segments are given at these sizes.
+
+        Raises:
+            OverflowError: a size that the model's own type cannot hold.
+        """
+        return {name: array.filled(sizes) for name, array in self.contents.items()}
+
+    def broken(self, shapes: Shapes) -> str:
+        """Which condition these shapes break first, in words; empty if they are of the class."""
+        variables = open_dimensions(self.shapes, shapes)
+        if variables is None:
+            return "another number of dimensions, or sizes that the model fixes"
+        names = [
+            f"{name}[{axis}]"
+            for name, dimensions in self.shapes.items()
+            for axis, size in enumerate(dimensions)
+            if isinstance(size, Traced)
+        ]
+        return self.trace.broken(variables, names)

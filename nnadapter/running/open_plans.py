@@ -1,0 +1,205 @@
+"""Plans that leave sizes open: which one serves which shapes of inputs, and when one more is made.
+
+A plan for devices that take adapter IR says itself at which sizes it holds (`SizeClass`). One with a device that takes
+ONNX is looked through instead (`planning.bounds`). Shapes for which no plan holds get one more, unless plans have been
+made in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from nnadapter.errors import NNAdapterError
+from nnadapter.onnx.preparation.prepare import Prepared, Shapes
+from nnadapter.planning.bounds import Bounds, is_full
+from nnadapter.planning.opening import Opened, growing_inputs
+from nnadapter.planning.setting import Setting
+from nnadapter.process.cache import Cache
+from nnadapter.running.compilation import Compiled
+from nnadapter.running.plans import Lease, PlanCache
+
+InputShapes = tuple[tuple[int, ...] | None, ...]
+"""Per input its shape; None for what has none."""
+Taken = tuple[Lease[Compiled], Compiled, Sequence[Any] | None]
+"""A plan, and what its programs are told of sizes."""
+_MOST_LOOKED_AT = 256
+_MOST_IN_VAIN = 4
+"""Plans in a row that served no other shapes; then every set of shapes gets a plan of its own."""
+
+
+class FixedSizesError(NNAdapterError):
+    """There is no plan that leaves sizes open. Nobody outside of this room sees it."""
+
+
+@dataclass(eq=False)
+class _Looked:
+    """Where a plan is known to hold that is looked through."""
+
+    prepared: Prepared
+    nodes: Sequence[int]
+    bounds: Bounds
+
+
+class OpenPlan:
+    """One plan that leaves sizes open, by the key that it is kept under."""
+
+    def __init__(self, key: object, at: Shapes) -> None:
+        """Take the shapes at which it is made."""
+        self.key, self.at = key, at
+        self.opening: Opened | None = None
+        self._looked: _Looked | None = None
+        self._widening = Lock()
+        self._beyond: Cache[object, bool] = Cache("shapes beyond bounds", _MOST_LOOKED_AT)
+
+    def made(self, compiled: Compiled) -> None:
+        """Take what was made; after it was dropped, it is made again at the same shapes."""
+        self.opening = compiled.opening
+        assert self.opening is not None, "the plan leaves sizes open"
+        if self.opening.is_looked_through and self._looked is None:
+            model = compiled.partitioning.model
+            self._looked = _Looked(model.prepared, model.specialized.positions, Bounds(self.at, self.at))
+
+    def sizes(self, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
+        """Whether it holds at these shapes, and what its programs are told."""
+        assert self.opening is not None, "the plan was made"
+        sizes = None if self.opening.sizes is None else self.opening.sizes.sizes(shapes)
+        of_class = self.opening.sizes is None or sizes is not None
+        return of_class and (self._looked is None or self._is_within(self._looked, shapes)), sizes
+
+    def broken(self, shapes: Shapes) -> str:
+        """Why it does not hold at these shapes."""
+        sizes = None if self.opening is None else self.opening.sizes
+        return "" if sizes is None else sizes.broken(shapes)
+
+    def _is_within(self, looked: _Looked, shapes: Shapes) -> bool:
+        if looked.bounds.hold(shapes):
+            return True
+        key = tuple(shapes.values())
+        holds = self._beyond.made(key, lambda: is_full(looked.prepared, looked.nodes, shapes))
+        if holds:
+            self._widen(looked, shapes)
+        return holds
+
+    def _widen(self, looked: _Looked, shapes: Shapes) -> None:
+        """Widen the bounds, if the plan holds at their new least and largest sizes too, with which nobody came."""
+        with self._widening:
+            wider = looked.bounds.widened(shapes)
+            known = (shapes, *looked.bounds.ends)
+            if all(end in known or is_full(looked.prepared, looked.nodes, end) for end in wider.ends):
+                looked.bounds = wider
+
+
+class OpenPlans:
+    """The plans of one session that leave sizes open; usable from many threads.
+
+    Args:
+        plans: where plans are kept.
+        setting: of the session.
+        inputs: names.
+        prepared: gives the model.
+        make: makes a plan at some shapes, or raises `FixedSizesError`.
+    """
+
+    def __init__(
+        self,
+        plans: PlanCache[Compiled],
+        setting: Setting,
+        inputs: Sequence[str],
+        prepared: Callable[[], Prepared],
+        make: Callable[[Shapes], Compiled],
+    ) -> None:
+        self._plans, self._inputs, self._prepared, self._make = plans, inputs, prepared, make
+        self._needs_elements = any(device.accelerates and not device.takes_ir for device in setting.devices)
+        self._made: tuple[OpenPlan, ...] = ()
+        self._reasons: list[str] = []
+        """Why each plan after the first was made."""
+        self._in_vain = 0
+        self._refusal = ""
+        self._making = Lock()
+        self._growing: Mapping[str, int] | None = None
+
+    @property
+    def _wants_more(self) -> bool:
+        """Whether other shapes may have one more: what is looked through alone says nothing of classes."""
+        opening = self._made[-1].opening if self._made else None
+        return opening is None or opening.sizes is not None
+
+    def text(self, but_for: str) -> str:
+        """Which shapes they serve, or why there is none, in words; empty as long as nobody asked.
+
+        Args:
+            but_for: which shapes have a plan of their own, in words.
+        """
+        if self._refusal:
+            return f"a plan for every set of input shapes: {self._refusal}"
+        if not self._made:
+            return ""
+        count = "one plan" if len(self._made) == 1 else f"{len(self._made)} plans"
+        reasons = f"; one more when {', then when '.join(self._reasons)}" if self._reasons else ""
+        return f"{count} for all input shapes{but_for}{reasons}"
+
+    def take(self, use: object, shapes: InputShapes) -> Taken | None:
+        """Take the plan for these shapes, made now if there is none; None where they have a plan of their own.
+
+        See `PlanCache.take`.
+        """
+        if self._refusal:
+            return None
+        if None in shapes:
+            self._refusal = "an input is no tensor"
+            return None
+        known = {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
+        if not self._may_hold(known):
+            return None
+        return self._take_known(use, known) or self._take_new(use, known)
+
+    def _take_known(self, use: object, known: Shapes) -> Taken | None:
+        for plan in self._made:
+            holds, sizes = plan.sizes(known)
+            if holds:
+                self._in_vain = 0
+                lease, compiled = self._plans.take(use, plan.key, lambda plan=plan: self._make(plan.at))  # type: ignore[misc]
+                if compiled.opening is not plan.opening:  # it had been dropped
+                    plan.made(compiled)
+                    holds, sizes = plan.sizes(known)
+                return lease, compiled, sizes
+        return None
+
+    def _take_new(self, use: object, known: Shapes) -> Taken | None:
+        with self._making:
+            taken = self._take_known(use, known)  # another thread may have made it
+            if taken is not None or self._refusal or not self._wants_more:
+                return taken
+            if self._in_vain >= _MOST_IN_VAIN:
+                self._refusal = f"plans for many served none of them; the last was made because {self._reasons[-1]}"
+                return None
+            plan = OpenPlan(("open", len(self._made)), known)
+            try:
+                lease, compiled = self._plans.take(use, plan.key, lambda: self._make(known))
+            except FixedSizesError as refusal:
+                self._plans.users.pop(use, None)
+                self._plans.close_unused()  # forgets the plan that there is not
+                self._in_vain += 1
+                self._refusal = "" if self._made else str(refusal)  # those that there are hold for others
+                return None
+            if self._made:
+                self._reasons.append(self._made[-1].broken(known))
+            plan.made(compiled)
+            self._in_vain += 1
+            self._made = (*self._made, plan)
+            return lease, compiled, plan.sizes(known)[1]
+
+    def _may_hold(self, shapes: Shapes) -> bool:
+        """Whether devices take what has no elements here: a cache at its start, where a device takes ONNX."""
+        if not self._needs_elements or all(0 not in shape for shape in shapes.values()):
+            return True
+        if not self._made:
+            return False
+        if self._growing is None:
+            self._growing = growing_inputs(self._prepared())
+        return all(
+            size or axis == self._growing.get(name) for name, shape in shapes.items() for axis, size in enumerate(shape)
+        )

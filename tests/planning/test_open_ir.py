@@ -1,0 +1,169 @@
+"""Plans for many sizes on devices that take adapter IR: what ONNX Runtime computes at each, by few plans."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nnadapter as nna
+from benchmarks.language_model import Sizes, cache_names, first_feed, language_model
+from nnadapter.errors import FallbackWarning
+from tests.models import numbers, parse, run_whole
+
+HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
+QUIET = nna.Options(fallback="allow")
+SMALL = Sizes(layers=2, width=32, heads=2, words=50, positions=64)
+TABLES = f"""{HEAD} g (float[n, t, 6] x, float[n, p, 6] past) => (float[n, q, 2, 3] y, float[n, q, 6] all)
+<int64[1] last = {{-1}}, int64[2] tail = {{2, 3}}, int64[1] zero = {{0}}, int64[1] two = {{2}}, int64 one = {{1}},
+ int64 none = {{0}}> {{
+    new = Neg (x)
+    all = Concat <axis = 1> (past, new)
+    shape = Shape (all)
+    head = Slice (shape, zero, two)
+    wanted = Concat <axis = 0> (head, tail)
+    length = Gather (shape, one)
+    places = Range (none, length, one)
+    row = Unsqueeze (places, zero)
+    column = Unsqueeze (row, two)
+    weights = Cast <to = 1> (column)
+    scaled = Mul (all, weights)
+    s = Sin (scaled)
+    y = Reshape (s, wanted)
+}}"""
+"""A cache that grows: its length decides a shape and a table."""
+BROADCAST = f"{HEAD} g (float[n, 4] x, float[m, 4] w) => (float[k, 4] y) {{ a = Add (x, w) y = Mul (a, a) }}"
+"""In place or not: whether the sum has the type of `x` hangs on sizes."""
+IMAGES = f"""{HEAD} g (float[n, 3, h, w] x) => (float[n, 8, i, j] y)
+<float[8, 3, 3, 3] f = {{{", ".join(str((index % 7) / 7 - 0.5) for index in range(216))}}}> {{
+    c = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, f)
+    r = Relu (c)
+    y = MaxPool <kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1> (r)
+}}"""
+
+
+def session(model, name="fake_npu", options=QUIET, **device_options):
+    return nna.InferenceSession(model, devices=[(name, device_options)], options=options)
+
+
+def agree(opened, model, feed):
+    for got, expected in zip(opened.run(None, feed), run_whole(model, feed), strict=True):
+        assert got.shape == expected.shape
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+    assert not opened.provenance.fell_back
+
+
+def grown(rows, length, past):
+    return {"x": numbers(rows, length, 6), "past": numbers(rows, past, 6, seed=1)}
+
+
+def decoded(run, sizes, prompt, steps):
+    names, feed = list(cache_names(sizes)), first_feed(sizes, prompt)
+    for _ in range(steps):
+        logits, *cache = run(feed)
+        yield logits
+        feed = {
+            "ids": np.array([[logits[0, -1].argmax()]], np.int64),
+            **{f"past.{name}": value for name, value in zip(names, cache, strict=True)},
+        }
+
+
+def test_a_language_model_is_compiled_three_times_for_all_lengths_of_its_cache():
+    model = language_model(SMALL)
+    alone = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    with session(model) as opened:
+        for prompt in ((1, 2, 3), (4, 5), (6, 7, 8, 9)):
+            steps = decoded(lambda feed: opened.run(None, feed), SMALL, prompt, 40)
+            expected_steps = decoded(lambda feed: alone.run(None, feed), SMALL, prompt, 40)
+            for got, expected in zip(steps, expected_steps, strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+        assert opened.report().plans.made <= 3
+        assert opened.report().coverage.nodes == 1.0
+
+
+def test_a_table_is_computed_where_it_is_read():
+    model = parse(TABLES)
+    with session(model) as opened:
+        for past in (1, 2, 3, 30, 4, 9, 5):
+            agree(opened, model, grown(2, 3, past))
+        assert opened.report().plans.made == 2
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(0, 5)), min_size=2, max_size=6))
+def test_whatever_comes_before_results_are_those_of_onnxruntime(orders):
+    model = parse(TABLES)
+    with session(model) as opened:
+        for rows, length, past in orders:
+            agree(opened, model, grown(rows, length, past))
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 2, 5]), st.booleans(), st.booleans()), min_size=2, max_size=6))
+def test_what_hangs_on_equal_sizes_is_another_class(orders):
+    model = parse(BROADCAST)
+    with session(model) as opened:
+        for rows, one, other in orders:
+            agree(opened, model, {"x": numbers(1 if one else rows, 4), "w": numbers(1 if other else rows, 4)})
+
+
+def test_pictures_of_any_size_are_one_plan():
+    model = parse(IMAGES)
+    with session(model) as opened:
+        for height, width in ((8, 8), (9, 12), (32, 17), (40, 64), (10, 11), (9, 12)):
+            agree(opened, model, {"x": numbers(1, 3, height, width)})
+        assert opened.report().plans.made <= 3
+
+
+def test_the_report_says_why_there_is_one_more():
+    model = parse(TABLES)
+    with session(model) as opened:
+        for rows, length, past in ((2, 3, 4), (2, 3, 5), (2, 3, 6), (1, 3, 5)):
+            agree(opened, model, grown(rows, length, past))
+        text = opened.report().plans.sizes
+    assert text.startswith("2 plans for all input shapes; one more when ") and " is True, was False" in text
+
+
+def test_null_gives_the_shapes_of_onnxruntime():
+    model = parse(TABLES)
+    with session(model, "null") as opened:
+        for rows, length, past in ((2, 3, 4), (2, 3, 5), (1, 1, 9), (3, 1, 9)):
+            feed = grown(rows, length, past)
+            expected = [value.shape for value in run_whole(model, feed)]
+            assert [value.shape for value in opened.run(None, feed)] == expected
+
+
+def test_many_threads_with_sizes_of_their_own():
+    model = parse(TABLES)
+    with session(model) as opened:
+
+        def work(seed):
+            chosen = random.Random(seed)
+            for _ in range(15):
+                agree(opened, model, grown(chosen.choice([2, 3]), chosen.randint(2, 5), chosen.randint(1, 9)))
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
+
+
+def test_what_does_not_fit_the_device_at_some_size_runs_on_the_cpu():
+    model = parse(TABLES)
+    with session(model, options=nna.Options(), memory_bytes=5_000) as opened:
+        agree(opened, model, grown(2, 3, 4))
+        agree(opened, model, grown(2, 3, 5))
+        feed = grown(2, 3, 900)
+        with pytest.warns(FallbackWarning, match="the option memory_bytes sets it"):
+            got = opened.run(None, feed)
+        for one, other in zip(got, run_whole(model, feed), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_a_trace_decides_on_no_size(tmp_path):
+    model = parse(TABLES)
+    with session(model, options=nna.Options(fallback="allow", trace=str(tmp_path / "trace.json"))) as opened:
+        for past in (1, 2, 3, 30):
+            agree(opened, model, grown(2, 3, past))
+        assert opened.report().plans.made == 2
