@@ -72,10 +72,10 @@ def cut(graph: Graph, placement: Sequence[str], *, host: str | None = None) -> C
 def _better_start(
     graph: Graph, placement: Sequence[str], labels: Sequence[str], host: str | None
 ) -> tuple[Segment, ...]:
-    free = host if host in labels else next(iter(labels), None)
+    if len(labels) < 2:
+        return tuple(Segment(label, tuple(range(len(placement)))) for label in labels)
+    free = host if host in labels else labels[0]
     starts = [(first, _levels(graph, placement, first)) for first in labels]
-    if not starts:
-        return ()
     _, levels = min(starts, key=lambda start: _counts(start[1], start[0] == free))
     return _by_levels(placement, levels)
 

@@ -28,7 +28,7 @@ from nnadapter.errors import (
 )
 from nnadapter.ir.operand import Array
 from nnadapter.traces.trace import SILENT, Trace
-from partition.verdict import Reason, Supported, Unsupported, Verdict
+from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict
 
 OutputCheck = Sequence[tuple[tuple[int | None, ...], np.dtype[Any]] | None]
 """Dimensions and data type that each output must have; None where they are not known before the run."""
@@ -211,6 +211,8 @@ _VERDICT = "a verdict is SUPPORTED, or Unsupported of a Reason and a text"
 
 
 def _is_verdict(verdict: object) -> bool:
+    if verdict is SUPPORTED:  # most are
+        return True
     if isinstance(verdict, Unsupported):
         return isinstance(verdict.reason, Reason) and isinstance(verdict.detail, str)
     return isinstance(verdict, Supported)

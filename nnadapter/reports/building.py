@@ -121,7 +121,7 @@ def _running(
     sizes: Mapping[str, int],
     seconds: Mapping[int, float],
 ) -> NodeFacts:
-    plan = partitioning.plan
+    plan, model = partitioning.plan, partitioning.model
     node = plan.graph.nodes[index]
     return NodeFacts(
         name=node.name,
@@ -131,13 +131,11 @@ def _running(
         device=step.device,
         segment=step.segment,
         runs_as=runs_as.get(index, ""),
-        flops=partitioning.model.conversion.flops[index],
+        flops=model.conversion.flops[index],
         nbytes=sum(map(sizes.__getitem__, {*node.reads, *node.outputs})),
         predicted_seconds=seconds.get(index),
         refusals=tuple(_refusals(plan, index)),
-        bodies=tuple(
-            BodyFacts(name=name, op_types=types) for name, types in partitioning.model.specialized.nodes[index].bodies
-        ),
+        bodies=tuple(BodyFacts(name=name, op_types=types) for name, types in model.specialized.nodes[index].bodies),
     )
 
 
@@ -152,13 +150,12 @@ def _refusals(plan: Plan, index: int) -> Iterator[RefusalFacts]:
 def _runs_as(partitioning: Partitioning) -> dict[int, str]:
     """What the devices say each node runs as, in the words of the operations it became."""
     descriptions: dict[int, str] = {}
+    operations_of = partitioning.model.conversion.operations
     for step, piece in zip(partitioning.plan.steps, partitioning.pieces, strict=True):
         if piece is None or not piece.admission.runs_as:
             continue
         if piece.is_ir:
-            operations = sorted(
-                (part, node) for node in step.nodes for part in partitioning.model.conversion.operations[node]
-            )
+            operations = sorted((part, node) for node in step.nodes for part in operations_of[node])
             owners = [partitioning.plan.graph.atoms[partitioning.plan.graph.atom_of[node]] for _, node in operations]
         else:
             owners = [(node,) for node in step.nodes]
@@ -178,14 +175,14 @@ def _telling(texts: Collection[str]) -> Collection[str]:
 def _segment_facts(
     partitioning: Partitioning, step: Step, observed: Observed, piece: AdmittedSegment | None, price: PlanPrice | None
 ) -> SegmentFacts:
-    graph = partitioning.plan.graph
+    graph, flops = partitioning.plan.graph, partitioning.model.conversion.flops
     facts = SegmentFacts(
         index=step.segment,
         device=step.device,
         nodes=tuple(graph.nodes[node].name for node in step.nodes),
         inputs=tuple(_tensor(graph, name) for name in step.inputs),
         outputs=tuple(_tensor(graph, name) for name in step.outputs),
-        flops=sum(partitioning.model.conversion.flops[node] or 0 for node in step.nodes),
+        flops=sum(flops[node] or 0 for node in step.nodes),
         weight_bytes=sum(graph.value(name).nbytes or 0 for name in step.constants),
         facts=_told(piece),
         seconds=observed.seconds.get(step.segment),

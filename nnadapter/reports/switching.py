@@ -31,13 +31,20 @@ def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...
         plan: the plan.
         price: what it costs; None where that is not known.
     """
+    groups = _groups(plan)
+    if not groups:
+        return ()
     parts = price.graph.parts if price is not None else tuple((atom,) for atom in range(len(plan.graph.atoms)))
     graph, prices = (price.graph.graph, price.table.prices) if price is not None else (plan.graph, None)
     labels = [plan.placement[part[0]] for part in parts]
-    switches, seconds = _between(graph, labels, prices)
+    home = {atom: place for place, part in enumerate(parts) for atom in part}
+    was_so_cut = prices is None and plan.exact  # a beam's cut, or a halved segment, is no measure for a cut of this graph
+    switches, seconds = (plan.switches, 0.0) if was_so_cut else _between(graph, labels, prices)
     costs = []
-    for (device, op_type, reason), atoms in islice(_groups(plan).items(), _MOST):
-        moved = [device if atoms.intersection(part) else label for part, label in zip(parts, labels, strict=True)]
+    for (device, op_type, reason), atoms in islice(groups.items(), _MOST):
+        moved = list(labels)
+        for atom in atoms:
+            moved[home[atom]] = device
         fewer, less = _between(graph, moved, prices)
         saved = seconds - less
         costs.append(
@@ -54,13 +61,13 @@ def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...
 
 def _groups(plan: Plan) -> Mapping[_Group, set[int]]:
     """Atoms of each group, those of most atoms first; of a device that comes before the one that runs them."""
-    rank = {device: place for place, device in enumerate(plan.devices)}
+    before = {device: plan.devices[:place] for place, device in enumerate(plan.devices)}
     atoms_by_group: dict[_Group, set[int]] = {}
-    for atom, (nodes, home) in enumerate(zip(plan.graph.atoms, plan.placement, strict=True)):
-        for device in plan.devices[: rank[home]]:
+    for atom, home in enumerate(plan.placement):
+        for device in before[home]:
             verdict = plan.verdicts[device][atom]
             if isinstance(verdict, Unsupported):
-                for node in nodes:
+                for node in plan.graph.atoms[atom]:
                     key = device, plan.graph.nodes[node].op_type, verdict.reason.value
                     atoms_by_group.setdefault(key, set()).add(atom)
     return dict(sorted(atoms_by_group.items(), key=lambda item: (-len(item[1]), item[0])))
