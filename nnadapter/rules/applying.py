@@ -94,11 +94,13 @@ def apply_rules(
     binder = _Binder(rules, own, graph, positions, devices)
     pinned, banned = binder.pins(), binder.bans()
     binder.check_pins(pinned, banned, verdicts)
+    effects = tuple(binder.effect(rule) for rule in rules)
+    places = {id(rule): effect.source for rule, effect in zip(rules, effects, strict=True)}
     applied = Applied(
         verdicts={},
-        effects=tuple(binder.effect(rule) for rule in rules),
-        pinned={atom: (pin.device, rules.place(pin)) for atom, pin in pinned.items()},
-        banned={device: {atom: rules.place(ban) for atom, ban in of.items()} for device, of in banned.items()},
+        effects=effects,
+        pinned={atom: (pin.device, places[id(pin)]) for atom, pin in pinned.items()},
+        banned={device: {atom: places[id(ban)] for atom, ban in of.items()} for device, of in banned.items()},
     )
     after = {device: applied.restricted(device, device_verdicts) for device, device_verdicts in verdicts.items()}
     binder.check_homes(banned, verdicts, after)
