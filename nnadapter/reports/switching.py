@@ -38,7 +38,7 @@ def refusal_costs(plan: Plan, price: PlanPrice | None) -> tuple[RefusalCost, ...
     graph, prices = (price.graph.graph, price.table.prices) if price is not None else (plan.graph, None)
     labels = [plan.placement[part[0]] for part in parts]
     home = {atom: place for place, part in enumerate(parts) for atom in part}
-    was_so_cut = prices is None and plan.exact  # a beam's cut, or a halved segment, is no measure for a cut of this graph
+    was_so_cut = prices is None and plan.exact  # and not by a beam, or in halves for memory
     switches, seconds = (plan.switches, 0.0) if was_so_cut else _between(graph, labels, prices)
     costs = []
     for (device, op_type, reason), atoms in islice(groups.items(), _MOST):
