@@ -45,8 +45,9 @@ def report_of(observed: Observed) -> PartitionReport:
     unknown = unknown_costs(partitioning)
     price = None if unknown else partitioning.price
     nodes = _node_facts(partitioning, price)
+    tensors = _tensors(partitioning.plan)
     segments = tuple(
-        _segment_facts(partitioning, step, observed, piece, price)
+        _segment_facts(partitioning, step, observed, piece, price, tensors)
         for step, piece in zip(partitioning.plan.steps, partitioning.pieces, strict=True)
     )
     return PartitionReport(
@@ -173,15 +174,20 @@ def _telling(texts: Collection[str]) -> Collection[str]:
 
 
 def _segment_facts(
-    partitioning: Partitioning, step: Step, observed: Observed, piece: AdmittedSegment | None, price: PlanPrice | None
+    partitioning: Partitioning,
+    step: Step,
+    observed: Observed,
+    piece: AdmittedSegment | None,
+    price: PlanPrice | None,
+    tensors: Mapping[str, TensorFacts],
 ) -> SegmentFacts:
     graph, flops = partitioning.plan.graph, partitioning.model.conversion.flops
     facts = SegmentFacts(
         index=step.segment,
         device=step.device,
         nodes=tuple(graph.nodes[node].name for node in step.nodes),
-        inputs=tuple(_tensor(graph, name) for name in step.inputs),
-        outputs=tuple(_tensor(graph, name) for name in step.outputs),
+        inputs=tuple(tensors[name] for name in step.inputs),
+        outputs=tuple(tensors[name] for name in step.outputs),
         flops=sum(flops[node] or 0 for node in step.nodes),
         weight_bytes=sum(graph.value(name).nbytes or 0 for name in step.constants),
         facts=_told(piece),
@@ -262,9 +268,14 @@ def _told(piece: AdmittedSegment | None) -> dict[str, int | float | str]:
     return {str(name): value if isinstance(value, (int, float, str)) else str(value) for name, value in told.items()}
 
 
-def _tensor(graph: Graph, name: str) -> TensorFacts:
-    value = graph.value(name)
-    return TensorFacts(name=name, dtype=value.dtype, shape=value.shape, nbytes=value.nbytes)
+def _tensors(plan: Plan) -> Mapping[str, TensorFacts]:
+    """What crosses borders, by name: most of it is made in one segment and read in another."""
+    names = dict.fromkeys(name for step in plan.steps for name in (*step.inputs, *step.outputs))
+    values = map(plan.graph.value, names)
+    return {
+        value.name: TensorFacts(name=value.name, dtype=value.dtype, shape=value.shape, nbytes=value.nbytes)
+        for value in values
+    }
 
 
 def _coverage(running: Sequence[NodeFacts], accelerators: Set[str]) -> Coverage:
