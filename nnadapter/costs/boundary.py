@@ -55,12 +55,34 @@ class Crossing:
         """
         if profile.host_memory:
             return np.zeros_like(self.nbytes)
-        seconds = profile.transfer_seconds + self.nbytes / profile.transfer_bandwidth
-        twice = 2 * self.nbytes
-        if profile.boundary_dtypes is not None:
-            foreign = np.array([bool(dtype) and dtype not in profile.boundary_dtypes for dtype in self.dtypes])
-            seconds = seconds + np.where(foreign[self.dtype_of], twice / CONVERSION_BANDWIDTH, 0.0)
-        if profile.channels_last:
-            reordered = profile.operation_seconds + twice / profile.bandwidth
-            seconds = seconds + np.where(self.images, reordered, 0.0)
-        return np.where(self.dense, seconds, np.inf)
+        seconds = transfer_seconds(profile, self.nbytes) + self.stay_seconds(profile)
+        foreign = np.array([is_foreign(profile, dtype) for dtype in self.dtypes])
+        return seconds + np.where(foreign[self.dtype_of], cast_seconds(self.nbytes), 0.0)
+
+    def stay_seconds(self, profile: Profile) -> Numbers:
+        """Seconds at either end for each value that stays on the device between two segments; infinite if it may not.
+
+        It is still reordered, see 5: every segment takes and gives tensors as the host has them.
+        """
+        reordered = reorder_seconds(profile, self.nbytes) if profile.channels_last else np.zeros_like(self.nbytes)
+        return np.where(self.dense, np.where(self.images, reordered, 0.0), np.inf)
+
+
+def is_foreign(profile: Profile, dtype: str | None) -> bool:
+    """Whether the host converts a data type for the device."""
+    return bool(dtype) and profile.boundary_dtypes is not None and dtype not in profile.boundary_dtypes
+
+
+def transfer_seconds(profile: Profile, nbytes: Numbers) -> Numbers:
+    """Seconds of tensors from the host to the device or back."""
+    return profile.transfer_seconds + nbytes / profile.transfer_bandwidth
+
+
+def cast_seconds(nbytes: Numbers) -> Numbers:
+    """Seconds of conversions between data types on the host."""
+    return 2 * nbytes / CONVERSION_BANDWIDTH
+
+
+def reorder_seconds(profile: Profile, nbytes: Numbers) -> Numbers:
+    """Seconds of reordering images on the device."""
+    return profile.operation_seconds + 2 * nbytes / profile.bandwidth

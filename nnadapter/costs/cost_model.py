@@ -86,6 +86,7 @@ def cost_table(
         out=borders.copy(),
         launch=np.array([costs[name].profile.launch_seconds for name in devices]),
         values=values,
+        again=_again(crossing, [costs[name] for name in devices]),
     )
     sources = {name: costs[name].source for name in devices}
     said = (fusion.note for fusion in fusions.values() if fusion.note)
@@ -94,6 +95,13 @@ def cost_table(
 
 def _border(crossing: Crossing, costs: DeviceCosts, *, is_host: bool) -> Numbers:
     return np.zeros_like(crossing.nbytes) if is_host else crossing.seconds(costs.profile)
+
+
+def _again(crossing: Crossing, costs: Sequence[DeviceCosts]) -> Numbers | None:
+    if not any(each.keeps for each in costs):
+        return None
+    nothing = np.full_like(crossing.nbytes, np.inf)
+    return np.array([crossing.stay_seconds(each.profile) if each.keeps else nothing for each in costs])
 
 
 def _run(

@@ -58,6 +58,8 @@ class DeviceCosts:
     """Measured, by class; the roofline of the profile for all others."""
     off_by: float = 0.0
     """How far they are off, as a share, as far as that was measured."""
+    keeps: bool = False
+    """What it makes, and what it was brought, stays in memory of its own for its other segments."""
     notes: tuple[str, ...] = ()
     """What a person should know of these numbers, a sentence each."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,8 @@ class SessionDevice:
     """Of the context: every option, defaults filled in."""
     kernels: KernelTable = field(default_factory=KernelTable)
     """Custom kernels of the device, as they were when it was opened; the context calls them."""
+    has_memory: bool = False
+    """It has memory of its own, where values stay."""
 
     @property
     def accelerates(self) -> bool:
@@ -106,10 +108,17 @@ class Setting:
         return frozenset(device.name for device in self.devices if device.accelerates)
 
     @cached_property
+    def owning(self) -> frozenset[str]:
+        """Names of the devices that have memory of their own, where values stay."""
+        return frozenset(device.name for device in self.devices if device.has_memory)
+
+    @cached_property
     def costs(self) -> Mapping[str, DeviceCosts]:
         """What every device costs, worked out when somebody asks: calibrations are read for it."""
         return {
-            device.name: device_costs(device.name, device.capability, device.context, device.options)
+            device.name: replace(
+                device_costs(device.name, device.capability, device.context, device.options), keeps=device.has_memory
+            )
             for device in self.devices
         }
 
@@ -168,7 +177,10 @@ def _open(selected: Selected, session_options: onnxruntime.SessionOptions | None
     if session_options is not None:
         context = context.with_session_options(session_options)
     context, kernels = with_kernels(selected.name, device.capability, context)
-    return SessionDevice(selected.name, device.capability, context, selected.named, selected.options, kernels)
+    has_memory = bool(named_call(selected.name, "has_memory")(getattr, device, "has_memory"))
+    return SessionDevice(
+        selected.name, device.capability, context, selected.named, selected.options, kernels, has_memory
+    )
 
 
 def _check_costs(setting: Setting) -> None:

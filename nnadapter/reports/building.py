@@ -26,6 +26,7 @@ from nnadapter.reports.facts import (
     SegmentFacts,
     TensorFacts,
 )
+from nnadapter.reports.place_facts import border_facts, transfer_facts
 from nnadapter.reports.report import PartitionReport
 from nnadapter.reports.switching import refusal_costs
 from nnadapter.running.observed import Observed
@@ -77,6 +78,8 @@ def report_of(observed: Observed) -> PartitionReport:
         },
         refusal_costs=refusal_costs(partitioning.plan, price),
         versions=versions_of(partitioning.plan.devices),
+        borders=border_facts(partitioning),
+        transfers=transfer_facts(observed.transfers),
         machine=machine(),
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nnadapter.planning.borders import Borders
 from nnadapter.process.cache import CacheCounts
 from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RefusalCost, RuleFacts, WeightFacts
 from nnadapter.reports.plain import plain
@@ -108,6 +109,22 @@ class SegmentFacts:
     """The segment that was compiled for it: it runs that one's program, with constants of its own."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferFacts:
+    """What a run copied between the host and devices with memory of their own, where values stay."""
+
+    into: int
+    """Tensors brought to devices."""
+    bytes_into: int
+    out: int
+    """Tensors taken from devices."""
+    bytes_out: int
+    seconds: float
+    """Of all of them."""
+    returned: int
+    """Tensors brought to a device that had made them in the same run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """Shares on other devices than `cpu` and `reference`, from 0 to 1."""
@@ -161,6 +178,10 @@ class ReportFacts:
     """Of nnadapter, ONNX, ONNX Runtime and the devices' drivers, by name."""
     machine: str = ""
     """Where the report was made: system, processor and number of cores."""
+    borders: Borders = field(default_factory=Borders)
+    """What happens to values at borders of segments: transfers, casts, changes of layout, and what stays."""
+    transfers: TransferFacts | None = None
+    """What the last run copied; None where there was none, or where no device has memory of its own."""
 
     @property
     def guesses(self) -> frozenset[str]:
@@ -211,6 +232,13 @@ class ReportFacts:
         - `refusal_costs` of the most frequent refusals: each `device`, `op_type`, `reason`, `switches` (so many less if
           the device took these nodes and all others stayed), `seconds` (predicted, of the transfers and launches that
           would go; null where not known).
+        - `borders`: `steps` in the order in which they are done (each `kind`: `transfer`, `cast` or `layout`; `value`;
+          `segment` that waits for it or made it, null for the caller; `source` and `target`, each `target` (the
+          driver), `device_id`, `layout`, `dtype`; `nbytes`; `seconds` as predicted, null where not known), and `stay`:
+          values that segments of a device with memory of its own share there (each `value`, `device`, `segments`,
+          `nbytes`).
+        - `transfers` of the last run to and from such memory, else null: `into` and `out` (how many), `bytes_into`,
+          `bytes_out`, `seconds`, `returned` (brought to a device that had made them).
         - `versions`: `nnadapter`, `onnx`, `onnxruntime`, and of the driver of each device by its name; `machine`.
 
         Keys may be added without a new `schema_version`.

@@ -261,12 +261,8 @@ class Compiler:
         graph, known = partitioning.plan.graph, partitioning.model.specialized.constants
         slots, accelerators = slots_of(partitioning.plan), self.setting.accelerators
         constants = {slots[name]: known[name] for name in graph.outputs if name in known}
-        by_step = {step.segment: programs[atoms_of(partitioning.plan, step)] for step in partitioning.plan.steps}
-        expected = {
-            step.segment: expected_outputs(graph, step.outputs) if step.device in accelerators else ()
-            for step in partitioning.plan.steps
-        }
-        stay = residences(partitioning.plan, slots, {each: built.inputs for each, built in by_step.items()}, expected)
+        built_of = {step.segment: programs[atoms_of(partitioning.plan, step)] for step in partitioning.plan.steps}
+        stay = residences(partitioning.plan, self.setting.owning, slots, built_of, partial(expected_outputs, graph))
         steps = [
             BoundStep(
                 step=step,
@@ -274,7 +270,7 @@ class Compiler:
                 inputs=tuple(slots[name] for name in built.inputs),
                 outputs=tuple(slots[name] for name in step.outputs),
                 released=tuple(slots[name] for name in step.released),
-                expected=expected[step.segment],
+                expected=expected_outputs(graph, step.outputs) if step.device in accelerators else (),
                 names=tuple(built.inputs),
                 residence=stay.get(step.segment),
                 guarded=step.device in accelerators,
@@ -282,7 +278,7 @@ class Compiler:
                 is_told_sizes=sizes is not None and self.setting.by_name[step.device].takes_ir,
                 on_failure=partial(self._run_failed, partitioning, slots),
             )
-            for step, built in ((step, by_step[step.segment]) for step in partitioning.plan.steps)
+            for step, built in ((step, built_of[step.segment]) for step in partitioning.plan.steps)
         ]
         outputs = {name: slots[name] for name in graph.outputs}
         whole = None if len(steps) == 1 and not steps[0].guarded else partial(self._whole, partitioning)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from nnadapter.drivers.copies import Transfer
 from nnadapter.planning.settling import Partitioning
 from nnadapter.running.compilation import Compiled, TimedPlacement
 from nnadapter.running.executor import BoundStep
@@ -27,6 +28,8 @@ class Observed:
     """Placements that were timed, the fastest being the plan."""
     model: str = ""
     """The model's name."""
+    transfers: tuple[Transfer, ...] | None = None
+    """Of the last run in which values could stay on devices; None where there was none."""
     chosen: str = ""
     """Where and with what they were timed."""
 
@@ -48,6 +51,7 @@ def observed_of(compiled: Compiled, plans: PlanCounts) -> Observed:
         plans=plans,
         timed=compiled.timed,
         chosen=compiled.chosen,
+        transfers=compiled.plan.transfers,
     )
 
 

@@ -12,8 +12,7 @@ A driver that cannot, or that has no room, computes from arrays and into arrays.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +21,8 @@ from nnadapter.drivers.copies import Copies, Transfer, can_lie_on_devices
 from nnadapter.drivers.interface import DeviceTensor
 from nnadapter.drivers.kept_memory import TENSORS, kept
 from nnadapter.errors import OutOfMemoryError
+from nnadapter.planning.borders import saving_steps
+from nnadapter.running.built import Built
 from partition.plan import Plan
 
 Compute = Callable[[Sequence[DeviceTensor]], Sequence[DeviceTensor] | None]
@@ -82,25 +83,6 @@ def _copies(values: list[Any], slot: int) -> Copies:
     return value
 
 
-def saving_steps(plan: Plan, owning: frozenset[str]) -> frozenset[int]:
-    """Return the segments whose values stay to some use.
-
-    Args:
-        plan: the plan.
-        owning: devices that have memory of their own.
-    """
-    made_on = {name: step.device for step in plan.steps for name in step.outputs}
-    steps = [step for step in plan.steps if step.device in owning]
-    reads = Counter((step.device, name) for step in steps for name in set(step.inputs))
-    returning = {name for (device, name) in reads if made_on.get(name) == device}
-    return frozenset(
-        step.segment
-        for step in steps
-        if any(name in returning or reads[step.device, name] > 1 for name in step.inputs)
-        or any(name in returning for name in step.outputs)
-    )
-
-
 def delivered(value: Any, name: str, device: str, made: list[Transfer]) -> Copies:
     """An output as its caller wants to keep it: on that device if it has memory of its own.
 
@@ -124,26 +106,30 @@ def has_memory(device: str) -> bool:
 
 
 def residences(
-    plan: Plan, slots: Mapping[str, int], inputs: Mapping[int, Sequence[str]], expected: Mapping[int, OutputCheck]
+    plan: Plan,
+    owning: Set[str],
+    slots: Mapping[str, int],
+    built_of: Mapping[int, Built],
+    expected: Callable[[Sequence[str]], OutputCheck],
 ) -> dict[int, Residence]:
     """Return per segment what it may do in its device's own memory, for those whose devices have some.
 
     Args:
         plan: the plan.
+        owning: devices that have memory of their own.
         slots: of values, by name.
-        inputs: per segment, names of what its program reads.
-        expected: per segment, what is known of its outputs.
+        built_of: per segment, its program and what that reads.
+        expected: what is known of outputs of these names.
     """
-    owning = frozenset(name for name in {step.device for step in plan.steps} if has_memory(name))
     saving = saving_steps(plan, owning)
     return {
         step.segment: Residence(
             device=step.device,
             saves=step.segment in saving,
-            inputs=tuple(inputs[step.segment]),
+            inputs=built_of[step.segment].inputs,
             outputs=step.outputs,
-            slots=tuple(slots[name] for name in inputs[step.segment]),
-            expected=expected[step.segment],
+            slots=tuple(slots[name] for name in built_of[step.segment].inputs),
+            expected=expected(step.outputs),
         )
         for step in plan.steps
         if step.device in owning

@@ -195,7 +195,7 @@ class Situation:
         row = prices.devices.index(self.device)
         run = prices.run.copy()
         run[row, [not all(taken[atom] for atom in part) for part in whole.parts]] = np.inf
-        masked = Prices(prices.devices, prices.host, run, prices.into, prices.out, prices.launch, prices.values)
+        masked = replace(prices, run=run)
         return whole.spread(place_by_latency(whole.graph, masked).placement)
 
     def _saved_by_fusion(self, pricing: Pricing, labels: Sequence[str], home: NDArray[np.int64]) -> float:

@@ -72,6 +72,7 @@ def _transfers(topology: Topology, prices: Prices, rows: Rows, home: Levels) -> 
     made = topology.producer >= 0
     maker = np.where(made[:, None], home[topology.producer], -1)
     leaves = np.repeat(topology.output[:, None], rows.shape[1], axis=1)
+    stays = np.zeros_like(leaves)
     seconds = np.zeros(rows.shape[1])
     for values, readers in readers_by_number(topology):
         homes = home[readers]
@@ -79,14 +80,43 @@ def _transfers(topology: Topology, prices: Prices, rows: Rows, home: Levels) -> 
         homes = np.take_along_axis(homes, order, axis=1)
         crosses = homes != maker[values][:, None]
         crosses[:, 1:] &= homes[:, 1:] != homes[:, :-1]
-        leaves[values] |= crosses.any(axis=1)
         on_second = np.take_along_axis(rows[readers], order, axis=1) == 1
-        into = np.where(on_second, prices.into[1][values][:, None, None], prices.into[0][values][:, None, None])
+        into = _by_row(prices.into, values, on_second)
+        away = crosses
+        if prices.again is not None:
+            again = _by_row(prices.again, values, on_second)
+            made_on_second = (rows[topology.producer[values]] == 1)[:, None]
+            at_home = made[values][:, None, None] & (made_on_second == on_second)
+            there = np.isfinite(again) & (at_home | _came_before(crosses, on_second))
+            into = np.where(there, again, into)
+            away = crosses & ~(there & at_home)
+            stays[values] |= (crosses & there & at_home).any(axis=1)
+        leaves[values] |= away.any(axis=1)
         seconds += np.where(crosses, into, 0.0).sum(axis=(0, 1))
+    every = np.arange(len(made))
     producer_row = rows[topology.producer] == 1
-    out = np.where(producer_row, prices.out[1][:, None], prices.out[0][:, None])
+    out = _by_row(prices.out, every, producer_row)
     seconds += np.where(leaves & made[:, None], out, 0.0).sum(axis=0)
+    if prices.again is not None:
+        again = _by_row(prices.again, every, producer_row)
+        seconds += np.where(stays & ~leaves & made[:, None], again, 0.0).sum(axis=0)
     return seconds
+
+
+def _by_row(part: Seconds, values: Indices, on_second: Flags) -> Seconds:
+    """Prices of values on the device of their row: [values, ..., placements]."""
+    first, second = (each[values].reshape(-1, *[1] * (on_second.ndim - 1)) for each in part)
+    seconds: Seconds = np.where(on_second, second, first)
+    return seconds
+
+
+def _came_before(crosses: Flags, on_second: Flags) -> Flags:
+    """Which readers [values, readers, placements] have one before them that it was brought to on their row."""
+    before = np.zeros_like(crosses)
+    for row in (on_second, ~on_second):
+        brought = np.cumsum(crosses & row, axis=1) - (crosses & row) > 0
+        before |= brought & row
+    return before
 
 
 def readers_by_number(topology: Topology) -> list[tuple[Indices, Indices]]:

@@ -250,5 +250,10 @@ def _prices(short: Graph, prices: Prices, home: Indices) -> Prices:
     chosen = [column[name] for name in values]
     _, first = np.unique(home, return_index=True)
     return replace(
-        prices, run=prices.run[:, first], into=prices.into[:, chosen], out=prices.out[:, chosen], values=values
+        prices,
+        run=prices.run[:, first],
+        into=prices.into[:, chosen],
+        out=prices.out[:, chosen],
+        values=values,
+        again=None if prices.again is None else prices.again[:, chosen],
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from partition.graph import Graph, GraphError
 from partition.segments import Segment, cut
-from partition.topology import Indices, Seconds, Topology, topology_of
+from partition.topology import Flags, Indices, Seconds, Topology, topology_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,6 +30,9 @@ class Prices:
     """[devices] A segment."""
     values: tuple[str, ...]
     """Names of the columns: every value that a node makes or reads, constants left out."""
+    again: Seconds | None = None
+    """[devices, values] A value that is read where it was made or brought to before, by another segment of the device:
+    at either end, in the place of `into` and `out`. Infinite where it does not stay there; None where none does."""
 
     def __post_init__(self) -> None:
         """Check shapes and numbers.
@@ -45,6 +48,8 @@ class Prices:
         rows, columns = len(self.devices), len(self.values)
         atoms = self.run.shape[-1] if self.run.ndim else 0
         shapes = {"run": (rows, atoms), "into": (rows, columns), "out": (rows, columns), "launch": (rows,)}
+        if self.again is not None:
+            shapes["again"] = (rows, columns)
         for field in fields(self):
             if field.name in shapes:
                 _check_array(field.name, getattr(self, field.name), shapes[field.name])
@@ -63,6 +68,7 @@ class Prices:
             self.out[chosen],
             self.launch[chosen],
             self.values,
+            None if self.again is None else self.again[chosen],
         )
 
 
@@ -147,7 +153,8 @@ def aligned(graph: Graph, prices: Prices) -> Prices:
         raise GraphError(f"prices have no column for the value {missing!r}; every value that crosses needs one")
     order = np.fromiter((column[name] for name in topology.values), np.int64, len(topology.values))
     into, out = prices.into[:, order], prices.out[:, order]
-    return Prices(prices.devices, prices.host, prices.run, into, out, prices.launch, topology.values)
+    again = None if prices.again is None else prices.again[:, order]
+    return Prices(prices.devices, prices.host, prices.run, into, out, prices.launch, topology.values, again)
 
 
 def rows_of(prices: Prices, placement: Sequence[str]) -> Indices:
@@ -185,10 +192,30 @@ def _sums(topology: Topology, prices: Prices, home: Indices, device: Indices) ->
     reading = home[topology.reader]
     crosses = reading != maker[topology.read_value]
     value, segment = np.divmod(np.unique(topology.read_value[crosses] * count + reading[crosses]), max(1, count))
+    reader = device[segment]
+    at_home = made[value] & (device[maker[value]] == reader)
+    bring, take = prices.into[reader, value], prices.out
     leaves = topology.output.copy()
-    leaves[value] = True
+    if prices.again is None:
+        leaves[value] = True
+    else:
+        again = prices.again[reader, value]
+        there = np.isfinite(again) & (at_home | _followers(value * len(prices.devices) + reader))
+        bring = np.where(there, again, bring)
+        leaves[value[~(there & at_home)]] = True
+        stay = np.setdiff1d(value, np.flatnonzero(leaves))
+        take = prices.out.copy()
+        take[:, stay] = prices.again[:, stay]
+        leaves[stay] = True
     leaving = np.flatnonzero(leaves & made)
     run = np.bincount(home, prices.run[device[home], np.arange(topology.atoms)], count)
-    into = np.bincount(segment, prices.into[device[segment], value], count)
-    out = np.bincount(maker[leaving], prices.out[device[maker[leaving]], leaving], count)
+    into = np.bincount(segment, bring, count)
+    out = np.bincount(maker[leaving], take[device[maker[leaving]], leaving], count)
     return np.stack([run, prices.launch[device], into, out])
+
+
+def _followers(keys: Indices) -> Flags:
+    """Which of them stand behind an equal one."""
+    follows = np.ones(len(keys), bool)
+    follows[np.unique(keys, return_index=True)[1]] = False
+    return follows

@@ -1,6 +1,7 @@
 """Values that come back: made on a device and read there again, but by a later segment.
 
-Such a value leaves the device and is brought to it again. A cut sees two atoms on one device and nothing to pay; no cut
+Such a value leaves the device and is brought to it again, unless it stays there, which costs less (`Prices.again`). A
+cut sees two atoms on one device and nothing to pay; no cut
 can, as paying for two atoms on *one* side makes cuts hard. So what returns cost a placement is charged to the atoms
 that make and read such values, half each, and the next cut pays the average of what was charged so far. That finds
 better placements, and no bound.
@@ -36,9 +37,13 @@ def charges(graph: Graph, prices: Prices, rows: Indices) -> Seconds:
     returns = made & (rows[maker] == rows[reader]) & (home[maker] != home[reader])
     value, maker, reader = topology.read_value[returns], maker[returns], reader[returns]
     row = rows[reader]
+    into, out = prices.into[row, value], prices.out[row, value]
+    if prices.again is not None:
+        again = prices.again[row, value]
+        into, out = (np.where(np.isfinite(again), again, each) for each in (into, out))
     _, group, sharing = np.unique(value * len(segments) + home[reader], return_inverse=True, return_counts=True)
-    leaving = np.where(leaves[value], 0.0, prices.out[row, value] / np.bincount(value)[value])
-    half = (prices.into[row, value] / sharing[group] + leaving) / 2
+    leaving = np.where(leaves[value], 0.0, out / np.bincount(value)[value])
+    half = (into / sharing[group] + leaving) / 2
     atom_charges = np.zeros((2, topology.atoms))
     np.add.at(atom_charges, (row, maker), half)
     np.add.at(atom_charges, (row, reader), half)

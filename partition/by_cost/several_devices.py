@@ -237,6 +237,7 @@ def _alone(
         into=np.stack([none, prices.into[row]]),
         out=np.stack([none, prices.out[row]]),
         launch=launch,
+        again=None,
     )
     surcharge = along_paths(paths, launch, topology.atoms)
     return two_way(topology, of_one, (0, 1), surcharge=surcharge, plans=plans)

@@ -11,6 +11,7 @@ import pytest
 
 from nnadapter.cli.report import report
 from nnadapter.plan_files.values import LostEntry
+from nnadapter.planning import borders
 from nnadapter.reports import cost_facts, facts
 from nnadapter.running.plans import PlanCounts
 
@@ -30,6 +31,11 @@ ROWS = {
     "plan_file": cost_facts.PlanFileFacts,
     "plan_file.lost": LostEntry,
     "refusal_costs": cost_facts.RefusalCost,
+    "borders": borders.Borders,
+    "borders.steps": borders.BorderStep,
+    "borders.steps.source": borders.ValuePlace,
+    "borders.stay": borders.StayingValue,
+    "transfers": facts.TransferFacts,
 }
 
 

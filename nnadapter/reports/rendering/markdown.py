@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from nnadapter.drivers.selection import HOSTS
 from nnadapter.reports.cost_facts import CostFacts
 from nnadapter.reports.facts import ReportFacts
+from nnadapter.reports.rendering.border_text import border_words
 from nnadapter.reports.rendering.cost_text import (
     cost_sentence,
     cpu_words,
@@ -32,7 +33,7 @@ def to_markdown(report: ReportFacts) -> str:
 
     What comes from the model or a driver stands in code spans, where it means nothing.
     """
-    parts = (_summary, _reasons, _segments, _refused, _op_types, _rules, _plan_file, _notes)
+    parts = (_summary, _reasons, _segments, _borders, _refused, _op_types, _rules, _plan_file, _notes)
     return "\n\n".join(block for part in parts for block in part(report)) + "\n"
 
 
@@ -115,6 +116,12 @@ def _op_types(report: ReportFacts) -> Iterator[str]:
     ]
     heads = ("op type", "nodes", *(code(column) for column in columns))
     yield folded(count(len(where), "op type"), table(heads, rows, len(where)))
+
+
+def _borders(report: ReportFacts) -> Iterator[str]:
+    words = border_words(report)
+    if words:
+        yield folded("between host and devices", "\n".join(f"- {code(line)}" for line in words))
 
 
 def _rules(report: ReportFacts) -> Iterator[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from nnadapter.drivers.interface import KERNEL, NO_OPERATION
 from nnadapter.drivers.selection import HOSTS
 from nnadapter.reports.facts import ReportFacts, SegmentFacts
+from nnadapter.reports.rendering.border_text import border_words
 from nnadapter.reports.rendering.cost_text import cost_lines
 from nnadapter.reports.rendering.op_types import op_type_lines
 from nnadapter.reports.rendering.refused import refused_groups
@@ -29,10 +30,11 @@ def to_text(report: ReportFacts) -> str:
     1. Summary: devices, inputs, how the nodes end, coverage, segments.
     2. Cost, where costs are known, with what it rests on and what else was weighed.
     3. Segments, with what they compute, hold and exchange, predicted time beside measured.
-    4. What was refused, by device, op type and reason, each with an example and what those nodes cost elsewhere.
-    5. Op types, with where their nodes run.
-    6. Rules with what they bind, and the plan file with what of it does not bind any more.
-    7. Notes: what did not go as promised.
+    4. Borders: transfers, casts and changes of layout, what stays on its device, what the last run copied.
+    5. What was refused, by device, op type and reason, each with an example and what those nodes cost elsewhere.
+    6. Op types, with where their nodes run.
+    7. Rules with what they bind, and the plan file with what of it does not bind any more.
+    8. Notes: what did not go as promised.
     """
     return "\n".join(line for part in _PARTS for line in part(report))
 
@@ -131,6 +133,15 @@ def _fact(name: str, value: float | str | None) -> str:
     return f"{words} {'not finite' if value is None else value}"
 
 
+def _borders(report: ReportFacts) -> Iterator[str]:
+    words = border_words(report)
+    if words:
+        yield ""
+        yield "borders"
+        for line in words:
+            yield from wrapped(line, "  ")
+
+
 def _refusals(report: ReportFacts) -> Iterator[str]:
     groups = refused_groups(report)
     if not groups:
@@ -159,4 +170,4 @@ def _notes(report: ReportFacts) -> Iterator[str]:
             yield from wrapped(note, "  ")
 
 
-_PARTS = (_summary, cost_lines, _segments, _refusals, _op_types, rule_lines, plan_file_lines, _notes)
+_PARTS = (_summary, cost_lines, _segments, _borders, _refusals, _op_types, rule_lines, plan_file_lines, _notes)

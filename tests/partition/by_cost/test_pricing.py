@@ -19,11 +19,24 @@ def by_hand(graph, prices, placement, found):
     verdicts = {device: [SUPPORTED] * len(graph.atoms) for device in prices.devices}
     plan = make_plan(graph, prices.devices, verdicts, placement, found.segments, exact=found.exact)
     column = {name: at for at, name in enumerate(prices.values)}
+    again = np.full_like(prices.into, np.inf) if prices.again is None else prices.again
+    made_on = {name: step.device for step in plan.steps for name in step.outputs}
+    lies = set()
+    """Values and devices on which they stay."""
     for step in plan.steps:
         row = prices.devices.index(step.device)
         run = sum(prices.run[row, atom] for atom in {graph.atom_of[node] for node in step.nodes})
-        into = sum(prices.into[row, column[name]] for name in step.inputs)
-        out = sum(prices.out[row, column[name]] for name in step.outputs)
+        into = out = 0.0
+        for name in step.inputs:
+            stays = np.isfinite(again[row, column[name]])
+            into += again[row, column[name]] if (name, row) in lies else prices.into[row, column[name]]
+            lies.update({(name, row)} if stays else ())
+        for name in step.outputs:
+            stays = np.isfinite(again[row, column[name]])
+            readers = {later.device for later in plan.steps if later is not step and name in later.inputs}
+            is_kept = stays and name not in graph.outputs and readers <= {made_on[name]}
+            out += again[row, column[name]] if is_kept else prices.out[row, column[name]]
+            lies.update({(name, row)} if stays else ())
         yield run, prices.launch[row], into, out
 
 
@@ -48,6 +61,28 @@ def test_three_devices_as_the_plan_says(case, seed):
 def test_atoms_of_several_nodes_and_any_host(case, seed, host):
     graph, placement = case
     assert_priced(graph, replace(of(graph, seed, "ab"), host=host), placement)
+
+
+def staying(prices, seed):
+    """Prices of devices on which most values stay."""
+    generator = np.random.default_rng(seed)
+    again = prices.into * generator.random(prices.into.shape) * 0.2
+    return replace(prices, again=np.where(generator.random(again.shape) < 0.7, again, np.inf))
+
+
+@given(placed_graphs(labels="abc", most=8), st.integers(0, 1000))
+def test_values_that_stay(case, seed):
+    graph, placement = case
+    assert_priced(graph, staying(of(graph, seed, "abc"), seed), placement)
+
+
+@given(grouped_graphs(), st.integers(0, 1000), st.sampled_from(["a", "b", "elsewhere"]))
+def test_values_that_stay_in_many_placements(case, seed, host):
+    graph, _ = case
+    prices = replace(staying(random_prices(graph, seed, devices=("a", "b"), supported=1.0), seed), host=host)
+    rows = np.random.default_rng(seed).integers(0, 2, (len(graph.atoms), 9)).astype(np.int8)
+    expected = [price(graph, prices, [prices.devices[row] for row in column]) for column in rows.T]
+    np.testing.assert_allclose(price_many(graph, prices, rows), expected)
 
 
 @given(grouped_graphs(), st.integers(0, 1000), st.sampled_from(["a", "b", "elsewhere"]))

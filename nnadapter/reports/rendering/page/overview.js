@@ -28,7 +28,7 @@ function overview() {
   if (cost) tiles.push(tile(sentence(cost.word), foretold(cost.seconds, cost.word === "guessed"), costWords(cost)));
   const timed = segments.filter((segment) => segment.seconds !== undefined);
   if (timed.length) tiles.push(tile("Last run", timeText(sum(timed.map((segment) => segment.seconds))), `${countText(timed.length, "segment")} timed`));
-  find("summary").append(judged(data.verdict), make("dl", { class: "tiles" }, tiles), callout("Notes", data.notes) || "");
+  find("summary").append(judged(data.verdict), make("dl", { class: "tiles" }, tiles), callout("Notes", data.notes) || "", callout("Between host and devices", data.borders) || "");
 }
 
 /** What a person wants to know first. */
