@@ -78,8 +78,7 @@ class Compiled:
     compile_seconds: Mapping[int, float]
     """Per segment, what compiling it took."""
     bound_to: Mapping[int, int] = field(default_factory=dict)
-    """Segment -> the one whose program it was bound to, with constants of its own; those that were compiled are left
-    out."""
+    """Segment -> the one whose program it was bound to, with constants of its own; not those that were compiled."""
     timed: tuple[TimedPlacement, ...] = ()
     """What it was chosen from by measurement, the plan first, then fastest first; empty where it was not."""
     chosen: str = ""
@@ -87,8 +86,7 @@ class Compiled:
     watch: Watch | None = None
     """Holds its runs to what was measured; None where nobody does."""
     opening: Opened | None = None
-    """How its programs leave sizes open, if they do: the partitioning is the one at the shapes at which they were
-    made."""
+    """How its programs leave sizes open, if they do: the partitioning is the one at the shapes they were made at."""
 
     @property
     def memory_bytes(self) -> int:
@@ -258,11 +256,10 @@ class Compiler:
         return message
 
     def _bind(self, partitioning: Partitioning, programs: Programs, sizes: SizeClass | None = None) -> CompiledPlan:
-        graph, known = partitioning.plan.graph, partitioning.model.specialized.constants
-        slots, accelerators = slots_of(partitioning.plan), self.setting.accelerators
-        constants = {slots[name]: known[name] for name in graph.outputs if name in known}
-        built_of = {step.segment: programs[atoms_of(partitioning.plan, step)] for step in partitioning.plan.steps}
-        stay = residences(partitioning.plan, self.setting.owning, slots, built_of, partial(expected_outputs, graph))
+        graph, slots, accelerators = partitioning.plan.graph, slots_of(partitioning.plan), self.setting.accelerators
+        built_by_step = [(step, programs[atoms_of(partitioning.plan, step)]) for step in partitioning.plan.steps]
+        reads = {step.segment: built.inputs for step, built in built_by_step}
+        stay = residences(partitioning.plan, self.setting.owning, slots, reads, partial(expected_outputs, graph))
         steps = [
             BoundStep(
                 step=step,
@@ -271,16 +268,18 @@ class Compiler:
                 outputs=tuple(slots[name] for name in step.outputs),
                 released=tuple(slots[name] for name in step.released),
                 expected=expected_outputs(graph, step.outputs) if step.device in accelerators else (),
-                names=tuple(built.inputs),
+                names=built.inputs,
                 residence=stay.get(step.segment),
                 guarded=step.device in accelerators,
                 planned=tuple(planned_values(graph, slots, built.inputs)),
                 is_told_sizes=sizes is not None and self.setting.by_name[step.device].takes_ir,
                 on_failure=partial(self._run_failed, partitioning, slots),
             )
-            for step, built in ((step, built_of[step.segment]) for step in partitioning.plan.steps)
+            for step, built in built_by_step
         ]
         outputs = {name: slots[name] for name in graph.outputs}
+        known = partitioning.model.specialized.constants
+        constants = {slot: known[name] for name, slot in outputs.items() if name in known}
         whole = None if len(steps) == 1 and not steps[0].guarded else partial(self._whole, partitioning)
         return CompiledPlan(steps, slots, outputs, constants, whole, transfers_of(self.setting.trace), sizes)
 

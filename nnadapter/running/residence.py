@@ -22,7 +22,6 @@ from nnadapter.drivers.interface import DeviceTensor
 from nnadapter.drivers.kept_memory import TENSORS, kept
 from nnadapter.errors import OutOfMemoryError
 from nnadapter.planning.borders import saving_steps
-from nnadapter.running.built import Built
 from partition.plan import Plan
 
 Compute = Callable[[Sequence[DeviceTensor]], Sequence[DeviceTensor] | None]
@@ -109,7 +108,7 @@ def residences(
     plan: Plan,
     owning: Set[str],
     slots: Mapping[str, int],
-    built_of: Mapping[int, Built],
+    reads: Mapping[int, tuple[str, ...]],
     expected: Callable[[Sequence[str]], OutputCheck],
 ) -> dict[int, Residence]:
     """Return per segment what it may do in its device's own memory, for those whose devices have some.
@@ -118,7 +117,7 @@ def residences(
         plan: the plan.
         owning: devices that have memory of their own.
         slots: of values, by name.
-        built_of: per segment, its program and what that reads.
+        reads: per segment, names of what its program reads.
         expected: what is known of outputs of these names.
     """
     saving = saving_steps(plan, owning)
@@ -126,9 +125,9 @@ def residences(
         step.segment: Residence(
             device=step.device,
             saves=step.segment in saving,
-            inputs=built_of[step.segment].inputs,
+            inputs=reads[step.segment],
             outputs=step.outputs,
-            slots=tuple(slots[name] for name in built_of[step.segment].inputs),
+            slots=tuple(slots[name] for name in reads[step.segment]),
             expected=expected(step.outputs),
         )
         for step in plan.steps
