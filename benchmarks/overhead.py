@@ -1,5 +1,7 @@
 """What a run costs beside the work: on `null`, which computes nothing, and on `cpu` alone beside ONNX Runtime's run.
 
+On `null` also with a trace of the session, as `Options(trace=...)` keeps one.
+
     python benchmarks/overhead.py [--rounds 2000] [--json FILE]
 
 Each model is one node or two. ONNX Runtime's threads do not spin, so that one side does not disturb the other.
@@ -13,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
@@ -42,7 +45,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     null, cpu = list(on_null(arguments.rounds)), list(on_cpu(arguments.rounds))
-    print(table(["run on null", "us"], [[row["feed"], f"{row['ours'] * 1e6:.1f}"] for row in null]), end="\n\n")
+    rows = [[row["feed"], f"{row['ours'] * 1e6:.1f}", f"{row['traced'] * 1e6:.1f}"] for row in null]
+    print(table(["run on null", "us", "with a trace us"], rows), end="\n\n")
     rows = [[r["feed"], f"{r['ours'] * 1e6:.1f}", f"{r['theirs'] * 1e6:.1f}", f"{r['ratio']:.3f}"] for r in cpu]
     print(table(["run on cpu", "us", "ONNX Runtime us", "times"], rows))
     if arguments.json:
@@ -50,13 +54,19 @@ def main() -> None:
 
 
 def on_null(rounds: int) -> Iterator[dict[str, object]]:
-    """One row per model: seconds of a run of one segment that computes nothing."""
+    """One row per model: seconds of a run of one segment that computes nothing, without a trace and with one."""
     x = np.ones((1, 4), np.float32)
     for name, text in {"1 input, 1 output": ONE, "3 inputs, 2 outputs": THREE}.items():
         model = onnx.parser.parse_model(text)
         feed = {value.name: x for value in model.graph.input}
-        with nna.InferenceSession(model, devices="null") as session:
-            yield {"feed": name, **interleaved({"ours": partial(session.run, None, feed)}, rounds)}
+        with (
+            TemporaryDirectory() as folder,
+            nna.InferenceSession(model, devices="null") as ours,
+            nna.InferenceSession(model, devices="null", options=nna.Options(trace=f"{folder}/trace.json")) as traced,
+        ):
+            # One after the other: in turn, each would find the other's things in the processor's caches.
+            plain = interleaved({"ours": partial(ours.run, None, feed)}, rounds)
+            yield {"feed": name, **plain, **interleaved({"traced": partial(traced.run, None, feed)}, rounds)}
 
 
 def on_cpu(rounds: int) -> Iterator[dict[str, object]]:

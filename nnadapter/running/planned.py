@@ -39,6 +39,7 @@ from nnadapter.running.plans import Lease, PlanCache, PlanCounts
 from nnadapter.running.promise import Watch
 from nnadapter.running.provenance import Provenance
 from nnadapter.running.repeating import Done, Repeat
+from nnadapter.traces.event import PLAN, SESSION
 from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
@@ -257,7 +258,8 @@ class PlannedEngine:
 
     def _compiled_open(self, planner: Planner, shapes: Shapes) -> Compiled:
         partitioning = planner.settle(planner.judge(shapes))
-        plan = opened(partitioning)
+        with self._setting.trace.span(SESSION, PLAN, "leave sizes open"):
+            plan = opened(partitioning)
         if isinstance(plan, Unsupported):
             raise FixedSizesError(plan.detail)
         refuse_fallback(partitioning)
