@@ -75,7 +75,8 @@ def _bar(event: Mapping[str, Any], depth: int, top: int, scale: float, start: fl
         f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR - 2}" fill="{COLORS.get(event["cat"], OTHER)}"/>'
     )
     letters = int((width - 6) / LETTER)
-    words = f'<text x="{x + 3:.1f}" y="{y + 12}">{escape(event["name"][:letters])}</text>' if letters > 3 else ""
+    name = escape(event["name"].removeprefix("segment ")[:letters])
+    words = f'<text x="{x + 3:.1f}" y="{y + 12}">{name}</text>' if letters > 3 else ""
     return shape + words
 
 
