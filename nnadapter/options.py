@@ -24,7 +24,8 @@ class Options:
 
     policy: str = "priority"
     """How nodes are placed: `priority`, the first device in the person's order that takes the node; `latency`, the
-    cheapest placement found, by calibrated or simulated costs; `measured`, the fastest of some, timed here."""
+    cheapest placement found, by calibrated or simulated costs; `throughput`, by the same costs, the one whose busiest
+    device has the least to do, for `stream`; `measured`, the fastest of some, timed here."""
     fallback: str = "warn"
     """When something a device should have done goes to the CPU instead: `warn`, `allow` silently (it is in the
     report all the same), or `forbid` (a typed error)."""

@@ -27,6 +27,12 @@ POLICIES: Mapping[str, Policy] = {
         Policy(name="priority", description="by the order of devices"),
         Policy(name="latency", description="by what calibrated or simulated costs predict", weighs=True, promises=True),
         Policy(
+            name="throughput",
+            description="for streams: the busiest device has the least to do, by calibrated or simulated costs",
+            weighs=True,
+            promises=True,
+        ),
+        Policy(
             name="measured",
             description="by timing some placements here (once per model, devices and shapes)",
             weighs=True,

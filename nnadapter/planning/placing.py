@@ -22,6 +22,7 @@ from nnadapter.planning.setting import Setting
 from partition.by_cost.blocks import Blocks, find_blocks
 from partition.by_cost.latency import Candidate, CheapestPlacement, place_by_latency
 from partition.by_cost.pricing import Prices
+from partition.by_cost.throughput import place_by_throughput
 from partition.graph import Graph
 from partition.placement import place_by_priority
 
@@ -106,9 +107,25 @@ def _by_costs_unless_in_doubt(judgment: Judgment, setting: Setting, kept: Kept) 
     return replace(placement, labels=placement.graph.spread(placed.placement), placed=placed, note=note)
 
 
+def _by_load(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
+    """The placement whose busiest device has the least to do; see `partition.by_cost.throughput`."""
+    cheapest = _by_costs(judgment, setting, kept)
+    assert cheapest.placed is not None and cheapest.table is not None and cheapest.graph is not None, "costs decided"
+    whole, starts = cheapest.graph, [each.placement for each in cheapest.placed.candidates]
+    balanced = place_by_throughput(whole.graph, cheapest.table.prices, starts=starts)
+    busiest = max(balanced.loads, key=balanced.loads.__getitem__, default="")
+    note = (
+        f"placed for streams: {busiest}, the busiest device, takes {balanced.stage * 1e3:.3g} ms of each input, and at "
+        f"least {balanced.bound * 1e3:.3g} ms are what the busiest one takes in any placement; the fastest single run "
+        f"found takes {cheapest.placed.cost * 1e3:.3g} ms"
+    )
+    return Placement(whole.spread(balanced.placement), None, cheapest.table, whole, note)
+
+
 PLACERS: Mapping[str, Callable[[Judgment, Setting, Kept], Placement]] = {
     "priority": _by_order,
     "latency": _by_costs_unless_in_doubt,
+    "throughput": _by_load,
     "measured": _by_costs,
 }
 """How each of `nnadapter.policies.POLICIES` places what nothing keeps elsewhere."""

@@ -136,6 +136,15 @@ def price_segments(
     )
 
 
+def device_seconds(graph: Graph, prices: Prices, placement: Sequence[str]) -> Seconds:
+    """Return what every device has to do in a run of `placement` [devices]: all that its segments cost.
+
+    Arguments and errors are those of `price`; the seconds add up to what it returns.
+    """
+    parts, devices = _totals(graph, prices, placement, None)
+    return np.bincount(devices, parts.sum(axis=0), len(prices.devices))
+
+
 def aligned(graph: Graph, prices: Prices) -> Prices:
     """Return `prices` with the columns in the order of `topology_of(graph).values`.
 

@@ -448,3 +448,19 @@ def test_the_cpu_alone_is_told_where_only_the_plan_was_measured(tmp_path):
 
 def test_every_policy_has_its_way_of_placing() -> None:
     assert PLACERS.keys() == POLICIES.keys()
+
+
+def test_throughput_shares_work_out_where_latency_keeps_it_together() -> None:
+    model = model_of(f"{HEAD} g (float[2] x) => (float[2] y) {{ a = Relu (x) b = Neg (a) c = Abs (b) y = Neg (c) }}")
+    devices = ["latency:0", "latency:1"]
+    shares = {}
+    for policy in ("latency", "throughput"):
+        options = nna.Options(policy=policy, fallback="forbid")
+        with nna.InferenceSession(model, devices=devices, options=options) as session:
+            (result,) = session.run(None, {"x": np.array([1, -2], np.float32)})
+            assert result.tolist() == [-1, 0]
+            shares[policy] = [step.device for step in session.provenance.steps]
+            note = str(session.report().cost.note)
+    assert len(shares["latency"]) == 1
+    assert sorted(shares["throughput"]) == ["latency", "latency:1"]
+    assert "takes 2 ms of each input, and at least 2 ms" in note

@@ -1,0 +1,214 @@
+"""Placement for throughput: where inputs follow each other, and every device works on another one at the same time.
+
+What counts is then not how long one input takes, but how long the busiest device works on it: its load, all that its
+segments cost, launches and transfers included. No stream is faster than one input per load of the busiest device, and
+`session.stream` comes near to that.
+
+The least load is not found by cuts: they put like things on one side, and halves are what is looked for. So placements
+are made, priced as they will run, and improved:
+
+1. Few placements are all priced.
+2. Else starts: those given; and for every order of the devices, atoms in their order, each device filled up to a load
+   and the rest left to the next, for loads from the bound to what one device alone would have.
+3. From the best starts, atoms of the busiest device are moved to another one: alone, with all atoms of the device
+   before or behind them, and in exchange for one of the other's; as long as the busiest device has less to do then, or
+   as much and all together less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations, product
+from math import prod
+
+import numpy as np
+
+from partition.by_cost.pricing import Prices, aligned, device_seconds
+from partition.graph import Graph
+from partition.placement import refuse_homeless
+from partition.topology import Flags, Indices, Seconds, topology_of
+
+_ENUMERATED = 512
+"""Placements that are priced at most where all are."""
+_ORDERS = 6
+"""Orders of devices that are tried at most."""
+_LOADS = 24
+"""Loads up to which devices are filled, per order."""
+_STARTS = 3
+"""Placements that are improved."""
+_WORK = 200_000
+"""Atoms that prices may touch while placements are improved."""
+_ROUNDS = 200
+"""Steps of the ascent to the bound."""
+_REAL = 1 - 1e-12
+"""What a load must be, as a share of another, to count as less: less is rounding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalancedPlacement:
+    """The placement whose busiest device has the least to do, of those found."""
+
+    placement: tuple[str, ...]
+    """The label of every atom."""
+    loads: dict[str, float]
+    """Per device, the seconds that it works on one input."""
+    bound: float
+    """Seconds: in no placement has the busiest device less to do."""
+
+    @property
+    def stage(self) -> float:
+        """Seconds of the busiest device: one input per so long."""
+        return max(self.loads.values(), default=0.0)
+
+
+def place_by_throughput(
+    graph: Graph, prices: Prices, *, starts: Iterable[Sequence[str]] = (), enumerate_few: bool = True
+) -> BalancedPlacement:
+    """Return the placement that is found whose busiest device has the least to do, and a lower bound of that.
+
+    The result depends on nothing but the arguments; the work is bounded by atoms touched.
+
+    Args:
+        graph: the graph.
+        prices: its prices, columns in any order.
+        starts: placements to begin with, such as those that `place_by_latency` priced.
+        enumerate_few: whether few placements may be enumerated; without, small graphs are placed as large ones are.
+
+    Raises:
+        GraphError: no device takes some atom, or prices are of another graph.
+    """
+    ordered = aligned(graph, prices)
+    takes = np.isfinite(ordered.run)
+    refuse_homeless(graph, ordered.devices, np.flatnonzero(~takes.any(axis=0)).tolist())
+    loads = _Loads(graph, ordered)
+    count = prod(takes.sum(axis=0).tolist())
+    if enumerate_few and count <= _ENUMERATED:
+        choices = [np.flatnonzero(column).tolist() for column in takes.T]
+        best = min((np.array(rows, np.int64) for rows in product(*choices)), key=loads.key)
+    else:
+        row = {device: at for at, device in enumerate(ordered.devices)}
+        given = [np.array([row[label] for label in start], np.int64) for start in starts]
+        found = sorted([*given, *_filled(ordered)], key=loads.key)[:_STARTS]
+        best = min((_improved(loads, start, _WORK // max(1, len(found))) for start in found), key=loads.key)
+    return BalancedPlacement(
+        placement=tuple(ordered.devices[at] for at in best.tolist()),
+        loads=dict(zip(ordered.devices, loads.of(best).tolist(), strict=True)),
+        bound=_bound(ordered),
+    )
+
+
+class _Loads:
+    """What placements of one graph give each device to do; remembered."""
+
+    def __init__(self, graph: Graph, prices: Prices) -> None:
+        self.graph, self.prices = graph, prices
+        self._known: dict[bytes, Seconds] = {}
+
+    def of(self, rows: Indices) -> Seconds:
+        """Seconds per device [devices] of a placement [atoms]."""
+        key = rows.tobytes()
+        if key not in self._known:
+            labels = [self.prices.devices[row] for row in rows.tolist()]
+            self._known[key] = device_seconds(self.graph, self.prices, labels)
+        return self._known[key]
+
+    def key(self, rows: Indices) -> tuple[float, float]:
+        """What placements are compared by: the busiest device, then all together."""
+        seconds = self.of(rows)
+        return float(seconds.max(initial=0.0)), float(seconds.sum())
+
+
+def _bound(prices: Prices) -> float:
+    """Return a lower bound of the busiest device's load.
+
+    With weights of devices that add up to 1, the busiest one has at least the weighted mean of all loads, which is at
+    least what every atom costs where that is weighted cheapest. Weights are looked for that make this the most: those
+    of devices with more to do grow. And every atom has to run somewhere.
+    """
+    run = prices.run[np.isfinite(prices.run).any(axis=1)]
+    if not run.size:
+        return 0.0
+    weights = np.full(len(run), 1 / len(run))
+    best = float(run.min(axis=0).max())
+    for turn in range(_ROUNDS):
+        weighted = run * weights[:, None]
+        chosen = weighted.argmin(axis=0)
+        best = max(best, float(weighted.min(axis=0).sum()))
+        seconds = np.bincount(chosen, run[chosen, np.arange(run.shape[1])], len(weights))
+        weights = weights * np.exp(seconds / seconds.max(initial=1e-300) * (0.5 / (1 + turn) ** 0.5))
+        weights /= weights.sum()
+    return best * _REAL
+
+
+def _filled(prices: Prices) -> Iterator[Indices]:
+    """Placements that fill one device after the other, in several orders and up to several loads."""
+    takes = np.isfinite(prices.run)
+    rows = [row for row in range(len(prices.devices)) if takes[row].any()]
+    run = np.where(takes, prices.run, 0.0)
+    least, most = _bound(prices), float(np.where(takes, run, 0.0).sum(axis=1).max(initial=0.0))
+    for order in list(permutations(rows))[:_ORDERS]:
+        for load in np.linspace(least, max(least, most), _LOADS).tolist():
+            yield _filled_up_to(run, takes, order, load)
+
+
+def _filled_up_to(run: Seconds, takes: Flags, order: Sequence[int], load: float) -> Indices:
+    placed = np.zeros(run.shape[1], np.int64)
+    at, used = 0, 0.0
+    for atom in range(run.shape[1]):
+        while at < len(order) - 1 and used + run[order[at], atom] > load:
+            at, used = at + 1, 0.0
+        able = [row for row in (*order[at:], *order[:at]) if takes[row, atom]]
+        placed[atom] = able[0]
+        used += run[order[at], atom] if able[0] == order[at] else 0.0
+    return placed
+
+
+def _improved(loads: _Loads, rows: Indices, work: int) -> Indices:
+    """Move atoms away from the busiest device while that helps and the work lasts."""
+    takes = np.isfinite(loads.prices.run)
+    key = loads.key(rows)
+    moved = True
+    while moved:
+        moved = False
+        for after in _moves(loads.graph, rows, int(loads.of(rows).argmax()), takes):
+            if work <= 0:
+                return rows
+            work -= len(rows)
+            found = loads.key(after)
+            if found[0] < key[0] * _REAL or (found[0] <= key[0] and found[1] < key[1] * _REAL):
+                rows, key, moved = after, found, True
+                break
+    return rows
+
+
+def _moves(graph: Graph, rows: Indices, busiest: int, takes: Flags) -> Iterator[Indices]:
+    """Placements with less on the busiest device: first by atoms at a border, then by any, then by exchanges."""
+    own = np.flatnonzero(rows == busiest)
+    at_border = _at_border(graph, rows)[own]
+    order = [*own[at_border].tolist(), *own[~at_border].tolist()]
+    others = [row for row in range(len(takes)) if row != busiest]
+    for atom, row in product(order, others):
+        if takes[row, atom]:
+            for group in (np.array([atom]), own[own <= atom], own[own >= atom]):
+                yield _changed(rows, group[takes[row, group]], row)
+    for atom, row in product(order, others):
+        back = np.flatnonzero((rows == row) & takes[busiest]) if takes[row, atom] else ()
+        for other in back:
+            yield _changed(_changed(rows, atom, row), other, busiest)
+
+
+def _changed(rows: Indices, atoms: Indices | int, row: int) -> Indices:
+    changed = rows.copy()
+    changed[atoms] = row
+    return changed
+
+
+def _at_border(graph: Graph, rows: Indices) -> Flags:
+    """Atoms that read from another device, or are read there: to move one of these makes the fewest new crossings."""
+    topology = topology_of(graph)
+    before, after = topology.producer[topology.read_value], topology.reader
+    crossing = (before >= 0) & (rows[before] != rows[after])
+    flags = np.zeros(len(rows), np.bool_)
+    flags[before[crossing]] = flags[after[crossing]] = True
+    return flags

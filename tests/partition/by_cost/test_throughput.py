@@ -1,0 +1,103 @@
+"""Placements for streams: the busiest device has as little to do as can be."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from partition.by_cost.latency import place_by_latency
+from partition.by_cost.pricing import Prices, device_seconds, price
+from partition.by_cost.throughput import place_by_throughput
+from partition.graph import GraphError
+from partition.topology import topology_of
+from tests.partition.generated_graphs import branches, chain, random_prices, residual, transformer, woven
+
+TWO, THREE = ("npu", "cpu"), ("gpu", "npu", "cpu")
+
+
+def least_load(graph, prices):
+    """Of the busiest device, over all placements."""
+    options = [np.flatnonzero(column).tolist() for column in np.isfinite(prices.run).T]
+    labels = prices.devices
+    return min(device_seconds(graph, prices, [labels[row] for row in rows]).max() for rows in product(*options))
+
+
+def even_prices(graph, *, launch=0.0, cross=0.0):
+    values = topology_of(graph).values
+    """Two devices alike; what lies between atoms costs `cross` to bring and to take."""
+    run, border = np.ones((2, len(graph.atoms))), np.full((2, len(values)), cross)
+    border[:, [0, -1]] = 0.0
+    return Prices(("a", "b"), "cpu", run, border, border.copy(), np.full(2, launch), values)
+
+
+@pytest.mark.parametrize("make", [chain, branches, residual, woven])
+@pytest.mark.parametrize("devices", [TWO, THREE])
+@pytest.mark.parametrize("seed", range(3))
+def test_few_placements_are_all_priced(make, devices, seed):
+    graph = make(7 if devices is TWO else 5, seed)
+    prices = random_prices(graph, seed, devices=devices, launch=0.2)
+    found = place_by_throughput(graph, prices)
+    assert found.stage == pytest.approx(least_load(graph, prices))
+    assert found.bound <= found.stage
+
+
+@pytest.mark.parametrize("make", [chain, branches, residual, woven])
+@pytest.mark.parametrize("devices", [TWO, THREE])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_search_comes_near_where_all_could_be_tried(make, devices, seed):
+    graph = make(8, seed)
+    prices = random_prices(graph, seed, devices=devices, launch=0.2)
+    starts = [each.placement for each in place_by_latency(graph, prices).candidates]
+    found = place_by_throughput(graph, prices, starts=starts, enumerate_few=False)
+    least = least_load(graph, prices)
+    assert found.bound <= least <= found.stage + 1e-12
+    assert found.stage <= 1.2 * least
+
+
+def test_loads_are_those_of_the_placement():
+    graph = transformer(40)
+    prices = random_prices(graph, 3, devices=THREE)
+    found = place_by_throughput(graph, prices)
+    seconds = device_seconds(graph, prices, found.placement)
+    assert list(found.loads.values()) == pytest.approx(seconds.tolist())
+    assert seconds.sum() == pytest.approx(price(graph, prices, found.placement))
+
+
+@pytest.mark.parametrize("count", [10, 11, 200])
+def test_even_work_is_halved(count):
+    graph = chain(count)
+    found = place_by_throughput(graph, even_prices(graph), enumerate_few=False)
+    assert found.stage == (count + 1) // 2
+    assert found.bound == pytest.approx(max(1.0, count / 2))
+
+
+@pytest.mark.parametrize("enumerate_few", [True, False])
+def test_what_costs_more_to_part_stays_together(enumerate_few):
+    graph = chain(8)
+    found = place_by_throughput(graph, even_prices(graph, cross=100.0), enumerate_few=enumerate_few)
+    assert len(set(found.placement)) == 1
+
+
+def test_atoms_stay_on_devices_that_take_them():
+    graph = woven(60, 2)
+    prices = random_prices(graph, 2, devices=THREE, supported=0.5)
+    placement = place_by_throughput(graph, prices).placement
+    rows = [prices.devices.index(label) for label in placement]
+    assert np.isfinite(prices.run[rows, np.arange(len(rows))]).all()
+
+
+def test_what_nobody_takes():
+    graph = chain(3)
+    prices = even_prices(graph)
+    prices.run[:, 1] = np.inf
+    with pytest.raises(GraphError, match="none of the devices"):
+        place_by_throughput(graph, prices)
+
+
+def test_nothing_to_place():
+    graph = chain(0)
+    nothing = Prices(("a",), "a", np.zeros((1, 0)), np.zeros((1, 0)), np.zeros((1, 0)), np.zeros(1), ())
+    found = place_by_throughput(graph, nothing)
+    assert (found.placement, found.stage, found.bound) == ((), 0.0, 0.0)
