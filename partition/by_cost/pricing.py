@@ -142,7 +142,7 @@ def device_seconds(graph: Graph, prices: Prices, placement: Sequence[str]) -> Se
     Arguments and errors are those of `price`; the seconds add up to what it returns.
     """
     parts, devices = _totals(graph, prices, placement, None)
-    return np.bincount(devices, parts.sum(axis=0), len(prices.devices))
+    return np.bincount(devices, parts.sum(axis=0), len(prices.devices)).astype(np.float64)
 
 
 def aligned(graph: Graph, prices: Prices) -> Prices:

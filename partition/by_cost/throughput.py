@@ -193,8 +193,8 @@ def _moves(graph: Graph, rows: Indices, busiest: int, takes: Flags) -> Iterator[
             for group in (np.array([atom]), own[own <= atom], own[own >= atom]):
                 yield _changed(rows, group[takes[row, group]], row)
     for atom, row in product(order, others):
-        back = np.flatnonzero((rows == row) & takes[busiest]) if takes[row, atom] else ()
-        for other in back:
+        back = np.flatnonzero((rows == row) & takes[busiest]) if takes[row, atom] else np.zeros(0, np.int64)
+        for other in back.tolist():
             yield _changed(_changed(rows, atom, row), other, busiest)
 
 
