@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,7 +160,8 @@ def compare(
         NNAdapterError: the model cannot be loaded, a device not be used, a feed does not fit, or a file not be written.
     """
     _check_paths(layers, save, rules_out)
-    compared = partial(Compared, model=model, requests=requests_of(devices), options=options_from(options))
+    untraced = replace(options_from(options), trace=None)  # the file is that of the one session
+    compared = partial(Compared, model=model, requests=requests_of(devices), options=untraced)
     differences: list[OutputDifference] = []
     nodes, failures = [], dict[str, None]()
     telling: Compared | None = None

@@ -123,8 +123,11 @@ class Setting:
         }
 
     def close(self) -> None:
-        """Close every context."""
-        close_all(self.devices)
+        """Close every context, and write the trace."""
+        try:
+            close_all(self.devices)
+        finally:
+            self.trace.finish()
 
 
 @contextmanager

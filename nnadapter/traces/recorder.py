@@ -103,7 +103,7 @@ class Recorder(Trace):
         return self._folder
 
     def finish(self) -> str:
-        """Write the file, if that was not done; its path, or an empty string. Nothing is kept from then on.
+        """See `Trace.finish`. Nothing is kept from then on.
 
         A process that was forked off writes nothing: the file is its parent's.
 

@@ -52,6 +52,10 @@ class Trace:
             **facts: such as the value's name.
         """
 
+    def finish(self) -> str:
+        """Write what is kept, if that was not done; its path, or an empty string."""
+        return ""
+
 
 class _Nothing:
     """A block that is no event."""

@@ -275,10 +275,20 @@ def test_a_session_that_nobody_closes_is_written_when_it_goes(path):
         path.unlink()
 
 
-def test_a_session_that_does_not_come_about_leaves_nothing(tmp_path, path):
+def test_a_session_that_does_not_come_about_says_how_far_it_came(path):
     with pytest.raises(nna.errors.NNAdapterError):
         nna.InferenceSession(b"no model", devices=OFF, options=nna.Options(trace=path))
-    assert list(tmp_path.iterdir()) == []
+    assert named(lanes_of(path)["session"], "load the model (failed)")
+
+
+def test_what_is_planned_for_a_report_is_traced(path):
+    nna.partition_report(parse(SANDWICH), OFF, {"x": (3, 4)}, nna.Options(trace=path))
+    assert named(lanes_of(path)["session"], "place and cut")
+
+
+def test_of_a_comparison_the_session_on_the_devices_is_traced(path):
+    nna.compare(parse(SANDWICH), "fake_npu", {"x": X}, options=nna.Options(trace=path), layers=True)
+    assert named(lanes_of(path)["session"], "run")
 
 
 def test_the_policy_that_times_candidates_is_traced(path, tmp_path, monkeypatch):
