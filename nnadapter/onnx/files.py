@@ -13,8 +13,14 @@ if TYPE_CHECKING:
     import onnx
 
 
-def load_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model that `source` holds, external data included.
+def load_model(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, external_data: bool = True
+) -> onnx.ModelProto:
+    """Return the model that `source` holds.
+
+    Args:
+        source: path, contents, or model.
+        external_data: what lies beside the model is read, too.
 
     Raises:
         ModelFileError: the file, or a file of external data, is missing or cannot be read.
@@ -33,7 +39,8 @@ def load_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx
     else:
         raise TypeError(f"a model is a path, bytes or an onnx.ModelProto, got {type(source).__name__}")
     check_not_empty(model, describe(source))
-    _load_external_data(model, source)
+    if external_data:
+        _load_external_data(model, source)
     return model
 
 

@@ -197,7 +197,7 @@ def _profile(
 ) -> SessionProfile | None:
     """What takes ONNX Runtime's own events."""
     try:
-        nodes = len(load_model(source).graph.node)
+        nodes = len(load_model(source, external_data=False).graph.node)
     except NNAdapterError:  # ONNX Runtime may know it all the same, as a form of its own
         nodes = _USUAL_NODES
     return profile_of(trace, device, nodes)

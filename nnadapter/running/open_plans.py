@@ -20,6 +20,7 @@ from nnadapter.planning.setting import Setting
 from nnadapter.process.cache import Cache
 from nnadapter.running.compilation import Compiled
 from nnadapter.running.plans import Lease, PlanCache
+from nnadapter.traces.event import SESSION, WAIT
 
 InputShapes = tuple[tuple[int, ...] | None, ...]
 """Per input its shape; None for what has none."""
@@ -112,6 +113,7 @@ class OpenPlans:
         make: Callable[[Shapes], Compiled],
     ) -> None:
         self._plans, self._inputs, self._prepared, self._make = plans, inputs, prepared, make
+        self._trace = setting.trace
         self._needs_elements = any(device.accelerates and not device.takes_ir for device in setting.devices)
         self._made: tuple[OpenPlan, ...] = ()
         self._reasons: list[str] = []
@@ -169,8 +171,11 @@ class OpenPlans:
         return None
 
     def _take_new(self, use: object, known: Shapes) -> Taken | None:
+        asked = self._trace.now()
         with self._making:
-            taken = self._take_known(use, known)  # another thread may have made it
+            taken = self._take_known(use, known)
+            if taken is not None:
+                self._trace.add(SESSION, WAIT, "wait for a plan that another thread makes", asked, {})
             if taken is not None or self._refusal or not self._wants_more:
                 return taken
             if self._in_vain >= _MOST_IN_VAIN:

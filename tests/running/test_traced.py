@@ -169,14 +169,15 @@ def test_waits_for_a_plan_are_told(path):
     barrier = threading.Barrier(4)
 
     def run(session):
-        barrier.wait(60)
-        session.run(None, {"x": X})
+        for size in (3, 4, 5):
+            barrier.wait(60)
+            session.run(None, {"x": numbers(size, 4)})
 
     session = nna.InferenceSession(parse(SANDWICH), devices=OFF, options=nna.Options(trace=path))
     with session, ThreadPoolExecutor(4) as pool:
         list(pool.map(run, [session] * 4))
     events = [event for lane in lanes_of(path).values() for event in lane]
-    assert len(named(events, "make a plan")) == 1
+    assert 1 <= len(named(events, "make a plan")) <= 3
     assert all(event["cat"] == "wait" for event in named(events, "wait for a plan"))
 
 
