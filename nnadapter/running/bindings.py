@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from nnadapter.drivers.copies import Copies
+from nnadapter.drivers.onnxruntime.values import output_binder
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import ClosedError, InvalidInputError
 from nnadapter.ir.operand import Array
@@ -119,6 +120,7 @@ class HostBinding:
 
     def __init__(self, session: Any, run: Any) -> None:
         self._binding, self._run = session.io_binding(), run
+        self._allocate = output_binder(self._binding)
         self._targets: dict[str, Target] = {}
         self._used: set[str] = set()
         """Outputs that ONNX Runtime allocates, and has allocated: the next run would write into these."""
@@ -137,21 +139,29 @@ class HostBinding:
 
     def bind_output(self, name: str, target: Target) -> None:
         """See `Binding.bind_output`."""
+        if type(target) is str and target == CPU:
+            if name not in self._targets:
+                self._allocate(name)  # now, as outputs come in this order
+            elif type(self._targets[name]) is not str:
+                self._used.add(name)
+        else:
+            self._bind_special(name, target)
+            self._used.discard(name)
+        self._targets[name] = target
+
+    def _bind_special(self, name: str, target: Target) -> None:
         if isinstance(target, np.ndarray):
             address = target.__array_interface__["data"][0]
             self._binding.bind_output(name, CPU, 0, target.dtype.type, target.shape, address)
-        elif isinstance(target, (str, DeviceValue)):
-            if _device_of(target) != CPU:
-                raise InvalidInputError(
-                    f"{name!r} is bound to device {_device_of(target)!r}, and the session has 'cpu' alone; bind it to "
-                    "that",
-                    name=name,
-                )
-            self._binding.bind_output(name)
-        else:
+        elif not isinstance(target, (str, DeviceValue)):
             self._binding.bind_ortvalue_output(name, target)
-        self._targets[name] = target
-        self._used.discard(name)
+        elif _device_of(target) == CPU:
+            self._allocate(name)
+        else:
+            raise InvalidInputError(
+                f"{name!r} is bound to device {_device_of(target)!r}, and the session has 'cpu' alone; bind it to that",
+                name=name,
+            )
 
     def clear_inputs(self) -> None:
         """See `Binding.clear_inputs`."""
@@ -166,13 +176,13 @@ class HostBinding:
     def run(self, options: Any) -> Provenance:
         """See `Binding.run`: into memory of its own each time, whatever size that has, where nobody gave some."""
         for name in self._used:
-            self._binding.bind_output(name)
+            self._allocate(name)
         provenance: Provenance = self._run(self._binding, options)
         self._used.update(name for name, target in self._targets.items() if isinstance(target, (str, DeviceValue)))
-        if any(isinstance(target, DeviceValue) for target in self._targets.values()):
-            for result, target in zip(self._binding.get_outputs(), self._targets.values(), strict=True):
-                if isinstance(target, DeviceValue):
-                    target.replace(result.numpy())
+        held = [(at, target) for at, target in enumerate(self._targets.values()) if isinstance(target, DeviceValue)]
+        results = self._binding.get_outputs() if held else ()
+        for at, target in held:
+            target.replace(results[at].numpy())
         return provenance
 
     def arrays(self) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import ceil, prod
 from typing import Any
 
@@ -72,6 +73,18 @@ def inner_run(session: onnxruntime.InferenceSession) -> Any:
     """A session's run(names, feeds, options) without its Python checks; faster when small."""
     inner = getattr(session, "_sess", None)
     return inner.run if inner is not None else session.run
+
+
+def output_binder(binding: onnxruntime.IOBinding) -> Callable[[str], object]:
+    """What binds an output to new memory of the host: a binding's own way without its Python layer, where known."""
+    inner = getattr(binding, "_iobinding", None)
+    if inner is None:
+        return binding.bind_output  # type: ignore[no-any-return]
+    return partial(_bound_to, inner.bind_output, onnxruntime.OrtDevice.make("cpu", 0)._get_c_device())
+
+
+def _bound_to(bind: Callable[[str, Any], object], device: Any, name: str) -> None:
+    bind(name, device)
 
 
 def native_value(array: Array) -> Any:
