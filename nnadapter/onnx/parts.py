@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
 
@@ -39,6 +39,25 @@ class Parts:
         """The initializers that are given with their contents."""
         tensors = self._model.graph.initializer
         return {tensor.name: tensor for tensor in tensors if tensor.ByteSize() <= self._constant_bytes}
+
+    @cached_property
+    def readers(self) -> Mapping[str, Sequence[onnx.NodeProto]]:
+        """The nodes that read a value, by its name, once for each time that they do."""
+        found: dict[str, list[onnx.NodeProto]] = {}
+        for node in self._model.graph.node:
+            for name in _reads(node):
+                found.setdefault(name, []).append(node)
+        return found
+
+    @cached_property
+    def weights(self) -> frozenset[str]:
+        """The names of all initializers, those that are given as inputs among them."""
+        return frozenset(tensor.name for tensor in self._model.graph.initializer)
+
+    @cached_property
+    def op_types(self) -> frozenset[str]:
+        """The op types of the model's nodes."""
+        return frozenset(node.op_type for node in self._model.graph.node)
 
     @property
     def opset(self) -> int:

@@ -172,6 +172,12 @@ def single_column(form: Form) -> bool:
     return bool(strides and form.output_shape[-1] == 1)
 
 
+def padded_pixels(form: Form) -> bool:
+    """Whether a convolution looks at single pixels, pads and strides."""
+    pads = any(form.attribute("pads", [])) or form.attribute("auto_pad", b"").startswith(b"SAME")
+    return bool(pads and max(form.per_axis("strides")) > 1 and set(form.shape(1)[2:]) == {1})
+
+
 def is_crossed(form: Form) -> bool:
     """Whether Softmax below opset 13 has more to normalize than one axis, where the engine takes that one alone."""
     shape, axis = form.shape(0), form.attribute("axis", 1)

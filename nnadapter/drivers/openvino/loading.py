@@ -9,6 +9,8 @@ import onnx
 from onnx import numpy_helper
 
 from nnadapter.drivers.openvino.engine import core, module
+from nnadapter.drivers.openvino.quantization import QUANTIZING
+from nnadapter.drivers.openvino.reals import keep_real
 from nnadapter.onnx.building import with_inputs_for
 
 _LARGE_BYTES = 1 << 20
@@ -27,11 +29,17 @@ def read(model: onnx.ModelProto) -> Any:
     """
     large = [tensor for tensor in model.graph.initializer if tensor.ByteSize() >= _LARGE_BYTES]
     if sum(tensor.ByteSize() for tensor in large) < _WRITTEN_BYTES:
-        return _kept_apart(core().read_model(model.SerializeToString()))
+        return _mended(core().read_model(model.SerializeToString()), model)
     engine_model = core().read_model(with_inputs_for(model, {tensor.name for tensor in large}).SerializeToString())
     for tensor in large:
         _fill(engine_model, tensor)
     engine_model.validate_nodes_and_infer_types()
+    return _mended(engine_model, model)
+
+
+def _mended(engine_model: Any, model: onnx.ModelProto) -> Any:
+    if any(node.op_type in QUANTIZING for node in model.graph.node):
+        keep_real(engine_model)
     return _kept_apart(engine_model)
 
 

@@ -8,8 +8,10 @@ Each row was held against ONNX Runtime and onnx's reference evaluator with numbe
   rounded.
 - int8 and uint8 saturate in arithmetic where ONNX wraps around.
 - ReduceMax and ReduceMin give the largest finite number where all they see is infinite; Greater calls NaN greater; TopK
-  and NonMaxSuppression order equal scores in another way; Softplus is off by half a percent below -8; QuantizeLinear
-  and DynamicQuantizeLinear round halves to another neighbor, an odd zero point being added before.
+  and NonMaxSuppression order equal scores in another way; Softplus is off by half a percent below -8;
+  DynamicQuantizeLinear rounds halves to another neighbor, an odd zero point being added before.
+
+QuantizeLinear rounds halves so, too. It is taken all the same: one step is what quantized numbers may be off.
 
 An int64 tensor is taken where it counts elements or positions of a tensor, which stay far below 2^31.
 """
@@ -88,6 +90,8 @@ _ROWS: tuple[tuple[str, OperatorRow], ...] = (
     ("LSTM GRU RNN", OperatorRow(dtypes=frozenset((DataType.FLOAT32,)), inputs={4: _INT32})),
     ("Dropout", OperatorRow(dtypes=FLOATS, inputs={1: FLOATS, 2: _BOOL}, outputs={1: _BOOL})),
     ("GridSample", OperatorRow(dtypes=frozenset((DataType.FLOAT32,)))),
+    ("QuantizeLinear", OperatorRow(dtypes=FLOATS, inputs={2: _BYTES | _SHORTS}, outputs={0: _BYTES | _SHORTS})),
+    ("DequantizeLinear", OperatorRow(dtypes=_BYTES | _SHORTS | _INT32, inputs={1: FLOATS}, outputs={0: FLOATS})),
     ("CumSum", OperatorRow(dtypes=FLOATS, inputs={1: _INDEX})),
 )
 

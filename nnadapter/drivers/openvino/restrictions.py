@@ -19,11 +19,13 @@ from nnadapter.drivers.openvino.forms import (
     is_plain_einsum,
     lone_labels,
     overhanging,
+    padded_pixels,
     padding_to_shape,
     resized,
     single_column,
     wide_strides,
 )
+from nnadapter.drivers.openvino.quantization import has_scales_elsewhere, has_unsigned_filter, is_beside_quantized
 from nnadapter.onnx.parts import Parts
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
@@ -216,6 +218,27 @@ RESTRICTIONS = (
         ),
         "below opset 8 of single elements, constants among them, is not compiled",
     ),
+    Restriction(
+        "QuantizeLinear DequantizeLinear",
+        lambda form: form.opset < 13 and math.prod(form.shape(1)) > 1,
+        "below opset 13 has one scale, and with several the engine writes where it should not",
+    ),
+    Restriction(
+        "QuantizeLinear", lambda form: not form.shape(0), "of a number without dimensions wraps around in 16 bits"
+    ),
+    Restriction(
+        "DequantizeLinear",
+        lambda form: form.dtype(1) == "float16" and form.dtype(0) not in ("int8", "uint8"),
+        "of 16 bits and more to float16 overflows on the way",
+    ),
+    Restriction(
+        "DequantizeLinear",
+        has_scales_elsewhere,
+        "of a constant has one scale, or one for each index of the dimension that its readers keep",
+    ),
+    Restriction("DequantizeLinear", has_unsigned_filter, "of a filter of uint8 with zero point 0 is not compiled"),
+    Restriction("GlobalMaxPool", is_beside_quantized, "of quantized values is half of what ONNX says in places"),
+    Restriction("Conv", padded_pixels, "of single pixels that pads and strides makes another shape behind other nodes"),
     Restriction(
         "Pad", lambda form: form.dtype(0) == "int32" and form.has(2), "of int32 rounds the value that it fills in"
     ),

@@ -7,6 +7,7 @@ from collections.abc import Collection
 import onnx
 
 from nnadapter.drivers.openvino.operators import FIXED_SIZES, OPERATORS, OperatorRow
+from nnadapter.drivers.openvino.quantization import QUANTIZING
 from nnadapter.drivers.openvino.restrictions import restriction
 from nnadapter.errors import InvalidOptionError, close_names
 from nnadapter.ir.operand import DataType
@@ -66,7 +67,8 @@ def judge_open(node: onnx.NodeProto, parts: Parts, sizes: Collection[str]) -> Ve
         parts: of the model.
         sizes: values that follow from the shapes of its inputs.
     """
-    if sizes and all(name in sizes for name in node.output if name):
+    # Constants that are dequantized follow from no data either, and are no sizes.
+    if sizes and node.op_type not in QUANTIZING and all(name in sizes for name in node.output if name):
         is_known = node.op_type in _SIZING and not plain_domain(node.domain)
         detail = f"{node.op_type} is not among the ops that were found right on sizes"
         return SUPPORTED if is_known else Unsupported(Reason.UNSUPPORTED_OPERATION, detail)

@@ -70,6 +70,15 @@ PAIRS = {
     "constant": ("13", "float m", "y = Clip (c, m)", "float[§2|1§] c = {3§, 4|§}"),
     "scalars": ("§8|7§", "float[1] x", "y = Max (x, c)", "float[1] c = {1}"),
     "filled": ("13", "int32[2] x", "y = Pad (x, p§|, v§)", "int64[2] p = {1, 1}, int32 v = {7}"),
+    "scales": ("12", "float[1,2] x", "y = QuantizeLinear (x, s)", "float[§1|2§] s = {0.1§|, 0.2§}"),
+    "number": ("13", "float§[1]|§ x", "y = QuantizeLinear (x, s)", "float s = {0.1}"),
+    "wide": ("21", "§int8|int16§[2] x", "y = DequantizeLinear (x, s)", "float16 s = {14336}"),
+    "pixels": (
+        "13",
+        PICTURE,
+        "y = Conv <pads = [1, 1, 1, 1], strides = [§1, 1|2, 2§]> (x, w)",
+        "float[1,4,1,1] w = {1, 2, 3, 4}",
+    ),
     "forgotten": (
         "13",
         "float[2,1,1] x",

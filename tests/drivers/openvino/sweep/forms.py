@@ -46,6 +46,11 @@ class Form:
         return f"{self.node.op_type}-{self.opset}({', '.join(inputs)}) -> {len(self.node.output)} {attributes}"
 
     @property
+    def steps(self) -> int:
+        """How far integers may be off."""
+        return int(self.node.op_type == "QuantizeLinear")
+
+    @property
     def feed(self) -> dict[str, np.ndarray]:
         return {
             name: array
@@ -83,6 +88,9 @@ class Draft:
         self.attributes: dict[str, object] = {}
         self.shapes: list[Shape | None] = []
         self.arrays: dict[int, np.ndarray] = {}
+        """Inputs that a recipe says, constants most often."""
+        self.drawn: dict[int, np.ndarray] = {}
+        """Inputs of `shapes` whose numbers a recipe says."""
         self.outputs = 1
         self.kinds = ("normal", "steps")
 
@@ -100,7 +108,7 @@ class Draft:
         count = max(len(self.shapes), *(position + 1 for position in self.arrays), 1)
         shapes = [*self.shapes, *[None] * (count - len(self.shapes))]
         arrays = [
-            self.arrays.get(at) if shape is None else array_of(self.random, shape, dtypes[at], self.kinds)
+            self.arrays.get(at) if shape is None else self._array(at, shape, dtypes[at])
             for at, shape in enumerate(shapes)
         ]
         while arrays[-1] is None:
@@ -118,6 +126,9 @@ class Draft:
             kind = onnx.AttributeProto.AttributeType.Value(self.schema.attributes[name].type.name)
             node.attribute.append(helper.make_attribute(name, value, attr_type=kind))
         return Form(node, self.opset, tuple(arrays), frozenset(constants))
+
+    def _array(self, at: int, shape: Shape, dtype: np.dtype) -> np.ndarray:
+        return self.drawn[at] if at in self.drawn else array_of(self.random, shape, dtype, self.kinds)
 
 
 @cache

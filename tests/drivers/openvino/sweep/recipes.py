@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tests.drivers.openvino.sweep import movements
+from tests.drivers.openvino.sweep import movements, quantization
 from tests.drivers.openvino.sweep.attributes import Shape, axes, axis
 from tests.drivers.openvino.sweep.forms import Draft
 from tests.drivers.openvino.sweep.shapes import ALL_NUMBERS, chosen, integers, narrowed, picture, some_shape
@@ -258,6 +258,8 @@ RECIPES: dict[str, Callable[[Draft], None]] = {
         ("DepthToSpace SpaceToDepth", movements.blocks),
         ("Resize", movements.resize),
         ("Upsample", movements.upsample),
+        ("QuantizeLinear", quantization.quantize),
+        ("DequantizeLinear", quantization.dequantize),
         ("Dropout", dropout),
         ("GridSample", grid_sample),
         ("CumSum", cumulated),

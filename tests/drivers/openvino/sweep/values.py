@@ -31,12 +31,15 @@ def array_of(random: Random, shape: Sequence[int], dtype: np.dtype, kinds: Seque
         return np.asarray(generator.choice(_SPECIAL, shape)).astype(dtype)
 
 
-def difference(mine: np.ndarray, right: np.ndarray) -> str:
-    """How a result differs by more than rounding; or nothing. Where the right one is NaN, any number may stand."""
+def difference(mine: np.ndarray, right: np.ndarray, steps: int = 0) -> str:
+    """How a result differs by more than rounding; or nothing. Where the right one is NaN, any number may stand.
+
+    Integers may be some steps off.
+    """
     if mine.dtype != right.dtype or mine.shape != right.shape:
         return f"{mine.dtype}{list(mine.shape)} instead of {right.dtype}{list(right.shape)}"
     if right.dtype.kind != "f":
-        wrong = mine != right
+        wrong = np.abs(mine.astype(np.int64) - right.astype(np.int64)) > steps
     else:
         ours, theirs = mine.astype(np.float64), right.astype(np.float64)
         finite = np.isfinite(theirs)

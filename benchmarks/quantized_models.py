@@ -1,0 +1,202 @@
+"""Networks with seeded weights, quantized as people do it: QuantizeLinear and DequantizeLinear around every op."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+_OPSET = 17
+_BATCHES = 2
+"""Seeded inputs that ranges are taken from."""
+ACTIVATIONS = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8}
+"""Data types of quantized activations; weights are int8."""
+Feed = Mapping[str, np.ndarray]
+
+
+class _Writer:
+    """Nodes and seeded weights of a network, each named as it comes."""
+
+    def __init__(self, shape: Sequence[int], seed: int) -> None:
+        self.shape = tuple(shape)
+        self.channels = shape[1]
+        """Of the picture under way."""
+        self._nodes: list[onnx.NodeProto] = []
+        self._tensors: list[onnx.TensorProto] = []
+        self._random = np.random.default_rng(seed)
+
+    def node(self, op_type: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node of one output, and return its name."""
+        name = f"{op_type}_{len(self._nodes)}"
+        self._nodes.append(helper.make_node(op_type, inputs, [name], name, **attributes))
+        return name
+
+    def constant(self, value: Any) -> str:
+        """Add a constant."""
+        self._tensors.append(numpy_helper.from_array(np.asarray(value), f"constant_{len(self._tensors)}"))
+        return self._tensors[-1].name
+
+    def weight(self, *shape: int, fan: int) -> str:
+        """Add weights that keep the size of what is multiplied with them, `fan` numbers for each result."""
+        return self.constant((self._random.standard_normal(shape) * (2 / fan) ** 0.5).astype(np.float32))
+
+    def bias(self, size: int) -> str:
+        """Add small numbers around 0."""
+        return self.constant((self._random.standard_normal(size) / 10).astype(np.float32))
+
+    def convolution(self, x: str, channels: int, size: int, stride: int = 1, group: int = 1) -> str:
+        """Add a convolution that pads by half of its window."""
+        before, self.channels = self.channels // group, channels
+        weight = self.weight(channels, before, size, size, fan=before * size * size)
+        pads, strides = [size // 2] * 4, [stride, stride]
+        return self.node("Conv", x, weight, self.bias(channels), pads=pads, strides=strides, group=group)
+
+    def linear(self, x: str, before: int, behind: int) -> str:
+        """Add a product with weights [before, behind], and a bias."""
+        return self.node("Add", self.node("MatMul", x, self.weight(before, behind, fan=2 * before)), self.bias(behind))
+
+    def classified(self, x: str) -> str:
+        """Add a mean over each channel, and a linear layer."""
+        flat = self.node("Flatten", self.node("GlobalAveragePool", x))
+        return self.node("Gemm", flat, self.weight(self.channels, 1000, fan=self.channels), self.bias(1000))
+
+    def model(self, output: str) -> onnx.ModelProto:
+        """The network from `x` to `output`."""
+        given = helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)
+        made = helper.make_tensor_value_info(output, TensorProto.FLOAT, None)
+        graph = helper.make_graph(self._nodes, "network", [given], [made], self._tensors)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=9)
+
+
+def resnet(blocks: Sequence[int], *, is_deep: bool, size: int = 224) -> onnx.ModelProto:
+    """Return a network of the form of ResNet; normalization is in the weights.
+
+    Args:
+        blocks: how many for each of the four sizes of pictures: [2, 2, 2, 2] with 18 layers, [3, 4, 6, 3] with 50.
+        is_deep: blocks of three convolutions with four times as many channels behind them, instead of two.
+        size: height and width of a picture.
+    """
+    network = _Writer((1, 3, size, size), seed=0)
+    x = network.node("Relu", network.convolution("x", 64, 7, 2))
+    x = network.node("MaxPool", x, kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2])
+    for level, count in enumerate(blocks):
+        for number in range(count):
+            stride = 2 if level and not number else 1
+            x = _residual(network, x, 64 << level, stride, is_deep=is_deep)
+    return network.model(network.classified(x))
+
+
+def _residual(network: _Writer, x: str, width: int, stride: int, *, is_deep: bool) -> str:
+    before, result = network.channels, width * (4 if is_deep else 1)
+    layers = [(width, 1, 1), (width, 3, stride), (result, 1, 1)] if is_deep else [(width, 3, stride), (width, 3, 1)]
+    inner = x
+    for number, layer in enumerate(layers):
+        inner = network.convolution(network.node("Relu", inner) if number else inner, *layer)
+    if (before, stride) != (result, 1):
+        network.channels = before
+        x = network.convolution(x, result, 1, stride)
+    return network.node("Relu", network.node("Add", inner, x))
+
+
+def mobilenet(size: int = 224) -> onnx.ModelProto:
+    """Return a network of the form of MobileNetV2: depthwise convolutions, Clip, sums."""
+    network = _Writer((1, 3, size, size), seed=1)
+    bounds = [network.constant(np.float32(bound)) for bound in (0, 6)]
+
+    def clipped(x: str) -> str:
+        return network.node("Clip", x, *bounds)
+
+    x = clipped(network.convolution("x", 32, 3, 2))
+    layers = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]
+    for times, channels, count, first in layers:
+        for number in range(count):
+            before, stride, inner = network.channels, 1 if number else first, x
+            if times > 1:
+                inner = clipped(network.convolution(inner, before * times, 1))
+            inner = clipped(network.convolution(inner, before * times, 3, stride, group=before * times))
+            inner = network.convolution(inner, channels, 1)
+            x = network.node("Add", x, inner) if (before, stride) == (channels, 1) else inner
+    return network.model(network.classified(clipped(network.convolution(x, 1280, 1))))
+
+
+def transformer(layers: int = 4, width: int = 256, heads: int = 4, length: int = 64) -> onnx.ModelProto:
+    """Return an encoder of the form of BERT behind its embeddings: `x` [1, length, width]."""
+    network, x = _Writer((1, length, width), seed=2), "x"
+    for _ in range(layers):
+        x = _normalized(network, network.node("Add", x, _attention(network, x, width, heads, length)), width)
+        inner = network.linear(x, width, 4 * width)
+        x = _normalized(network, network.node("Add", x, network.linear(_gelu(network, inner), 4 * width, width)), width)
+    return network.model(x)
+
+
+def _attention(network: _Writer, x: str, width: int, heads: int, length: int) -> str:
+    split, joined = (
+        network.constant(np.array(shape)) for shape in ([1, length, heads, width // heads], [1, length, width])
+    )
+    orders = ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
+    query, key, value = (
+        network.node("Transpose", network.node("Reshape", network.linear(x, width, width), split), perm=order)
+        for order in orders
+    )
+    scale = network.constant(np.float32((width // heads) ** 0.5))
+    weights = network.node("Softmax", network.node("Div", network.node("MatMul", query, key), scale), axis=-1)
+    mixed = network.node("Transpose", network.node("MatMul", weights, value), perm=[0, 2, 1, 3])
+    return network.linear(network.node("Reshape", mixed, joined), width, width)
+
+
+def _gelu(network: _Writer, x: str) -> str:
+    root, one, half = (network.constant(np.float32(value)) for value in (2**0.5, 1, 0.5))
+    grown = network.node("Add", network.node("Erf", network.node("Div", x, root)), one)
+    return network.node("Mul", network.node("Mul", x, grown), half)
+
+
+def _normalized(network: _Writer, x: str, width: int) -> str:
+    scale, bias = (network.constant(np.full(width, value, np.float32)) for value in (1, 0))
+    return network.node("LayerNormalization", x, scale, bias, axis=-1)
+
+
+NETWORKS: Mapping[str, Callable[[], onnx.ModelProto]] = {
+    "resnet18": lambda: resnet((2, 2, 2, 2), is_deep=False),
+    "resnet50": lambda: resnet((3, 4, 6, 3), is_deep=True),
+    "mobilenet": mobilenet,
+    "transformer": transformer,
+}
+"""By name."""
+
+
+class _Batches(CalibrationDataReader):
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._feeds = iter([feed_of(model, seed) for seed in range(_BATCHES)])
+
+    def get_next(self) -> Any:
+        return next(self._feeds, None)
+
+
+def feed_of(model: onnx.ModelProto, seed: int = 0) -> Feed:
+    """Return seeded noise for the input of a network."""
+    (given,) = model.graph.input
+    shape = [size.dim_value or 1 for size in given.type.tensor_type.shape.dim]
+    return {given.name: np.random.default_rng(seed).standard_normal(shape).astype(np.float32)}
+
+
+def quantized(model: onnx.ModelProto, activations: str = "int8", *, per_channel: bool = False) -> onnx.ModelProto:
+    """Return a network in int8 weights and quantized activations, as ONNX Runtime's quantizer writes it."""
+    with tempfile.TemporaryDirectory() as folder:
+        given, made = (Path(folder) / name for name in ("network.onnx", "quantized.onnx"))
+        onnx.save(model, given)
+        quantize_static(
+            given,
+            made,
+            _Batches(model),
+            quant_format=QuantFormat.QDQ,
+            activation_type=ACTIVATIONS[activations],
+            weight_type=QuantType.QInt8,
+            per_channel=per_channel,
+        )
+        return onnx.load(made)

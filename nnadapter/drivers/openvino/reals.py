@@ -1,0 +1,52 @@
+"""Operators of the engine's model that are computed in real numbers, among others that are computed in integers.
+
+The engine computes what reads dequantized values in integers where it can, and is wrong in some of these. They get a
+step in front that it does not look through: the maximum of a value and the smallest number, which is the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from nnadapter.drivers.openvino.engine import module
+
+_SMALLEST = np.finfo(np.float32).min
+
+
+def _pads_with_zeros(operator: Any) -> bool:
+    attributes = operator.get_attributes()
+    pads = (*attributes["pads_begin"], *attributes["pads_end"])
+    return not attributes["exclude-pad"] and (any(pads) or attributes["auto_pad"] != "explicit")
+
+
+def _always(operator: Any) -> bool:
+    return True
+
+
+_REAL: Mapping[str, Callable[[Any], bool]] = {
+    "AvgPool": _pads_with_zeros,
+    "Clamp": _always,
+    "ConvolutionBackpropData": _always,
+    "GroupConvolutionBackpropData": _always,
+    "Maximum": _always,
+    "Minimum": _always,
+}
+"""Which of the operators: the engine pads quantized values with the integer 0, and cuts bounds to whole numbers."""
+
+
+def keep_real(model: Any) -> None:
+    """Put the step in front of every operator of an engine's model that has to be computed in real numbers."""
+    operators = module().opset13
+    for operator in model.get_ordered_ops():
+        is_real = _REAL.get(operator.get_type_name())
+        if is_real is None or not is_real(operator):
+            continue
+        for port in operator.inputs():
+            source = port.get_source_output()
+            is_constant = source.get_node().get_type_name() == "Constant"
+            if source.get_element_type().get_type_name() == "f32" and not is_constant:
+                port.replace_source_output(operators.maximum(source, operators.constant(_SMALLEST)).output(0))
+                break
