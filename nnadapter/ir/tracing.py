@@ -277,6 +277,7 @@ class Interned:
     def __init__(self) -> None:
         self._values: list[Any] = []
         self._positions: dict[object, int] = {}
+        self._settling: list[Callable[[Sequence[Any]], Any]] = []
 
     def add(self, value: Any) -> int:
         """The position of a value."""
@@ -287,7 +288,21 @@ class Interned:
 
     def settled(self, known: Sequence[Any]) -> list[Any]:
         """The values by position, with the numbers of a replay."""
-        return [settled(value, known) for value in self._values]
+        for value in self._values[len(self._settling) :]:
+            self._settling.append(_settling(value))
+        return [settle(known) for settle in self._settling]
+
+
+def _settling(value: Any) -> Callable[[Sequence[Any]], Any]:
+    """What settles one value, its form looked at now."""
+    if isinstance(value, Traced):
+        return operator.itemgetter(value.number)
+    if isinstance(value, tuple) and len(value) > 1 and all(isinstance(each, Traced) for each in value):
+        return operator.itemgetter(*(each.number for each in value))
+    if isinstance(value, tuple) and is_traced(value):
+        parts = tuple(map(_settling, value))
+        return lambda known: tuple([part(known) for part in parts])
+    return lambda known: value
 
 
 def told_apart(value: Any) -> object:

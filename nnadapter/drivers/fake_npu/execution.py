@@ -38,11 +38,11 @@ class Binding:
         callers = (Home.INPUT, Home.OUTPUT)
         self._foreign = [tensor for tensor, (home, _) in enumerate(memory.homes) if home in callers]
         foreign = frozenset(self._foreign)
-        self._rebound = [
-            position
+        self._rebound = {
+            position: None
             for position, instruction in enumerate(graph.instructions)
             if not foreign.isdisjoint((*instruction.inputs, *instruction.outputs))
-        ]
+        }
 
     def resized(self, graph: NpuGraph) -> Binding:
         """The same for a graph of other sizes, whose tensors lie at the same places."""
@@ -53,9 +53,8 @@ class Binding:
     def bound(self, arena: Array) -> Bound:
         """Everything that can be bound before a run."""
         arrays = [self._resident(tensor, arena) for tensor in range(len(self.graph.tensors))]
-        rebound = frozenset(self._rebound)
         runs = [
-            _unbound if position in rebound else bind(instruction, arrays)
+            _unbound if position in self._rebound else bind(instruction, arrays)
             for position, instruction in enumerate(self.graph.instructions)
         ]
         return arrays, runs
@@ -65,9 +64,8 @@ class Binding:
         arrays, runs = before[0].copy(), before[1].copy()
         for tensor in tensors:
             arrays[tensor] = self._resident(tensor, arena)
-        rebound = frozenset(self._rebound)
         for position in instructions:
-            if position not in rebound:
+            if position not in self._rebound:
                 runs[position] = bind(self.graph.instructions[position], arrays)
         return arrays, runs
 

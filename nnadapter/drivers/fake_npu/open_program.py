@@ -34,11 +34,13 @@ class Layout:
 
     binding: Binding
     """At the sizes for which it was made."""
-    room: Mapping[int, int]
-    """Bytes that tensors of other sizes at other times may need, scratch memory included."""
+    room: Sequence[int]
+    """Bytes that tensors may need, by the numbers of their types (`TracedGraph.kinds`)."""
+    scratch_room: Mapping[int, int]
+    """Bytes that scratch memory of other sizes at other times may need."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Sized:
     """The program at one set of sizes."""
 
@@ -46,6 +48,10 @@ class Sized:
     binding: Binding
     numbers: Sequence[Any]
     """What its graph was filled with."""
+    before: Sized | None = None
+    """The sizes that it was made from, as long as no others were made from it: a chain would hold them all."""
+    changes: Changes | None = None
+    """What is other than there."""
 
 
 class FakeNpuOpenProgram(Program):
@@ -100,54 +106,65 @@ class FakeNpuOpenProgram(Program):
 
     def changes(self, sized: Sized, before: Sized) -> Changes:
         """What is other at one set of sizes than at another of the same layout, scratch memory included."""
-        changes = self._traced.changes(sized.numbers, before.numbers)
+        changes = sized.changes
+        if changes is None or sized.before is not before:
+            changes = self._traced.changes(sized.numbers, before.numbers)
         instructions = sized.binding.graph.instructions
         scratch = [tensor for index in changes.instructions for tensor in instructions[index].scratch]
-        return Changes([*changes.tensors, *scratch], changes.instructions)
+        return Changes(changes.types, [*changes.tensors, *scratch], changes.instructions)
 
     def _made(self, numbers: Sequence[Any]) -> Sized:
         last = self._last
-        resized = None if last is None else self._resized(last, numbers)
-        if last is not None and resized is not None:
-            made = Sized(last.layout, last.binding.resized(resized), numbers)
-        else:
-            layout = self._laid_out(with_scratch(self._traced.filled_with(numbers)))
+        made = None if last is None else self._resized(last, numbers)
+        if made is None:
+            layout = self._laid_out(with_scratch(self._traced.filled_with(numbers)), numbers)
             made = Sized(layout, layout.binding, numbers)
+        elif last is not None:
+            last.before = last.changes = None
         self._last = made
         return made
 
-    def _resized(self, last: Sized, numbers: Sequence[Any]) -> NpuGraph | None:
-        """The graph with scratch memory, as the layout has room for it; None where it has not."""
-        changes = self._traced.changes(numbers, last.numbers)
+    def _resized(self, last: Sized, numbers: Sequence[Any]) -> Sized | None:
+        """The program where the layout has room for these sizes; None where it has not."""
+        changes, layout = self._traced.changes(numbers, last.numbers), last.layout
+        if any(self._traced.type_with(type_, numbers).nbytes > layout.room[type_] for type_ in changes.types):
+            return None
         graph = self._traced.changed(last.binding.graph, numbers, changes)
-        tensors, changed = list(graph.tensors), list(changes.tensors)
+        tensors = list(graph.tensors)
         for position in changes.instructions:
             instruction = graph.instructions[position]
             wanted = scratch_of(graph, instruction)
             if len(wanted) != len(instruction.scratch):
                 return None
-            changed += instruction.scratch
             for tensor, type_ in zip(instruction.scratch, wanted, strict=True):
+                if type_.nbytes > layout.scratch_room[tensor]:
+                    return None
                 tensors[tensor] = NpuTensor(type_)
-        room = last.layout.room
-        if any(tensors[tensor].type.nbytes > room[tensor] for tensor in changed):
-            return None
-        return NpuGraph(tuple(tensors), graph.instructions, graph.inputs, graph.outputs)
+        graph = NpuGraph(tuple(tensors), graph.instructions, graph.inputs, graph.outputs)
+        return Sized(layout, last.binding.resized(graph), numbers, last, changes)
 
-    def _laid_out(self, graph: NpuGraph) -> Layout:
-        kinds = self._traced.kinds
-        scratch = [tensor for position in self._traced.instructions for tensor in graph.instructions[position].scratch]
-        needed = {tensor: graph.tensors[tensor].type.nbytes for tensor in (*kinds, *scratch)}
-        room = {tensor: 1 << nbytes.bit_length() for tensor, nbytes in needed.items()}
-        memory = plan_memory(graph, kinds, room)
+    def _laid_out(self, graph: NpuGraph, numbers: Sequence[Any]) -> Layout:
+        traced = self._traced
+        scratch = [tensor for position in traced.instructions for tensor in graph.instructions[position].scratch]
+        needed = [traced.type_with(type_, numbers).nbytes for type_ in range(len(traced.types))]
+        scratch_needed = {tensor: graph.tensors[tensor].type.nbytes for tensor in scratch}
+        room = list(map(_doubled, needed))
+        scratch_room = {tensor: _doubled(nbytes) for tensor, nbytes in scratch_needed.items()}
+        rooms = {tensor: room[type_] for tensor, type_ in traced.kinds.items()} | scratch_room
+        memory = plan_memory(graph, traced.kinds, rooms)
         if memory.arena_bytes > self._available_bytes:
-            room, memory = needed, plan_memory(graph, kinds)
+            room, scratch_room, memory = needed, scratch_needed, plan_memory(graph, traced.kinds)
         if memory.arena_bytes > self._available_bytes:
             raise OutOfMemoryError(
                 f"at these sizes the segment needs {memory.arena_bytes} bytes for the arena, available: "
                 f"{self._available_bytes}; the option memory_bytes sets it"
             )
-        return Layout(Binding(graph, memory), room)
+        return Layout(Binding(graph, memory), room, scratch_room)
+
+
+def _doubled(nbytes: int) -> int:
+    """Room to grow: the next power of two."""
+    return 1 << nbytes.bit_length()
 
 
 class FakeNpuOpenExecution(Execution):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph, NpuTensor, TensorType
+from nnadapter.drivers.fake_npu.graph import NpuGraph, NpuTensor, TensorType
 from nnadapter.ir.tracing import Interned, is_traced
 
 
@@ -14,7 +14,10 @@ from nnadapter.ir.tracing import Interned, is_traced
 class Changes:
     """What is other at some sizes than at others."""
 
+    types: Collection[int]
+    """Numbers of types, see `TracedGraph.kinds`."""
     tensors: Collection[int]
+    """Of those types."""
     instructions: Collection[int]
     """Of other numbers, or of such tensors."""
 
@@ -25,30 +28,27 @@ class TracedGraph:
     def __init__(self, graph: NpuGraph) -> None:
         self.graph = graph
         self._numbers = Interned()
-        self._types: dict[tuple[str, int], int] = {}
-        self._tensors: dict[int, list[tuple[int, int]]] = {}
-        """Tensors, each with the number of its type, by position of their dimensions."""
+        self.types: list[tuple[str, int]] = []
+        """Traced types: data type, and position of the dimensions among the numbers."""
+        self.kinds: dict[int, int] = {}
+        """The tensors of traced types, and a number for each such type: equal where the types are, at all sizes."""
+        known: dict[tuple[str, int], int] = {}
         for index, tensor in enumerate(graph.tensors):
             if is_traced(dimensions := tensor.type.dimensions):
-                position = self._numbers.add(dimensions)
-                type_ = self._types.setdefault((tensor.type.dtype, position), len(self._types))
-                self._tensors.setdefault(position, []).append((index, type_))
-        self.kinds = {tensor: type_ for typed in self._tensors.values() for tensor, type_ in typed}
-        """The tensors of traced types, and a number for each such type: equal where the types are, at all sizes."""
-        self._parameters: dict[int, list[int]] = {}
-        """Instructions by position of their parameters."""
-        self._instructions: dict[int, dict[str, int]] = {}
-        for index, instruction in enumerate(graph.instructions):
-            if any(map(is_traced, instruction.parameters.values())):
-                positions = {name: self._numbers.add(value) for name, value in instruction.parameters.items()}
-                self._instructions[index] = positions
-                for position in positions.values():
-                    self._parameters.setdefault(position, []).append(index)
-        self._touching: dict[int, list[int]] = {}
-        """Instructions by the tensors that they read or make."""
-        for index, instruction in enumerate(graph.instructions):
-            for touched in {*instruction.inputs, *instruction.outputs}:
-                self._touching.setdefault(touched, []).append(index)
+                type_ = tensor.type.dtype, self._numbers.add(dimensions)
+                self.kinds[index] = known.setdefault(type_, len(known))
+        self.types.extend(known)
+        self._parameters = {
+            index: {name: self._numbers.add(value) for name, value in instruction.parameters.items()}
+            for index, instruction in enumerate(graph.instructions)
+            if any(map(is_traced, instruction.parameters.values()))
+        }
+        self._at = self._changes_by_position()
+
+    @property
+    def instructions(self) -> frozenset[int]:
+        """The instructions that are others at other sizes."""
+        return frozenset(index for changes in self._at.values() for index in changes.instructions)
 
     def numbers(self, known: Sequence[Any]) -> list[Any]:
         """What the graph is filled with, for the numbers of a replay."""
@@ -56,39 +56,59 @@ class TracedGraph:
 
     def changes(self, numbers: Sequence[Any], before: Sequence[Any]) -> Changes:
         """What is other with some numbers than with those before."""
-        positions = [at for at, (now, then) in enumerate(zip(numbers, before, strict=True)) if now != then]
-        tensors = [tensor for position in positions for tensor, _ in self._tensors.get(position, ())]
-        instructions = {index for position in positions for index in self._parameters.get(position, ())}
-        for tensor in tensors:
-            instructions.update(self._touching.get(tensor, ()))
-        return Changes(tensors, instructions)
-
-    @property
-    def instructions(self) -> frozenset[int]:
-        """The instructions that are others at other sizes."""
-        touching = {index for tensor in self.kinds for index in self._touching.get(tensor, ())}
-        return frozenset(touching | self._instructions.keys())
+        at = self._at
+        parts = [
+            at[position]
+            for position, (now, then) in enumerate(zip(numbers, before, strict=True))
+            if now != then and position in at
+        ]
+        return Changes(
+            [type_ for part in parts for type_ in part.types],
+            [tensor for part in parts for tensor in part.tensors],
+            {index for part in parts for index in part.instructions},
+        )
 
     def filled(self, known: Sequence[Any]) -> NpuGraph:
         """The graph with the numbers of a replay."""
-        return self.filled_with(self.numbers(known)) if self._tensors or self._instructions else self.graph
+        return self.filled_with(self.numbers(known)) if self._at else self.graph
 
     def filled_with(self, numbers: Sequence[Any]) -> NpuGraph:
         """The graph with what `numbers` gave."""
-        return self.changed(self.graph, numbers, Changes(self.kinds.keys(), self._instructions.keys()))
+        changes = Changes(range(len(self.types)), self.kinds.keys(), self._parameters.keys())
+        return self.changed(self.graph, numbers, changes)
 
     def changed(self, graph: NpuGraph, numbers: Sequence[Any], changes: Changes) -> NpuGraph:
         """The graph, or one that was filled from it and more than it, with other numbers where they have changed."""
-        kinds, own = self.kinds, self.graph
-        types = [TensorType(dtype, numbers[dimensions]) for dtype, dimensions in self._types]
+        kinds, own = self.kinds, self.graph.tensors
+        types = {type_: self.type_with(type_, numbers) for type_ in changes.types}
         tensors, instructions = list(graph.tensors), list(graph.instructions)
         for index in changes.tensors:
-            tensors[index] = NpuTensor(types[kinds[index]], own.tensors[index].value, own.tensors[index].view_of)
+            tensors[index] = NpuTensor(types[kinds[index]], own[index].value, own[index].view_of)
         for index in changes.instructions:
-            if index in self._instructions:
-                instructions[index] = self._with_numbers(index, instructions[index], numbers)
+            positions = self._parameters.get(index)
+            if positions is not None:
+                filled = {name: numbers[position] for name, position in positions.items()}
+                instructions[index] = replace(instructions[index], parameters=filled)
         return NpuGraph(tuple(tensors), tuple(instructions), graph.inputs, graph.outputs)
 
-    def _with_numbers(self, index: int, instruction: Instruction, numbers: Sequence[Any]) -> Instruction:
-        filled = {name: numbers[position] for name, position in self._instructions[index].items()}
-        return replace(instruction, parameters=filled)
+    def type_with(self, type_: int, numbers: Sequence[Any]) -> TensorType:
+        """One of the traced types with what `numbers` gave."""
+        dtype, dimensions = self.types[type_]
+        return TensorType(dtype, numbers[dimensions])
+
+    def _changes_by_position(self) -> dict[int, Changes]:
+        """What hangs on each of the numbers."""
+        touching: dict[int, list[int]] = {}
+        for index, instruction in enumerate(self.graph.instructions):
+            for tensor in {*instruction.inputs, *instruction.outputs} & self.kinds.keys():
+                touching.setdefault(tensor, []).append(index)
+        made: dict[int, tuple[set[int], list[int], set[int]]] = {}
+        for tensor, type_ in self.kinds.items():
+            types, tensors, instructions = made.setdefault(self.types[type_][1], (set(), [], set()))
+            types.add(type_)
+            tensors.append(tensor)
+            instructions.update(touching.get(tensor, ()))
+        for index, positions in self._parameters.items():
+            for position in positions.values():
+                made.setdefault(position, (set(), [], set()))[2].add(index)
+        return {position: Changes(*parts) for position, parts in made.items()}
