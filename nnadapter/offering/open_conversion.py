@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operations.custom import CUSTOM
 from nnadapter.offering.conversion_tracing import ConversionTracing, OpenConversion
 from nnadapter.offering.model import ShapedModel
@@ -36,7 +35,7 @@ def open_ir_part(opening: OpenConversion, step: Step) -> Part:
     operand_of, model = conversion.operand_of, conversion.model
     read = {operand for operation in operations for operand in model.operations[operation].inputs}
     inputs = [name for name in step.inputs if name in operand_of]
-    inputs += [name for name in opening.sizes if operand_of.get(name, ABSENT) in read and name not in inputs]
+    inputs += [name for name in opening.sizes if operand_of.get(name) in read and name not in inputs]
     wanted = [operand_of[name] for name in step.outputs]
     part = conversion.part(operations, [operand_of[name] for name in inputs], wanted)
     return Part(part, tuple(inputs))

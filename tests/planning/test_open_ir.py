@@ -167,3 +167,20 @@ def test_a_trace_decides_on_no_size(tmp_path):
         for past in (1, 2, 3, 30):
             agree(opened, model, grown(2, 3, past))
         assert opened.report().plans.made == 2
+
+
+def test_an_input_that_an_operation_leaves_out_is_no_size():
+    model = parse(f"""{HEAD} g (float[t, n, 2] x) => (float[t, 1, n, 3] y)
+<float[1, 12, 2] w = {{{", ".join(["0.1", "-0.2"] * 12)}}}, float[1, 12, 3] r = {{{", ".join(["0.3"] * 36)}}},
+ int64 one = {{1}}, int64[1] zero = {{0}}, int64[1] size = {{3}}> {{
+    shape = Shape (x)
+    rows = Gather (shape, one)
+    row = Unsqueeze (rows, zero)
+    one_row = Unsqueeze (one, zero)
+    state = Concat <axis = 0> (one_row, row, size)
+    h = ConstantOfShape (state)
+    y = LSTM <hidden_size = 3> (x, w, r, , , h, h)
+}}""")
+    with session(model) as opened:
+        for steps, rows in ((2, 3), (4, 3), (3, 2), (5, 4)):
+            agree(opened, model, {"x": numbers(steps, rows, 2)})

@@ -15,7 +15,7 @@ from nnadapter.drivers.fake_npu.execution import Binding, Bound, FakeNpuExecutio
 from nnadapter.drivers.fake_npu.graph import NpuGraph, NpuTensor
 from nnadapter.drivers.fake_npu.memory import plan_memory
 from nnadapter.drivers.fake_npu.program import estimated_bytes
-from nnadapter.drivers.fake_npu.scratch import scratch_of, with_scratch
+from nnadapter.drivers.fake_npu.scratch import may_want_scratch, scratch_of, with_scratch
 from nnadapter.drivers.fake_npu.traced_graph import Changes, TracedGraph
 from nnadapter.drivers.fake_npu.tracing import InstructionEvents
 from nnadapter.drivers.interface import Execution, Program
@@ -133,6 +133,8 @@ class FakeNpuOpenProgram(Program):
         tensors = list(graph.tensors)
         for position in changes.instructions:
             instruction = graph.instructions[position]
+            if not instruction.scratch and not may_want_scratch(instruction):
+                continue
             wanted = scratch_of(graph, instruction)
             if len(wanted) != len(instruction.scratch):
                 return None

@@ -22,11 +22,16 @@ def with_scratch(graph: NpuGraph) -> NpuGraph:
     return NpuGraph(tuple(tensors), tuple(instructions), graph.inputs, graph.outputs)
 
 
+def may_want_scratch(instruction: Instruction) -> bool:
+    """Whether an instruction wants scratch memory at some sizes."""
+    return instruction.activation is not None or KERNELS[instruction.kernel].scratch is not no_scratch
+
+
 def scratch_of(graph: NpuGraph, instruction: Instruction) -> tuple[TensorType, ...]:
     """The types of the scratch memory of one instruction."""
-    rule = KERNELS[instruction.kernel].scratch
-    if rule is no_scratch and instruction.activation is None:
+    if not may_want_scratch(instruction):
         return ()
+    rule = KERNELS[instruction.kernel].scratch
     inputs = [graph.tensors[tensor].type for tensor in instruction.inputs]
     outputs = [graph.tensors[tensor].type for tensor in instruction.outputs]
     scratch = rule(Outline(inputs, outputs, instruction.parameters))

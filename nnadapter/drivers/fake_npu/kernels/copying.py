@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from nnadapter.drivers.fake_npu.kernels.kernel import Run, in_sequence
 from nnadapter.ir.operand import Array
@@ -55,6 +54,6 @@ def _common_run(source: Array, target: Array) -> tuple[int, int]:
 
 def _as_items(array: Array, run_axes: int, run: int) -> Array:
     """The array without its last `run_axes` axes, whose `run` elements are one item each."""
-    leading = array.ndim - run_axes
-    first = as_strided(array, (run,), (array.itemsize,))
-    return as_strided(first.view(f"V{run * array.itemsize}"), array.shape[:leading], array.strides[:leading])
+    leading = array.shape[: array.ndim - run_axes]
+    # These axes lie side by side, so it is no copy.
+    return array.reshape(*leading, run).view(f"V{run * array.itemsize}")[..., 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def _along(axis: int, part: slice) -> tuple[slice, ...]:
 
 def _bind_concat(call: KernelArguments) -> Run:
     (out,), axis = call.outputs, call.parameters["axis"]
-    ends = np.cumsum([part.shape[axis] for part in call.inputs]).tolist()
+    ends = accumulate(part.shape[axis] for part in call.inputs)
     pairs = [
         (part, out[_along(axis, slice(end - part.shape[axis], end))])
         for part, end in zip(call.inputs, ends, strict=True)
@@ -59,7 +60,7 @@ def _bind_concat(call: KernelArguments) -> Run:
 
 def _bind_split(call: KernelArguments) -> Run:
     (x,), axis = call.inputs, call.parameters["axis"]
-    ends = np.cumsum([part.shape[axis] for part in call.outputs]).tolist()
+    ends = accumulate(part.shape[axis] for part in call.outputs)
     pairs = [
         (x[_along(axis, slice(end - part.shape[axis], end))], part)
         for part, end in zip(call.outputs, ends, strict=True)
