@@ -71,6 +71,7 @@ def make_engine(
                 refused = _refused(load_model(source), setting, session_options)
                 if not refused:
                     raise
+        setting.trace.check()
         planned = PlannedEngine(_loaded(source, setting), setting, options, session_options, refused)
         return _traced(planned, setting.trace)
     except BaseException:

@@ -7,7 +7,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnadapter.files.replacing import check_writable
 from nnadapter.traces.recorder import Recorder
 from nnadapter.traces.trace import SILENT, Trace
 
@@ -23,17 +22,14 @@ def trace_for(path: str | os.PathLike[str] | None, session_options: onnxruntime.
         session_options: ONNX Runtime's own.
 
     Raises:
-        InvalidOptionError: its file cannot be written.
+        InvalidOptionError: the person's file cannot be written. The other one is checked where it is used.
     """
     if path is not None:
-        return _recorder(Path(path), of_session_options=False)
+        recorder = Recorder(Path(path))
+        recorder.check()
+        return recorder
     if session_options is not None and session_options.enable_profiling:
         # As ONNX Runtime calls its profiles, which have the time of the session's start to the millisecond.
         stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S_%f")[:-3]
-        return _recorder(Path(f"{session_options.profile_file_prefix}_{stamp}.json"), of_session_options=True)
+        return Recorder(Path(f"{session_options.profile_file_prefix}_{stamp}.json"), of_session_options=True)
     return SILENT
-
-
-def _recorder(path: Path, *, of_session_options: bool) -> Recorder:
-    check_writable(path)
-    return Recorder(path, of_session_options=of_session_options)

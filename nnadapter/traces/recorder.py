@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from nnadapter.errors import CancelledError, InvalidOptionError, describe
+from nnadapter.files.replacing import check_writable
 from nnadapter.traces.event import COMPILE, ENGINE, FALLBACK, HOST, PLAN, SESSION, TRANSFER, Event
 from nnadapter.traces.trace import Trace
 from nnadapter.traces.writing import write_trace
@@ -37,7 +38,7 @@ class Recorder(Trace):
     be written by a finalizer.
 
     Args:
-        path: of the file; whether it can be written is checked by whoever makes this.
+        path: of the file.
         of_session_options: ONNX Runtime's own options ask for it, not ours: an engine that is ONNX Runtime alone leaves
             it to that.
         limit: how many events of a run are kept.
@@ -101,6 +102,10 @@ class Recorder(Trace):
             self._folder = tempfile.mkdtemp(prefix="nnadapter-trace-")
             self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         return self._folder
+
+    def check(self) -> None:
+        """See `Trace.check`."""
+        check_writable(self._path)
 
     def finish(self) -> str:
         """See `Trace.finish`. Nothing is kept from then on.

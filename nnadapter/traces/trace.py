@@ -52,6 +52,9 @@ class Trace:
             **facts: such as the value's name.
         """
 
+    def check(self) -> None:
+        """Raise InvalidOptionError where it cannot be written."""
+
     def finish(self) -> str:
         """Write what is kept, if that was not done; its path, or an empty string."""
         return ""

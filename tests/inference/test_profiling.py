@@ -10,6 +10,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter import ort
+from nnadapter.errors import InvalidOptionError
 from tests.models import SANDWICH, numbers, parse
 from tests.trace_checks import lanes_of, named
 
@@ -43,6 +44,14 @@ def test_the_cpu_alone_leaves_it_to_onnxruntime(options, tmp_path):
     file = profiled(nna.InferenceSession(parse(SANDWICH), options, devices="cpu"))
     assert [str(path) for path in tmp_path.iterdir()] == [file]
     assert [event["name"] for event in json.loads((tmp_path / file).read_text())].count("model_run") == 1
+
+
+def test_a_place_that_cannot_be_written_is_refused_where_it_is_ours(options, tmp_path):
+    options.profile_file_prefix = str(tmp_path / "gone" / "mine")
+    with pytest.raises(InvalidOptionError, match="cannot be written"):
+        nna.InferenceSession(parse(SANDWICH), options, devices=OFF)
+    with nna.InferenceSession(parse(SANDWICH), options, devices="cpu") as session:  # as ONNX Runtime has it
+        assert len(session.run(None, {"x": X})) == 1
 
 
 def test_our_option_goes_first(options, tmp_path):
