@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nnadapter.costs.calibration_files import driver_version
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.onnx.files import load_model
-from nnadapter.onnx.preparation.sizes import default_shapes
+from nnadapter.onnx.preparation.sizes import assumed_inputs, default_shapes
 from nnadapter.options import Options, default_devices, options_from
 from nnadapter.plan_files.binding import plan_entries
 from nnadapter.plan_files.values import PlanFile
@@ -78,13 +78,23 @@ def _observed(
     shapes_by_name = {name: tuple(int(size) for size in shape) for name, shape in input_shapes.items()}
     planner = Planner(prepared, setting)
     judgment = planner.judge(default_shapes(prepared, shapes_by_name))
+    notes = _assumed(assumed_inputs(prepared.graph, shapes_by_name))
     if not setting.constraints.policy.times:
-        return Observed(partitioning=planner.settle(judgment), model=name)
+        return Observed(partitioning=planner.settle(judgment), notes=notes, model=name)
     known, why = PastChoices(setting).recall(judgment)
     if known is None:
         note = f"not measured yet: a run of the model measures it{f'; {why}' if why else ''}"
-        return Observed(partitioning=planner.settle(judgment), chosen=note, notes=(note,), model=name)
-    return Observed(partitioning=planner.settle(known.judgment), timed=known.timed, chosen=EARLIER, model=name)
+        return Observed(partitioning=planner.settle(judgment), chosen=note, notes=(note, *notes), model=name)
+    partitioning = planner.settle(known.judgment)
+    return Observed(partitioning=partitioning, timed=known.timed, chosen=EARLIER, notes=notes, model=name)
+
+
+def _assumed(names: Sequence[str]) -> tuple[str, ...]:
+    """What is said of inputs whose sizes nobody gave."""
+    if not names:
+        return ()
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return (f"the model leaves sizes of input {names[0]!r}{more} open: usual ones are assumed; --shape gives others",)
 
 
 def _plan_file(partitioning: Partitioning, name: str) -> PlanFile:

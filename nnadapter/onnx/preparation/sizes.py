@@ -1,7 +1,8 @@
 """Sizes for dimensions that a model leaves open, where nobody said any: tried in a stated order.
 
 1. The model's metadata: `imgsz`, as YOLO exporters write it.
-2. Batch (the first dimension) 1, and for the others 224, 320, 640 for images (an input of rank 4 and more), 128 for
+2. Of a model that keeps a cache: one more token behind it, see `caches.py`.
+3. Batch (the first dimension) 1, and for the others 224, 320, 640 for images (an input of rank 4 and more), 128 for
    everything else; then smaller powers of two.
 
 A dimension that shares its name with one of a shape that was given has that size. The first sizes with which the model
@@ -15,8 +16,9 @@ from collections.abc import Iterator, Mapping
 
 from nnadapter.errors import InvalidInputError, InvalidModelError
 from nnadapter.onnx.inference import KnownBefore
+from nnadapter.onnx.preparation.caches import Dimension, cache_sizes, dimension_at
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
-from partition.graph import Value
+from partition.graph import Graph, Value
 
 _IMAGE_SIZES = (224, 320, 640, 128, 64, 32)
 _OTHER_SIZES = (128, 64, 32, 16, 8, 1)
@@ -43,9 +45,9 @@ def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -
     left = [index for index in range(len(prepared.graph.nodes)) if index not in prepared.evaluated]
     tried: list[Shapes] = []
     named = _named(inputs, requested_shapes)
-    for sizes in _candidates(prepared, inputs):
+    for sizes, known in _candidates(prepared, inputs, named):
         shapes = {
-            **{name: _filled(value, sizes, named) for name, value in inputs.items() if value.shape is not None},
+            **{name: _filled(value, sizes, known) for name, value in inputs.items() if value.shape is not None},
             **fixed,
             **requested_shapes,
         }
@@ -77,32 +79,45 @@ def check_shape(name: str, shape: tuple[int, ...], inputs: Mapping[str, Value]) 
         )
 
 
-def _candidates(prepared: Prepared, inputs: Mapping[str, Value]) -> Iterator[tuple[int, ...]]:
+def assumed_inputs(graph: Graph, requested_shapes: Shapes) -> tuple[str, ...]:
+    """Inputs of a graph whose sizes are open, and not among those that were asked for."""
+    values = (graph.value(name) for name in graph.inputs if name not in requested_shapes)
+    return tuple(value.name for value in values if value.shape is not None and value.static_shape is None)
+
+
+def _candidates(
+    prepared: Prepared, inputs: Mapping[str, Value], named: Mapping[Dimension, int]
+) -> Iterator[tuple[tuple[int, ...], Mapping[Dimension, int]]]:
+    """Sizes for open dimensions in turn, and sizes that are known of some."""
     metadata = {entry.key: entry.value for entry in prepared.model.metadata_props}
     stated = tuple(int(number) for number in re.findall(r"\d+", metadata.get("imgsz", "")))
     if stated:
-        yield stated
+        yield stated, named
+    if cached := cache_sizes(prepared.graph, prepared.nodes, list(inputs.values()), named):
+        yield (1,), cached
     images = any(value.shape is not None and len(value.shape) >= 4 for value in inputs.values())
-    yield from ((size,) for size in (_IMAGE_SIZES if images else _OTHER_SIZES))
+    yield from (((size,), named) for size in (_IMAGE_SIZES if images else _OTHER_SIZES))
 
 
-def _named(inputs: Mapping[str, Value], requested_shapes: Shapes) -> dict[str, int]:
-    """Sizes of the dimensions that have a name, as the given shapes say them: other inputs may share the name."""
-    pairs = (
-        pair for name, shape in requested_shapes.items() for pair in zip(inputs[name].shape or (), shape, strict=False)
-    )
-    return {dimension: size for dimension, size in pairs if isinstance(dimension, str)}
+def _named(inputs: Mapping[str, Value], requested_shapes: Shapes) -> dict[Dimension, int]:
+    """Sizes of open dimensions, as the given shapes say them: where they have a name, other inputs may share it."""
+    return {
+        dimension_at(inputs[name], axis): shape[axis]
+        for name, shape in requested_shapes.items()
+        for axis, dimension in enumerate(inputs[name].shape or ())
+        if not isinstance(dimension, int)
+    }
 
 
-def _filled(value: Value, sizes: tuple[int, ...], named: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape with its open dimensions filled: those in `named`, 1 for the first, `sizes` in turn for the others."""
+def _filled(value: Value, sizes: tuple[int, ...], known: Mapping[Dimension, int]) -> tuple[int, ...]:
+    """The shape with its open dimensions filled: those in `known`, 1 for the first, `sizes` in turn for the others."""
     shape: list[int] = []
     used = 0
     for position, dimension in enumerate(value.shape or ()):
         if isinstance(dimension, int):
             shape.append(dimension)
-        elif dimension is not None and dimension in named:
-            shape.append(named[dimension])
+        elif dimension_at(value, position) in known:
+            shape.append(known[dimension_at(value, position)])
         elif position == 0:
             shape.append(1)
         else:

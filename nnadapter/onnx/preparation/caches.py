@@ -1,0 +1,90 @@
+"""Usual sizes of a model that keeps a cache, such as a language model's: one more token behind a cache.
+
+What an open dimension is, structure and names say:
+
+1. The first dimension of an input, and every other of its name: the batch, 1.
+2. An input's dimension along which `Concat` joins it to what is new, to give both out; and those of inputs called
+   `past` or `cache`: how much is cached, 127.
+3. Those of inputs called a mask, and dimensions called `total` or `past + ...`: what is cached and what is new.
+4. Every other: what is new, 1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from nnadapter.onnx.node import OnnxNode
+from partition.graph import Graph, Value
+
+Dimension = str | tuple[str, int]
+"""An open dimension: its name, or where it has none the input and the axis."""
+
+CACHED, NEW = 127, 1
+"""Usual sizes; together they are a round number, as engines like it."""
+
+_CACHE = re.compile(r"(?<![a-z])(past|cache)(?![a-z])", re.IGNORECASE)
+_MASK = re.compile(r"(?<![a-z])mask(?![a-z])", re.IGNORECASE)
+_ALL = re.compile(r"(?<![a-z])total(?![a-z])|past.*\+", re.IGNORECASE)
+
+
+def dimension_at(value: Value, axis: int) -> Dimension:
+    """What an open dimension of an input is known by."""
+    name = (value.shape or ())[axis]
+    return name if isinstance(name, str) else (value.name, axis)
+
+
+def cache_sizes(
+    graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value], stated: Mapping[Dimension, int]
+) -> dict[Dimension, int]:
+    """Return a size for every open dimension of the inputs; empty where the model keeps no cache.
+
+    Args:
+        graph: the model's graph.
+        nodes: its nodes.
+        inputs: its inputs.
+        stated: sizes that are given, which hold; what is cached and what is new follows them.
+    """
+    open_axes = [
+        (value, axis)
+        for value in inputs
+        for axis, size in enumerate(value.shape or ())
+        if not isinstance(size, int) and value.dtype is not None
+    ]
+    batch = {dimension_at(value, axis) for value, axis in open_axes if axis == 0}
+    joined = set(_joined(graph, nodes))
+    cached, whole, new = set[Dimension](), set[Dimension](), set[Dimension]()
+    for value, axis in open_axes:
+        dimension = dimension_at(value, axis)
+        if dimension in batch:
+            continue
+        if isinstance(dimension, str) and _ALL.search(dimension):
+            whole.add(dimension)
+        elif (value.name, axis) in joined or _CACHE.search(value.name):
+            cached.add(dimension)
+        elif _MASK.search(value.name):
+            whole.add(dimension)
+        else:
+            new.add(dimension)
+    if not cached:
+        return {}
+    whole, new = whole - cached, new - cached - whole
+    of_cached, of_new = _stated(cached, stated, CACHED), _stated(new, stated, NEW)
+    groups = ((batch, 1), (cached, of_cached), (whole, of_cached + of_new), (new, of_new))
+    return {**{dimension: size for group, size in groups for dimension in group}, **stated}
+
+
+def _joined(graph: Graph, nodes: Sequence[OnnxNode]) -> Iterator[tuple[str, int]]:
+    """Inputs and axes along which a `Concat` joins them to something else, and the result is given out."""
+    inputs, outputs = frozenset(graph.inputs), frozenset(graph.outputs)
+    for node in nodes:
+        if node.op_type == "Concat" and len(node.inputs) > 1 and not outputs.isdisjoint(node.outputs):
+            for name in inputs.intersection(node.inputs):
+                rank = len(graph.value(name).shape or ())
+                axis = node.attributes.get("axis")
+                if rank and isinstance(axis, int):
+                    yield name, axis % rank
+
+
+def _stated(dimensions: set[Dimension], stated: Mapping[Dimension, int], usual: int) -> int:
+    return max((stated[dimension] for dimension in dimensions if dimension in stated), default=usual)

@@ -1,0 +1,81 @@
+"""Usual sizes of models that keep a cache: one more token behind it, whatever the dimensions are called."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.parser
+import onnxruntime
+import pytest
+
+import nnadapter as nna
+from nnadapter.offering.feeds import random_feed
+from nnadapter.onnx.preparation.caches import CACHED
+
+
+def attention(ids="B,S", mask="B,T", past="B,4,P,4", names=("mask", "old_k", "old_v")):
+    """One layer of attention behind a cache, with its inputs' dimensions and names."""
+    mask_name, key, value = names
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (int64[{ids}] tokens, int64[{mask}] {mask_name}, float[{past}] {key}, float[{past}] {value})
+            => (float[B,4,S,4] y, float[B,4,K,4] new_key, float[B,4,K,4] new_value)
+        <int64[4] split = {{0, 0, 4, 4}}, int64[2] axes = {{1, 2}}> {{
+            rows = Gather (table, tokens)
+            heads = Reshape (rows, split)
+            new = Transpose <perm = [0, 2, 1, 3]> (heads)
+            new_key = Concat <axis = -2> ({key}, new)
+            new_value = Concat <axis = 2> ({value}, new)
+            turned = Transpose <perm = [0, 1, 3, 2]> (new_key)
+            scores = MatMul (new, turned)
+            seen = Cast <to = 1> ({mask_name})
+            seen4 = Unsqueeze (seen, axes)
+            masked = Mul (scores, seen4)
+            shares = Softmax (masked)
+            y = MatMul (shares, new_value)
+        }}""")
+    for dimension in model.graph.input[1].type.tensor_type.shape.dim:
+        dimension.dim_param = dimension.dim_param.replace("_plus_", " + ")  # which text cannot say
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((32, 16), np.float32), "table"))
+    return model
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        attention(),
+        attention("batch,sequence", "batch,past_sequence_plus_1", "batch,4,past_sequence,4"),
+        attention(mask="B,total", names=("seen_before", "past_key_0", "past_value_0")),
+        attention("?,?", "?,?", "?,4,?,4", names=("attention_mask", "past_k", "past_v")),
+    ],
+    ids=["by structure", "by names of dimensions", "by names of inputs", "without names"],
+)
+def test_one_token_behind_a_cache(model):
+    report = nna.partition_report(model, "fake_npu")
+    tokens, mask, key, value = report.input_shapes.values()
+    assert (tokens, mask) == ((1, 1), (1, CACHED + 1))
+    assert key == value == (1, 4, CACHED, 4)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert session.run(["y"], random_feed(model))[0].shape == (1, 4, 1, 4)
+
+
+def test_what_is_given_is_followed():
+    shapes = nna.partition_report(attention(), "fake_npu", {"tokens": (2, 5), "old_k": (2, 4, 9, 4)}).input_shapes
+    assert shapes == {"tokens": (2, 5), "mask": (2, 14), "old_k": (2, 4, 9, 4), "old_v": (2, 4, 9, 4)}
+
+
+def test_a_concat_that_is_no_cache_changes_nothing():
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,3,H,W] left, float[N,3,H,W] right) => (float[N,3,H,V] y) {
+            both = Concat <axis = 3> (left, right)
+            y = Relu (both)
+        }""")
+    assert nna.partition_report(model, "fake_npu").input_shapes == {"left": (1, 3, 224, 224), "right": (1, 3, 224, 224)}
+
+
+def test_the_report_says_what_was_assumed():
+    report = nna.partition_report(attention(), "fake_npu", {"tokens": (1, 1)})
+    assert report.notes == (
+        "the model leaves sizes of input 'mask' and 2 more open: usual ones are assumed; --shape gives others",
+    )
+    assert not nna.partition_report(attention(), "fake_npu", report.input_shapes).notes
