@@ -17,9 +17,9 @@ class ResidingExecution(Execution):
         self.fail()
         return self.inner.compute(inputs)
 
-    def compute_on_device(self, inputs):
+    def compute_on_device(self, inputs, control):
         self.fail()
-        return self.inner.compute_on_device(inputs)
+        return self.inner.compute_on_device(inputs, control)
 
     def fail(self):
         if BREAKS & self.types:

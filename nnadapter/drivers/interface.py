@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistics, OptionValues
-from nnadapter.drivers.control import Control
+from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import DriverError, IncompatibleProgramError
 from nnadapter.ir.operand import Array
@@ -137,11 +137,14 @@ class Execution(ABC):
         """
         raise DriverError(f"{type(self).__name__} runs at fixed sizes")
 
-    def compute_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
+    def compute_on_device(
+        self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
+    ) -> Sequence[DeviceTensor] | None:
         """Run the program once from memory of the device into new memory of it, done on return.
 
         Args:
             inputs: in the order of the model's inputs, not to be written to.
+            control: see `compute_within`.
 
         Returns:
             Tensors in the order of the model's outputs, each in memory of its own, which the host frees; None, and

@@ -322,7 +322,9 @@ def _staying(
 ) -> Sequence[Any]:
     """What a step makes of values that may lie on devices: there, or from arrays."""
     if bound.residence is not None:
-        stayed = bound.residence.compute(partial(bound.pool.compute_on_device, sizes=sizes), values, made)
+        stayed = bound.residence.compute(
+            partial(bound.pool.compute_on_device, control=control, sizes=sizes), values, made
+        )
         if stayed is not None:
             return stayed
     inputs = [on_host(values[slot], name, made) for slot, name in zip(bound.inputs, bound.names, strict=True)]

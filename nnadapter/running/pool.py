@@ -8,6 +8,7 @@ from typing import Any
 
 from nnadapter.drivers.border import create_execution
 from nnadapter.drivers.capability import Threading
+from nnadapter.drivers.control import UNLIMITED
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import DeviceTensor, Execution, Program
 from nnadapter.drivers.registry import device_lock
@@ -58,10 +59,11 @@ class ExecutionPool:
         return results
 
     def compute_on_device(
-        self, inputs: Sequence[DeviceTensor], sizes: Sequence[Any] | None = None
+        self, inputs: Sequence[DeviceTensor], control: RunControl | None = None, sizes: Sequence[Any] | None = None
     ) -> Sequence[DeviceTensor] | None:
         """As `compute`, in memory of the device; see `Execution.compute_on_device`."""
-        results: Sequence[DeviceTensor] | None = self._alone(sizes, "compute_on_device", inputs)
+        within = UNLIMITED if control is None else control.for_driver()
+        results: Sequence[DeviceTensor] | None = self._alone(sizes, "compute_on_device", inputs, within)
         return results
 
     def _alone(self, sizes: Sequence[Any] | None, how: str, *arguments: Any) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 
 from nnadapter.drivers.border import create_execution
 from nnadapter.drivers.capability import Threading
-from nnadapter.drivers.control import Control
+from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.copies import Transfer
 from nnadapter.drivers.interface import DeviceTensor, Execution, Program
 from nnadapter.drivers.onnxruntime.profiling import SessionProfile
@@ -169,9 +169,11 @@ class _TracedExecution(Execution):
         """See `Execution.compute_within`."""
         return self._done(inputs, lambda: self._execution.compute_within(inputs, control))
 
-    def compute_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
+    def compute_on_device(
+        self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
+    ) -> Sequence[DeviceTensor] | None:
         """See `Execution.compute_on_device`."""
-        return self._done(inputs, lambda: self._execution.compute_on_device(inputs))
+        return self._done(inputs, lambda: self._execution.compute_on_device(inputs, control))
 
     def at(self, sizes: Sequence[Any]) -> Execution:
         """See `Execution.at`."""

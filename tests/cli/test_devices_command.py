@@ -27,8 +27,8 @@ def test_devices_as_json(call):
     assert options["memory_bytes"]["minimum"] == 0
     assert rows["cpu"].keys() == rows["old"].keys()  # a program that reads rows need not ask which are available
     assert (rows["cpu"]["role"], rows["fake_npu"]["role"]) == ("host", "accelerator")
-    assert rows["fake_npu"]["health"]["state"] == "works"
-    assert rows["fake_npu"]["memory"]["used_bytes"] == 0 and rows["cpu"]["memory"] is None
+    assert rows["fake_npu"]["health"]["state"] == "works" and rows["fake_npu"]["memory"]["total_bytes"] == 4 << 30
+    assert rows["null"]["memory"] is None
 
 
 def test_ops_is_the_drivers_table(call):

@@ -13,7 +13,7 @@ from onnx.parser import parse_model
 import nnadapter as nna
 from nnadapter.drivers import registry
 from nnadapter.drivers.kept_memory import TENSORS
-from nnadapter.errors import FallbackWarning
+from nnadapter.errors import CancelledError, FallbackWarning
 from tests.c_compiler import compile_acme, needs_compiler
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
@@ -181,3 +181,18 @@ def test_a_step_that_fails_there_runs_on_the_cpu():
             BREAKS.clear()
         np.testing.assert_allclose(y, expected_of(RETURNS, {"x": X})[0], rtol=1e-6)
         assert session.provenance.fell_back
+
+
+@needs_compiler
+@pytest.mark.parametrize("device", [DEVICE, "acme_c"])
+def test_a_deadline_reaches_steps_in_device_memory(acme, device):
+    x = np.ones((4, 8), np.float32)
+    with nna.InferenceSession(parse_model(RETURNS), devices=device, options={"deadline_s": 60}) as session:
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], x + np.sin(x), rtol=1e-6)
+        assert len(session.provenance.transfers) == 4
+    name = device if isinstance(device, str) else device[0]
+    before = used(name).used_bytes
+    hurried = nna.InferenceSession(parse_model(RETURNS), devices=device, options={"deadline_s": 1e-9})
+    with hurried, pytest.raises(CancelledError):
+        hurried.run(None, {"x": x})
+    assert used(name).used_bytes == before

@@ -126,14 +126,16 @@ class FakeNpuExecution(Execution):
         self._fill(results, inputs, control)
         return results
 
-    def compute_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
+    def compute_on_device(
+        self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
+    ) -> Sequence[DeviceTensor] | None:
         """See `Execution.compute_on_device`."""
         given = [_placed(tensor) for tensor in inputs]
         made: list[DeviceTensor] = []
         try:
             for number in self._binding.graph.outputs:
                 made.append(self._device_memory.tensor(*_shape_and_type(self._binding.graph, number)))
-            self._fill([_placed(tensor) for tensor in made], given, UNLIMITED)
+            self._fill([_placed(tensor) for tensor in made], given, control)
         except BaseException:
             for tensor in made:
                 tensor.memory.free()

@@ -56,7 +56,9 @@ class NativeExecution(Execution):
             if stream is not None:
                 stream.close()
 
-    def compute_on_device(self, inputs: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
+    def compute_on_device(
+        self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
+    ) -> Sequence[DeviceTensor] | None:
         """See `Execution.compute_on_device`: not for tensors without bytes, nor those that share bytes there alone."""
         given = [each.memory for each in inputs if isinstance(each.memory, DeviceMemory)]
         every = (*self._border.inputs, *self._border.outputs)
@@ -67,9 +69,13 @@ class NativeExecution(Execution):
         try:
             for type_ in self._border.outputs:
                 made.append(DeviceMemory(self._functions, self._device, type_.nbytes))
-            call, stream = self._calls.take(user)
+            call, stream = self._calls.take(user) if control is UNLIMITED else self._new_call(control)
             call.place(given, made)
-            self._run(call, stream)
+            try:
+                self._run(call, stream)
+            finally:
+                if stream is not None and control is not UNLIMITED:
+                    stream.close()
         except BaseException:
             for memory in made:
                 memory.free()
