@@ -58,6 +58,8 @@ class Recorder(Trace):
         self._foreign = 0
         self._folder = ""
         self._remove: Callable[[], object] = lambda: None
+        self._is_wanted = not of_session_options
+        """Somebody writes it: not ONNX Runtime, by its own options."""
         self._unwritten = [path]
         """Empty from the moment on in which somebody writes it."""
 
@@ -106,6 +108,7 @@ class Recorder(Trace):
     def check(self) -> None:
         """See `Trace.check`."""
         check_writable(self._path)
+        self._is_wanted = True
 
     def finish(self) -> str:
         """See `Trace.finish`. Nothing is kept from then on.
@@ -119,7 +122,7 @@ class Recorder(Trace):
             self._unwritten.pop()
         except IndexError:
             return ""
-        if os.getpid() != self._process:
+        if os.getpid() != self._process or not self._is_wanted:
             return ""
         try:
             events = [*self._rare.kept, *self._often.kept, *chain.from_iterable(read() for read in self._sources)]

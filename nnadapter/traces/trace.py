@@ -53,7 +53,7 @@ class Trace:
         """
 
     def check(self) -> None:
-        """Raise InvalidOptionError where it cannot be written."""
+        """Say that it will be written; raise InvalidOptionError where it cannot be."""
 
     def finish(self) -> str:
         """Write what is kept, if that was not done; its path, or an empty string."""

@@ -10,7 +10,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter import ort
-from nnadapter.errors import InvalidOptionError
+from nnadapter.errors import InvalidModelError, InvalidOptionError
 from tests.models import SANDWICH, numbers, parse
 from tests.trace_checks import lanes_of, named
 
@@ -52,6 +52,12 @@ def test_a_place_that_cannot_be_written_is_refused_where_it_is_ours(options, tmp
         nna.InferenceSession(parse(SANDWICH), options, devices=OFF)
     with nna.InferenceSession(parse(SANDWICH), options, devices="cpu") as session:  # as ONNX Runtime has it
         assert len(session.run(None, {"x": X})) == 1
+
+
+def test_what_fails_on_the_cpu_alone_is_told_as_it_is(options, tmp_path):
+    options.profile_file_prefix = str(tmp_path / "gone" / "mine")
+    with pytest.raises(InvalidModelError):
+        nna.InferenceSession(b"no model", options, devices="cpu")
 
 
 def test_our_option_goes_first(options, tmp_path):
