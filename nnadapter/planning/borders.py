@@ -16,68 +16,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from nnadapter.costs.boundary import cast_seconds, is_foreign, reorder_seconds, transfer_seconds
 from nnadapter.costs.device_costs import DeviceCosts, Source
 from nnadapter.costs.roofline import Numbers
+from nnadapter.planning.border_steps import Borders, BorderStep, StayingValue, ValuePlace
 from partition.graph import Graph
 from partition.plan import Plan, Step
 
 _IMAGE_RANK = 4
 Price = Callable[[Numbers], Numbers]
 """Bytes -> seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValuePlace:
-    """Where and how a value lies. Source: Paddle Lite's Place: target, precision, layout, device."""
-
-    target: str
-    """The driver: `cpu` for the host."""
-    device_id: str
-    layout: str
-    """`NCHW` or `NHWC`; empty for what is no image."""
-    dtype: str
-    """Empty where it is not known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BorderStep:
-    """What is done to a value between two segments."""
-
-    kind: str
-    """`transfer`, `cast` or `layout`."""
-    value: str
-    segment: int | None
-    """The segment that waits for it, or made it; None for what the caller waits for."""
-    source: ValuePlace
-    target: ValuePlace
-    nbytes: int | None
-    """Of the value; None where its size is not known."""
-    seconds: float | None
-    """Predicted; None where nothing is known of the device, or of the size."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StayingValue:
-    """A value that several segments of a device use, and that is not transferred between them."""
-
-    value: str
-    device: str
-    segments: tuple[int, ...]
-    """That make or read it there."""
-    nbytes: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Borders:
-    """All borders of a plan."""
-
-    steps: tuple[BorderStep, ...] = ()
-    stay: tuple[StayingValue, ...] = ()
 
 
 def saving_steps(plan: Plan, owning: Set[str]) -> frozenset[int]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nnadapter.planning.borders import Borders
+from nnadapter.planning.border_steps import Borders
 from nnadapter.process.cache import CacheCounts
 from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RefusalCost, RuleFacts, WeightFacts
 from nnadapter.reports.plain import plain

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnadapter.drivers.copies import HOST, Transfer
-from nnadapter.planning.borders import Borders, borders_of
+from nnadapter.planning.border_steps import Borders
+from nnadapter.planning.borders import borders_of
 from nnadapter.planning.settling import Partitioning
 from nnadapter.reports.facts import TransferFacts
 

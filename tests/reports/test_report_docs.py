@@ -11,7 +11,7 @@ import pytest
 
 from nnadapter.cli.report import report
 from nnadapter.plan_files.values import LostEntry
-from nnadapter.planning import borders
+from nnadapter.planning import border_steps
 from nnadapter.reports import cost_facts, facts
 from nnadapter.running.plans import PlanCounts
 
@@ -31,10 +31,10 @@ ROWS = {
     "plan_file": cost_facts.PlanFileFacts,
     "plan_file.lost": LostEntry,
     "refusal_costs": cost_facts.RefusalCost,
-    "borders": borders.Borders,
-    "borders.steps": borders.BorderStep,
-    "borders.steps.source": borders.ValuePlace,
-    "borders.stay": borders.StayingValue,
+    "borders": border_steps.Borders,
+    "borders.steps": border_steps.BorderStep,
+    "borders.steps.source": border_steps.ValuePlace,
+    "borders.stay": border_steps.StayingValue,
     "transfers": facts.TransferFacts,
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from nnadapter.planning.borders import BorderStep
+from nnadapter.planning.border_steps import BorderStep
 from nnadapter.reports.facts import ReportFacts
 from nnadapter.reports.units import count, duration, quantity
 
