@@ -28,7 +28,7 @@ Taken = tuple[Lease[Compiled], Compiled, Sequence[Any] | None]
 """A plan, and what its programs are told of sizes."""
 _MOST_LOOKED_AT = 256
 _MOST_IN_VAIN = 4
-"""Plans in a row that served no other shapes; then every set of shapes gets a plan of its own."""
+"""Plans in a row that served no other shapes; after them, there is no new one until one has served again."""
 
 
 class FixedSizesError(NNAdapterError):
@@ -141,7 +141,8 @@ class OpenPlans:
             return ""
         count = "one plan" if len(self._made) == 1 else f"{len(self._made)} plans"
         reasons = f"; one more when {', then when '.join(self._reasons)}" if self._reasons else ""
-        return f"{count} for all input shapes{but_for}{reasons}"
+        alone = "; others have plans of their own" if self._in_vain >= _MOST_IN_VAIN else ""
+        return f"{count} for all input shapes{but_for}{reasons}{alone}"
 
     def take(self, use: object, shapes: InputShapes) -> Taken | None:
         """Take the plan for these shapes, made now if there is none; None where they have a plan of their own.
@@ -179,7 +180,6 @@ class OpenPlans:
             if taken is not None or self._refusal or not self._wants_more:
                 return taken
             if self._in_vain >= _MOST_IN_VAIN:
-                self._refusal = f"plans for many served none of them; the last was made because {self._reasons[-1]}"
                 return None
             plan = OpenPlan(("open", len(self._made)), known)
             try:

@@ -118,6 +118,23 @@ def test_pictures_of_any_size_are_one_plan():
         assert opened.report().plans.made <= 3
 
 
+SHIFTED = f"""{HEAD} g (float[n, m] x) => (float[k, m] y)
+<int64[1] one = {{1}}, int64[1] end = {{1000}}, int64[1] axis = {{0}}> {{
+    a = Neg (x)
+    b = Slice (a, one, end, axis)
+    y = Relu (b)
+}}"""
+"""Of one row nothing is left."""
+
+
+def test_shapes_that_no_plan_for_many_takes_have_their_own_and_it_stays():
+    model = parse(SHIFTED)
+    with session(model) as opened:
+        for rows, columns in ((3, 2), (4, 2), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6), (5, 7), (1, 7), (6, 8)):
+            agree(opened, model, {"x": numbers(rows, columns)})
+        assert opened.report().plans.sizes.startswith("one plan for all input shapes")
+
+
 def test_the_report_says_why_there_is_one_more():
     model = parse(TABLES)
     with session(model) as opened:
