@@ -2,7 +2,9 @@
 
     python benchmarks/fake_npu.py [--rounds 20] [--only NAME] [--json FILE]
     python benchmarks/fake_npu.py --profile NAME
+    python benchmarks/fake_npu.py --callers 4
 
+With `--callers` so many threads share one session, beside one thread that runs as often, and results are compared.
 The floor is what numpy's BLAS takes for the same matrix products, in order and with nothing between them. The weights
 of onnx's light nets are constant, which makes no difference to the kernels measured here.
 """
@@ -16,6 +18,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -45,6 +48,9 @@ PAUSE = 0.05
 
 IN_BLAS = " in BLAS"
 
+_TURN_SECONDS = 0.2
+"""How long one thread runs in a turn of `--callers`."""
+
 Feed = Mapping[str, Any]
 
 
@@ -54,9 +60,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--only", default="", metavar="NAME", help="the models whose names contain this")
     parser.add_argument("--profile", metavar="NAME", help="where the time of these models goes, by kernel")
+    parser.add_argument("--callers", type=int, metavar="N", help="so many threads on one session, beside one")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     measured = by_kernel if arguments.profile else beside_onnxruntime
+    if arguments.callers:
+        measured = partial(in_company, callers=arguments.callers)
     rows = [
         row
         for path, feed in networks(arguments.profile or arguments.only)
@@ -116,6 +125,40 @@ def beside_onnxruntime(path: Path, feed: Feed, rounds: int) -> Iterator[dict[str
         "times": taken["ours"] / taken["theirs"],
         "BLAS floor ms": taken["floor"] * 1e3,
     }
+
+
+def in_company(path: Path, feed: Feed, rounds: int, *, callers: int) -> Iterator[dict[str, object]]:
+    """One row: runs a second of one thread and of several, each of which runs as often as the one."""
+    with nna.InferenceSession(path, devices="fake_npu") as session, ThreadPoolExecutor(callers) as pool:
+        expected = session.run(None, feed)
+        repeats = max(1, int(_TURN_SECONDS / _seconds_of(partial(session.run, None, feed))))
+        results: list[list[Any]] = []
+
+        def work(_: int) -> None:
+            for _ in range(repeats):
+                results.append(session.run(None, feed))
+
+        candidates: dict[str, Callable[[], object]] = {
+            "one": partial(work, 0),
+            "several": lambda: list(pool.map(work, range(callers))),
+        }
+        taken = interleaved(candidates, rounds, PAUSE)
+    one, several = repeats / taken["one"], callers * repeats / taken["several"]
+    alike = all(np.array_equal(*pair) for result in results for pair in zip(result, expected, strict=True))
+    yield {
+        "model": path.stem,
+        "one thread, runs/s": one,
+        f"{callers} threads, runs/s": several,
+        "times": several / one,
+        "equal": "yes" if alike else "NO",
+    }
+
+
+def _seconds_of(run: Callable[[], object]) -> float:
+    run()
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
 
 
 def _multiply(products: list[tuple[Any, ...]]) -> None:

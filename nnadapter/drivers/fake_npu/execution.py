@@ -15,7 +15,7 @@ from nnadapter.drivers.fake_npu.kernels.elementwise import bind_activation
 from nnadapter.drivers.fake_npu.kernels.functions import FUNCTIONS
 from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, Run
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
-from nnadapter.drivers.fake_npu.threads import limited
+from nnadapter.drivers.fake_npu.threads import BLAS_THREADS, Computation
 from nnadapter.drivers.fake_npu.tracing import InstructionEvents
 from nnadapter.drivers.interface import DeviceTensor, Execution
 from nnadapter.errors import CancelledError
@@ -149,9 +149,8 @@ class FakeNpuExecution(Execution):
             if self._events is not None:
                 runs = self._events.of(runs)
             # Kernels overflow on purpose where the limit is the right result; the caller's settings are put back.
-            with np.errstate(all="ignore"), limited(self._threads):
-                for run in runs if control.cancelled is None else _while_wanted(runs, control.cancelled):
-                    run()
+            with np.errstate(all="ignore"):
+                _compute(runs if control.cancelled is None else _while_wanted(runs, control.cancelled), self._threads)
 
     def _holder(self) -> object:
         """Who is bound to an arena."""
@@ -183,6 +182,18 @@ def bind(instruction: Instruction, arrays: Sequence[Array | None]) -> Run:
 def _placed(tensor: DeviceTensor) -> Array:
     assert isinstance(tensor.memory, FakeNpuMemory), "memory of a device is its own"
     return tensor.memory.view(tensor.shape, tensor.dtype)
+
+
+def _compute(runs: Iterable[Run], threads: int) -> None:
+    computation, blas = Computation(threads), BLAS_THREADS
+    try:
+        computation.begin()
+        for run in runs:
+            if blas.is_asked:
+                computation.make_room()
+            run()
+    finally:
+        computation.end()
 
 
 def _while_wanted(runs: Sequence[Run], cancelled: Callable[[], bool]) -> Iterator[Run]:

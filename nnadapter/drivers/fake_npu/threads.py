@@ -1,25 +1,158 @@
-"""How many threads numpy's BLAS computes with."""
+"""How many threads numpy's BLAS computes with, where several computations are under way at once.
+
+BLAS libraries have one pool of threads per process. One computation may have all of it. Where several have, they wait
+for each other's threads, which spin on the processors that the others need: so each computes with one thread then.
+
+The number is the process's, and it changes only while no computation of ours is in the middle of an instruction. Who
+comes and needs another number waits; the others see that before their next instruction, and wait as well; the last one
+sets the number, and all go on. It is put back as it was when nobody computes any more. A wait that an interrupt left
+unanswered is looked at again after a while.
+"""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import os
+from threading import Lock
 from typing import Any
 
 from nnadapter.process.cache import remembered
 
+_CORES = os.cpu_count() or 1
+_LOOK_SECONDS = 0.1
 
-def limited(threads: int) -> AbstractContextManager[Any]:
-    """Compute with at most that many BLAS threads inside; 0 leaves them as they are.
 
-    The limit holds for the whole process: BLAS libraries have one pool. Where several threads compute with different
-    limits at the same time, the one set last holds.
+class Computation:
+    """One computation. It ends by `end`, in a `finally` around `begin` and everything else.
+
+    Args:
+        threads: how many BLAS threads it wants at most; 0 leaves them as they are.
     """
-    return _blas().limit(limits=threads) if threads else nullcontext()
+
+    __slots__ = ("_pool", "_turn", "threads")
+
+    def __init__(self, threads: int, pool: BlasThreads | None = None) -> None:
+        self.threads, self._pool = threads, pool or BLAS_THREADS
+        self._turn = Lock()
+        self._turn.acquire()
+
+    def begin(self) -> None:
+        """Compute from now on; waits until all others that do so have the right number of threads, too."""
+        if not self._pool.joined(self):
+            self.wait()
+
+    def make_room(self) -> None:
+        """Between two instructions, where `BlasThreads.is_asked`: wait until the number is set."""
+        self._pool.pause(self)
+        self.wait()
+
+    def end(self) -> None:
+        """Compute no more, or never have."""
+        self._pool.computing.pop(self, None)
+        self._pool.left(self)
+
+    def wait(self) -> None:
+        """Until `go` is called."""
+        while not self._turn.acquire(timeout=_LOOK_SECONDS):
+            self._pool.settle()
+
+    def go(self) -> None:
+        """Let it go on."""
+        self._turn.release()
+
+
+class BlasThreads:
+    """The threads of numpy's BLAS, and the computations that share them. Usable from many threads."""
+
+    def __init__(self, cores: int = _CORES) -> None:
+        self.is_asked = False
+        """Computations are to wait before their next instruction."""
+        self.computing: dict[Computation, None] = {}
+        """Those that may be in the middle of an instruction."""
+        self._waiting: dict[Computation, None] = {}
+        self._cores = cores
+        self._lock = Lock()
+        self._number = 0
+        """What is set; 0 for as it was."""
+        self._before: list[tuple[Any, int]] = []
+        """Libraries whose number was changed, and what it was."""
+
+    def joined(self, one: Computation) -> bool:
+        """Let a computation begin, or have it wait; whether it may begin."""
+        with self._lock:
+            if not self.computing and not self._waiting:
+                self._set(self._wanted([one]))
+            elif self.is_asked or self._wanted([*self.computing, *self._waiting, one]) != self._number:
+                self.is_asked = True
+                self._waiting[one] = None
+                return False
+            self.computing[one] = None
+            return True
+
+    def pause(self, one: Computation) -> None:
+        """Have a computation wait."""
+        with self._lock:
+            self._waiting[one] = None
+            self.computing.pop(one, None)
+            self._settle()
+
+    def left(self, one: Computation) -> None:
+        """A computation is over."""
+        with self._lock:
+            self._waiting.pop(one, None)
+            self._settle()
+
+    def settle(self) -> None:
+        """Set the number and let all go on that wait, if nobody computes."""
+        with self._lock:
+            self._settle()
+
+    def _settle(self) -> None:
+        if self.computing:
+            return
+        waiting = list(self._waiting)
+        self._set(self._wanted(waiting))
+        self.is_asked = False
+        for one in waiting:
+            self.computing[one] = None
+            del self._waiting[one]
+            one.go()
+
+    def _wanted(self, computations: list[Computation]) -> int:
+        if len(computations) > 1 and 2 * len(computations) > self._cores:
+            return 1
+        return min((each.threads for each in computations if each.threads), default=0)
+
+    def _set(self, number: int) -> None:
+        if number == self._number:
+            return
+        if not self._before:
+            self._before = [(library, library.num_threads) for library in _shared_pools()]
+        for library, count in self._before:
+            _set_threads(library, min(number, count) if number else count)
+        if not number:
+            self._before = []
+        self._number = number
+
+
+BLAS_THREADS = BlasThreads()
+
+
+def _set_threads(library: Any, number: int) -> None:
+    """Set the number of a library, and leave it to other threads to do so too.
+
+    threadpoolctl hears only the first thread that sets one, and ignores all others as long as that lives; where that is
+    a thread of the caller's, its number stays.
+    """
+    library.set_num_threads(number)
+    if hasattr(library, "clear_controlling_thread"):  # from 3.7 on
+        library.clear_controlling_thread()
 
 
 @remembered(1)
-def _blas() -> Any:
+def _shared_pools() -> list[Any]:
+    """The BLAS libraries with one pool for the process; with OpenMP each thread has its own, which others cannot set."""
     # Imported on use: looking for the libraries of the process takes milliseconds.
     from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController().select(user_api="blas")
+    libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+    return [library for library in libraries if getattr(library, "threading_layer", "") != "openmp"]
