@@ -193,6 +193,7 @@ def _compute(runs: Iterable[Run], threads: int) -> None:
                 computation.make_room()
             run()
     finally:
+        blas.users.pop(computation, None)
         computation.end()
 
 

@@ -22,42 +22,44 @@ _LOOK_SECONDS = 0.1
 
 
 class Computation:
-    """One computation. It ends by `end`, in a `finally` around `begin` and everything else.
+    """One computation. `BlasThreads.users.pop(it, None)` is the first call of a `finally` around all of it, then `end`.
 
     Args:
         threads: how many BLAS threads it wants at most; 0 leaves them as they are.
     """
 
-    __slots__ = ("_pool", "_turn", "threads")
+    __slots__ = ("_pool", "_turn", "computes", "threads")
 
     def __init__(self, threads: int, pool: BlasThreads | None = None) -> None:
         self.threads, self._pool = threads, pool or BLAS_THREADS
+        self.computes = False
+        """It may be in the middle of an instruction."""
         self._turn = Lock()
         self._turn.acquire()
 
     def begin(self) -> None:
         """Compute from now on; waits until all others that do so have the right number of threads, too."""
         if not self._pool.joined(self):
-            self.wait()
+            self._wait()
 
     def make_room(self) -> None:
         """Between two instructions, where `BlasThreads.is_asked`: wait until the number is set."""
-        self._pool.pause(self)
-        self.wait()
+        self.computes = False
+        self._pool.settle()
+        self._wait()
 
     def end(self) -> None:
-        """Compute no more, or never have."""
-        self._pool.computing.pop(self, None)
-        self._pool.left(self)
-
-    def wait(self) -> None:
-        """Until `go` is called."""
-        while not self._turn.acquire(timeout=_LOOK_SECONDS):
-            self._pool.settle()
+        """It is no user any more; others need not wait for it."""
+        self._pool.settle()
 
     def go(self) -> None:
         """Let it go on."""
+        self.computes = True
         self._turn.release()
+
+    def _wait(self) -> None:
+        while not self._turn.acquire(timeout=_LOOK_SECONDS):
+            self._pool.settle()
 
 
 class BlasThreads:
@@ -66,9 +68,8 @@ class BlasThreads:
     def __init__(self, cores: int = _CORES) -> None:
         self.is_asked = False
         """Computations are to wait before their next instruction."""
-        self.computing: dict[Computation, None] = {}
-        """Those that may be in the middle of an instruction."""
-        self._waiting: dict[Computation, None] = {}
+        self.users: dict[Computation, None] = {}
+        """Those that compute, and those that wait."""
         self._cores = cores
         self._lock = Lock()
         self._number = 0
@@ -79,43 +80,26 @@ class BlasThreads:
     def joined(self, one: Computation) -> bool:
         """Let a computation begin, or have it wait; whether it may begin."""
         with self._lock:
-            if not self.computing and not self._waiting:
+            others = list(self.users)
+            self.users[one] = None
+            if not others:
                 self._set(self._wanted([one]))
-            elif self.is_asked or self._wanted([*self.computing, *self._waiting, one]) != self._number:
+            elif self.is_asked or self._wanted([*others, one]) != self._number:
                 self.is_asked = True
-                self._waiting[one] = None
                 return False
-            self.computing[one] = None
+            one.computes = True
             return True
-
-    def pause(self, one: Computation) -> None:
-        """Have a computation wait."""
-        with self._lock:
-            self._waiting[one] = None
-            self.computing.pop(one, None)
-            self._settle()
-
-    def left(self, one: Computation) -> None:
-        """A computation is over."""
-        with self._lock:
-            self._waiting.pop(one, None)
-            self._settle()
 
     def settle(self) -> None:
         """Set the number and let all go on that wait, if nobody computes."""
         with self._lock:
-            self._settle()
-
-    def _settle(self) -> None:
-        if self.computing:
-            return
-        waiting = list(self._waiting)
-        self._set(self._wanted(waiting))
-        self.is_asked = False
-        for one in waiting:
-            self.computing[one] = None
-            del self._waiting[one]
-            one.go()
+            users = list(self.users)
+            if any(one.computes for one in users):
+                return
+            self._set(self._wanted(users))
+            self.is_asked = False
+            for one in users:
+                one.go()
 
     def _wanted(self, computations: list[Computation]) -> int:
         if len(computations) > 1 and 2 * len(computations) > self._cores:
@@ -150,7 +134,7 @@ def _set_threads(library: Any, number: int) -> None:
 
 @remembered(1)
 def _shared_pools() -> list[Any]:
-    """The BLAS libraries with one pool for the process; with OpenMP each thread has its own, which others cannot set."""
+    """The BLAS libraries with one pool for the process; by OpenMP each thread has one, which others cannot set."""
     # Imported on use: looking for the libraries of the process takes milliseconds.
     from threadpoolctl import ThreadpoolController
 

@@ -48,6 +48,7 @@ class Worker(threading.Thread):
                     self.one.make_room()
                 self.instructions += 1
         finally:
+            self.pool.users.pop(self.one, None)
             self.one.end()
 
     def finish(self):
@@ -80,7 +81,7 @@ def test_in_company_each_has_one_from_the_next_instruction_of_all_on(pool) -> No
     third = Worker(pool)
     until(lambda: pool.is_asked)
     first.steps.release()
-    until(lambda: first.one not in pool.computing)
+    until(lambda: not first.one.computes)
     assert not third.began.is_set() and blas_threads() == before, "the second is in the middle of an instruction"
     second.steps.release()
     third.began.wait()
@@ -103,7 +104,7 @@ def test_who_ends_makes_room_as_well(pool) -> None:
         worker.finish()
     third.began.wait()
     third.finish()
-    assert not pool.computing and not pool.is_asked
+    assert not pool.users and not pool.is_asked
 
 
 def test_a_computation_that_never_began_ends(pool) -> None:
@@ -119,7 +120,7 @@ def test_a_number_that_an_interrupt_left_is_set_by_who_waits(pool) -> None:
     gone.begin()
     waiting = Worker(pool, 2)
     until(lambda: pool.is_asked or waiting.began.is_set())
-    pool.computing.pop(gone)
+    pool.users.pop(gone)
     waiting.began.wait()
     waiting.finish()
 
@@ -150,7 +151,7 @@ def test_many_threads_compute_what_one_does() -> None:
     for result in results:
         np.testing.assert_allclose(result, expected, rtol=1e-5)
     assert blas_threads() == before
-    assert not blas.BLAS_THREADS.computing
+    assert not blas.BLAS_THREADS.users
 
 
 def test_any_thread_sets_the_number_and_puts_it_back(pool) -> None:
@@ -172,6 +173,7 @@ def test_any_thread_sets_the_number_and_puts_it_back(pool) -> None:
     with_option = Computation(1, pool)
     with_option.begin()
     assert blas_threads() == {1}
+    pool.users.pop(with_option)
     other = threading.Thread(target=with_option.end)
     other.start()
     other.join()
