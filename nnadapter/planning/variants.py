@@ -13,8 +13,10 @@ from nnadapter.offering.offers import offers, worth_parting
 from nnadapter.offering.segments import OnnxParts
 from nnadapter.onnx.extracting import OnnxIndex
 from nnadapter.onnx.functions import Bodies
+from nnadapter.onnx.preparation.dequantized import with_dequantized
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
 from nnadapter.planning.constraints import Demands
+from nnadapter.planning.dequantizing import to_dequantize
 from nnadapter.planning.judgment import Judgment, answers, completed
 from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.planning.support import Support, Verdicts, ask
@@ -40,6 +42,7 @@ class Variant:
     _whole: set[tuple[str, ...]] = field(default_factory=set)
     """Atoms, by their nodes' names, that were offered node by node in vain."""
     _calls: KernelCalls | None = None
+    _dequantized: Variant | None = None
 
     def __post_init__(self) -> None:
         """Index the model once."""
@@ -51,12 +54,29 @@ class Variant:
     def clear(self) -> None:
         """Forget what other shapes would share."""
         self.conversions.clear()
+        if self._dequantized is not None:
+            self._dequantized.clear()
 
     def judge(self, shapes: Shapes) -> Judgment:
         """Specialize, convert, and ask every device; atoms that one refuses are offered to it node by node.
 
-        Nodes that a device refuses after that and has a custom kernel for are calls of it.
+        Nodes that a device refuses after that and has a custom kernel for are calls of it. Constants that its nodes
+        read dequantized, and that it would not dequantize, are so from then on, whatever the shapes.
         """
+        if self._dequantized is not None:
+            return self._dequantized.judge(shapes)
+        judgment = self._with_calls(shapes)
+        positions = to_dequantize(judgment, self.setting)
+        if not positions:
+            return judgment
+        prepared = with_dequantized(self.prepared, positions)
+        if prepared.evaluated == self.prepared.evaluated:
+            return judgment
+        self._dequantized = Variant(prepared, self.setting, self.refused_by_host)
+        self.conversions.clear()
+        return self._dequantized.judge(shapes)
+
+    def _with_calls(self, shapes: Shapes) -> Judgment:
         if self._calls is None:
             return self._offered(shapes)
         self.conversions.call_kernels(frozenset())  # what is called follows from the verdicts at these shapes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import prod
 from typing import cast
 
@@ -28,9 +28,10 @@ _NEVER_FOLDED = frozenset(
         "RandomUniformLike",
         "Multinomial",
         "Bernoulli",
-        "DequantizeLinear",
     ]
 )
+_DEQUANTIZING = "DequantizeLinear"
+"""Folded where it is asked for: devices and ONNX Runtime make integer operations of it."""
 
 
 def is_known(graph: Graph, index: int, values: Mapping[str, Value]) -> bool:
@@ -38,12 +39,16 @@ def is_known(graph: Graph, index: int, values: Mapping[str, Value]) -> bool:
     return all(name in values and values[name].static_shape is not None for name in graph.nodes[index].outputs if name)
 
 
-def may_fold(read: OnnxModel, index: int) -> bool:
-    """Whether a node's results are the same in every run and for every device, if its inputs are known."""
+def may_fold(read: OnnxModel, index: int, dequantizing: Collection[int] = ()) -> bool:
+    """Whether a node's results are the same in every run and for every device, if its inputs are known.
+
+    One that dequantizes is folded only if its position is in `dequantizing`.
+    """
     node = read.nodes[index]
     return (
         not node.domain
         and not node.contradiction
+        and (node.op_type != _DEQUANTIZING or index in dequantizing)
         and node.op_type not in _NEVER_FOLDED
         and node.op_type not in RUNNING_GRAPHS
         and not read.graph.nodes[index].captured
@@ -83,15 +88,19 @@ def _read_only(sizes: int | tuple[int, ...]) -> Array:
 class Folding:
     """What becomes known of one graph: nodes whose inputs are known wait, and are evaluated in one go."""
 
-    def __init__(self, read: OnnxModel, known: Mapping[str, Array], budget: float) -> None:
+    def __init__(
+        self, read: OnnxModel, known: Mapping[str, Array], budget: float, dequantizing: Collection[int] = ()
+    ) -> None:
         """Begin with nothing.
 
         Args:
             read: the model.
             known: every value whose contents are known.
             budget: the most bytes that the arrays made may hold.
+            dequantizing: positions of nodes that dequantize, and may be evaluated all the same.
         """
         self._read = read
+        self._dequantizing = dequantizing
         self.folded: dict[str, Array] = {}
         """What became known."""
         self._known_before = known
@@ -117,7 +126,7 @@ class Folding:
         for name in node.inputs:
             if name and name not in self._known_before and name not in self.folded and name not in self._promised:
                 return
-        if not may_fold(self._read, index):
+        if not may_fold(self._read, index, self._dequantizing):
             return
         size = result_bytes(node, values, self.known)
         if size <= self._budget:

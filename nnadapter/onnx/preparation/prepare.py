@@ -9,7 +9,8 @@ The way through, for one model:
    graph twice, which is enough for most models, then node by node in order (`forward.py`).
 
 No node is fused or rewritten: a node is kept, or folded because its outputs are known, or unused because nobody reads
-them. Nodes that draw random numbers, run another graph or dequantize weights are never folded. Folding is bounded:
+them. Nodes that draw random numbers or run another graph are never folded; those that dequantize weights are where
+devices need it (`dequantized.py`). Folding is bounded:
 the arrays that one call makes hold at most `ONCE_BYTES` and `PER_SHAPE_BYTES`.
 """
 
