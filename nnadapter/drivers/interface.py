@@ -137,6 +137,19 @@ class Execution(ABC):
         """
         raise DriverError(f"{type(self).__name__} runs at fixed sizes")
 
+    def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
+        """Run the program once, into memory of the host's, which it uses again from run to run.
+
+        Args:
+            inputs: as `compute` takes them.
+            outputs: for every output of the model a writable, contiguous array of its data type and dimensions, with
+                anything in it. None of them shares memory with another or with an input.
+
+        Returns:
+            `outputs`; or as `compute` does, where the driver cannot write into memory that it is given.
+        """
+        return self.compute(inputs)
+
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:

@@ -51,7 +51,7 @@ class Arenas:
         finally:
             self._idle.append(arena)  # no lock: this may run in a finalizer, after an interrupt
 
-    def clear(self) -> None:
+    def close(self) -> None:
         """Free what nobody uses now."""
         with self._lock:
             self._idle.clear()

@@ -26,6 +26,7 @@ from nnadapter.errors import (
     NNAdapterError,
     describe,
 )
+from nnadapter.memory.arenas import Arenas
 from nnadapter.offering.segments import Part
 from nnadapter.planning.judgment import Atoms, Judgment, banning
 from nnadapter.planning.opening import Opened
@@ -33,19 +34,14 @@ from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.planning.size_class import SizeClass
+from nnadapter.running.borders import borders_of
 from nnadapter.running.built import Built, Likeness, Programs, atoms_of, likeness_of
-from nnadapter.running.executor import (
-    BoundStep,
-    CompiledPlan,
-    OtherShapeError,
-    Substitute,
-    Whole,
-)
+from nnadapter.running.executor import BoundStep, CompiledPlan, Substitute, Whole
 from nnadapter.running.fallback import named, refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.promise import Watch
 from nnadapter.running.residence import residences
-from nnadapter.running.slots import expected_outputs, planned_values, slots_of
+from nnadapter.running.slots import OtherShapeError, expected_outputs, planned_values, slots_of
 from nnadapter.running.traced_programs import fell_back, making, pool_of, transfers_of
 from partition.by_cost.origin import Origin
 from partition.plan import Plan, Step
@@ -103,6 +99,8 @@ class Compiler:
     """Compiles what was partitioned in one setting."""
 
     setting: Setting
+    arenas: Arenas = field(default_factory=Arenas)
+    """Memory for values between steps, which all plans share."""
 
     def compile(self, planner: Planner, judgment: Judgment) -> Compiled:
         """Settle, compile, and settle again without what failed, until everything is compiled.
@@ -263,6 +261,7 @@ class Compiler:
         steps = [
             BoundStep(
                 step=step,
+                position=position,
                 pool=self._pool(step.device, built.program, *_about(partitioning, step)),
                 inputs=tuple(slots[name] for name in built.inputs),
                 outputs=tuple(slots[name] for name in step.outputs),
@@ -275,13 +274,14 @@ class Compiler:
                 is_told_sizes=sizes is not None and self.setting.by_name[step.device].takes_ir,
                 on_failure=partial(self._run_failed, partitioning, slots),
             )
-            for step, built in built_by_step
+            for position, (step, built) in enumerate(built_by_step)
         ]
         outputs = {name: slots[name] for name in graph.outputs}
         known = partitioning.model.specialized.constants
         constants = {slot: known[name] for name, slot in outputs.items() if name in known}
         whole = None if len(steps) == 1 and not steps[0].guarded else partial(self._whole, partitioning)
-        return CompiledPlan(steps, slots, outputs, constants, whole, transfers_of(self.setting.trace), sizes)
+        borders = borders_of(partitioning.plan, reads, self.arenas)
+        return CompiledPlan(steps, slots, outputs, constants, whole, transfers_of(self.setting.trace), sizes, borders)
 
     def _whole(self, partitioning: Partitioning, error: NNAdapterError) -> Whole:
         """The model as it was, on the host. Raises where the policy forbids that, and `error` where the host cannot."""

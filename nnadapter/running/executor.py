@@ -13,22 +13,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from nnadapter.drivers.border import OutputCheck, check_results, read_only
-from nnadapter.drivers.copies import Copies, Transfer, on_host
+from nnadapter.drivers.copies import Transfer, on_host
 from nnadapter.errors import FAILURES, CancelledError, ExecutionError, InvalidInputError, NNAdapterError, describe
 from nnadapter.ir.operand import Array
 from nnadapter.planning.size_class import SizeClass
 from nnadapter.process.closing import close_all
+from nnadapter.running.borders import Borders, Given, Into
 from nnadapter.running.control import RunControl
+from nnadapter.running.outputs import Kept, output_of, own_value
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.provenance import Provenance, StepRun
-from nnadapter.running.residence import Residence, delivered
+from nnadapter.running.residence import Residence
+from nnadapter.running.slots import OtherShapeError, Planned
 from partition.plan import Step
 
-Kept = Mapping[str, str]
-"""Outputs that stay, and the devices where they shall lie; empty for where they do."""
 _MOST_FAILURES = 5
 
 
@@ -42,27 +41,6 @@ class Substitute:
     pool: ExecutionPool
     inputs: tuple[int, ...]
     """Slots."""
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A value between two steps, as it was planned."""
-
-    name: str
-    slot: int
-    shape: tuple[int, ...]
-
-    def check(self, values: Sequence[Any]) -> None:
-        """Raise OtherShapeError for another shape: what was inferred of the model is not what its nodes make."""
-        value = values[self.slot]
-        if value.shape != self.shape:
-            raise OtherShapeError(
-                f"{self.name!r} is {value.dtype}{list(value.shape)}, planned {value.dtype}{list(self.shape)}"
-            )
-
-
-class OtherShapeError(ExecutionError):
-    """A value came in another shape than was planned. Nobody outside of this room sees it."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -84,6 +62,8 @@ class BoundStep:
     """Makes what runs the step instead, or raises."""
     names: tuple[str, ...]
     """Of the inputs."""
+    position: int = 0
+    """Among the steps of the plan."""
     is_told_sizes: bool = False
     """Its program leaves sizes open, and is adapter IR."""
     residence: Residence | None = None
@@ -117,7 +97,7 @@ class Whole:
         arrays = [on_host(feeds[name], name, made) for name in self.inputs]
         results = dict(zip(self.outputs, self.pool.compute(arrays), strict=True))
         run = StepRun(0, self.device, time.perf_counter() - started, failure)
-        outputs = [_output(results[name], name, feeds, kept, made) for name in wanted]
+        outputs = [output_of(results[name], name, feeds, kept, made) for name in wanted]
         return outputs, Provenance((run,), tuple(made))
 
 
@@ -133,6 +113,7 @@ class CompiledPlan:
         whole: Callable[[NNAdapterError], Whole] | None = None,
         new_transfers: Callable[[], list[Transfer]] = list,
         size_class: SizeClass | None = None,
+        borders: Borders | None = None,
     ) -> None:
         """Take what was compiled.
 
@@ -145,7 +126,9 @@ class CompiledPlan:
                 where the plan is that already.
             new_transfers: makes what takes the transfers of a run.
             size_class: the sizes for which the plan holds, if its programs are told them; None for any other plan.
+            borders: where values between steps lie; None where the steps make all of them new.
         """
+        self._borders = borders
         self._size_class = size_class
         self.steps = tuple(steps)
         self.note = ""
@@ -205,7 +188,10 @@ class CompiledPlan:
         if self.note and self._whole is not None:
             return self._whole.run(feeds, wanted, self.note, kept)
         try:
-            return self._run_steps(feeds, wanted, control, kept, sizes)
+            if self._borders is None or control is not None or sizes is not None:
+                return self._run_steps(feeds, wanted, control, kept, sizes)
+            with self._borders.lent() as given:
+                return self._run_steps(feeds, wanted, control, kept, sizes, given)
         except NNAdapterError as error:
             if isinstance(error, CancelledError) or self._make_whole is None:
                 raise
@@ -238,6 +224,7 @@ class CompiledPlan:
         control: RunControl | None,
         kept: Kept | None,
         sizes: Sequence[Any] | None,
+        given: Given | None = None,
     ) -> tuple[list[Any], Provenance]:
         values = self._blank.copy()
         if self._size_class is not None and sizes is not None:
@@ -253,10 +240,10 @@ class CompiledPlan:
                 control.before(bound.step.device, shared=self._shares)
                 if control.is_over:
                     raise _stopped(control, bound, "was next")
-            runs.append(_run_step(bound, values, made, control, sizes if bound.is_told_sizes else None))
+            runs.append(_run_step(bound, values, made, control, sizes if bound.is_told_sizes else None, given))
         if made is None:
-            return [_own(values[self._outputs[name]], name in feeds) for name in wanted], Provenance(tuple(runs))
-        outputs = [_output(values[self._outputs[name]], name, feeds, kept, made) for name in wanted]
+            return [own_value(values[self._outputs[name]], name in feeds) for name in wanted], Provenance(tuple(runs))
+        outputs = [output_of(values[self._outputs[name]], name, feeds, kept, made) for name in wanted]
         self.transfers = tuple(made)
         return outputs, Provenance(tuple(runs), self.transfers)
 
@@ -286,6 +273,7 @@ def _run_step(
     made: list[Transfer] | None,
     control: RunControl | None,
     sizes: Sequence[Any] | None,
+    given: Given | None,
 ) -> StepRun:
     """Run one step; where values may stay on devices, `made` gets the transfers."""
     started = time.perf_counter()
@@ -294,10 +282,9 @@ def _run_step(
         for each in bound.planned:
             each.check(values)
         if made is None:
-            inputs = [values[slot] for slot in bound.inputs]
-            results = _guarded(bound, inputs, control, sizes) if bound.guarded else bound.pool.compute(inputs, control)
+            results = _computed(bound, [values[slot] for slot in bound.inputs], control, sizes, given)
         else:
-            results = _staying(bound, values, made, control, sizes)
+            results = _staying(bound, values, made, control, sizes, given)
     except FAILURES as error:
         if control is not None and control.is_over:
             raise _stopped(control, bound, "was under way") from error
@@ -305,6 +292,8 @@ def _run_step(
             raise  # the host's own errors are typed, and nobody comes after it
         failure = describe(error)
         device, results = _instead(bound, error, failure, values, control)
+        if given is not None:
+            results = given.kept_apart(results)
     for slot, result in zip(bound.outputs, results, strict=True):
         values[slot] = result
     for slot in bound.released:
@@ -319,6 +308,7 @@ def _staying(
     made: list[Transfer],
     control: RunControl | None,
     sizes: Sequence[Any] | None,
+    given: Given | None,
 ) -> Sequence[Any]:
     """What a step makes of values that may lie on devices: there, or from arrays."""
     if bound.residence is not None:
@@ -328,7 +318,32 @@ def _staying(
         if stayed is not None:
             return stayed
     inputs = [on_host(values[slot], name, made) for slot, name in zip(bound.inputs, bound.names, strict=True)]
-    return _guarded(bound, inputs, control, sizes) if bound.guarded else bound.pool.compute(inputs, control)
+    return _computed(bound, inputs, control, sizes, given)
+
+
+def _computed(
+    bound: BoundStep,
+    inputs: Sequence[Any],
+    control: RunControl | None,
+    sizes: Sequence[Any] | None,
+    given: Given | None,
+) -> Sequence[Any]:
+    """What a step makes of arrays, in the memory that is given for it, if any is."""
+    into = () if given is None else given.of(bound.position)
+    host = not bound.guarded
+    results = _of_host(bound, inputs, control, into) if host else _guarded(bound, inputs, control, sizes, into)
+    return results if given is None else given.kept_apart(results, into)
+
+
+def _of_host(bound: BoundStep, inputs: Sequence[Any], control: RunControl | None, into: Into) -> Sequence[Any]:
+    if not into:
+        return bound.pool.compute(inputs, control)
+    try:
+        return bound.pool.compute_into(inputs, into)
+    except CancelledError:
+        raise
+    except NNAdapterError:  # what was inferred of the model may not be what its nodes make
+        return bound.pool.compute(inputs, control)
 
 
 def _instead(
@@ -357,25 +372,12 @@ def _instead(
 
 
 def _guarded(
-    bound: BoundStep, inputs: Sequence[Array], control: RunControl | None, sizes: Sequence[Any] | None
+    bound: BoundStep,
+    inputs: Sequence[Array],
+    control: RunControl | None,
+    sizes: Sequence[Any] | None,
+    into: Into,
 ) -> Sequence[Array]:
-    results = bound.pool.compute([read_only(array) for array in inputs], control, sizes)
+    handed = [read_only(array) for array in inputs]
+    results = bound.pool.compute_into(handed, into) if into else bound.pool.compute(handed, control, sizes)
     return check_results(results, bound.step.outputs, bound.expected)
-
-
-def _output(value: Any, name: str, feeds: Mapping[str, Any], kept: Kept | None, made: list[Transfer]) -> Any:
-    """An output as its caller wants it: an array of its own, or kept where it lies or shall lie."""
-    fed = name in feeds
-    if kept is not None and name in kept:
-        is_mine = fed and isinstance(value, np.ndarray)
-        return delivered(value.copy() if is_mine else value, name, kept[name], made)
-    if type(value) is Copies:
-        return _own(value.host(name, made), fed)
-    return _own(value, fed)
-
-
-def _own(value: Any, fed: bool) -> Any:
-    """An output that nobody else holds: constants and inputs that are outputs as well are copied."""
-    if isinstance(value, np.ndarray) and (fed or not value.flags.writeable):
-        return value.copy()
-    return value

@@ -30,11 +30,11 @@ from nnadapter.running.bindings import Binding, PlannedBinding
 from nnadapter.running.compilation import Compiled, Compiler
 from nnadapter.running.control import RunControl
 from nnadapter.running.deadlines import Deadlines
-from nnadapter.running.executor import Kept
 from nnadapter.running.fallback import refuse_fallback
 from nnadapter.running.measuring import Measurer
 from nnadapter.running.observed import Observed, observed_of
 from nnadapter.running.open_plans import FixedSizesError, InputShapes, OpenPlans, Taken
+from nnadapter.running.outputs import Kept
 from nnadapter.running.plans import Lease, PlanCache, PlanCounts
 from nnadapter.running.promise import Watch
 from nnadapter.running.provenance import Provenance
@@ -232,7 +232,7 @@ class PlannedEngine:
         self._latest = None
         if self._deadlines is not None:
             self._deadlines.close()
-        self._plans.close(self._setting.devices)
+        self._plans.close((*self._setting.devices, self._compiler.arenas))
         self._planner.clear()
 
     def _take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken:

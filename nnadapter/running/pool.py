@@ -12,6 +12,7 @@ from nnadapter.drivers.control import UNLIMITED
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import DeviceTensor, Execution, Program
 from nnadapter.drivers.registry import device_lock
+from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all
 from nnadapter.process.lending import Lending
 from nnadapter.running.control import RunControl
@@ -56,6 +57,11 @@ class ExecutionPool:
             return outputs
         within = () if control is None else (control.for_driver(),)
         results: Sequence[Any] = self._alone(sizes, "compute_within" if within else "compute", inputs, *within)
+        return results
+
+    def compute_into(self, inputs: Sequence[Any], outputs: Sequence[Array]) -> Sequence[Any]:
+        """As `compute`, into these arrays; see `Execution.compute_into`."""
+        results: Sequence[Any] = self._alone(None, "compute_into", inputs, outputs)
         return results
 
     def compute_on_device(

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from nnadapter.drivers.border import OutputCheck
-from nnadapter.running.executor import Planned
+from nnadapter.errors import ExecutionError
 from partition.graph import Graph
 from partition.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A value between two steps, as it was planned."""
+
+    name: str
+    slot: int
+    shape: tuple[int, ...]
+
+    def check(self, values: Sequence[Any]) -> None:
+        """Raise OtherShapeError for another shape: what was inferred of the model is not what its nodes make."""
+        value = values[self.slot]
+        if value.shape != self.shape:
+            raise OtherShapeError(
+                f"{self.name!r} is {value.dtype}{list(value.shape)}, planned {value.dtype}{list(self.shape)}"
+            )
+
+
+class OtherShapeError(ExecutionError):
+    """A value came in another shape than was planned. Nobody outside of this room sees it."""
 
 
 def slots_of(plan: Plan) -> dict[str, int]:

@@ -123,7 +123,7 @@ class FakeNpuContext(Context):
             self._open.clear()
         self._lowerings.clear()
         self._verdicts.clear()
-        self.arenas.clear()
+        self.arenas.close()
 
     def _admit_open(self, model: Model) -> Admission:
         lowered = lower(model, self._options.arithmetic)

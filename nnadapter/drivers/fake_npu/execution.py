@@ -126,6 +126,11 @@ class FakeNpuExecution(Execution):
         self._fill(results, inputs, control)
         return results
 
+    def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute_into`."""
+        self._fill(outputs, inputs, UNLIMITED)
+        return outputs
+
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:

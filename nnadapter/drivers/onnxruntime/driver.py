@@ -19,6 +19,7 @@ from nnadapter.drivers.capability import (
     Threading,
 )
 from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
+from nnadapter.drivers.onnxruntime.arena import shrink_arena
 from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.drivers.onnxruntime.own_operators import has_operator
 from nnadapter.drivers.onnxruntime.profiling import SessionProfile, profile_of
@@ -127,13 +128,22 @@ class CpuContext(Context):
         """See `Context.compile_whole`."""
         return self._compiled(model, spins=True)
 
+    def close(self) -> None:
+        """See `Context.close`: what its sessions needed for their runs goes back."""
+        shrink_arena()
+
     def _compiled(self, model: onnx.ModelProto, *, spins: bool) -> Program:
         permit = pool_permit()
         try:
             contents = loadable(model).SerializeToString()
             profile = profile_of(self._trace, self._lane, len(model.graph.node))
             session = open_session(
-                contents, self._session_options, has_pool=permit is not None, spins=spins, profile=profile
+                contents,
+                self._session_options,
+                has_pool=permit is not None,
+                spins=spins,
+                shares_arena=True,
+                profile=profile,
             )
             return CpuProgram(session, permit, len(contents), profile)
         except Exception as error:

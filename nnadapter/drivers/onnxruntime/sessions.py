@@ -18,9 +18,10 @@ from typing import Any
 import onnxruntime
 
 from nnadapter.drivers.interface import Execution
-from nnadapter.drivers.onnxruntime.errors import translation
+from nnadapter.drivers.onnxruntime.arena import USES_SHARED_ARENA, register_arena
+from nnadapter.drivers.onnxruntime.errors import translated, translation
 from nnadapter.drivers.onnxruntime.profiling import SessionProfile
-from nnadapter.drivers.onnxruntime.values import run_of
+from nnadapter.drivers.onnxruntime.values import RunInto, run_into_of, run_of
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
 
@@ -72,10 +73,23 @@ class SessionExecution(Execution):
         self.input_names = tuple(value.name for value in session.get_inputs())
         self.output_names = [value.name for value in session.get_outputs()]
         self._run = run_of(session)
+        self._run_into: RunInto | None = run_into_of(session)
 
     def compute(self, inputs: Sequence[Any]) -> Sequence[Array]:
         """See `Execution.compute`. Sequences and optionals pass as ONNX Runtime's Python objects."""
         return self.run(self.output_names, dict(zip(self.input_names, inputs, strict=True)))
+
+    def compute_into(self, inputs: Sequence[Any], outputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute_into`: ONNX Runtime writes there, where it takes the types of inputs and outputs."""
+        if self._run_into is None:
+            return self.compute(inputs)
+        with translated(self._failure, "check the inputs"):
+            self._run_into(
+                zip(self.input_names, inputs, strict=True),
+                zip(self.output_names, outputs, strict=True),
+                run_options.get(),
+            )
+        return outputs
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Array]:
         """Return the outputs of these names from the inputs by name: `compute`, for those who have them so."""
@@ -102,6 +116,7 @@ class _ProfiledExecution(SessionExecution):
     def __init__(self, session: onnxruntime.InferenceSession, where: str, profile: SessionProfile) -> None:
         super().__init__(session, where)
         self._profile = profile
+        self._run_into = None  # every run goes by `run`
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Array]:
         """See `SessionExecution.run`."""
@@ -117,6 +132,7 @@ def open_session(
     *,
     has_pool: bool,
     spins: bool,
+    shares_arena: bool = False,
     providers: Sequence[str] = (CPU_PROVIDER,),
     profile: SessionProfile | None = None,
 ) -> onnxruntime.InferenceSession:
@@ -127,6 +143,8 @@ def open_session(
         session_options: the session options; quiet ones if None.
         has_pool: there is a permit for it.
         spins: its threads may spin while they wait for work.
+        shares_arena: what it needs for a run comes from the arena that all such sessions share, unless the options say
+            something else of arenas.
         providers: who computes; empty for those that `session_options` names. Nobody else is tried then, if they fail.
         profile: what takes the session's own events. Options that ask for a profile have their wish there alone.
     """
@@ -141,6 +159,9 @@ def open_session(
         for key in () if spins else _SPINNING:
             if not _has_entry(options, key):
                 options.add_session_config_entry(key, "0")
+        if shares_arena and options.enable_cpu_mem_arena and not _has_entry(options, USES_SHARED_ARENA):
+            register_arena()
+            options.add_session_config_entry(USES_SHARED_ARENA, "1")
         threads = options.intra_op_num_threads
         options.intra_op_num_threads = threads or (0 if has_pool else 1)
         try:

@@ -7,19 +7,22 @@ the lowest bits (ONNX IR specification, "Packed data types"); numpy has a byte f
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import ceil, prod
 from typing import Any
 
 import numpy as np
 import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from nnadapter.ir.operand import Array
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
 
 Run = Callable[[Sequence[str], Mapping[str, Any], Any], list[Any]]
 """Output names, inputs by name, run options -> results."""
+RunInto = Callable[[Iterable[tuple[str, Any]], Iterable[tuple[str, Array]], Any], None]
+"""Inputs by name, arrays to write into by output name, run options."""
 
 _PLAIN = frozenset(
     f"tensor({name})"
@@ -44,6 +47,27 @@ def goes_by_memory(session: onnxruntime.InferenceSession) -> bool:
     """Whether all inputs and outputs are tensors, and not all of them of types that ONNX Runtime passes."""
     types = {value.type for value in (*session.get_inputs(), *session.get_outputs())}
     return not types <= _PLAIN and all(type_.startswith("tensor(") for type_ in types)
+
+
+def run_into_of(session: onnxruntime.InferenceSession) -> RunInto | None:
+    """A session's run into arrays that are given, numeric and contiguous; None where it does not pass all types.
+
+    A binding is made for each run, so that any number of threads may run at once. Inputs are read where they lie.
+    """
+    inner = getattr(session, "_sess", None)
+    if inner is None or not {value.type for value in (*session.get_inputs(), *session.get_outputs())} <= _PLAIN:
+        return None
+    device = native.OrtDevice(native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0)
+
+    def run(inputs: Iterable[tuple[str, Any]], outputs: Iterable[tuple[str, Array]], options: Any) -> None:
+        binding = native.SessionIOBinding(inner)
+        for name, array in inputs:
+            binding.bind_input(name, array)
+        for name, array in outputs:
+            binding.bind_ortvalue_output(name, native.OrtValue.ortvalue_from_numpy(array, device))
+        inner.run_with_iobinding(binding, options)
+
+    return run
 
 
 def declared(result: Any, type_: str) -> Any:

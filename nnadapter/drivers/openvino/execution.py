@@ -40,11 +40,19 @@ class OpenvinoExecution(Execution):
         Raises:
             ExecutionError: the engine does not take the inputs, or fails.
         """
-        return self._computed(inputs, self._infer)
+        return self._computed(inputs, self._new(), self._infer)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
         """See `Execution.compute_within`: the engine is stopped between two of its nodes."""
-        return self._computed(inputs, partial(self._infer_while_wanted, control.cancelled or _never))
+        return self._computed(inputs, self._new(), partial(self._infer_while_wanted, control.cancelled or _never))
+
+    def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute_into`, and `compute`. What is used again stays bound."""
+        return self._computed(inputs, outputs, self._infer)
+
+    def _new(self) -> Sequence[Array | None]:
+        """Arrays for the outputs, None for those whose size is not known."""
+        return [None if shape is None else np.empty(shape, dtype) for shape, dtype in self._outputs]
 
     def _infer_while_wanted(self, cancelled: Callable[[], bool]) -> None:
         self._request.start_async()
@@ -54,8 +62,9 @@ class OpenvinoExecution(Execution):
                 break
         self._request.wait()
 
-    def _computed(self, inputs: Sequence[Array], infer: Callable[[], object]) -> Sequence[Array]:
-        results = [None if shape is None else np.empty(shape, dtype) for shape, dtype in self._outputs]
+    def _computed(
+        self, inputs: Sequence[Array], results: Sequence[Array | None], infer: Callable[[], object]
+    ) -> Sequence[Array]:
         try:
             for position, (port, array) in enumerate(zip(self._inputs, inputs, strict=True)):
                 if port is not None:

@@ -1,0 +1,153 @@
+"""Memory for values between steps: who may share it, that nothing is copied, and that callers keep what they got."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nnadapter as nna
+from nnadapter.running.borders import share_regions
+from nnadapter.running.pool import ExecutionPool
+from tests.models import run_whole
+from tests.watching import watched
+
+SIZES = "[256, 256]"
+HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
+CHAIN = f"""{HEAD} chain (float{SIZES} x) => (float{SIZES} y, float{SIZES} c) {{
+    [a_cpu] a = Relu(x)  [b_npu] b = Neg(a)  [c_cpu] c = Abs(b)  [d_npu] d = Add(c, a)
+    [e_cpu] e = Sin(d)   [f_npu] f = Mul(e, d)  [y_cpu] y = Cos(f)
+}}"""
+VIEWS = f"""{HEAD} views (float{SIZES} x) => (float{SIZES} y) {{
+    [a_cpu] a = Relu(x)  [b_npu] b = Identity(a)  [c_cpu] c = Sin(b)  [d_npu] d = Identity(c)  [e_cpu] e = Cos(d)
+    [f_npu] f = Identity(b)  [y_cpu] y = Sub(e, f)
+}}"""
+
+
+def on(text, device, **options):
+    rules = f'[[pin]]\ndevice = "{device}"\nname = "*_npu"\n[[pin]]\ndevice = "cpu"\nname = "*_cpu"'
+    return nna.InferenceSession(onnx.parser.parse_model(text), devices=device, options=nna.Options(rules=rules))
+
+
+def numbers(seed):
+    return np.random.default_rng(seed).standard_normal((256, 256)).astype(np.float32)
+
+
+def check(text, results, x):
+    for result, expected in zip(results, run_whole(onnx.parser.parse_model(text), {"x": x}), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
+@st.composite
+def graphs(draw):
+    """Steps with the values that they read and make, and sizes of some values."""
+    steps, made = [], []
+    for position in range(draw(st.integers(1, 9))):
+        inputs = draw(st.lists(st.sampled_from(made), max_size=3, unique=True)) if made else []
+        outputs = [f"{position}.{number}" for number in range(draw(st.integers(1, 2)))]
+        steps.append((inputs, outputs))
+        made.extend(outputs)
+    return steps, {name: draw(st.integers(1, 1000)) for name in made if draw(st.booleans())}
+
+
+def orders(steps):
+    """Every order in which steps can run, as sets of those that are done, step by step."""
+    made_by = {name: at for at, (_, outputs) in enumerate(steps) for name in outputs}
+    needs = [{made_by[name] for name in inputs} for inputs, _ in steps]
+    reached, waiting = set(), [frozenset()]
+    while waiting:
+        done = waiting.pop()
+        if done in reached:
+            continue
+        reached.add(done)
+        waiting.extend(done | {at} for at in range(len(steps)) if at not in done and needs[at] <= done)
+    return needs, reached
+
+
+@settings(max_examples=150, deadline=None)
+@given(graphs())
+def test_no_order_of_the_steps_writes_over_what_is_still_read(graph):
+    steps, sizes = graph
+    region_of, regions = share_regions(steps, sizes)
+    assert region_of.keys() == sizes.keys()
+    assert all(sizes[name] <= regions[region] for name, region in region_of.items())
+    needs, reached = orders(steps)
+    users = {name: {at for at, (inputs, outputs) in enumerate(steps) if name in (*inputs, *outputs)} for name in sizes}
+    made_by = {name: at for at, (_, outputs) in enumerate(steps) for name in outputs}
+    for done in reached:
+        for at in set(range(len(steps))) - done:
+            if not needs[at] <= done:
+                continue
+            for mine in (name for name in sizes if made_by[name] == at):
+                for other in (name for name in sizes if name != mine and region_of[name] == region_of[mine]):
+                    begun, over = made_by[other] in done, users[other] <= done
+                    assert over or not begun, "it would be written over"
+                    assert made_by[other] != at
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "openvino", "reference"])
+@pytest.mark.parametrize("text", [CHAIN, VIEWS])
+def test_results_are_right_and_what_a_caller_got_stays(device, text):
+    if device == "openvino":
+        pytest.importorskip("openvino")
+    feeds = [numbers(seed) for seed in range(4)]
+    with on(text, device) as session:
+        got = [session.run(None, {"x": x}) for x in feeds]
+        for results, x in zip(got, feeds, strict=True):
+            check(text, results, x)
+
+
+def test_threads_have_memory_of_their_own():
+    feeds = [numbers(seed) for seed in range(24)]
+    with on(CHAIN, "fake_npu") as session, ThreadPoolExecutor(4) as threads:
+        got = list(threads.map(lambda x: session.run(None, {"x": x}), feeds))
+    for results, x in zip(got, feeds, strict=True):
+        check(CHAIN, results, x)
+
+
+def test_what_a_segment_is_handed_lies_where_another_put_it():
+    def noted(frame, results):
+        return [address(each) for each in frame["inputs"]], [address(each) for each in results]
+
+    def address(array):
+        return array.__array_interface__["data"][0]
+
+    x = numbers(0)
+    with on(CHAIN, "null") as session:
+        session.run(None, {"x": x})
+        with watched(ExecutionPool.compute_into, noted) as first, watched(ExecutionPool.compute, noted) as rest:
+            y, c = session.run(None, {"x": x})
+        calls = [*first, *rest]
+    assert len(calls) == 7
+    made = {place for _, outputs in calls for place in outputs}
+    assert all(place in made or place == address(x) for inputs, _ in calls for place in inputs)
+    assert address(c) in made and address(y) in made
+    inside = {place for _, outputs in calls for place in outputs} - {address(c), address(y)}
+    assert len(inside) < 5, "memory is used again"
+
+
+_CHAIN_OF = """
+import numpy as np
+from benchmarks.resident import peak_bytes, resident_bytes
+from benchmarks.borders import chain_session
+before = resident_bytes()
+session = chain_session(["cpu", "null"], 40)
+x = np.ones((1024, 1024), np.float32)
+for _ in range(3):
+    session.run(None, {"v0": x})
+print(peak_bytes() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_memory_does_not_grow_with_the_number_of_segments():
+    root = Path(__file__).parents[2]
+    run = subprocess.run([sys.executable, "-c", _CHAIN_OF], capture_output=True, text=True, check=True, cwd=root)
+    assert int(run.stdout) < 120e6, "40 segments of 4 MB, whose arenas alone would be 80 MB beside 60 of libraries"
