@@ -102,10 +102,12 @@ def _counts(levels: Sequence[int], even_free: bool) -> tuple[int, int]:
 
 
 def _by_levels(placement: Sequence[str], levels: Sequence[int]) -> tuple[Segment, ...]:
-    turns: list[list[int]] = [[] for _ in range(max(levels) + 1)]
-    for atom, level in enumerate(levels):
-        turns[level].append(atom)
-    return tuple(Segment(placement[atoms[0]], tuple(atoms)) for atoms in turns if atoms)
+    order = sorted(range(len(levels)), key=levels.__getitem__)
+    ends = [at for at in range(1, len(order)) if levels[order[at]] != levels[order[at - 1]]]
+    return tuple(
+        Segment(placement[order[start]], tuple(order[start:end]))
+        for start, end in zip([0, *ends], [*ends, len(order)], strict=True)
+    )
 
 
 def check_order(graph: Graph, segments: Sequence[Segment]) -> None:
