@@ -22,6 +22,8 @@ from nnadapter.onnx.signature import FedTensor
 
 HOST = "host"
 """The place of what lies in the host's memory, in transfers."""
+_PLAIN_KINDS = frozenset("biufc")
+"""Kinds of numpy's own numbers; those of other packages are of kind V."""
 _PACKED = frozenset(("int4", "uint4", "int2", "uint2", "float4_e2m1fn"))
 """Data types whose elements may share bytes on a device, and do not in numpy."""
 
@@ -116,7 +118,9 @@ class Copies(FedTensor):
 def can_lie_on_devices(tensor: Any) -> bool:
     """Whether a tensor may lie in a device's own memory: it has bytes, each element has its own, and no references."""
     dtype = getattr(tensor, "dtype", None)
-    return dtype is not None and not dtype.hasobject and dtype.name not in _PACKED and 0 not in tensor.shape
+    if dtype is None or 0 in tensor.shape:
+        return False
+    return dtype.kind in _PLAIN_KINDS or (dtype.kind == "V" and dtype.name not in _PACKED)
 
 
 def on_host(value: Any, name: str = "", made: list[Transfer] | None = None) -> Any:
