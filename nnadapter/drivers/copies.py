@@ -79,13 +79,23 @@ class Copies(FedTensor):
         """
         if self._array is None:
             started = time.perf_counter()
-            device, tensor = next(iter(self._tensors.items()))
-            array = np.empty(self.shape, self.dtype)
-            tensor.memory.copy_out(array)
-            self._array = array
+            self._array = array = self.own_array()
             if made is not None:
+                device = next(iter(self._tensors))
                 made.append(Transfer(name, device, HOST, array.nbytes, time.perf_counter() - started))
         return self._array
+
+    def without_array(self) -> Copies:
+        """The same without its array, which somebody else may change: where it lies on devices, else a copy of it."""
+        return Copies(None, self._tensors) if self._tensors else Copies(self.own_array())
+
+    def own_array(self) -> Array:
+        """The tensor in an array of the caller's own, which is not kept here."""
+        if self._array is not None:
+            return self._array.copy()
+        array = np.empty(self.shape, self.dtype)
+        next(iter(self._tensors.values())).memory.copy_out(array)
+        return array
 
     def on(self, device: str, name: str = "", made: list[Transfer] | None = None) -> DeviceTensor:
         """The tensor in a device's own memory, not to be written to.

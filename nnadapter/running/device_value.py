@@ -119,7 +119,8 @@ class DeviceValue:
 
     def numpy(self) -> Array:
         """A copy in the host's memory, which is the caller's own."""
-        return self._array().copy()
+        held = self.contents
+        return held.own_array() if isinstance(held, Copies) else held.copy()
 
     def update_inplace(self, np_arr: Array) -> None:
         """Put an array of the same data type and shape in the place of what it holds.

@@ -21,7 +21,7 @@ from nnadapter.planning.size_class import SizeClass
 from nnadapter.process.closing import close_all
 from nnadapter.running.borders import Borders, Given, Into
 from nnadapter.running.control import RunControl
-from nnadapter.running.outputs import Kept, output_of, own_value
+from nnadapter.running.outputs import NOTHING_KEPT, Kept, output_of, own_value
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.provenance import Provenance, StepRun
 from nnadapter.running.residence import Residence
@@ -240,7 +240,8 @@ class CompiledPlan:
                 control.before(bound.step.device, shared=self._shares)
                 if control.is_over:
                     raise _stopped(control, bound, "was next")
-            runs.append(_run_step(bound, values, made, control, sizes if bound.is_told_sizes else None, given))
+            told = sizes if bound.is_told_sizes else None
+            runs.append(_run_step(bound, values, made, kept or NOTHING_KEPT, control, told, given))
         if made is None:
             return [own_value(values[self._outputs[name]], name in feeds) for name in wanted], Provenance(tuple(runs))
         outputs = [output_of(values[self._outputs[name]], name, feeds, kept, made) for name in wanted]
@@ -271,6 +272,7 @@ def _run_step(
     bound: BoundStep,
     values: list[Any],
     made: list[Transfer] | None,
+    kept: Kept,
     control: RunControl | None,
     sizes: Sequence[Any] | None,
     given: Given | None,
@@ -284,7 +286,7 @@ def _run_step(
         if made is None:
             results = _computed(bound, [values[slot] for slot in bound.inputs], control, sizes, given)
         else:
-            results = _staying(bound, values, made, control, sizes, given)
+            results = _staying(bound, values, made, kept, control, sizes, given)
     except FAILURES as error:
         if control is not None and control.is_over:
             raise _stopped(control, bound, "was under way") from error
@@ -306,15 +308,15 @@ def _staying(
     bound: BoundStep,
     values: list[Any],
     made: list[Transfer],
+    kept: Kept,
     control: RunControl | None,
     sizes: Sequence[Any] | None,
     given: Given | None,
 ) -> Sequence[Any]:
     """What a step makes of values that may lie on devices: there, or from arrays."""
     if bound.residence is not None:
-        stayed = bound.residence.compute(
-            partial(bound.pool.compute_on_device, control=control, sizes=sizes), values, made
-        )
+        compute = partial(bound.pool.compute_on_device, control=control, sizes=sizes)
+        stayed = bound.residence.compute(compute, values, made, kept)
         if stayed is not None:
             return stayed
     inputs = [on_host(values[slot], name, made) for slot, name in zip(bound.inputs, bound.names, strict=True)]

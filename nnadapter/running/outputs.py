@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,16 @@ from nnadapter.running.residence import delivered
 
 Kept = Mapping[str, str]
 """Outputs that stay, and the devices where they shall lie; empty for where they do."""
+NOTHING_KEPT: Kept = MappingProxyType({})
 
 
 def output_of(value: Any, name: str, feeds: Mapping[str, Any], kept: Kept | None, made: list[Transfer]) -> Any:
     """An output as its caller wants it: an array of its own, or kept where it lies or shall lie."""
     fed = name in feeds
-    if kept is not None and name in kept:
-        is_mine = fed and isinstance(value, np.ndarray)
-        return delivered(value.copy() if is_mine else value, name, kept[name], made)
+    if kept is not None and name in kept and isinstance(value, (np.ndarray, Copies)):
+        copies = value if isinstance(value, Copies) else Copies(value)
+        is_callers = isinstance(feeds.get(name), np.ndarray)
+        return delivered(copies.without_array() if is_callers else copies, name, kept[name], made)
     if type(value) is Copies:
         return own_value(value.host(name, made), fed)
     return own_value(value, fed)

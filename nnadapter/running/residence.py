@@ -5,7 +5,8 @@ A device with memory of its own would get every input of a segment from the host
 1. What a step of such a device makes stays there. It comes to the host once, when somebody there reads it.
 2. What several segments of a device read is brought to it once.
 3. Only steps do so for which it saves a copy: what they make is read by a later step of their device, or what they read
-   was made by an earlier one, or is read by another one. And those that are given a value that lies on their device.
+   was made by an earlier one, or is read by another one. And those that are given a value that lies on their device,
+   or make an output that shall stay on one.
 
 A driver that cannot, or that has no room, computes from arrays and into arrays.
 """
@@ -43,19 +44,26 @@ class Residence:
     able: bool = field(default=True)
     """The driver did not say that it cannot."""
 
-    def compute(self, compute: Compute, values: list[Any], made: list[Transfer]) -> Sequence[Copies] | None:
+    def compute(
+        self, compute: Compute, values: list[Any], made: list[Transfer], stays: Mapping[str, str]
+    ) -> Sequence[Copies] | None:
         """Run a step in memory of its device.
 
         Args:
             compute: runs its program.
             values: of the run, by slot; what is brought to the device is noted there, for the steps that come.
             made: gets the transfers.
+            stays: outputs of the model that shall stay on devices, and on which.
 
         Returns:
             What it made; None, and nothing was computed, where arrays do better or the driver cannot.
         """
         inputs = [values[slot] for slot in self.slots]
-        if not (self.able and (self.saves or any(type(each) is Copies and each.is_on(self.device) for each in inputs))):
+        if not self.able or not (
+            self.saves
+            or any(type(each) is Copies and each.is_on(self.device) for each in inputs)
+            or any(stays.get(name) == self.device for name in self.outputs)
+        ):
             return None
         if not all(map(can_lie_on_devices, inputs)):
             return None
@@ -82,16 +90,15 @@ def _copies(values: list[Any], slot: int) -> Copies:
     return value
 
 
-def delivered(value: Any, name: str, device: str, made: list[Transfer]) -> Copies:
+def delivered(copies: Copies, name: str, device: str, made: list[Transfer]) -> Copies:
     """An output as its caller wants to keep it: on that device if it has memory of its own.
 
     Args:
-        value: the output.
+        copies: the output.
         name: its name.
         device: where; empty for wherever it lies.
         made: gets the transfer, if there is one.
     """
-    copies = value if type(value) is Copies else Copies(value)
     if device and has_memory(device) and can_lie_on_devices(copies):
         copies.on(device, name, made)
     return copies

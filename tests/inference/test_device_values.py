@@ -94,6 +94,22 @@ def test_a_cache_is_copied_zero_times():
     assert used().used_bytes <= before.used_bytes
 
 
+def test_what_begins_on_the_host_and_stays_is_copied_once():
+    """As a prompt is: its outputs do not come to the host and go back."""
+    with nna.InferenceSession(parse_model(CACHE), devices="fake_npu") as session:
+        binding = session.io_binding()
+        binding.bind_cpu_input("past", np.ones((1, 4, 8), np.float32))
+        binding.bind_cpu_input("x", token())
+        binding.bind_output("present", "fake_npu")
+        session.run_with_iobinding(binding)
+        ways = [(each.value, each.source, each.target) for each in session.provenance.transfers]
+        assert ways == [("past", "host", "fake_npu"), ("x", "host", "fake_npu")]
+        before = used()
+        (present,) = binding.get_outputs()
+        assert present.numpy().shape == (1, 5, 8) and present.contents._array is None
+        assert used().bytes_out - before.bytes_out == 5 * 32
+
+
 @pytest.mark.parametrize("device", ["null", "openvino"])
 def test_devices_in_the_hosts_memory_get_the_very_array(device):
     with nna.InferenceSession(parse_model(CACHE), devices=available(device)) as session:
