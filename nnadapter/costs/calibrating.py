@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from nnadapter.costs.calibration import Calibration
 from nnadapter.costs.calibration_files import driver_version, speed_options
@@ -25,7 +24,6 @@ from nnadapter.drivers.interface import INTERFACE_VERSION
 from nnadapter.drivers.profile import Profile
 from nnadapter.drivers.selection import select_one
 from nnadapter.errors import InvalidOptionError, NotDelegatedError
-from nnadapter.ir.model import Model
 from nnadapter.process.closing import close_all
 
 _Border = tuple[float, float, float]
@@ -40,9 +38,6 @@ _AT_ONCE = 4
 """Probes, two chains each, that are timed in turn."""
 _NOISE = 0.1
 """The share of a run that is not told from noise."""
-_CONVOLUTIONS = frozenset({OperationClass.CONVOLUTION, OperationClass.DEPTHWISE})
-_MOST_CORRECTED = 3.0
-"""Networks correct lines by this factor at most."""
 _BY_FLOPS = frozenset({OperationClass.CONVOLUTION, OperationClass.MATRIX, OperationClass.DEPTHWISE})
 _BY_BYTES = frozenset(OperationClass) - {OperationClass.DEPTHWISE}
 """What the time of a class follows: where FLOPs and bytes go together, only one of them can be told."""
@@ -76,9 +71,7 @@ def calibrate(
     2. All are timed in turn, `ROUNDS` times or until the budget is spent, and the median of each counts.
     3. Per class: what the further links of a chain take, by FLOPs and bytes.
     4. What is left of short chains is the launch, and the transfers by number and bytes of tensors.
-    5. Small networks of mixed operations correct the lines: those of convolutions by one factor, the others by another.
-       What operations take in a network is not what they take in chains: devices fuse, keep layouts of their own, and
-       have threads that wait for each other. What is left of the difference is how far all that is off.
+    5. Small networks of mixed operations tell how far what these say together is off.
 
     Args:
         device: its name.
@@ -106,9 +99,7 @@ def calibrate(
     finally:
         named_call(selected.name, "close")(close_all, [context])
     lines = _lines(pairs)
-    border = _transfers(light or [pair.short for pair in pairs], small, lines)
-    lines = _corrected(lines, mixed, border)
-    launch, per_tensor, per_byte = border
+    launch, per_tensor, per_byte = _transfers(light or [pair.short for pair in pairs], small, lines)
     worst = max(line.error for line in lines.values())
     return Calibration(
         device=selected.name,
@@ -119,7 +110,7 @@ def calibrate(
         transfer_seconds=per_tensor,
         transfer_seconds_per_byte=per_byte,
         lines=lines,
-        off_by=_off_by(mixed, lines, border) if mixed else worst,
+        off_by=_off_by(mixed, lines, (launch, per_tensor, per_byte)) if mixed else worst,
         left_out=left_out,
     )
 
@@ -134,7 +125,7 @@ def _timed(
     """
     every = probes()
     batches = [range(first, len(every), -(-len(every) // _AT_ONCE)) for first in range(-(-len(every) // _AT_ONCE))]
-    share, told = budget_seconds / (len(batches) + 2), _Told(advance, len(batches) + 2)
+    share, told = budget_seconds / (len(batches) + 1), _Told(advance, len(batches) + 1)
     pairs: dict[int, _Pair] = {}
     refused: dict[int, str] = {}
     for batch in batches:
@@ -152,20 +143,15 @@ def _timed(
         raise NotDelegatedError(f"device {device!r} can run none of the programs that are timed: {said}", device=device)
     light = [probe.model(SHORT) for probe in every if probe.operation_class is OperationClass.ELEMENTWISE]
     small = [tensors_model(tensors) for tensors in _TENSORS]
-    timed_small, timed_light = _added(bench, small), _added(bench, light)
+    others = [
+        [timed for model in models if isinstance(timed := bench.add(model), ProgramTiming)]
+        for models in (networks(), small, light)
+    ]
     bench.run(ROUNDS, share, told.round, cold=True)
-    bench.clear()
-    mixed = _added(bench, networks())
-    bench.run(ROUNDS, share, told.round)
     bench.clear()
     measured = {pair.operation_class for pair in pairs.values()}
     left_out = {each: reason for each, reason in why.items() if each not in measured}
-    return [pairs[position] for position in sorted(pairs)], left_out, mixed, timed_small, timed_light
-
-
-def _added(bench: ProgramTimer, models: Iterable[Model]) -> list[ProgramTiming]:
-    """Those of some models that can be timed."""
-    return [timed for model in models if isinstance(timed := bench.add(model), ProgramTiming)]
+    return [pairs[position] for position in sorted(pairs)], left_out, others[0], others[1], others[2]
 
 
 def _pair(bench: ProgramTimer, probe: Probe) -> _Pair | str:
@@ -234,42 +220,6 @@ def _seconds(line: Line, work: ClassWork) -> float:
     return work.operations * line.seconds + work.flops * line.seconds_per_flop + work.nbytes * line.seconds_per_byte
 
 
-def _corrected(
-    lines: Mapping[OperationClass, Line], mixed: Sequence[ProgramTiming], border: _Border
-) -> dict[OperationClass, Line]:
-    """The lines with which networks agree best: those of convolutions times one factor, the others times another."""
-    groups = (_CONVOLUTIONS, frozenset(lines) - _CONVOLUTIONS)
-    rows, left = [], []
-    for timed in mixed:
-        work = work_of(timed.model)
-        rows.append(
-            [sum(_seconds(lines[each], work[each]) for each in group & work.keys() & lines.keys()) for group in groups]
-        )
-        left.append(max(0.0, timed.seconds - _crossing(timed, border)))
-    if not rows:
-        return dict(lines)
-    factors = [_bounded(float(each)) for each in fit(rows, left, [_NOISE * timed.seconds for timed in mixed])]
-    return {
-        each: replace(
-            line,
-            seconds=line.seconds * factors[each not in _CONVOLUTIONS],
-            seconds_per_flop=line.seconds_per_flop * factors[each not in _CONVOLUTIONS],
-            seconds_per_byte=line.seconds_per_byte * factors[each not in _CONVOLUTIONS],
-        )
-        for each, line in lines.items()
-    }
-
-
-def _bounded(factor: float) -> float:
-    """A factor that is believed; none where networks do not tell one."""
-    return min(_MOST_CORRECTED, max(1 / _MOST_CORRECTED, factor)) if factor else 1.0
-
-
-def _crossing(timed: ProgramTiming, border: _Border) -> float:
-    launch, per_tensor, per_byte = border
-    return launch + timed.tensors * per_tensor + timed.nbytes * per_byte
-
-
 def _off_by(networks_: Sequence[ProgramTiming], lines: Mapping[OperationClass, Line], border: _Border) -> float:
     """How far what is predicted of networks is from what they take, as a share of that: the root mean square."""
     taken = [(timed.seconds, _predicted(timed, lines, border)) for timed in networks_]
@@ -279,8 +229,9 @@ def _off_by(networks_: Sequence[ProgramTiming], lines: Mapping[OperationClass, L
 
 def _predicted(timed: ProgramTiming, lines: Mapping[OperationClass, Line], border: _Border) -> float:
     """What the calibration says of a network, as one segment."""
+    launch, per_tensor, per_byte = border
     work = sum(_seconds(lines[each], work) for each, work in work_of(timed.model).items() if each in lines)
-    return _crossing(timed, border) + work
+    return launch + timed.tensors * per_tensor + timed.nbytes * per_byte + work
 
 
 def _transfers(
