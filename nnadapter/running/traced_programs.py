@@ -169,6 +169,10 @@ class _TracedExecution(Execution):
         """See `Execution.compute_within`."""
         return self._done(inputs, lambda: self._execution.compute_within(inputs, control))
 
+    def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute_into`."""
+        return self._done(inputs, lambda: self._execution.compute_into(inputs, outputs))
+
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
