@@ -131,6 +131,7 @@ class Compiler:
             CompilationError: a device took a segment with open sizes, and fails to compile it.
         """
         programs, opened = Programs(), opening.partitioning
+        warn_of_idle(partitioning)
         try:
             failed = self._compile_all(opened, programs)
             if failed:

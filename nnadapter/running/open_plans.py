@@ -181,9 +181,9 @@ class OpenPlans:
                 return taken
             if self._in_vain >= _MOST_IN_VAIN:
                 return None
-            plan = OpenPlan(("open", len(self._made)), known)
+            plan = OpenPlan(("open", len(self._made)), self._with_elements(known))
             try:
-                lease, compiled = self._plans.take(use, plan.key, lambda: self._make(known))
+                lease, compiled = self._plans.take(use, plan.key, lambda: self._make(plan.at))
             except FixedSizesError as refusal:
                 self._plans.users.pop(use, None)
                 self._plans.close_unused()  # forgets the plan that there is not
@@ -195,16 +195,33 @@ class OpenPlans:
             plan.made(compiled)
             self._in_vain += 1
             self._made = (*self._made, plan)
-            return lease, compiled, plan.sizes(known)[1]
+            holds, sizes = plan.sizes(known)
+            if holds:
+                return lease, compiled, sizes
+            self._plans.users.pop(use, None)
+            return None
+
+    @property
+    def growing(self) -> Mapping[str, int]:
+        """See `growing_inputs`: a model that has such is run at other shapes for sure."""
+        if self._growing is None:
+            self._growing = growing_inputs(self._prepared())
+        return self._growing
 
     def _may_hold(self, shapes: Shapes) -> bool:
         """Whether devices take what has no elements here: a cache at its start, where a device takes ONNX."""
-        if not self._needs_elements or all(0 not in shape for shape in shapes.values()):
-            return True
-        if not self._made:
-            return False
-        if self._growing is None:
-            self._growing = growing_inputs(self._prepared())
-        return all(
-            size or axis == self._growing.get(name) for name, shape in shapes.items() for axis, size in enumerate(shape)
+        return (
+            not self._needs_elements
+            or all(0 not in shape for shape in shapes.values())
+            or all(
+                size or axis == self.growing.get(name)
+                for name, shape in shapes.items()
+                for axis, size in enumerate(shape)
+            )
         )
+
+    def _with_elements(self, shapes: Shapes) -> Shapes:
+        """The shapes at which a plan is made: where a device takes ONNX, as if a cache at its start had grown."""
+        if not self._needs_elements:
+            return shapes
+        return {name: tuple(size or 1 for size in shape) for name, shape in shapes.items()}

@@ -1,9 +1,9 @@
 """A model on several devices: compiled plans, made when shapes of inputs are first seen.
 
 The first shapes get a plan of their own, which knows every size. Most models are never run at others. Where one is, a
-plan is made that leaves sizes open, if its devices can (`planning.opening`), and serves all further shapes. It serves
-the first too, if they were run only once: two plans hold weights twice. Where devices cannot, every set of shapes has a
-plan of its own.
+plan is made that leaves sizes open, if its devices can (`planning.opening`), and serves further shapes. It serves the
+first too, if they were run only once: two plans hold weights twice. A model with a cache that grows gets such a plan at
+once. Where devices cannot, every set of shapes has a plan of its own.
 """
 
 from __future__ import annotations
@@ -236,9 +236,12 @@ class PlannedEngine:
         self._planner.clear()
 
     def _take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken:
-        """The plan for these shapes of the inputs: of its own for the first, then one for many, where there is one."""
+        """The plan for these shapes of the inputs: of its own for the first, then one for many, where there is one.
+
+        A model with a cache comes again with other shapes, so it gets one for many at once.
+        """
         if self._first is None:
-            self._first, self._first_is_prepared = shapes, feed is None
+            self._first, self._first_is_prepared = () if self._open.growing else shapes, feed is None
         taken = None if shapes == self._first else self._open.take(use, shapes)
         return taken or (*self._plans.take(use, shapes, lambda: self._make(shapes, feed)), None)
 
