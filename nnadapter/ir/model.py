@@ -129,7 +129,7 @@ class Model:
     @cached_property
     def is_open(self) -> bool:
         """Whether it leaves sizes open: dimensions or attributes are traced numbers (`ir.tracing`)."""
-        return any(is_traced(operand.type.dimensions) for operand in self.operands) or any(
+        return any(Traced in map(type, operand.type.dimensions) for operand in self.operands) or any(
             is_traced(value) for operation in self.operations for value in operation.attributes.values()
         )
 

@@ -24,7 +24,6 @@ from nnadapter.costs.boundary import cast_seconds, is_foreign, reorder_seconds, 
 from nnadapter.costs.device_costs import DeviceCosts, Source
 from nnadapter.costs.roofline import Numbers
 from nnadapter.planning.border_steps import Borders, BorderStep, StayingValue, ValuePlace
-from partition.graph import Graph
 from partition.plan import Plan, Step
 
 _IMAGE_RANK = 4
@@ -71,6 +70,8 @@ class _Walk:
         self._saving = saving_steps(plan, {name for name, each in costs.items() if each.keeps})
         self._lies: dict[str, set[str]] = {name: {host} for name in plan.graph.inputs}
         """Value -> the devices that have it."""
+        self._places: dict[tuple[str, bool, str | None], ValuePlace] = {}
+        """By device, whether it is an image, and data type."""
         self._used: dict[tuple[str, str], list[int]] = {}
         """Value and device -> segments that make or read it there."""
 
@@ -127,7 +128,7 @@ class _Walk:
     def _crossing(self, name: str, device: str, segment: int | None, *, is_inward: bool) -> Iterator[BorderStep]:
         """The cast and the transfer, in the order in which they are done."""
         value, known = self._plan.graph.value(name), self._costs[device]
-        here, there = _place(self._plan.graph, name, self._host), _place(self._plan.graph, name, device)
+        here, there = self._place(name, self._host), self._place(name, device)
         source, target = (here, there) if is_inward else (there, here)
         nbytes = value.nbytes
         transfer = BorderStep(
@@ -139,17 +140,18 @@ class _Walk:
             nbytes=nbytes,
             seconds=self._priced(known, nbytes, lambda sizes: transfer_seconds(known.profile, sizes)),
         )
-        cast = replace(
-            transfer, kind="cast", source=here, target=here, seconds=self._priced(known, nbytes, cast_seconds)
-        )
-        casts = [cast] if known.source is not Source.ASSUMED and is_foreign(known.profile, value.dtype) else []
-        yield from (*casts, transfer) if is_inward else (transfer, *casts)
+        if known.source is Source.ASSUMED or not is_foreign(known.profile, value.dtype):
+            yield transfer
+            return
+        seconds = self._priced(known, nbytes, cast_seconds)
+        cast = replace(transfer, kind="cast", source=here, target=here, seconds=seconds)
+        yield from (cast, transfer) if is_inward else (transfer, cast)
 
     def _reordered(self, name: str, device: str, segment: int, *, is_inward: bool) -> Iterator[BorderStep]:
         value, known = self._plan.graph.value(name), self._costs[device]
         if not known.profile.channels_last or len(value.shape or ()) != _IMAGE_RANK:
             return
-        plain = _place(self._plan.graph, name, device)
+        plain = self._place(name, device)
         last = replace(plain, layout="NHWC")
         yield BorderStep(
             kind="layout",
@@ -161,6 +163,14 @@ class _Walk:
             seconds=self._priced(known, value.nbytes, lambda sizes: reorder_seconds(known.profile, sizes)),
         )
 
+    def _place(self, name: str, device: str) -> ValuePlace:
+        value = self._plan.graph.value(name)
+        kind = device, len(value.shape or ()) == _IMAGE_RANK, value.dtype
+        place = self._places.get(kind)
+        if place is None:
+            place = self._places[kind] = _place(*kind)
+        return place
+
     @staticmethod
     def _priced(known: DeviceCosts, nbytes: int | None, price: Price) -> float | None:
         if known.source is Source.ASSUMED or nbytes is None:
@@ -168,8 +178,6 @@ class _Walk:
         return float(price(np.array([float(nbytes)]))[0])
 
 
-def _place(graph: Graph, name: str, device: str) -> ValuePlace:
+def _place(device: str, is_image: bool, dtype: str | None) -> ValuePlace:
     target, _, device_id = device.partition(":")
-    value = graph.value(name)
-    layout = "NCHW" if len(value.shape or ()) == _IMAGE_RANK else ""
-    return ValuePlace(target=target, device_id=device_id or "0", layout=layout, dtype=value.dtype or "")
+    return ValuePlace(target=target, device_id=device_id or "0", layout="NCHW" if is_image else "", dtype=dtype or "")
