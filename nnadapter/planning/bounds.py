@@ -26,11 +26,11 @@ class Bounds:
 
     def hold(self, shapes: Shapes) -> bool:
         """Whether the plan is known to hold at these shapes."""
-        return all(
-            low <= size <= high * _FURTHER
-            for name, shape in shapes.items()
-            for low, size, high in zip(self.least[name], shape, self.most[name], strict=True)
-        )
+        for name, shape in shapes.items():
+            for low, size, high in zip(self.least[name], shape, self.most[name], strict=True):
+                if not low <= size <= high * _FURTHER:
+                    return False
+        return True
 
     @property
     def ends(self) -> tuple[Shapes, Shapes]:

@@ -91,12 +91,14 @@ def growing_inputs(prepared: Prepared) -> dict[str, int]:
     """
     graph, axes = prepared.graph, dict[str, int]()
     for name in graph.inputs:
-        rank = len(graph.value(name).shape or ())
+        shape = graph.value(name).shape or ()
+        rank = len(shape)
         readers = [prepared.nodes[index] for index in graph.consumers.get(name, ())]
         joins = [node for node in readers if node.domain or node.op_type not in MEASURING]
         along = {node.integer("axis", 0) % rank for node in joins if rank and _is_concat(node)}
         if len(along) == 1 and all(map(_is_concat, joins)) and name not in graph.outputs:
-            axes[name] = along.pop()
+            (axis,) = along
+            axes |= {} if isinstance(shape[axis], int) else {name: axis}
     alone = {
         name for node in prepared.nodes if _is_concat(node) and axes.keys() >= set(node.inputs) for name in node.inputs
     }

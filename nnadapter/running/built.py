@@ -29,6 +29,8 @@ class Built:
     """What compiling took."""
     likeness: Likeness | None = None
     """What it has in common with models that may be bound to its program; None where it is never asked."""
+    is_told_sizes: bool = False
+    """Its model is adapter IR that leaves sizes open."""
     twin: Atoms | None = None
     """The segment whose program it was bound to; None if it was compiled."""
 

@@ -26,6 +26,7 @@ from nnadapter.errors import (
     NNAdapterError,
     describe,
 )
+from nnadapter.ir.model import Model
 from nnadapter.memory.arenas import Arenas
 from nnadapter.offering.segments import Part
 from nnadapter.planning.judgment import Atoms, Judgment, banning
@@ -227,7 +228,8 @@ class Compiler:
         call = "compile_whole" if alone else "compile"
         with making(self.setting.trace, device, "compile", *about):
             program = checked_program(named_call(device, call, *about)(getattr(context, call), part.model))
-        return Built(program, part.inputs, time.perf_counter() - started)
+        is_told_sizes = isinstance(part.model, Model) and part.model.is_open
+        return Built(program, part.inputs, time.perf_counter() - started, is_told_sizes=is_told_sizes)
 
     def _bound(
         self, device: str, part: Part, about: _About, likeness: Likeness | None, programs: Programs
@@ -239,7 +241,7 @@ class Compiler:
             with making(self.setting.trace, device, "bind", *about):
                 bound = named_call(device, "bind", *about)(bind, context, programs[twin].program, part.model)
             if bound is not None:
-                return Built(bound, part.inputs, time.perf_counter() - started, likeness, twin)
+                return Built(bound, part.inputs, time.perf_counter() - started, likeness, twin=twin)
         return None
 
     def _compile_failed(self, partitioning: Partitioning, step: Step, error: BaseException) -> str:
@@ -272,7 +274,7 @@ class Compiler:
                 residence=stay.get(step.segment),
                 guarded=step.device in accelerators,
                 planned=tuple(planned_values(graph, slots, built.inputs)),
-                is_told_sizes=sizes is not None and self.setting.by_name[step.device].takes_ir,
+                is_told_sizes=built.is_told_sizes,
                 on_failure=partial(self._run_failed, partitioning, slots),
             )
             for position, (step, built) in enumerate(built_by_step)

@@ -15,6 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nnadapter.drivers.copies import on_host
+from nnadapter.drivers.kept_memory import TENSORS
 from nnadapter.drivers.onnxruntime.sessions import new_session_options, run_options
 from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError
 from nnadapter.offering.feeds import feed_for
@@ -142,6 +143,7 @@ class PlannedEngine:
         finally:
             self._plans.users.pop(use, None)
             self._plans.close_unused()
+            TENSORS.free_gone()
 
     def binding(self) -> Binding:
         """See `Engine.binding`."""
@@ -232,6 +234,7 @@ class PlannedEngine:
         self._latest = None
         if self._deadlines is not None:
             self._deadlines.close()
+        TENSORS.free_gone()
         self._plans.close((*self._setting.devices, self._compiler.arenas))
         self._planner.clear()
 

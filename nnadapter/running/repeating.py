@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.drivers.kept_memory import TENSORS
 from nnadapter.drivers.onnxruntime.sessions import SessionExecution
 from nnadapter.onnx.signature import Signature
 from nnadapter.running.compilation import Compiled
@@ -87,6 +88,7 @@ class Repeat:
         finally:
             self._plans.users.pop(use, None)
             self._plans.close_unused()
+            TENSORS.free_gone()
 
     def _run_alone(
         self, bound: BoundStep, input_names: Sequence[str], order: Sequence[int], feed: Mapping[str, Any]

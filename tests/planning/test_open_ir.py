@@ -201,3 +201,27 @@ def test_an_input_that_an_operation_leaves_out_is_no_size():
     with session(model) as opened:
         for steps, rows in ((2, 3), (4, 3), (3, 2), (5, 4)):
             agree(opened, model, {"x": numbers(steps, rows, 2)})
+
+
+def test_a_segment_of_fixed_sizes_is_told_none():
+    model = parse(f"""{HEAD} g (float[n, 4] x, float[2, 3] w) => (float[n, 4] y, float[2, 3] z) {{
+    y = Relu (x)
+    a = Neg (w)
+    b = Sin (a)
+    z = Exp (b)
+}}""")
+    with session(model, switched_off=("SIN",)) as opened:
+        for rows in (1, 2, 3, 5):
+            agree(opened, model, {"x": numbers(rows, 4), "w": numbers(2, 3)})
+        assert opened.report().plans.made == 2
+
+
+def test_a_cache_of_a_fixed_size_does_not_grow():
+    model = parse(f"""{HEAD} g (float[1, 2] x, float[1, 3] past) => (float[1, 5] y) {{
+    a = Neg (x)
+    y = Concat <axis = 1> (past, a)
+}}""")
+    with session(model) as opened:
+        for seed in range(2):
+            agree(opened, model, {"x": numbers(1, 2, seed=seed), "past": numbers(1, 3, seed=seed)})
+        assert opened.report().plans.made == 1 and not opened.report().plans.sizes
