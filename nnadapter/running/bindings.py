@@ -122,6 +122,8 @@ class HostBinding:
         self._binding, self._run = session.io_binding(), run
         self._allocate = output_binder(self._binding)
         self._targets: dict[str, Target] = {}
+        self._values: dict[str, tuple[DeviceValue, Copies | Array]] = {}
+        """Inputs that may hold something else by the next run, and what ONNX Runtime reads."""
         self._used: set[str] = set()
         """Outputs that ONNX Runtime allocates, and has allocated: the next run would write into these."""
 
@@ -132,10 +134,18 @@ class HostBinding:
 
     def bind_input(self, name: str, value: Any) -> None:
         """See `Binding.bind_input`."""
-        if isinstance(value, (DeviceValue, np.ndarray, list)):
-            self._binding.bind_cpu_input(name, _plain(value))
+        self._values.pop(name, None)
+        if isinstance(value, DeviceValue):
+            self._bind_value(name, value)
+        elif isinstance(value, (np.ndarray, list)):
+            self._binding.bind_cpu_input(name, value)
         else:
             self._binding.bind_ortvalue_input(name, value)
+
+    def _bind_value(self, name: str, value: DeviceValue) -> None:
+        contents = value.contents
+        self._binding.bind_cpu_input(name, contents.host() if isinstance(contents, Copies) else contents)
+        self._values[name] = value, contents
 
     def bind_output(self, name: str, target: Target) -> None:
         """See `Binding.bind_output`."""
@@ -166,6 +176,7 @@ class HostBinding:
     def clear_inputs(self) -> None:
         """See `Binding.clear_inputs`."""
         self._binding.clear_binding_inputs()
+        self._values.clear()
 
     def clear_outputs(self) -> None:
         """See `Binding.clear_outputs`."""
@@ -175,6 +186,9 @@ class HostBinding:
 
     def run(self, options: Any) -> Provenance:
         """See `Binding.run`: into memory of its own each time, whatever size that has, where nobody gave some."""
+        for name, (value, bound) in self._values.items():
+            if value.contents is not bound:
+                self._bind_value(name, value)
         for name in self._used:
             self._allocate(name)
         provenance: Provenance = self._run(self._binding, options)
@@ -201,10 +215,6 @@ def _fed(value: Any) -> Any:
     if isinstance(value, DeviceValue):
         return value.contents
     return value.numpy() if hasattr(value, "is_tensor") and value.is_tensor() else value
-
-
-def _plain(value: Any) -> Any:
-    return np.asarray(value) if isinstance(value, DeviceValue) else value
 
 
 def _delivered(result: Any, target: Target) -> Any:

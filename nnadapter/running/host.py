@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnxruntime
 
@@ -32,6 +32,7 @@ from nnadapter.traces.trace import SILENT, Trace
 if TYPE_CHECKING:
     import onnx
 
+_Result = TypeVar("_Result")
 _USUAL_NODES = 1_000
 """Of a model that only ONNX Runtime reads."""
 _ADVICE = "check the model with onnx.checker, or update onnxruntime"
@@ -84,9 +85,12 @@ class HostEngine:
         """See `Engine.run`."""
         if control is None and self._deadlines is None:
             return self._run_with(names, feed, options)
-        control = control or RunControl()
+        return self._controlled(lambda given: self._run_with(names, feed, given), options, control or RunControl())
+
+    def _controlled(self, run: Callable[[Any], _Result], options: Any, control: RunControl) -> _Result:
+        """What a run with run options gives, which ends where it is to stop."""
         try:
-            return self._run_with(names, feed, control.begin(options, self._deadlines))
+            return run(control.begin(options, self._deadlines))
         except CancelledError as error:
             raise control.error("the model was under way", device=self._setting.host.name) from error
         finally:
@@ -160,6 +164,11 @@ class HostEngine:
         """Run on what is bound to a binding of ONNX Runtime's."""
         if self._run is _closed:
             _closed()
+        if self._deadlines is None:
+            return self._run_bound_with(binding, options)
+        return self._controlled(lambda given: self._run_bound_with(binding, given), options, RunControl())
+
+    def _run_bound_with(self, binding: Any, options: Any) -> Provenance:
         started = time.perf_counter()
         with translated("ONNX Runtime failed to run the model", "check what is bound"):
             self._run_binding(binding, options)

@@ -179,6 +179,39 @@ def test_outputs_are_bound_once_and_belong_to_the_caller(device):
             np.testing.assert_array_equal(y.numpy(), also)
 
 
+@pytest.mark.parametrize("device", ["cpu", "fake_npu", "openvino"])
+def test_a_bound_value_is_read_when_the_session_runs(device):
+    text = f"{HEAD} g (float[2] x) => (float[2] y) {{ y = Neg(x) }}"
+    with nna.InferenceSession(parse_model(text), devices=available(device)) as session:
+        value = nna.DeviceValue.from_numpy(np.ones(2, np.float32), device)
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", value)
+        binding.bind_output("y")
+        for number in (1, 5):
+            value.update_inplace(np.full(2, number, np.float32))
+            session.run_with_iobinding(binding)
+            assert binding.copy_outputs_to_cpu()[0].tolist() == [-number] * 2
+        value.close()
+        with pytest.raises(ClosedError, match="was closed"):
+            session.run_with_iobinding(binding)
+        binding.bind_cpu_input("x", np.full(2, 3, np.float32))  # in the place of the value
+        session.run_with_iobinding(binding)
+        assert binding.copy_outputs_to_cpu()[0].tolist() == [-3, -3]
+
+
+@pytest.mark.parametrize("device", ["cpu", "fake_npu", "openvino"])
+def test_a_value_bound_as_input_and_output_is_fed_back(device):
+    text = f"{HEAD} g (float[2] x) => (float[2] y) {{ y = Add(x, x) }}"
+    with nna.InferenceSession(parse_model(text), devices=available(device)) as session:
+        value = nna.DeviceValue.from_numpy(np.ones(2, np.float32), device)
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", value)
+        binding.bind_ortvalue_output("y", value)
+        for _ in range(4):
+            session.run_with_iobinding(binding)
+        assert value.numpy().tolist() == [16, 16]
+
+
 def test_an_input_that_is_an_output():
     text = f"{HEAD} g (float[2] x) => (float[2] x, float[2] y) {{ y = Relu(x) }}"
     x = np.array([1.0, -1.0], np.float32)
