@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from queue import SimpleQueue
 from threading import Lock, Thread
 from types import TracebackType
@@ -37,7 +38,7 @@ class _Item:
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
         self.under_way = Lock()
-        """Held until there is an outcome or an error."""
+        """Held until there is an outcome or an error, or it is dropped."""
         self.under_way.acquire()
 
     def run(self, run: RunOne) -> None:
@@ -53,6 +54,15 @@ class _Item:
         """There is no feed."""
         self.error = error
         self.under_way.release()
+
+    def drop(self) -> None:
+        """Nobody wants it any more."""
+        self.under_way.release()
+
+    @property
+    def was_dropped(self) -> bool:
+        """It is done, and never ran."""
+        return self.is_done and self.outcome is None and self.error is None
 
     @property
     def is_done(self) -> bool:
@@ -96,7 +106,7 @@ class Stream(Iterator[list[Any]]):
             except BaseException:  # an interrupt: what became of which input is not known
                 self._dismiss()
                 raise
-        if item is None:
+        if item is None or item.was_dropped:
             self.close()
             raise StopIteration
         if item.error is not None:
@@ -110,7 +120,8 @@ class Stream(Iterator[list[Any]]):
         """End it: inputs that wait are dropped, runs under way stop before their next step. May be called again."""
         self._dismiss()
         for worker in self._workers:
-            worker.join()
+            if worker.is_alive():  # not one that another thread is about to start: it ends by itself
+                worker.join()
 
     def __enter__(self) -> Self:
         """The stream itself."""
@@ -129,19 +140,24 @@ class Stream(Iterator[list[Any]]):
     def _oldest(self) -> _Item | None:
         """The next item, done; None if there is none."""
         self._fill()
-        if not self._pending:
-            return None
-        item = self._pending[0]
-        with item.under_way:  # waits until it is done
-            if self._pending:  # nobody has closed the stream meanwhile
+        item = self._first()
+        if item is not None:
+            with item.under_way, suppress(IndexError):  # waits until it is done; perhaps it is closed meanwhile
                 self._pending.popleft()
         return item
 
+    def _first(self) -> _Item | None:
+        """The item whose result comes next; another thread may close the stream at any time."""
+        try:
+            return self._pending[0]
+        except IndexError:
+            return None
+
     def _fill(self) -> None:
         """Take inputs as long as there is room and the next result is not there; one in any case, for the workers."""
-        while self._feeds is not None and len(self._pending) < 2 * self._depth:
-            self._start(self._feeds)
-            if self._pending and self._pending[0].is_done:
+        while (feeds := self._feeds) is not None and len(self._pending) < 2 * self._depth:
+            self._start(feeds)
+            if (first := self._first()) is not None and first.is_done:
                 return
 
     def _start(self, feeds: Iterator[Feed]) -> None:
@@ -152,15 +168,19 @@ class Stream(Iterator[list[Any]]):
             self._feeds = None
             return
         except Exception as error:  # noqa: BLE001  raised behind the results of the inputs before
-            self._feeds = None
             item = _Item({}, control)
             item.fail(error)
-        else:
+        self._count += 1
+        self._pending.append(item)
+        is_last = item.is_done
+        if not is_last:
             if len(self._workers) < self._depth:
                 self._add_worker()
             self._queue.put(item)
-        self._count += 1
-        self._pending.append(item)
+        if self._feeds is None:  # closed while the input was taken: the workers end, or have ended, before it
+            self._dismiss()
+        elif is_last:
+            self._feeds = None
 
     def _add_worker(self) -> None:
         worker = Thread(target=_work, args=(self._queue, self._run), name="nnadapter stream", daemon=True)
@@ -169,14 +189,17 @@ class Stream(Iterator[list[Any]]):
 
     def _dismiss(self) -> None:
         self._feeds = None
-        while self._pending:
-            self._pending.popleft().control.stop()
+        with suppress(IndexError):  # none is left
+            while True:
+                self._pending.popleft().control.stop()
         for _ in self._workers:
             self._queue.put(None)
 
 
 def _work(queue: SimpleQueue[_Item | None], run: RunOne) -> None:
     while (item := queue.get()) is not None:
-        if not item.control.is_over:
+        if item.control.is_over:
+            item.drop()
+        else:
             item.run(run)
         del item

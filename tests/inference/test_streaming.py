@@ -6,12 +6,17 @@ import gc
 import threading
 import time
 import weakref
+from functools import partial
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
 
 import nnadapter as nna
 from nnadapter.errors import ClosedError, InvalidInputError, InvalidOptionError
+from nnadapter.inference.session import _run_all
+from nnadapter.inference.streaming import _Item, _work
+from nnadapter.running.control import RunControl
 from tests.latency_driver import OVERLAPS
 from tests.models import HEAD, SANDWICH, numbers, parse
 
@@ -167,3 +172,30 @@ def test_a_session_that_is_closed_ends_what_was_to_come():
 def test_depths_that_are_none(session, depth):
     with pytest.raises(InvalidOptionError, match="depth"):
         session.stream(feeds(1), depth=depth)
+
+
+def test_a_stream_that_is_closed_while_it_takes_an_input_ends(session):
+    def given():
+        yield feeds(1)[0]
+        closer = threading.Thread(target=stream.close)
+        closer.start()
+        closer.join()
+        yield feeds(1)[0]
+
+    stream, results = session.stream(given(), depth=1), []
+    taker = threading.Thread(target=lambda: results.extend(stream), daemon=True)
+    taker.start()
+    taker.join(30)
+    assert not taker.is_alive()
+    assert len(results) <= 1
+    until(lambda: not stream_threads())
+
+
+def test_who_waits_for_an_input_that_is_dropped_is_let_go(session):
+    item, queue = _Item(feeds(1)[0], RunControl()), SimpleQueue()
+    item.control.stop()
+    queue.put(item)
+    queue.put(None)
+    _work(queue, partial(_run_all, session._engine))
+    assert item.is_done
+    assert item.was_dropped
