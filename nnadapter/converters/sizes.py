@@ -116,10 +116,18 @@ def _present(inputs: Inputs, position: int) -> SizeArray:
     return size_array
 
 
-def _moved(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
+def _moved(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
     """The same elements in another form, which is not traced: what else the node reads decides it."""
+    if _is_table(inputs):
+        return None
     _settle(inputs[1:])
     return _present(inputs, 0).items
+
+
+def _is_table(inputs: Inputs) -> bool:
+    """Whether sizes decide the form of what holds none: a table, of which no rule makes anything."""
+    sized = any(each is not None and each.is_traced for each in inputs[1:])
+    return sized and not _present(inputs, 0).is_traced
 
 
 def _settle(inputs: Inputs) -> None:
@@ -128,12 +136,15 @@ def _settle(inputs: Inputs) -> None:
             each.plain()
 
 
-def _gathered(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
-    axis = node.integer("axis", 0)
-    return np.take(_present(inputs, 0).items, _present(inputs, 1).plain(), axis=axis)
+def _gathered(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    if _is_table(inputs):
+        return None
+    return np.take(_present(inputs, 0).items, _present(inputs, 1).plain(), axis=node.integer("axis", 0))
 
 
 def _sliced(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    if _is_table(inputs):
+        return None
     slice_inputs = [None if each is None else each.plain().reshape(-1).tolist() for each in inputs[1:]]
     if (
         len(slice_inputs) < 2

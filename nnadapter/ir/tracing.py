@@ -79,7 +79,7 @@ class Trace:
             for number, answer in self._answers.items()
             if values[number] != answer
         ]
-        return min(texts, key=len, default="")
+        return min(texts, key=lambda text: ("..." in text, len(text)), default="")
 
     def apply(self, function: Callable[..., Any], first: Any, second: Any = None) -> Traced:
         """A number made from one or two others, of which one at least is traced."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
 
-from nnadapter.offering.segments import OnnxParts, Part
+from nnadapter.offering.segments import OnnxParts, Part, Placed
 from nnadapter.onnx.building import info_of
 from nnadapter.onnx.preparation.prepare import Prepared
 from partition.graph import Graph, Value
@@ -37,6 +37,19 @@ class OpenParts(OnnxParts):
 
     def part(self, step: Step) -> Part:
         """The nodes of `step`, those behind the sizes that they read, and the constants that these read."""
+        nodes, inputs, constants = self._needed(step)
+        made = {name for _, node in nodes for name in node.outputs}
+        part = self._extract(nodes, self.open_graph, inputs, constants, step.outputs)
+        inner = made.difference(step.outputs).intersection(self.graph.values)
+        part.graph.value_info.extend(info_of(self.open_graph.value(name)) for name in sorted(inner))
+        return Part(part, tuple(inputs))
+
+    def reads(self, step: Step) -> tuple[str, ...]:
+        """What `part` reads."""
+        return tuple(self._needed(step)[1])
+
+    def _needed(self, step: Step) -> tuple[list[Placed], list[str], list[str]]:
+        """Nodes, in their order, inputs and constants of a part."""
         own, always, left = self.specialized.own, self.prepared.constants, frozenset(self.specialized.positions)
         nodes = self._placed(step.nodes)
         made = {name for _, node in nodes for name in node.outputs}
@@ -55,11 +68,7 @@ class OpenParts(OnnxParts):
                 nodes.append((position, own.nodes[position]))
                 made.update(own.nodes[position].outputs)
                 pending.extend(own.nodes[position].reads)
-        nodes.sort(key=itemgetter(0))
-        part = self._extract(nodes, self.open_graph, list(inputs), list(constants), step.outputs)
-        inner = made.difference(step.outputs).intersection(self.graph.values)
-        part.graph.value_info.extend(info_of(self.open_graph.value(name)) for name in sorted(inner))
-        return Part(part, tuple(inputs))
+        return sorted(nodes, key=itemgetter(0)), list(inputs), list(constants)
 
 
 def _open(always: Value | None, now: Value) -> Value:

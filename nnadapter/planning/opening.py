@@ -78,7 +78,7 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
     open_partitioning = replace(
         partitioning,
         judgment=replace(partitioning.judgment, model=replace(model, parts=parts)),
-        plan=replace(plan, graph=parts.open_graph, steps=_rejoined(plan, cut)),
+        plan=replace(plan, graph=parts.open_graph, steps=_rejoined(plan, cut, parts)),
         pieces=tuple(pieces),
     )
     return Opened(open_partitioning, None if conversion is None else SizeClass.of(conversion, given))
@@ -172,17 +172,24 @@ def _lost(plan: Plan, parts: Sequence[Part], given: Sequence[str]) -> Unsupporte
     return None
 
 
-def _rejoined(plan: Plan, parts: Sequence[Part]) -> tuple[Step, ...]:
-    """The steps with what their parts read, which may be more than before, and kept as long as somebody reads it."""
-    last = {name: number for number, part in enumerate(parts) for name in part.inputs}
+def _rejoined(plan: Plan, parts: Sequence[Part], onnx_parts: OpenParts) -> tuple[Step, ...]:
+    """The steps with what their parts read, which may be more than before, and kept as long as somebody reads it.
+
+    What fails runs on the host as ONNX, whose part may read more than one in adapter IR.
+    """
+    read = [
+        dict.fromkeys((*part.inputs, *onnx_parts.reads(step))) for step, part in zip(plan.steps, parts, strict=True)
+    ]
+    last = {name: number for number, names in enumerate(read) for name in names}
     kept = frozenset(plan.graph.outputs)
+    there = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
     return tuple(
         replace(
             step,
             inputs=part.inputs,
-            released=tuple(name for name in part.inputs if last[name] == number and name not in kept),
+            released=tuple(name for name in names if last[name] == number and name in there and name not in kept),
         )
-        for number, (step, part) in enumerate(zip(plan.steps, parts, strict=True))
+        for number, (step, part, names) in enumerate(zip(plan.steps, parts, read, strict=True))
     )
 
 

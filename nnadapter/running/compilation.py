@@ -321,6 +321,8 @@ class Compiler:
         if self.setting.constraints.fallback == "forbid":
             fall_back(instead="")
         device, built = self._built_instead(device, partitioning, message, step, error)
+        if not slots.keys() >= set(built.inputs):  # of what stays inside of another segment it may ask for the size
+            raise ExecutionError(message, device=step.device, segment=step.segment) from error
         fall_back(instead=f"it runs on {device.display_name} instead")
         return Substitute(
             device.name,

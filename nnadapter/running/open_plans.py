@@ -27,6 +27,8 @@ InputShapes = tuple[tuple[int, ...] | None, ...]
 Taken = tuple[Lease[Compiled], Compiled, Sequence[Any] | None]
 """A plan, and what its programs are told of sizes."""
 _MOST_LOOKED_AT = 256
+_MOST_REASONS = 3
+"""How many the report tells."""
 _MOST_IN_VAIN = 4
 """Plans in a row that served no other shapes; after them, there is no new one until one has served again."""
 
@@ -102,6 +104,7 @@ class OpenPlans:
         inputs: names.
         prepared: gives the model.
         make: makes a plan at some shapes, or raises `FixedSizesError`.
+        limit: how many there are at most; the one used longest ago goes first.
     """
 
     def __init__(
@@ -111,11 +114,14 @@ class OpenPlans:
         inputs: Sequence[str],
         prepared: Callable[[], Prepared],
         make: Callable[[Shapes], Compiled],
+        limit: int,
     ) -> None:
+        self._limit, self._count = limit, 0
         self._plans, self._inputs, self._prepared, self._make = plans, inputs, prepared, make
         self._trace = setting.trace
         self._needs_elements = any(device.accelerates and not device.takes_ir for device in setting.devices)
         self._made: tuple[OpenPlan, ...] = ()
+        """The one used last first."""
         self._reasons: list[str] = []
         """Why each plan after the first was made."""
         self._in_vain = 0
@@ -126,7 +132,7 @@ class OpenPlans:
     @property
     def _wants_more(self) -> bool:
         """Whether other shapes may have one more: what is looked through alone says nothing of classes."""
-        opening = self._made[-1].opening if self._made else None
+        opening = self._made[0].opening if self._made else None
         return opening is None or opening.sizes is not None
 
     def text(self, but_for: str) -> str:
@@ -139,8 +145,9 @@ class OpenPlans:
             return f"a plan for every set of input shapes: {self._refusal}"
         if not self._made:
             return ""
-        count = "one plan" if len(self._made) == 1 else f"{len(self._made)} plans"
-        reasons = f"; one more when {', then when '.join(self._reasons)}" if self._reasons else ""
+        count = "one plan" if self._count == 1 else f"{self._count} plans"
+        told = [*self._reasons[:_MOST_REASONS], *(["others"] if len(self._reasons) > _MOST_REASONS else [])]
+        reasons = f"; one more when {', then when '.join(told)}" if told else ""
         alone = "; others have plans of their own" if self._in_vain >= _MOST_IN_VAIN else ""
         return f"{count} for all input shapes{but_for}{reasons}{alone}"
 
@@ -164,6 +171,8 @@ class OpenPlans:
             holds, sizes = plan.sizes(known)
             if holds:
                 self._in_vain = 0
+                if plan is not self._made[0]:
+                    self._made = (plan, *(other for other in self._made if other is not plan))
                 lease, compiled = self._plans.take(use, plan.key, lambda plan=plan: self._make(plan.at))  # type: ignore[misc]
                 if compiled.opening is not plan.opening:  # it had been dropped
                     plan.made(compiled)
@@ -181,7 +190,7 @@ class OpenPlans:
                 return taken
             if self._in_vain >= _MOST_IN_VAIN:
                 return None
-            plan = OpenPlan(("open", len(self._made)), self._with_elements(known))
+            plan = OpenPlan(("open", self._count), self._with_elements(known))
             try:
                 lease, compiled = self._plans.take(use, plan.key, lambda: self._make(plan.at))
             except FixedSizesError as refusal:
@@ -191,10 +200,11 @@ class OpenPlans:
                 self._refusal = "" if self._made else str(refusal)  # those that there are hold for others
                 return None
             if self._made:
-                self._reasons.append(self._made[-1].broken(known))
+                self._reasons = [*self._reasons, self._made[0].broken(known)][: _MOST_REASONS + 1]
             plan.made(compiled)
             self._in_vain += 1
-            self._made = (*self._made, plan)
+            self._count += 1
+            self._made = (plan, *self._made)[: self._limit]
             holds, sizes = plan.sizes(known)
             if holds:
                 return lease, compiled, sizes

@@ -83,7 +83,12 @@ class PlannedEngine:
         self._first_is_prepared = False
         """Somebody asked for their plan before a run: it stays."""
         self._open = OpenPlans(
-            self._plans, setting, self._inputs, lambda: self._planner.prepared, lambda shapes: self._make_open(shapes)
+            self._plans,
+            setting,
+            self._inputs,
+            lambda: self._planner.prepared,
+            lambda shapes: self._make_open(shapes),
+            options.max_plans,
         )
         self._last: InputShapes | None = None
         """The shapes of the last run of a plan that leaves sizes open."""

@@ -225,3 +225,43 @@ def test_a_cache_of_a_fixed_size_does_not_grow():
         for seed in range(2):
             agree(opened, model, {"x": numbers(1, 2, seed=seed), "past": numbers(1, 3, seed=seed)})
         assert opened.report().plans.made == 1 and not opened.report().plans.sizes
+
+
+@pytest.mark.parametrize(
+    ("body", "constants"),
+    [
+        ("y = Slice (x, first, all, axis)", ""),
+        ("y = Slice (x, last, all, axis)", ""),
+        ("y = Slice (x, none, last, axis)", ""),
+        ("y = Slice (x, none, all, axis, two)", ""),
+        ("y = Slice (x, last, before, axis, last)", ""),
+        ("s = Shape (x) t = Slice (s, axis, two) h = Div (t, two) y = Slice (x, none, h, axis)", ""),
+        ("s = Shape (x) t = Slice (s, axis, two) p = Slice (table, none, t, none) y = Mul (x, p)", "float[40] table"),
+        (
+            "s = Shape (x) t = Slice (s, axis, two) i = Slice (places, none, t, none) p = Gather (table, i) "
+            "y = Mul (x, p)",
+            "float[40] table, int64[40] places",
+        ),
+    ],
+)
+def test_slices_along_open_sizes_decide_nothing(body, constants):
+    values = f" = {{{', '.join(map(str, range(40)))}}}"
+    more = "".join(f", {each.strip()}{values}" for each in constants.split(",") if each)
+    model = parse(f"""{HEAD} g (float[n, t] x) => (float[n, k] z)
+<int64[1] first = {{1}}, int64[1] last = {{-1}}, int64[1] none = {{0}}, int64[1] two = {{2}}, int64[1] axis = {{1}},
+ int64[1] all = {{9223372036854775807}}, int64[1] before = {{-9223372036854775807}}{more}> {{
+    {body}
+    z = Relu (y)
+}}""")
+    with session(model) as opened:
+        for length in (9, 5, 7, 12, 30, 6, 21):
+            agree(opened, model, {"x": numbers(3, length)})
+        assert opened.report().plans.made == 2
+
+
+def test_plans_for_many_sizes_are_bounded():
+    model = parse(BROADCAST)
+    with session(model, options=nna.Options(fallback="allow", max_plans=2)) as opened:
+        for rows, others in ((1, 1), (1, 3), (3, 1), (3, 3), (4, 4), (1, 1), (1, 5), (5, 1)) * 2:
+            agree(opened, model, {"x": numbers(rows, 4), "w": numbers(others, 4)})
+        assert opened.report().plans.kept <= 2

@@ -288,3 +288,25 @@ def test_fallback_that_is_forbidden_stays_forbidden():
         opened.run(None, {"x": numbers(1, 4)})
         with pytest.warns(FallbackWarning, match="too long"):
             agree(opened, CHAIN, {"x": numbers(6, 4)})
+
+
+def test_what_fails_in_adapter_ir_finds_what_its_onnx_reads():
+    text = f"""{HEAD} g (float[n, t] x, float[n, t] u) => (float[m, k] y)
+<int64 one = {{1}}, int64 none = {{0}}> {{
+    a = Concat <axis = 1> (x, u)
+    b = Sin (a)
+    s = Shape (a)
+    r = Transpose <perm = [1, 0]> (b)
+    c = Reshape (r, s)
+    l = Gather (s, one)
+    g = Range (none, l, one)
+    f = Cast <to = 1> (g)
+    d = Add (c, f)
+    e = Cos (d)
+    y = Exp (e)
+}}"""
+    with session(text, "fake_npu", switched_off=("SIN", "COS"), memory_bytes=2000) as opened:
+        for rows, columns in ((2, 3), (3, 3), (4, 5), (9, 9), (30, 400)):
+            agree(opened, text, {"x": numbers(rows, columns), "u": numbers(rows, columns, seed=1)})
+        steps = opened.provenance.steps
+        assert opened.provenance.fell_back and len(steps) > 1

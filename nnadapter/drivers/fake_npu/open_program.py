@@ -83,9 +83,9 @@ class FakeNpuOpenProgram(Program):
 
     @property
     def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`: as of a program for the sizes that came last."""
+        """See `Program.memory_bytes`: as of a program for the sizes that came last; without an arena as yet."""
         last = self._last
-        return 0 if last is None else estimated_bytes(last.binding.graph, last.binding.memory)
+        return estimated_bytes(self._traced.graph, 0 if last is None else last.binding.memory.arena_bytes)
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""

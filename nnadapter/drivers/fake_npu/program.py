@@ -64,7 +64,7 @@ class FakeNpuProgram(Program):
     @property
     def memory_bytes(self) -> int:
         """See `Program.memory_bytes`: the weights where they are this program's own, and bound instructions."""
-        return estimated_bytes(self.graph, self.memory) + self._unshared_bytes
+        return estimated_bytes(self.graph, self.memory.arena_bytes) + self._unshared_bytes
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
@@ -91,9 +91,9 @@ class FakeNpuProgram(Program):
         return _ENVELOPE.close(header, weights.parts)
 
 
-def estimated_bytes(graph: NpuGraph, memory: MemoryPlan) -> int:
+def estimated_bytes(graph: NpuGraph, arena_bytes: int) -> int:
     """What bound instructions hold: Python objects, some per instruction, more where there are more blocks."""
-    return _BYTES_PER_INSTRUCTION * len(graph.instructions) + memory.arena_bytes // _ARENA_PER_BOUND_BYTE
+    return _BYTES_PER_INSTRUCTION * len(graph.instructions) + arena_bytes // _ARENA_PER_BOUND_BYTE
 
 
 def weight_bytes(graph: NpuGraph) -> int:

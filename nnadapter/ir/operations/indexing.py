@@ -9,6 +9,7 @@ from nnadapter.ir.operations.checks import check_axis, check_indices, check_leng
 from nnadapter.ir.operations.layouts import like
 from nnadapter.ir.operations.row import Types, no_flops, present, row
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
+from nnadapter.ir.tracing import greatest, least
 
 _INPUT = Role("input")
 _INDICES = Role("indices", frozenset({DataType.INT32, DataType.INT64}))
@@ -39,7 +40,10 @@ def _slice_size(axis: int, size: int, start: int, end: int, step: int) -> int:
             f"the slice along axis {axis} is {start}:{end}:{step}, expected start and end in 0 to {size}"
             f"{f', or end {-(size + 1)}' if step < 0 else ''}"
         )
-    return len(range(*slice(start, end, step).indices(size)))
+    if step > 0:
+        return greatest(-(-(end - start) // step), 0)
+    first, last = least(start, size - 1), greatest(end, -1)
+    return greatest(-((last - first) // -step), 0)
 
 
 def _gather(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
