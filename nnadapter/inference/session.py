@@ -104,7 +104,8 @@ class InferenceSession:
             output_names: outputs to fetch, in this order; all of them if None or empty.
             input_feed: arrays by input name.
             run_options: reaches the CPU steps; `terminate` is looked at between steps, and in the middle of those whose
-                device can stop.
+                device can stop. A run with a deadline, or in the background, has a copy, which lacks active adapters:
+                ONNX Runtime does not tell them.
 
         Returns:
             One array per output; lists for sequences.
@@ -149,7 +150,7 @@ class InferenceSession:
             A `concurrent.futures.Future` of the results. Once it is done it has the run's `provenance`; `cancel` also
             stops a run that is under way.
         """
-        future = RunFuture(RunControl())
+        future = RunFuture(RunControl(is_held=True))
         self._pool().submit(future.work, partial(self._engine.run, output_names, input_feed, run_options))
         return future
 

@@ -5,15 +5,19 @@ Most runs have nothing of the kind, and no control: nothing is looked at between
 A run stops before its next step, and in the middle of one where the device can: ONNX Runtime is told by its run
 options, a driver asks the `Control` that it is given. The run then raises what was asked for, whatever the driver
 raised. A run that came to its end gives its results, however late.
+
+Run options may be shared by many runs, so what stops one of them is written into options of its own, and a thread
+looks whether the caller's say the same.
 """
 
 from __future__ import annotations
 
 import time
+from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.control import Control
-from nnadapter.drivers.onnxruntime.sessions import new_run_options
+from nnadapter.drivers.onnxruntime.sessions import copied_run_options, new_run_options
 from nnadapter.errors import CancelledError, DeadlineExceededError
 from nnadapter.running.deadlines import Deadlines
 from nnadapter.running.turns import Turns
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 
 _LEAST_SECONDS = 1e-9
 """What a driver is told where no time is left: 0 means that there is no deadline."""
+_LOOK_SECONDS = 0.005
+"""How often a caller's run options are looked at."""
 
 
 class RunControl:
@@ -33,20 +39,23 @@ class RunControl:
     Args:
         turns: of the runs that this one follows; None if devices are not shared out.
         number: of this run among them.
+        is_held: somebody may call `stop`.
     """
 
-    def __init__(self, turns: Turns | None = None, number: int = 0) -> None:
+    def __init__(self, turns: Turns | None = None, number: int = 0, *, is_held: bool = False) -> None:
         self.trace = SILENT
         """Hears of waits for a turn."""
         self._turns, self._number = turns, number
         self._device: str | None = None
         """Whose turn it has."""
         self._stopped = False
-        self._options: onnxruntime.RunOptions | None = None
-        self._is_own = True
-        """The options are nobody else's."""
-        self._told = False
-        """The options say that ONNX Runtime is to stop, by us."""
+        self._is_held = is_held
+        self._callers: onnxruntime.RunOptions | None = None
+        """What the caller gave; never written to."""
+        self._own: onnxruntime.RunOptions | None = None
+        """Nobody else's; None where nobody but the caller stops the run."""
+        self._following: Lock | None = None
+        """Held as long as a thread looks at the caller's."""
         self._deadlines: Deadlines | None = None
         self._end: float | None = None
 
@@ -56,9 +65,15 @@ class RunControl:
         self._tell()
 
     def begin(self, options: onnxruntime.RunOptions | None, deadlines: Deadlines | None) -> onnxruntime.RunOptions:
-        """The run begins. Returns the options to run with: the caller's, if there are any."""
-        self._is_own = options is None
-        self._options = made = options or new_run_options()
+        """The run begins. Returns the options to run with: the caller's, where nobody else stops the run."""
+        self._callers = options
+        if options is not None and deadlines is None and not self._is_held:
+            return options
+        self._own = made = new_run_options() if options is None else copied_run_options(options)
+        if options is not None:
+            self._following = Lock()
+            self._following.acquire()
+            Thread(target=_follow, args=(options, made, self._following), name="nnadapter options", daemon=True).start()
         if deadlines is not None:
             self._deadlines = deadlines
             self._end = deadlines.watch(self._tell)
@@ -67,13 +82,14 @@ class RunControl:
         return made
 
     def end(self) -> None:
-        """The run is over: what it holds is given back, the caller's options are as they were."""
+        """The run is over: what it holds is given back."""
         if self._deadlines is not None:
             self._deadlines.forget(self._tell)
         self._give_back()
-        options, self._options = self._options, None
-        if options is not None and self._told and not self._is_own:
-            options.terminate = False
+        self._callers = self._own = None
+        following, self._following = self._following, None
+        if following is not None:
+            following.release()
 
     @property
     def is_over(self) -> bool:
@@ -81,7 +97,7 @@ class RunControl:
         return (
             self._stopped
             or (self._end is not None and time.monotonic() >= self._end)
-            or (self._options is not None and bool(self._options.terminate))
+            or (self._callers is not None and bool(self._callers.terminate))
         )
 
     def before(self, device: str, *, shared: bool) -> None:
@@ -122,12 +138,19 @@ class RunControl:
         return self.is_over
 
     def _tell(self) -> None:
-        options = self._options
-        if options is not None and not options.terminate:
-            self._told = True
-            options.terminate = True
+        own = self._own
+        if own is not None:
+            own.terminate = True
 
     def _give_back(self) -> None:
         device, self._device = self._device, None
         if device is not None and self._turns is not None:
             self._turns.give_back(device)
+
+
+def _follow(callers: onnxruntime.RunOptions, own: onnxruntime.RunOptions, following: Lock) -> None:
+    """Tell a run's own options what its caller's say, until the run is over."""
+    while not following.acquire(timeout=_LOOK_SECONDS):
+        if callers.terminate:
+            own.terminate = True
+            return

@@ -14,6 +14,7 @@ from nnadapter.drivers import Control
 from nnadapter.errors import CancelledError, DeadlineExceededError, InvalidOptionError
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.running.control import RunControl
 from nnadapter.running.deadlines import Deadlines
 from tests.drivers.fake_npu.harness import context
 from tests.models import CHAIN, HEAD, numbers, parse
@@ -102,6 +103,28 @@ def test_a_deadline_leaves_the_callers_options_as_they_were():
     with session_on(slow, deadline_s=0.02) as session, pytest.raises(DeadlineExceededError):
         session.run(None, X, options)
     assert not options.terminate
+
+
+@pytest.mark.parametrize(("deadlines", "is_held"), [(Deadlines(3600.0), False), (None, True)])
+def test_a_run_that_is_stopped_stops_no_other_with_the_same_options(deadlines, is_held):
+    options = onnxruntime.RunOptions()
+    options.logid = "a run"
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    one, other = RunControl(is_held=is_held), RunControl(is_held=is_held)
+    given, others = one.begin(options, deadlines), other.begin(options, deadlines)
+    assert (given.logid, given.get_run_config_entry("memory.enable_memory_arena_shrinkage")) == ("a run", "cpu:0")
+    one.stop()
+    assert one.is_over
+    assert given.terminate
+    assert not (other.is_over or others.terminate or options.terminate)
+    options.terminate = True
+    while not others.terminate:
+        time.sleep(0.001)
+    assert other.is_over
+    for each in (one, other):
+        each.end()
+    if deadlines is not None:
+        deadlines.close()
 
 
 def test_futures_can_be_cancelled_before_and_while_they_run():

@@ -31,6 +31,17 @@ _MOST_POOLS = 8
 """Thread pools at once in the process; each has as many threads as there are processors."""
 options_lock = threading.Lock()
 """Held while session options are changed for a session that is made."""
+_RUN_FIELDS = ("log_severity_level", "log_verbosity_level", "logid", "only_execute_path_to_fetches", "terminate")
+_RUN_ENTRIES = (
+    "memory.enable_memory_arena_shrinkage",
+    "disable_synchronize_execution_providers",
+    "gpu_graph_id",
+    "qnn.htp_perf_mode",
+    "qnn.htp_perf_mode_post_run",
+    "qnn.rpc_control_latency",
+    "qnn.lora_config",
+)
+"""Source: onnxruntime_run_options_config_keys.h; ONNX Runtime does not list those of an object."""
 _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 
 
@@ -42,6 +53,19 @@ def new_session_options() -> onnxruntime.SessionOptions:
 def new_run_options() -> onnxruntime.RunOptions:
     """ONNX Runtime's options of one run as they come."""
     return onnxruntime.RunOptions()
+
+
+def copied_run_options(options: onnxruntime.RunOptions) -> onnxruntime.RunOptions:
+    """Other options that say the same, as far as ONNX Runtime tells what options say: not which adapters are active."""
+    copied = onnxruntime.RunOptions()
+    for name in _RUN_FIELDS:
+        setattr(copied, name, getattr(options, name))
+    for key in _RUN_ENTRIES:
+        try:
+            copied.add_run_config_entry(key, options.get_run_config_entry(key))
+        except RuntimeError:  # it has none
+            continue
+    return copied
 
 
 class _Pools:
