@@ -168,12 +168,15 @@ def check_results(results: Sequence[Any], names: Sequence[str], expected: Output
     return results
 
 
-def check_tensors(computed: Sequence[Any], names: Sequence[str], expected: OutputCheck) -> Sequence[DeviceTensor]:
-    """Return what a driver computed into its device's memory.
+def check_tensors(
+    computed: Sequence[Any], names: Sequence[str], expected: OutputCheck, given: Sequence[DeviceTensor]
+) -> Sequence[DeviceTensor]:
+    """Return what a driver computed into its device's memory, from the tensors that it was `given`.
 
     Raises:
-        ExecutionError: other outputs than expected, in number, kind, type or shape.
+        ExecutionError: other outputs than expected, in number, kind, type or shape, or not each in memory of its own.
     """
+    taken = {id(tensor.memory) for tensor in given}
     if len(computed) != len(expected):
         raise ExecutionError(f"the driver gave {len(computed)} outputs, expected {len(expected)}")
     for name, tensor, check in zip(names, computed, expected, strict=True):
@@ -181,6 +184,11 @@ def check_tensors(computed: Sequence[Any], names: Sequence[str], expected: Outpu
             raise ExecutionError(f"the driver gave {type(tensor).__name__} for {name!r}, expected a DeviceTensor")
         if check is not None and not (tensor.dtype == check[1] and _fits(tensor.shape, check[0])):
             raise ExecutionError(_mismatch(name, tensor.dtype, tensor.shape, *check))
+        if id(tensor.memory) in taken:
+            raise ExecutionError(
+                f"the driver gave the memory of an input, or of another output, for {name!r}, expected new memory"
+            )
+        taken.add(id(tensor.memory))
     return computed
 
 

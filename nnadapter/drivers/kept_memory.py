@@ -39,12 +39,12 @@ class KeptMemory:
         return known.memory if known is not None and known() is owner else None
 
     def keep(self, key: Hashable, owner: object, memory: Memory) -> Memory:
-        """Keep memory for its owner; what was kept under the key before, if another thread was first."""
+        """Keep memory for its owner, unless it is kept already; what another thread kept under the key before."""
         kept = _Owner(owner, self._gone.append)  # of C: it waits for no lock, and no interrupt comes into it
         kept.memory, kept.key = memory, key
         self.free_gone()
         first = self._owners.setdefault(key, kept)
-        if first is not kept:
+        if first.memory is not memory:
             memory.free()
         return first.memory
 

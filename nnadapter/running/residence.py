@@ -80,7 +80,9 @@ class Residence:
             self.able = False
             return None
         results = [kept(tensor) if isinstance(tensor, DeviceTensor) else tensor for tensor in computed]
-        return [Copies(None, {self.device: each}) for each in check_tensors(results, self.outputs, self.expected)]
+        return [
+            Copies(None, {self.device: each}) for each in check_tensors(results, self.outputs, self.expected, tensors)
+        ]
 
 
 def _copies(values: list[Any], slot: int) -> Copies:

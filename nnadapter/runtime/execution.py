@@ -146,7 +146,7 @@ class Execution(Handle):
             try:
                 with self._turn:
                     computed = self._call(self._execution.compute_on_device, inputs)
-                return None if computed is None else check_tensors(computed, self._names, self._expected)
+                return None if computed is None else check_tensors(computed, self._names, self._expected, inputs)
             except FAILURES as error:
                 raise self._failed("failed while it computed", error) from error
 

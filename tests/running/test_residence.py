@@ -12,7 +12,8 @@ from onnx.parser import parse_model
 
 import nnadapter as nna
 from nnadapter.drivers import registry
-from nnadapter.drivers.kept_memory import TENSORS
+from nnadapter.drivers.interface import DeviceTensor
+from nnadapter.drivers.kept_memory import TENSORS, kept
 from nnadapter.errors import CancelledError, FallbackWarning
 from tests.c_compiler import compile_acme, needs_compiler
 
@@ -181,6 +182,43 @@ def test_a_step_that_fails_there_runs_on_the_cpu():
             BREAKS.clear()
         np.testing.assert_allclose(y, expected_of(RETURNS, {"x": X})[0], rtol=1e-6)
         assert session.provenance.fell_back
+
+
+@pytest.mark.parametrize("whose", ["input", "output"])
+def test_memory_that_a_driver_gives_twice_is_refused(whose):
+    from tests.residing_driver import GIVES_AGAIN
+
+    text = f"{HEAD} g (float[4, 8] x) => (float[4, 8] y, float[4, 8] z) {{ y = Relu(x)\n z = Neg(x) }}"
+    before = used("residing").used_bytes
+    with nna.InferenceSession(parse_model(text), devices="residing") as session:
+        value = nna.DeviceValue.from_numpy(X, "residing")
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", value)
+        for name in "yz":
+            binding.bind_output(name, "residing")
+        GIVES_AGAIN.add(whose)
+        try:
+            with pytest.warns(FallbackWarning, match="memory of an input, or of another output, for '[yz]'"):
+                session.run_with_iobinding(binding)
+        finally:
+            GIVES_AGAIN.clear()
+        used("residing")
+        for found, expected in zip(binding.copy_outputs_to_cpu(), [np.maximum(X, 0), -X], strict=True):
+            np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(value.numpy(), X)
+    del value, binding
+    assert used("residing").used_bytes == before
+
+
+def test_memory_that_is_kept_twice_is_freed_once():
+    memory = registry.open_device("fake_npu").allocate(X.nbytes)
+    memory.copy_in(X)
+    before, found = used().used_bytes, np.empty_like(X)
+    first, second = (kept(DeviceTensor(memory, X.dtype, X.shape)) for _ in range(2))
+    first.memory.copy_out(found)
+    np.testing.assert_array_equal(found, X)
+    del first, second
+    assert used().used_bytes == before - X.nbytes
 
 
 @needs_compiler
