@@ -15,28 +15,11 @@ import nnadapter as nna
 from benchmarks.language_model import Sizes, cache_names, first_feed, language_model
 from nnadapter.errors import FallbackWarning
 from tests.models import numbers, parse, run_whole
+from tests.planning.test_opening import SIZES, grown
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
 QUIET = nna.Options(fallback="allow")
 SMALL = Sizes(layers=2, width=32, heads=2, words=50, positions=64)
-TABLES = f"""{HEAD} g (float[n, t, 6] x, float[n, p, 6] past) => (float[n, q, 2, 3] y, float[n, q, 6] all)
-<int64[1] last = {{-1}}, int64[2] tail = {{2, 3}}, int64[1] zero = {{0}}, int64[1] two = {{2}}, int64 one = {{1}},
- int64 none = {{0}}> {{
-    new = Neg (x)
-    all = Concat <axis = 1> (past, new)
-    shape = Shape (all)
-    head = Slice (shape, zero, two)
-    wanted = Concat <axis = 0> (head, tail)
-    length = Gather (shape, one)
-    places = Range (none, length, one)
-    row = Unsqueeze (places, zero)
-    column = Unsqueeze (row, two)
-    weights = Cast <to = 1> (column)
-    scaled = Mul (all, weights)
-    s = Sin (scaled)
-    y = Reshape (s, wanted)
-}}"""
-"""A cache that grows: its length decides a shape and a table."""
 BROADCAST = f"{HEAD} g (float[n, 4] x, float[m, 4] w) => (float[k, 4] y) {{ a = Add (x, w) y = Mul (a, a) }}"
 """In place or not: whether the sum has the type of `x` hangs on sizes."""
 IMAGES = f"""{HEAD} g (float[n, 3, h, w] x) => (float[n, 8, i, j] y)
@@ -56,10 +39,6 @@ def agree(opened, model, feed):
         assert got.shape == expected.shape
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
     assert not opened.provenance.fell_back
-
-
-def grown(rows, length, past):
-    return {"x": numbers(rows, length, 6), "past": numbers(rows, past, 6, seed=1)}
 
 
 def decoded(run, sizes, prompt, steps):
@@ -87,7 +66,7 @@ def test_a_language_model_is_compiled_three_times_for_all_lengths_of_its_cache()
 
 
 def test_a_table_is_computed_where_it_is_read():
-    model = parse(TABLES)
+    model = parse(SIZES)
     with session(model) as opened:
         for past in (1, 2, 3, 30, 4, 9, 5):
             agree(opened, model, grown(2, 3, past))
@@ -96,7 +75,7 @@ def test_a_table_is_computed_where_it_is_read():
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(0, 5)), min_size=2, max_size=6))
 def test_whatever_comes_before_results_are_those_of_onnxruntime(orders):
-    model = parse(TABLES)
+    model = parse(SIZES)
     with session(model) as opened:
         for rows, length, past in orders:
             agree(opened, model, grown(rows, length, past))
@@ -136,7 +115,7 @@ def test_shapes_that_no_plan_for_many_takes_have_their_own_and_it_stays():
 
 
 def test_the_report_says_why_there_is_one_more():
-    model = parse(TABLES)
+    model = parse(SIZES)
     with session(model) as opened:
         for rows, length, past in ((2, 3, 4), (2, 3, 5), (2, 3, 6), (1, 3, 5)):
             agree(opened, model, grown(rows, length, past))
@@ -145,7 +124,7 @@ def test_the_report_says_why_there_is_one_more():
 
 
 def test_null_gives_the_shapes_of_onnxruntime():
-    model = parse(TABLES)
+    model = parse(SIZES)
     with session(model, "null") as opened:
         for rows, length, past in ((2, 3, 4), (2, 3, 5), (1, 1, 9), (3, 1, 9)):
             feed = grown(rows, length, past)
@@ -154,7 +133,7 @@ def test_null_gives_the_shapes_of_onnxruntime():
 
 
 def test_many_threads_with_sizes_of_their_own():
-    model = parse(TABLES)
+    model = parse(SIZES)
     with session(model) as opened:
 
         def work(seed):
@@ -167,7 +146,7 @@ def test_many_threads_with_sizes_of_their_own():
 
 
 def test_what_does_not_fit_the_device_at_some_size_runs_on_the_cpu():
-    model = parse(TABLES)
+    model = parse(SIZES)
     with session(model, options=nna.Options(), memory_bytes=5_000) as opened:
         agree(opened, model, grown(2, 3, 4))
         agree(opened, model, grown(2, 3, 5))
@@ -179,7 +158,7 @@ def test_what_does_not_fit_the_device_at_some_size_runs_on_the_cpu():
 
 
 def test_a_trace_decides_on_no_size(tmp_path):
-    model = parse(TABLES)
+    model = parse(SIZES)
     with session(model, options=nna.Options(fallback="allow", trace=str(tmp_path / "trace.json"))) as opened:
         for past in (1, 2, 3, 30):
             agree(opened, model, grown(2, 3, past))
