@@ -158,39 +158,44 @@ class _TracedProgram(Program):
 class _TracedExecution(Execution):
     """An execution whose computations are events."""
 
-    def __init__(self, execution: Execution, steps: _Steps, lock: Lock | None) -> None:
-        self._execution, self._steps, self._lock = execution, steps, lock
+    def __init__(
+        self, execution: Execution, steps: _Steps, lock: Lock | None, sizes: Sequence[Any] | None = None
+    ) -> None:
+        self._execution, self._steps, self._lock, self._sizes = execution, steps, lock, sizes
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute`."""
-        return self._done(inputs, lambda: self._execution.compute(inputs))
+        return self._done(inputs, lambda execution: execution.compute(inputs))
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
         """See `Execution.compute_within`."""
-        return self._done(inputs, lambda: self._execution.compute_within(inputs, control))
+        return self._done(inputs, lambda execution: execution.compute_within(inputs, control))
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute_into`."""
-        return self._done(inputs, lambda: self._execution.compute_into(inputs, outputs))
+        return self._done(inputs, lambda execution: execution.compute_into(inputs, outputs))
 
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
         """See `Execution.compute_on_device`."""
-        return self._done(inputs, lambda: self._execution.compute_on_device(inputs, control))
+        return self._done(inputs, lambda execution: execution.compute_on_device(inputs, control))
 
     def at(self, sizes: Sequence[Any]) -> Execution:
-        """See `Execution.at`."""
-        return _TracedExecution(self._execution.at(sizes), self._steps, self._lock)
+        """See `Execution.at`; the execution is told when it computes, since only then nobody else has the device."""
+        return _TracedExecution(self._execution, self._steps, self._lock, sizes)
 
-    def _done(self, inputs: Sequence[Any], compute: Callable[[], _Outputs]) -> _Outputs:
+    def _done(self, inputs: Sequence[Any], compute: Callable[[Execution], _Outputs]) -> _Outputs:
         if self._lock is None:
-            return self._steps.done(inputs, compute)
+            return self._steps.done(inputs, lambda: compute(self._told()))
         trace, asked, has_to_wait = self._steps.trace, self._steps.trace.now(), self._lock.locked()
         with self._lock:
             if has_to_wait:
                 trace.add(self._steps.device, WAIT, "wait for the device", asked, {})
-            return self._steps.done(inputs, compute)
+            return self._steps.done(inputs, lambda: compute(self._told()))
+
+    def _told(self) -> Execution:
+        return self._execution if self._sizes is None else self._execution.at(self._sizes)
 
     def close(self) -> None:
         """See `Execution.close`."""

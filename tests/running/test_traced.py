@@ -15,11 +15,13 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import Execution, Program, Threading
+from nnadapter.drivers.registry import device_lock
 from nnadapter.errors import CancelledError, InvalidInputError, InvalidOptionError
 from nnadapter.running import traced_programs
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.traced_programs import pool_of
 from nnadapter.traces.recorder import Recorder
+from nnadapter.traces.trace import SILENT
 from tests.models import CHAIN, SANDWICH, numbers, parse
 from tests.trace_checks import lanes_of, named, within
 
@@ -229,6 +231,23 @@ def test_waits_for_a_device_are_told(path):
     assert wait["name"] == "wait for the device"
     first, second = sorted((event for row in rows.values() for event in row if event["cat"] == "step"), key=starts)
     assert first["ts"] <= wait["ts"] <= first["ts"] + first["dur"] <= wait["ts"] + wait["dur"] <= second["ts"]
+
+
+def test_sizes_are_told_while_nobody_else_has_the_device(path):
+    """As without a trace."""
+    lock, held = device_lock("sized device"), []
+
+    class Sized(Slow):
+        def at(self, sizes):
+            held.append(lock.locked())
+            return self
+
+    program = Sized()
+    program.let.set()
+    for trace in (SILENT, Recorder(path)):
+        pool = pool_of(trace, program, Threading.SERIAL, "sized device", 0, ["a"])
+        assert pool.compute([X], None, [3]) is not None
+    assert held == [True, True] and not lock.locked()
 
 
 def starts(event):
