@@ -37,13 +37,14 @@ from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.planning.size_class import SizeClass
 from nnadapter.running.borders import borders_of
 from nnadapter.running.built import Built, Likeness, Programs, atoms_of, likeness_of
-from nnadapter.running.executor import BoundStep, CompiledPlan, Substitute, Whole
+from nnadapter.running.executor import BoundStep, CompiledPlan, Substitute
 from nnadapter.running.fallback import named, refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.promise import Watch
 from nnadapter.running.residence import residences
 from nnadapter.running.slots import OtherShapeError, expected_outputs, planned_values, slots_of
 from nnadapter.running.traced_programs import fell_back, making, pool_of, transfers_of
+from nnadapter.running.whole import Whole
 from partition.by_cost.origin import Origin
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported

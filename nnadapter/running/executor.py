@@ -26,6 +26,7 @@ from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.provenance import Provenance, StepRun
 from nnadapter.running.residence import Residence
 from nnadapter.running.slots import OtherShapeError, Planned
+from nnadapter.running.whole import Whole
 from partition.plan import Step
 
 _MOST_FAILURES = 5
@@ -76,29 +77,6 @@ class BoundStep:
     """What runs the step instead, from its first failure on."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while `substitute` is made and `failures` grows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """The model as it was, before anything was planned, on the host."""
-
-    device: str
-    pool: ExecutionPool
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    say: Callable[[NNAdapterError], None]
-    """Says that it took the place of a plan that failed, as the policy wants it said."""
-
-    def run(
-        self, feeds: Mapping[str, Any], wanted: Sequence[str], failure: str, kept: Kept | None = None
-    ) -> tuple[list[Any], Provenance]:
-        """Run the model; see `CompiledPlan.run`."""
-        started, made = time.perf_counter(), list[Transfer]()
-        arrays = [on_host(feeds[name], name, made) for name in self.inputs]
-        results = dict(zip(self.outputs, self.pool.compute(arrays), strict=True))
-        run = StepRun(0, self.device, time.perf_counter() - started, failure)
-        outputs = [output_of(results[name], name, feeds, kept, made) for name in wanted]
-        return outputs, Provenance((run,), tuple(made))
 
 
 class CompiledPlan:
@@ -186,7 +164,7 @@ class CompiledPlan:
             ExecutionError, NotDelegatedError: a step failed and nothing may take its place.
         """
         if self.note and self._whole is not None:
-            return self._whole.run(feeds, wanted, self.note, kept)
+            return self._whole.run(feeds, wanted, self.note, kept, control)
         try:
             if self._borders is None or control is not None or sizes is not None:
                 return self._run_steps(feeds, wanted, control, kept, sizes)
@@ -195,10 +173,15 @@ class CompiledPlan:
         except NNAdapterError as error:
             if isinstance(error, CancelledError) or self._make_whole is None:
                 raise
-            return self._run_whole(error, feeds, wanted, kept)
+            return self._run_whole(error, feeds, wanted, kept, control)
 
     def _run_whole(
-        self, error: NNAdapterError, feeds: Mapping[str, Any], wanted: Sequence[str], kept: Kept | None
+        self,
+        error: NNAdapterError,
+        feeds: Mapping[str, Any],
+        wanted: Sequence[str],
+        kept: Kept | None,
+        control: RunControl | None,
     ) -> tuple[list[Any], Provenance]:
         """The model as it was, where steps of the plan failed and nothing took their place; `error` if that fails too.
 
@@ -209,7 +192,9 @@ class CompiledPlan:
                 self._whole = self._make_whole(error) if self._make_whole else None
         assert self._whole is not None, "somebody made it, or raised"
         try:
-            outcome = self._whole.run(feeds, wanted, describe(error), kept)
+            outcome = self._whole.run(feeds, wanted, describe(error), kept, control)
+        except CancelledError:
+            raise
         except NNAdapterError:
             raise error from None
         self._whole.say(error)
@@ -239,7 +224,7 @@ class CompiledPlan:
             if control is not None:
                 control.before(bound.step.device, shared=self._shares)
                 if control.is_over:
-                    raise _stopped(control, bound, "was next")
+                    raise _stopped(control, bound, bound.step.device, "was next")
             told = sizes if bound.is_told_sizes else None
             runs.append(_run_step(bound, values, made, kept or NOTHING_KEPT, control, told, given))
         if made is None:
@@ -263,8 +248,8 @@ class CompiledPlan:
         return [*(bound.pool for bound in self.steps), *substitutes, *whole]
 
 
-def _stopped(control: RunControl, bound: BoundStep, how: str) -> CancelledError:
-    segment, device = bound.step.segment, bound.step.device
+def _stopped(control: RunControl, bound: BoundStep, device: str, how: str) -> CancelledError:
+    segment = bound.step.segment
     return control.error(f"segment {segment} on {device!r} {how}", device=device, segment=segment)
 
 
@@ -289,7 +274,7 @@ def _run_step(
             results = _staying(bound, values, made, kept, control, sizes, given)
     except FAILURES as error:
         if control is not None and control.is_over:
-            raise _stopped(control, bound, "was under way") from error
+            raise _stopped(control, bound, device, "was under way") from error
         if not bound.guarded or isinstance(error, OtherShapeError):
             raise  # the host's own errors are typed, and nobody comes after it
         failure = describe(error)
@@ -362,9 +347,9 @@ def _instead(
         return substitute.device, substitute.pool.compute(
             [on_host(values[slot]) for slot in substitute.inputs], control
         )
-    except CancelledError:
-        raise
     except NNAdapterError as second:
+        if control is not None and control.is_over:
+            raise _stopped(control, bound, substitute.device, "was under way") from second
         segment = bound.step.segment
         also = substitute.display_name
         message = f"segment {segment} failed on {bound.step.device!r} ({failure}) and on {also} as well: {second}"

@@ -1,0 +1,51 @@
+"""The model as it was, run where a plan of it cannot go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nnadapter.drivers.copies import Transfer, on_host
+from nnadapter.errors import FAILURES, NNAdapterError
+from nnadapter.running.control import RunControl
+from nnadapter.running.outputs import Kept, output_of
+from nnadapter.running.pool import ExecutionPool
+from nnadapter.running.provenance import Provenance, StepRun
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The model as it was, before anything was planned, on the host."""
+
+    device: str
+    pool: ExecutionPool
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    say: Callable[[NNAdapterError], None]
+    """Says that it took the place of a plan that failed, as the policy wants it said."""
+
+    def run(
+        self,
+        feeds: Mapping[str, Any],
+        wanted: Sequence[str],
+        failure: str,
+        kept: Kept | None,
+        control: RunControl | None,
+    ) -> tuple[list[Any], Provenance]:
+        """Run the model; see `CompiledPlan.run`."""
+        started, made = time.perf_counter(), list[Transfer]()
+        arrays = [on_host(feeds[name], name, made) for name in self.inputs]
+        try:
+            computed = self.pool.compute(arrays, control)
+        except FAILURES as error:
+            if control is None or not control.is_over:
+                raise
+            raise control.error(
+                f"the model as it was, on {self.device!r}, was under way", device=self.device
+            ) from error
+        results = dict(zip(self.outputs, computed, strict=True))
+        run = StepRun(0, self.device, time.perf_counter() - started, failure)
+        outputs = [output_of(results[name], name, feeds, kept, made) for name in wanted]
+        return outputs, Provenance((run,), tuple(made))
