@@ -39,8 +39,9 @@ class Options:
     """How many bytes the compiled plans may hold together, beside weights that they share, as far as their devices
     say what they hold; the one used longest ago goes first, the one used last stays however large it is."""
     deadline_s: float | None = None
-    """Seconds that a run may take once it has its plan; then it raises DeadlineExceededError, before its next step or,
-    where the device can stop, in the middle of one. A run that came to its end gives its results, however late."""
+    """Seconds that a run may take once it has its plan; in a stream, waits for its turn on a device do not count.
+    Then it raises DeadlineExceededError, before its next step or, where the device can stop, in the middle of one. A
+    run that came to its end gives its results, however late."""
     trace: str | os.PathLike[str] | None = None
     """A file that says, when the session is closed, what happened in it and when: it opens in ui.perfetto.dev and
     chrome://tracing. `InferenceSession.end_profiling` writes it sooner."""

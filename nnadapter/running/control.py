@@ -6,6 +6,8 @@ A run stops before its next step, and in the middle of one where the device can:
 options, a driver asks the `Control` that it is given. The run then raises what was asked for, whatever the driver
 raised. A run that came to its end gives its results, however late.
 
+The clock of a deadline stands still while a run waits for its turn: in a stream, a run has as long as it has alone.
+
 Run options may be shared by many runs, so what stops one of them is written into options of its own, and a thread
 looks whether the caller's say the same.
 """
@@ -31,6 +33,8 @@ _LEAST_SECONDS = 1e-9
 """What a driver is told where no time is left: 0 means that there is no deadline."""
 _LOOK_SECONDS = 0.005
 """How often a caller's run options are looked at."""
+_LEAST_LEFT = 0.001
+"""Seconds between two looks at a run that waits for its turn with hardly any time left."""
 
 
 class RunControl:
@@ -58,6 +62,8 @@ class RunControl:
         """Held as long as a thread looks at the caller's."""
         self._deadlines: Deadlines | None = None
         self._end: float | None = None
+        self._left: float | None = None
+        """Seconds until the end, while the run waits for its turn."""
 
     def stop(self) -> None:
         """Have the run end before its next step, or earlier; nothing happens where it is over."""
@@ -76,7 +82,7 @@ class RunControl:
             Thread(target=_follow, args=(options, made, self._following), name="nnadapter options", daemon=True).start()
         if deadlines is not None:
             self._deadlines = deadlines
-            self._end = deadlines.watch(self._tell)
+            self._end = deadlines.watch(self._late)
         if self._stopped:
             self._tell()
         return made
@@ -84,7 +90,7 @@ class RunControl:
     def end(self) -> None:
         """The run is over: what it holds is given back."""
         if self._deadlines is not None:
-            self._deadlines.forget(self._tell)
+            self._deadlines.forget(self._late)
         self._give_back()
         self._callers = self._own = None
         following, self._following = self._following, None
@@ -105,10 +111,20 @@ class RunControl:
         if self._turns is None or not shared or device == self._device:
             return
         self._give_back()
+        if self._turns.take_free(device) or self._waited(self._turns, device):
+            self._device = device
+
+    def _waited(self, turns: Turns, device: str) -> bool:
+        """Its turn on the device has come, and its clock stood still meanwhile; not so where it is to stop."""
         asked = self.trace.now()
-        if self._turns.take(device, self._number):
+        self._left = None if self._end is None else self._end - time.monotonic()
+        try:
+            return turns.take(device, self._number, lambda: self._stopped)
+        finally:
+            if self._left is not None:
+                self._end = time.monotonic() + self._left
+                self._left = None
             self.trace.add(device, WAIT, "wait for its turn", asked, {})
-        self._device = device
 
     def for_driver(self) -> Control:
         """What a driver is given along with a computation."""
@@ -136,6 +152,16 @@ class RunControl:
 
     def _is_over(self) -> bool:
         return self.is_over
+
+    def _late(self) -> float | None:
+        """The time is over, if the run has not waited meanwhile: then, when it is to be looked at again."""
+        now, left, end = time.monotonic(), self._left, self._end
+        if left is not None:
+            return now + max(left, _LEAST_LEFT)
+        if end is not None and end > now:
+            return end
+        self._tell()
+        return None
 
     def _tell(self) -> None:
         own = self._own

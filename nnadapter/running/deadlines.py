@@ -2,7 +2,7 @@
 
 All runs of a session have the same time, so whoever comes later has to be done later: the thread sleeps to the first
 end, or as long as a run that has not come yet would have. Nobody wakes it, so a run pays two steps in a dictionary. It
-ends where nobody ran for so long.
+ends where nobody ran for so long. A run whose clock stood still meanwhile says so when it is told.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from threading import TIMEOUT_MAX, Lock, Thread
 
-Tell = Callable[[], None]
+Tell = Callable[[], float | None]
+"""Told that the time is over. Returns when it is to be told instead, by `monotonic`, if it has more time."""
 
 
 class Deadlines:
@@ -60,9 +61,9 @@ class Deadlines:
             now = time.monotonic()
             ends = list(self._ends.items())
             for tell, end in ends:
-                if end <= now and self._ends.pop(tell, None) is not None:
-                    tell()
-            seconds = min((end - now for _, end in ends if end > now), default=self.seconds)
+                if end <= now and self._ends.pop(tell, None) is not None and (later := tell()) is not None:
+                    self._ends[tell] = later  # if its run ended this moment, it is told once, and forgotten
+            seconds = max(0.0, min([end - now for end in list(self._ends.values())], default=self.seconds))
             if self._asleep.acquire(timeout=min(seconds, TIMEOUT_MAX)):
                 self._asleep.release()
                 return

@@ -6,8 +6,12 @@ twice. A run that waits for a device has given back the one before, so none wait
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
 from threading import Lock
+
+_LOOK_SECONDS = 0.005
+"""How often one that waits asks whether it still wants to."""
 
 
 class Turns:
@@ -18,21 +22,46 @@ class Turns:
         self._taken: set[str] = set()
         self._waiting: dict[str, list[tuple[int, Lock]]] = {}
 
-    def take(self, device: str, number: int) -> bool:
+    def take_free(self, device: str) -> bool:
+        """Take the device if nobody has it."""
+        with self._lock:
+            is_free = device not in self._taken
+            self._taken.add(device)
+            return is_free
+
+    def take(self, device: str, number: int, is_over: Callable[[], bool]) -> bool:
         """Wait until the device is free, and no run with a lower number waits for it; then it is taken.
 
+        Args:
+            device: which.
+            number: of the run; no other has it.
+            is_over: the run does not want the device any more.
+
         Returns:
-            It was not free at once.
+            It is taken; not so where `is_over` came first.
         """
         with self._lock:
             if device not in self._taken:
                 self._taken.add(device)
-                return False
+                return True
             turn = Lock()
             turn.acquire()
-            heappush(self._waiting.setdefault(device, []), (number, turn))
-        turn.acquire()
+            entry = number, turn
+            heappush(self._waiting.setdefault(device, []), entry)
+        while not turn.acquire(timeout=_LOOK_SECONDS):
+            if is_over() and self._withdrawn(device, entry):
+                return False
         return True
+
+    def _withdrawn(self, device: str, entry: tuple[int, Lock]) -> bool:
+        """It waits no longer; not so where its turn has come meanwhile."""
+        with self._lock:
+            waiting = self._waiting[device]
+            if entry not in waiting:
+                return False
+            waiting.remove(entry)
+            heapify(waiting)
+            return True
 
     def give_back(self, device: str) -> None:
         """Give a device that was taken to who waits for it."""

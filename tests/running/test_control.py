@@ -16,6 +16,7 @@ from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.running.control import RunControl
 from nnadapter.running.deadlines import Deadlines
+from nnadapter.running.turns import Turns
 from tests.drivers.fake_npu.harness import context
 from tests.models import CHAIN, HEAD, numbers, parse
 
@@ -230,6 +231,42 @@ def test_openvino_stops_in_the_middle():
         late.run(None, feed)
     with in_time:
         assert not in_time.run(None, feed)[0].any()
+
+
+def test_the_clock_stands_still_while_a_run_waits_for_its_turn():
+    turns, deadlines = Turns(), Deadlines(1.0)
+    first, control = RunControl(turns, 0), RunControl(turns, 1)
+    first.before("a", shared=True)
+    given = control.begin(None, deadlines)
+    began = time.monotonic()
+    thread = threading.Thread(target=control.before, args=("a",), kwargs={"shared": True}, daemon=True)
+    thread.start()
+    while time.monotonic() < began + 1.2:
+        time.sleep(0.01)
+    first.end()
+    thread.join(30)
+    assert not (control.is_over or given.terminate)
+    while not control.is_over:
+        time.sleep(0.001)
+    while not given.terminate:
+        time.sleep(0.001)
+    control.end()
+    deadlines.close()
+    assert turns.take_free("a")
+
+
+def test_a_run_that_is_stopped_does_not_wait_for_its_turn():
+    turns = Turns()
+    first, control = RunControl(turns, 0), RunControl(turns, 1)
+    first.before("a", shared=True)
+    thread = threading.Thread(target=control.before, args=("a",), kwargs={"shared": True}, daemon=True)
+    thread.start()
+    control.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+    control.end()
+    first.end()
+    assert turns.take_free("a")
 
 
 def test_who_is_late_is_told_and_who_is_done_is_not():

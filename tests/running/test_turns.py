@@ -8,14 +8,18 @@ import time
 from nnadapter.running.turns import Turns
 
 
+def never():
+    return False
+
+
 def test_the_earliest_that_waits_comes_first():
     turns, order, waiting = Turns(), [], []
-    turns.take("a", 0)
-    turns.take("b", 0)
+    turns.take("a", 0, never)
+    turns.take("b", 0, never)
 
     def work(number):
         waiting.append(number)
-        turns.take("a", number)
+        turns.take("a", number, never)
         order.append(number)
         turns.give_back("a")
 
@@ -28,6 +32,21 @@ def test_the_earliest_that_waits_comes_first():
     for thread in threads:
         thread.join()
     assert order == [1, 2, 5, 9]
-    turns.take("a", 3)
+    turns.take("a", 3, never)
     turns.give_back("a")
     turns.give_back("b")
+
+
+def test_who_is_to_stop_waits_no_longer():
+    turns, over, taken = Turns(), threading.Event(), []
+    assert turns.take_free("a")
+    assert not turns.take_free("a")
+    thread = threading.Thread(target=lambda: taken.append(turns.take("a", 1, over.is_set)), daemon=True)
+    thread.start()
+    while not turns._waiting.get("a"):
+        time.sleep(0.001)
+    over.set()
+    thread.join(30)
+    assert taken == [False]
+    turns.give_back("a")
+    assert turns.take_free("a")
