@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -162,40 +162,63 @@ def compare(
     _check_paths(layers, save, rules_out)
     untraced = replace(options_from(options), trace=None)  # the file is that of the one session
     compared = partial(Compared, model=model, requests=requests_of(devices), options=untraced)
-    differences: list[OutputDifference] = []
-    nodes, failures = [], dict[str, None]()
-    telling: Compared | None = None
-    tolerances: Tolerances | None = None
+    gathered = _Gathered(compared)
     with (
         InferenceSession(model, devices=devices, options=options) as tested,
         InferenceSession(model, devices=CPU) as reference,
     ):
-        names = [output.name for output in tested.get_outputs()]
-        for position, feed in enumerate(_each_feed(feeds, model, input_shapes)):
+        tolerances: Tolerances | None = None
+        for feed in _each_feed(feeds, model, input_shapes):
             results, expected = tested.run(None, feed), results_of(reference, feed)
-            report = tested.report()
             tolerances = tolerances or _tolerances(model, tested, feed, relative_tolerance, absolute_tolerance)
-            computed = {*feed, *(value.name for segment in report.segments for value in segment.outputs)}
-            of_feed = [
-                _difference(position, name, got, wanted, tolerances.of(name), computed)
-                for name, got, wanted in zip(names, results, expected, strict=True)
-            ]
-            differences += of_feed
-            nodes.append(_nodes_run(report, tested.provenance))
-            failures.update(dict.fromkeys(report.notes))
-            agrees = all(each.agrees for each in of_feed)
-            if telling is None or (telling.agrees and not agrees):
-                of_names = dict(zip(names, expected, strict=True))
-                telling = compared(tolerances=tolerances, feed=feed, expected=of_names, agrees=agrees, report=report)
+            gathered.add(tested, feed, results, expected, tolerances)
+    telling = gathered.telling
     return CompareReport(
         devices=tested.devices,
         relative_tolerance=relative_tolerance,
         absolute_tolerance=absolute_tolerance,
-        differences=tuple(differences),
-        nodes=tuple(nodes),
-        failures=tuple(failures),
+        differences=tuple(gathered.differences),
+        nodes=tuple(gathered.nodes),
+        failures=tuple(gathered.failures),
         layers=look(telling, save, rules_out) if layers and telling is not None else None,
     )
+
+
+class _Gathered:
+    """What was seen of a comparison, feed by feed."""
+
+    def __init__(self, compared: Callable[..., Compared]) -> None:
+        self._compared = compared
+        self.differences: list[OutputDifference] = []
+        self.nodes: list[Mapping[str, int]] = []
+        self.failures: dict[str, None] = {}
+        self.telling: Compared | None = None
+        """The first feed on which the devices differ, or else the first."""
+
+    def add(
+        self,
+        tested: InferenceSession,
+        feed: Mapping[str, Array],
+        results: Sequence[Any],
+        expected: Sequence[Any],
+        tolerances: Tolerances,
+    ) -> None:
+        """Compare the results of one run."""
+        report, names = tested.report(), [output.name for output in tested.get_outputs()]
+        computed = {*feed, *(value.name for segment in report.segments for value in segment.outputs)}
+        of_feed = [
+            _difference(len(self.nodes), name, got, wanted, tolerances.of(name), computed)
+            for name, got, wanted in zip(names, results, expected, strict=True)
+        ]
+        self.differences += of_feed
+        self.nodes.append(_nodes_run(report, tested.provenance))
+        self.failures.update(dict.fromkeys(report.notes))
+        agrees = all(each.agrees for each in of_feed)
+        if self.telling is None or (self.telling.agrees and not agrees):
+            of_names = dict(zip(names, expected, strict=True))
+            self.telling = self._compared(
+                tolerances=tolerances, feed=feed, expected=of_names, agrees=agrees, report=report
+            )
 
 
 def _check_paths(layers: bool, save: str | os.PathLike[str] | None, rules_out: str | os.PathLike[str] | None) -> None:
