@@ -15,7 +15,7 @@ from partition.by_cost.latency import BoundKind, CheapestPlacement
 from partition.by_cost.origin import Origin, all_on
 
 if TYPE_CHECKING:
-    from nnadapter.running.compilation import TimedPlacement
+    from nnadapter.running.compiled import TimedPlacement
 
 _BOUNDS = {
     BoundKind.ENUMERATION: "all of them were priced",

@@ -21,7 +21,8 @@ from nnadapter.planning.placing import place
 from nnadapter.planning.planner import Planner
 from nnadapter.process.closing import close_all
 from nnadapter.process.processors import Load, is_crowded, usable
-from nnadapter.running.compilation import Compiled, Compiler, TimedPlacement
+from nnadapter.running.compilation import Compiler
+from nnadapter.running.compiled import Compiled, TimedPlacement
 from nnadapter.running.contest import Outcome, twice
 from nnadapter.running.past_choices import EARLIER, PastChoices
 from nnadapter.running.promise import Promise, Watch

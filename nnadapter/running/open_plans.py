@@ -18,7 +18,7 @@ from nnadapter.planning.bounds import Bounds, is_full
 from nnadapter.planning.opening import Opened, growing_inputs
 from nnadapter.planning.setting import Setting
 from nnadapter.process.cache import Cache
-from nnadapter.running.compilation import Compiled
+from nnadapter.running.compiled import Compiled
 from nnadapter.running.plans import Lease, PlanCache
 from nnadapter.traces.event import SESSION, WAIT
 

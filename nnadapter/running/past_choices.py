@@ -25,7 +25,7 @@ from nnadapter.planning.judgment import Judgment, placed_as
 from nnadapter.planning.setting import Setting
 from nnadapter.process.own_version import own_version
 from nnadapter.process.processors import machine_name, usable
-from nnadapter.running.compilation import TimedPlacement
+from nnadapter.running.compiled import TimedPlacement
 from partition.plan import Plan
 
 if TYPE_CHECKING:

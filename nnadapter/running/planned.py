@@ -28,7 +28,8 @@ from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
 from nnadapter.running.bindings import Binding, PlannedBinding
-from nnadapter.running.compilation import Compiled, Compiler
+from nnadapter.running.compilation import Compiler
+from nnadapter.running.compiled import Compiled
 from nnadapter.running.control import RunControl
 from nnadapter.running.deadlines import Deadlines
 from nnadapter.running.fallback import refuse_fallback

@@ -17,7 +17,7 @@ import numpy as np
 from nnadapter.drivers.kept_memory import TENSORS
 from nnadapter.drivers.onnxruntime.sessions import SessionExecution
 from nnadapter.onnx.signature import Signature
-from nnadapter.running.compilation import Compiled
+from nnadapter.running.compiled import Compiled
 from nnadapter.running.executor import BoundStep
 from nnadapter.running.plans import Lease, PlanCache
 from nnadapter.running.pool import ExecutionPool

@@ -16,7 +16,8 @@ import nnadapter as nna
 from nnadapter.drivers.onnxruntime.sessions import open_session, pool_permit
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting, open_setting
-from nnadapter.running.compilation import Compiler, TimedPlacement
+from nnadapter.running.compilation import Compiler
+from nnadapter.running.compiled import TimedPlacement
 from nnadapter.running.measuring import MOST_AGAIN, Measurer
 from nnadapter.running.past_choices import PastChoices
 from nnadapter.running.promise import BLOCK, BLOCKS

@@ -1,0 +1,55 @@
+"""What compiling gives: a partitioning with its programs, and how it was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nnadapter.planning.opening import Opened
+from nnadapter.planning.settling import Partitioning
+from nnadapter.running.executor import CompiledPlan
+from nnadapter.running.promise import Watch
+from partition.by_cost.origin import Origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedPlacement:
+    """A placement that was weighed by running it."""
+
+    origin: Origin
+    """What found it."""
+    predicted: float | None
+    """Seconds; None for one that was remembered."""
+    measured: float
+    """Seconds of one run here: the lower quartile of its turns."""
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A partitioning with its programs."""
+
+    partitioning: Partitioning
+    plan: CompiledPlan
+    notes: tuple[str, ...]
+    """What did not go as promised, for the report."""
+    compile_seconds: Mapping[int, float]
+    """Per segment, what compiling it took."""
+    bound_to: Mapping[int, int] = field(default_factory=dict)
+    """Segment -> the one whose program it was bound to, with constants of its own; not those that were compiled."""
+    timed: tuple[TimedPlacement, ...] = ()
+    """What it was chosen from by measurement, the plan first, then fastest first; empty where it was not."""
+    chosen: str = ""
+    """How it was measured, in words."""
+    watch: Watch | None = None
+    """Holds its runs to what was measured; None where nobody does."""
+    opening: Opened | None = None
+    """How its programs leave sizes open, if they do: the partitioning is the one at the shapes they were made at."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that its programs and their executions hold, as far as the drivers say so."""
+        return self.plan.memory_bytes
+
+    def close(self) -> None:
+        """Free every program."""
+        self.plan.close()
