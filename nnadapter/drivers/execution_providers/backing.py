@@ -96,6 +96,7 @@ class Backing:
         contents: bytes,
         level: onnxruntime.GraphOptimizationLevel | None = None,
         profile: SessionProfile | None = None,
+        without: Sequence[str] = (),
     ) -> onnxruntime.InferenceSession:
         """Return a session of a serialized model on the provider; whatever ONNX Runtime raises passes.
 
@@ -103,7 +104,13 @@ class Backing:
             DeviceUnavailableError: ONNX Runtime made a session without the provider.
         """
         session = open_session(
-            contents, self.session_options(level), has_pool=False, spins=False, providers=(), profile=profile
+            contents,
+            self.session_options(level),
+            has_pool=False,
+            spins=False,
+            providers=(),
+            without=without,
+            profile=profile,
         )
         if self.provider not in session.get_providers():
             raise DeviceUnavailableError(

@@ -16,6 +16,7 @@ from nnadapter.drivers.execution_providers.program import EpProgram, deserialize
 from nnadapter.drivers.execution_providers.remainder import without
 from nnadapter.drivers.interface import Context, Program
 from nnadapter.drivers.onnxruntime.errors import brief
+from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
 from nnadapter.drivers.onnxruntime.profiling import profile_of
 from nnadapter.errors import CompilationError
 from nnadapter.onnx.onnxruntime_limits import loadable
@@ -69,7 +70,7 @@ class EpContext(Context):
         contents = loadable(marked(model)).SerializeToString()
         try:
             profile = profile_of(self._trace, self._lane, len(model.graph.node))
-            session = self._backing.open(contents, profile=profile)
+            session = self._backing.open(contents, profile=profile, without=wrong_optimizers(model))
         except Exception as error:
             raise self._failed(brief(error), self._culprits(model)) from error
         assignment = read_assignment(session, self._backing.provider)

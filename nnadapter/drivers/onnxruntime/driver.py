@@ -21,6 +21,7 @@ from nnadapter.drivers.capability import (
 from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
 from nnadapter.drivers.onnxruntime.arena import shrink_arena
 from nnadapter.drivers.onnxruntime.errors import brief
+from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
 from nnadapter.drivers.onnxruntime.own_operators import has_operator
 from nnadapter.drivers.onnxruntime.profiling import SessionProfile, profile_of
 from nnadapter.drivers.onnxruntime.sessions import PoolPermit, open_session, pool_permit, session_execution
@@ -143,6 +144,7 @@ class CpuContext(Context):
                 has_pool=permit is not None,
                 spins=spins,
                 shares_arena=True,
+                without=wrong_optimizers(model),
                 profile=profile,
             )
             return CpuProgram(session, permit, len(contents), profile)

@@ -158,6 +158,7 @@ def open_session(
     spins: bool,
     shares_arena: bool = False,
     providers: Sequence[str] = (CPU_PROVIDER,),
+    without: Sequence[str] = (),
     profile: SessionProfile | None = None,
 ) -> onnxruntime.InferenceSession:
     """Return a session for a serialized model.
@@ -170,6 +171,7 @@ def open_session(
         shares_arena: what it needs for a run comes from the arena that all such sessions share, unless the options say
             something else of arenas.
         providers: who computes; empty for those that `session_options` names. Nobody else is tried then, if they fail.
+        without: optimizers to do without, see `optimizers.wrong_optimizers`.
         profile: what takes the session's own events. Options that ask for a profile have their wish there alone.
     """
     if session_options is None:
@@ -191,7 +193,11 @@ def open_session(
         try:
             with profiling(options, profile):
                 session = onnxruntime.InferenceSession(
-                    contents, options, providers=list(providers) or None, enable_fallback=int(bool(providers))
+                    contents,
+                    options,
+                    providers=list(providers) or None,
+                    enable_fallback=int(bool(providers)),
+                    disabled_optimizers=without,
                 )
         finally:
             options.intra_op_num_threads = threads

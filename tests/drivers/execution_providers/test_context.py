@@ -28,7 +28,7 @@ class Failing(Backing):
         object.__setattr__(self, "levels", levels)
         object.__setattr__(self, "opened", [])
 
-    def open(self, contents, level=None, profile=None):
+    def open(self, contents, level=None, profile=None, without=()):
         model = onnx.load_from_string(contents)
         self.opened.append(model)
         fails = any(node.op_type == "Sin" for node in model.graph.node)
@@ -102,7 +102,7 @@ class Partial(Backing):
     provider: str = PROVIDER
     most: int = 100
 
-    def open(self, contents, level=None, profile=None):
+    def open(self, contents, level=None, profile=None, without=()):
         if len(onnx.load_from_string(contents).graph.node) >= self.most:
             raise RuntimeError("it is too much at once")
         return Session()
