@@ -59,6 +59,7 @@ def trial_drivers(nothing_installed, tmp_path_factory):
             "residing": "tests.residing_driver:ResidingDriver",
             "onnxform": "tests.onnx_form_driver:OnnxFormDriver",
             "opensizes": "tests.open_sizes_driver:OpenSizesDriver",
+            "openir": "tests.open_ir_driver:OpenIrDriver",
             "latency": "tests.latency_driver:LatencyDriver",
             "old": "tests.trial_driver:OldDriver",
             "abstract": "tests.trial_driver:AbstractDriver",

@@ -65,11 +65,14 @@ class OpenPlan:
             model = compiled.partitioning.model
             self._looked = _Looked(model.prepared, model.specialized.positions, Bounds(self.at, self.at))
 
-    def sizes(self, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
-        """Whether it holds at these shapes, and what its programs are told."""
-        assert self.opening is not None, "the plan was made"
-        sizes = None if self.opening.sizes is None else self.opening.sizes.sizes(shapes)
-        of_class = self.opening.sizes is None or sizes is not None
+    def sizes(self, opening: Opened | None, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
+        """Whether it holds at these shapes, and what its programs are told, if they leave sizes open as `opening` says.
+
+        Programs that are made again number what follows from sizes anew, so theirs is told from their own opening.
+        """
+        assert opening is not None, "the plan was made"
+        sizes = None if opening.sizes is None else opening.sizes.sizes(shapes)
+        of_class = opening.sizes is None or sizes is not None
         return of_class and (self._looked is None or self._is_within(self._looked, shapes)), sizes
 
     def broken(self, shapes: Shapes) -> str:
@@ -126,7 +129,7 @@ class OpenPlans:
         """Why each plan after the first was made."""
         self._in_vain = 0
         self._refusal = ""
-        self._making = Lock()
+        self._making, self._ordering = Lock(), Lock()
         self._growing: Mapping[str, int] | None = None
 
     @property
@@ -168,17 +171,43 @@ class OpenPlans:
 
     def _take_known(self, use: object, known: Shapes) -> Taken | None:
         for plan in self._made:
-            holds, sizes = plan.sizes(known)
+            opening = plan.opening  # another thread may make it again meanwhile
+            holds, sizes = plan.sizes(opening, known)
             if holds:
-                self._in_vain = 0
-                if plan is not self._made[0]:
-                    self._made = (plan, *(other for other in self._made if other is not plan))
-                lease, compiled = self._plans.take(use, plan.key, lambda plan=plan: self._make(plan.at))  # type: ignore[misc]
-                if compiled.opening is not plan.opening:  # it had been dropped
-                    plan.made(compiled)
-                    holds, sizes = plan.sizes(known)
-                return lease, compiled, sizes
+                return self._take_plan(use, plan, known, opening, sizes)
         return None
+
+    def _take_plan(
+        self, use: object, plan: OpenPlan, known: Shapes, opening: Opened | None, sizes: Sequence[Any] | None
+    ) -> Taken | None:
+        """Take a plan that holds at these shapes, made again if it was dropped; None where that fails."""
+        try:
+            lease, compiled = self._plans.take(use, plan.key, lambda: self._make(plan.at))
+        except FixedSizesError:
+            self._leave(use)
+            self._remember(without=plan)
+            return None
+        if compiled.opening is not opening:
+            plan.made(compiled)
+            holds, sizes = plan.sizes(compiled.opening, known)
+            if not holds:
+                self._leave(use)
+                return None
+        self._in_vain = 0
+        if self._made[:1] != (plan,):
+            self._remember(first=plan)
+        return lease, compiled, sizes
+
+    def _remember(self, *, first: OpenPlan | None = None, without: OpenPlan | None = None) -> None:
+        """Have one plan stand first, or forget one."""
+        with self._ordering:
+            others = [plan for plan in self._made if plan is not first and plan is not without]
+            self._made = (*([first] if first is not None else []), *others)[: self._limit]
+
+    def _leave(self, use: object) -> None:
+        """End a use before its run; what was not made is forgotten."""
+        self._plans.users.pop(use, None)
+        self._plans.close_unused()
 
     def _take_new(self, use: object, known: Shapes) -> Taken | None:
         asked = self._trace.now()
@@ -194,8 +223,7 @@ class OpenPlans:
             try:
                 lease, compiled = self._plans.take(use, plan.key, lambda: self._make(plan.at))
             except FixedSizesError as refusal:
-                self._plans.users.pop(use, None)
-                self._plans.close_unused()  # forgets the plan that there is not
+                self._leave(use)
                 self._in_vain += 1
                 self._refusal = "" if self._made else str(refusal)  # those that there are hold for others
                 return None
@@ -204,11 +232,11 @@ class OpenPlans:
             plan.made(compiled)
             self._in_vain += 1
             self._count += 1
-            self._made = (plan, *self._made)[: self._limit]
-            holds, sizes = plan.sizes(known)
+            self._remember(first=plan)
+            holds, sizes = plan.sizes(compiled.opening, known)
             if holds:
                 return lease, compiled, sizes
-            self._plans.users.pop(use, None)
+            self._leave(use)
             return None
 
     @property

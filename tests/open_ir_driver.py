@@ -1,0 +1,108 @@
+"""A driver for tests whose device takes adapter IR with open sizes and computes Relu.
+
+No two programs of it number what they make of sizes alike, and sizes above ten are another class than those below.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from nnadapter.drivers import (
+    SUPPORTED,
+    Capability,
+    Context,
+    Device,
+    Driver,
+    Execution,
+    ModelForm,
+    OpenSizes,
+    Program,
+    Threading,
+)
+from nnadapter.ir import settled
+
+
+class Doings:
+    """What tests have the driver do."""
+
+    def __init__(self) -> None:
+        self.compiled = 0
+        self.fails = False
+        """To compile with open sizes."""
+        self.closing: Callable[[], None] = lambda: None
+        """Done when a program is closed."""
+
+
+DOINGS: list[Doings] = [Doings()]
+"""Those in force last."""
+
+
+class OpenIrExecution(Execution):
+    def __init__(self, mark, expected):
+        self.mark, self.expected = mark, expected
+
+    def at(self, sizes):
+        return OpenIrExecution(settled(self.mark, sizes), self.expected)
+
+    def compute(self, inputs):
+        assert self.mark == self.expected(inputs[0].shape[0]), "these sizes are another program's"
+        return [np.maximum(inputs[0], 0)]
+
+
+class OpenIrProgram(Program):
+    memory_bytes = 1000
+
+    def __init__(self, model):
+        doings, (rows, *_) = DOINGS[-1], model.operands[model.inputs[0]].type.dimensions
+        doings.compiled += 1
+        own = doings.compiled
+        self.is_large = bool(rows > 10)
+        for number in range(1, own + 1):  # one more than the program before made
+            self.mark = rows * 1000 + number
+        self.expected = lambda rows: rows * 1000 + own
+        self.closing = doings.closing
+
+    def create_execution(self):
+        return OpenIrExecution(self.mark, self.expected)
+
+    def close(self):
+        self.closing()
+
+
+class OpenIrContext(Context):
+    def supported(self, model):
+        return [SUPPORTED] * len(model.operations)
+
+    def compile(self, model):
+        if model.is_open and DOINGS[-1].fails:
+            raise RuntimeError("no more programs with open sizes")
+        return OpenIrProgram(model)
+
+
+class OpenIrDevice(Device):
+    @property
+    def capability(self):
+        return Capability(form=ModelForm.IR, threading=Threading.REENTRANT, open_sizes=OpenSizes.ANY)
+
+    def create_context(self, options):
+        return OpenIrContext()
+
+
+class OpenIrDriver(Driver):
+    def open(self, device_id):
+        return OpenIrDevice()
+
+
+class Gate:
+    """Where the first thread that comes waits until it is let through."""
+
+    def __init__(self) -> None:
+        self.reached, self.opened, self._first = threading.Event(), threading.Event(), threading.Lock()
+
+    def __call__(self) -> None:
+        if self._first.acquire(blocking=False):
+            self.reached.set()
+            assert self.opened.wait(10)

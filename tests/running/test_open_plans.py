@@ -1,0 +1,61 @@
+"""Plans for many shapes that were dropped and are made again."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from tests.models import HEAD, numbers, parse
+from tests.open_ir_driver import DOINGS, Doings, Gate
+
+RELU = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ y = Relu (x) }}"
+SMALL, LARGE = 3, 20
+"""Rows of two classes of shapes."""
+
+
+@pytest.fixture
+def doings():
+    DOINGS.append(Doings())
+    yield DOINGS[-1]
+    DOINGS.pop()
+
+
+@pytest.fixture
+def session(doings):
+    """One with room for one plan, which was made for large sizes after one for small sizes was dropped."""
+    options = nna.Options(max_plan_bytes=1, fallback="allow")
+    with nna.InferenceSession(parse(RELU), devices="openir", options=options) as session:
+        for rows in (1, SMALL, SMALL + 1, LARGE):
+            agrees(session, rows)
+        yield session
+
+
+def agrees(session, rows):
+    feed = {"x": numbers(rows, 4, seed=rows)}
+    np.testing.assert_array_equal(session.run(None, feed)[0], np.maximum(feed["x"], 0))
+    assert not session.provenance.fell_back
+
+
+def test_a_thread_that_chose_a_plan_is_told_the_sizes_of_the_one_that_is_made_again(session, doings):
+    gate = Gate()
+    agrees(session, SMALL)
+    doings.closing = gate
+    agrees(session, LARGE)
+    with ThreadPoolExecutor(1) as pool:
+        again = pool.submit(agrees, session, SMALL)  # drops the plan for large sizes, which waits to be closed
+        assert gate.reached.wait(10)
+        agrees(session, SMALL + 1)
+        gate.opened.set()
+        again.result()
+
+
+def test_shapes_get_a_plan_of_their_own_where_the_one_for_many_cannot_be_made_again(session, doings):
+    doings.fails = True
+    agrees(session, SMALL)
+    made = session.report().plans.made
+    agrees(session, SMALL)
+    assert session.report().plans.made == made
+    assert session.report().coverage.nodes == 1.0
