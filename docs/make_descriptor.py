@@ -1,4 +1,4 @@
-"""Make nnadapter/ir/protobuf/descriptor.py from nnadapter/ir/model.proto; needs the package grpcio-tools.
+"""Make the descriptor.py of every .proto in nnadapter/; needs the package grpcio-tools.
 
     python docs/make_descriptor.py
 
@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import tempfile
 from base64 import b64encode
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import wrap
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_tools import protoc
 
-FOLDER = Path(__file__).parent.parent / "nnadapter" / "ir"
-TARGET = FOLDER / "protobuf" / "descriptor.py"
-_TEXT = '''"""nnadapter/ir/model.proto as protoc understands it. Made by docs/make_descriptor.py; change the .proto."""
+ROOT = Path(__file__).parent.parent
+MODULES: Mapping[str, str] = {
+    "nnadapter/files/container/container.proto": "nnadapter/files/container/descriptor.py",
+    "nnadapter/ir/model.proto": "nnadapter/ir/protobuf/descriptor.py",
+}
+"""The module of every .proto."""
+_TEXT = '''"""{proto} as protoc understands it. Made by docs/make_descriptor.py."""
 
 from base64 import b64decode
 
@@ -30,21 +35,23 @@ DESCRIPTOR = b64decode(
 '''
 
 
-def descriptor() -> bytes:
-    """Return the descriptor of model.proto, without its comments."""
+def descriptor(proto: str) -> bytes:
+    """Return the descriptor of a .proto, without its comments."""
+    source = ROOT / proto
     with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder, "model.binpb")
-        arguments = ["protoc", f"-I{FOLDER}", f"--descriptor_set_out={target}", "model.proto"]
+        target = Path(folder, "one.binpb")
+        arguments = ["protoc", f"-I{source.parent}", f"--descriptor_set_out={target}", source.name]
         if protoc.main(arguments):
-            raise SystemExit("protoc does not take model.proto; it said why")
+            raise SystemExit(f"protoc does not take {proto}; it said why")
         (file,) = FileDescriptorSet.FromString(target.read_bytes()).file
     return file.SerializeToString(deterministic=True)
 
 
-def module() -> str:
-    """Return the text of the module."""
-    return _TEXT.format(lines="\n".join(wrap(b64encode(descriptor()).decode(), 100)))
+def module(proto: str) -> str:
+    """Return the text of the module of a .proto."""
+    return _TEXT.format(proto=proto, lines="\n".join(wrap(b64encode(descriptor(proto)).decode(), 100)))
 
 
 if __name__ == "__main__":
-    TARGET.write_text(module(), encoding="utf-8")
+    for proto, target in MODULES.items():
+        (ROOT / target).write_text(module(proto), encoding="utf-8")

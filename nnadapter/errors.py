@@ -2,7 +2,8 @@
 
     NNAdapterError
     ├── InvalidModelError        the model: not ONNX, truncated, contradicts itself
-    │   └── ModelFileError       the model's file or its external data cannot be read
+    │   ├── ModelFileError       the model's file or its external data cannot be read
+    │   └── CompiledModelError   a compiled model: damaged, of a newer version, or not for what it is asked here
     ├── InvalidInputError        the caller: a feed that is missing, superfluous, or of the wrong type or shape
     │   ├── InputTypeError       a feed of the wrong data type
     │   └── MissingInputError    a feed that is not there
@@ -91,6 +92,10 @@ class _FileError(NNAdapterError):
         """Which of its entries, counted from 1 (`pin 2`); empty for the file as a whole."""
         self.key = key
         """The key there; empty for the entry as a whole."""
+
+
+class CompiledModelError(_FileError, InvalidModelError):
+    """The compiled model is at fault: it is damaged, of a newer version, or not for what it is asked here."""
 
 
 class RulesError(_FileError, InvalidOptionError, ValueError):

@@ -1,4 +1,4 @@
-"""nnadapter/ir/model.proto as protoc understands it. Made by docs/make_descriptor.py; change the .proto."""
+"""nnadapter/ir/model.proto as protoc understands it. Made by docs/make_descriptor.py."""
 
 from base64 import b64decode
 

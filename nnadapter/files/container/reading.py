@@ -1,0 +1,167 @@
+"""Reading a file of parts: the table at once, a part when it is first asked for; nothing is believed unchecked.
+
+Sizes are held against the file's own before memory is taken. The file is mapped: it may be replaced or removed while
+somebody reads, but not changed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import zlib
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from nnadapter.errors import CompiledModelError
+from nnadapter.files.container.layout import (
+    ADVICE,
+    ALIGNMENT,
+    LARGEST_TABLE,
+    MAGIC,
+    MESSAGES,
+    PREFIX,
+    VERSION,
+    Part,
+    aligned,
+)
+
+_DIGEST_BYTES = 32
+_CHECKED_BYTES = 1 << 24
+
+
+def is_container(source: Any) -> bool:
+    """Whether a path, or bytes, begin as a file of parts does; False where nothing can be read."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return bytes(source[: len(MAGIC)]) == MAGIC
+    if not isinstance(source, (str, os.PathLike)):
+        return False
+    try:
+        path = Path(source)
+        if not path.is_file():  # a pipe is read once
+            return False
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except (OSError, ValueError):
+        return False
+
+
+class Container:
+    """A file of parts. Usable from many threads at once."""
+
+    def __init__(self, data: memoryview, name: str) -> None:
+        """Take what a file holds, and what messages call it; see `open` and `of`."""
+        self._data, self.name = data.toreadonly(), name
+        self.parts = self._table()
+        self._checked: set[int] = set()
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Container:
+        """Map a file, and read its table.
+
+        Raises:
+            CompiledModelError: it cannot be read, is none, is damaged, or of a newer version.
+        """
+        name = os.fsdecode(path)
+        try:
+            with Path(path).open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise CompiledModelError(
+                f"{name!r} cannot be read: {why}; give the path of a compiled model", file=name
+            ) from error
+        return cls(memoryview(data), name)
+
+    @classmethod
+    def of(cls, contents: bytes | bytearray | memoryview) -> Container:
+        """Read the table of a file whose contents are given."""
+        return cls(memoryview(contents).cast("B"), "the compiled model")
+
+    def contents(self, number: int, kind: str = "") -> memoryview:
+        """Return the contents of a part, which are checked when they are first asked for; not to be changed.
+
+        Args:
+            number: position in the table.
+            kind: what it has to be; anything if empty.
+
+        Raises:
+            CompiledModelError: there is no such part, or it is not what it was.
+        """
+        if not 0 <= number < len(self.parts):
+            raise self.damaged(f"part {number} is asked for, and there are {len(self.parts)}")
+        part = self.parts[number]
+        if kind and part.kind != kind:
+            raise self.damaged(f"part {number} is {part.kind!r}, expected {kind!r}")
+        data = self._data[part.offset : part.offset + part.length]
+        if number not in self._checked:
+            if zlib.crc32(data) != part.crc32:
+                raise self.damaged(f"part {number} ({part.kind}, {part.length} bytes) is not what it was")
+            self._checked.add(number)
+        return data
+
+    def verify(self) -> None:
+        """Read the whole file, and hold every byte of it against what was written.
+
+        Raises:
+            CompiledModelError: one is another.
+        """
+        end = PREFIX.size
+        for number, part in enumerate(self.parts):
+            self._check_zeros(end, part.offset)
+            end = part.offset + part.length
+            if sha256(self.contents(number)).digest() != part.sha256:
+                raise self.damaged(f"part {number} ({part.kind}, {part.length} bytes) is not what it was")
+        self._check_zeros(end, self._table_offset)
+
+    def damaged(self, problem: str) -> CompiledModelError:
+        """The error that says that the file is not what it should be."""
+        return CompiledModelError(f"{self.name!r} is damaged: {problem}; {ADVICE}", file=self.name)
+
+    def _table(self) -> tuple[Part, ...]:
+        size = self._data.nbytes
+        if size < PREFIX.size or bytes(self._data[: len(MAGIC)]) != MAGIC:
+            begin = bytes(self._data[: len(MAGIC)])
+            raise CompiledModelError(
+                f"{self.name!r} is no compiled model: it has {size} bytes and begins with {begin!r}, expected "
+                f"{MAGIC!r}; give one that `nnadapter compile` wrote",
+                file=self.name,
+            )
+        _, version, zero, offset, length, digest = PREFIX.unpack_from(self._data)
+        if version > VERSION:
+            raise CompiledModelError(
+                f"{self.name!r} has format version {version}, and this nnadapter knows 1 to {VERSION}; update "
+                "nnadapter, or compile the model again with this one",
+                file=self.name,
+            )
+        if version < 1 or zero or length > LARGEST_TABLE or offset < PREFIX.size or offset + length != size:
+            raise self.damaged(f"its table has {length} bytes at {offset}, and the file ends at {size}")
+        table = self._data[offset:]
+        if sha256(table).digest() != digest:
+            raise self.damaged("its table is not what it was")
+        self._table_offset: int = offset
+        message = MESSAGES.parse_whole("Table", table)
+        parts = tuple(Part(row.kind, row.offset, row.length, row.crc32, bytes(row.sha256)) for row in message.parts)
+        self._check(parts)
+        return parts
+
+    def _check(self, parts: tuple[Part, ...]) -> None:
+        """Refuse parts that do not lie in the file, or overlap."""
+        for number, part in enumerate(parts):
+            inside = PREFIX.size <= part.offset <= part.offset + part.length <= self._table_offset
+            if not inside or aligned(part.offset, part.length) != part.offset or len(part.sha256) != _DIGEST_BYTES:
+                raise self.damaged(
+                    f"part {number} has {part.length} bytes at {part.offset}, expected them at a multiple of "
+                    f"{ALIGNMENT} before {self._table_offset}"
+                )
+        for number, (part, other) in enumerate(pairwise(parts)):
+            if part.offset + part.length > other.offset:
+                raise self.damaged(f"parts {number} and {number + 1} overlap")
+
+    def _check_zeros(self, begin: int, end: int) -> None:
+        """Refuse anything but zeros between parts."""
+        for at in range(begin, end, _CHECKED_BYTES):
+            if bytes(self._data[at : min(end, at + _CHECKED_BYTES)]).strip(b"\0"):
+                raise self.damaged(f"there is something between {begin} and {end}, where nothing belongs")
