@@ -21,6 +21,7 @@ _UNKNOWN: dict[str, Any] = {
     "threading": None,
     "role": None,
     "open_sizes": None,
+    "size_bounds": None,
     "memory_bytes": None,
     "options": [],
     "memory": None,

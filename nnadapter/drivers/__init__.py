@@ -10,6 +10,7 @@ from nnadapter.drivers.capability import (
     OperationSupport,
     Option,
     OptionValues,
+    SizeBounds,
     Threading,
 )
 from nnadapter.drivers.control import Control
@@ -58,6 +59,7 @@ __all__ = [
     "Program",
     "Reason",
     "SegmentModel",
+    "SizeBounds",
     "Supported",
     "Target",
     "Threading",

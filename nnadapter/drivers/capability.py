@@ -111,6 +111,24 @@ class OpenSizes(StrEnum):
     ANY = "any"
     """It compiles once and runs at whatever sizes come. `Context.admit` says yes to such a model, or why not. In ONNX,
     sizes are 0 in what Concat joins to something else, and nowhere else; in adapter IR, where the model asks for it."""
+    BOUNDS = "bounds"
+    """The same for sizes within `Capability.size_bounds`; for devices that take adapter IR."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeBounds:
+    """How large a tensor may be whose sizes are left open. Sizes that a model fixes are for the driver to judge."""
+
+    smallest: int = 0
+    """Of a dimension."""
+    largest: int | None = None
+    """Of a dimension; None for any."""
+    largest_elements: int | None = None
+    """Elements of a tensor; None for any number."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The bounds as plain data."""
+        return {"smallest": self.smallest, "largest": self.largest, "largest_elements": self.largest_elements}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +141,8 @@ class Capability:
     role: DeviceRole = DeviceRole.ACCELERATOR
     open_sizes: OpenSizes = OpenSizes.NONE
     """Whether segments may come with sizes left open; the host asks for nothing of the kind otherwise."""
+    size_bounds: SizeBounds | None = None
+    """For `OpenSizes.BOUNDS`: at which sizes it runs."""
     memory_bytes: int | None = None
     """Size of the device's memory, if it is limited. `Context.admit` judges every segment by itself against it; a
     device that keeps all programs of a plan in memory at once must leave room for the others."""
@@ -142,6 +162,7 @@ class Capability:
             "threading": self.threading.value,
             "role": self.role.value,
             "open_sizes": self.open_sizes.value,
+            "size_bounds": None if self.size_bounds is None else self.size_bounds.to_dict(),
             "memory_bytes": self.memory_bytes,
             "options": [option.to_dict() for option in self.options],
         }

@@ -27,6 +27,10 @@
  *     thread; so may memory and its statistics. Handles are destroyed after those that were made of them, when no
  *     other call uses them; programs, in any order.
  *  8. Required functions are those without "optional"; a group (memory, streams, serialization) is whole or absent.
+ *  9. Open sizes. A device that says `open_sizes` in its capability is given models for many sizes, too: their
+ *     `size_count` is not 0. A dimension, or a number of an attribute, that is open there is NNADAPTER_OPEN, and `sizes`
+ *     beside it says which of the run's sizes it is. Every compute request says what these are. Other devices see
+ *     known sizes alone.
  */
 #ifndef NNADAPTER_DRIVER_H
 #define NNADAPTER_DRIVER_H
@@ -109,7 +113,18 @@ enum { /* why an operation or a segment is refused; they reach reports under the
     NNADAPTER_DEVICE_REFUSED = 9 /* the device's own software said no and gave no code */
 };
 
+enum { /* what a device can do with sizes that are left open */
+    NNADAPTER_SIZES_NONE = 0,  /* it compiles for fixed ones */
+    NNADAPTER_SIZES_ANY = 1,   /* it compiles once, and runs at whatever sizes come */
+    NNADAPTER_SIZES_BOUNDS = 2 /* the same within the bounds of its capability */
+};
+
 #define NNADAPTER_ABSENT (-1) /* an optional input that is not there */
+#define NNADAPTER_OPEN (-1)   /* a size that every run is told */
+
+/* Whether a structure that the other side made has a member: NNADAPTER_HAS(NNAdapterModel, model, size_count). */
+#define NNADAPTER_HAS(type, structure, member) \
+    ((structure)->size >= offsetof(type, member) + sizeof(((type *)0)->member))
 
 /* ---- handles: the driver says what is in them ------------------------------------------------------------------ */
 
@@ -138,10 +153,11 @@ typedef struct NNAdapterOperand {
     int32_t layout;
     int32_t lifetime;
     uint32_t rank;
-    const int64_t *dimensions;                 /* every one known; null for a scalar */
+    const int64_t *dimensions;                 /* known, or NNADAPTER_OPEN; null for a scalar */
     const NNAdapterQuantization *quantization; /* null if it is not quantized */
     const void *data;                          /* of a constant, else null */
-    uint64_t bytes;                            /* of the contents, whatever the lifetime */
+    uint64_t bytes;                            /* of the contents, whatever the lifetime; 0 where sizes are open */
+    const int32_t *sizes; /* per dimension, which of the run's sizes it is, -1 if it is known; null where all are */
 } NNAdapterOperand;
 
 typedef struct NNAdapterAttribute {
@@ -158,6 +174,7 @@ typedef struct NNAdapterAttribute {
         const double *reals;
         const char *const *strings;
     } value;
+    const int32_t *sizes; /* as of an operand, per number of an INT or INTS; null where all are known */
 } NNAdapterAttribute;
 
 typedef struct NNAdapterOperation {
@@ -177,13 +194,14 @@ typedef struct NNAdapterModel {
     const NNAdapterOperation *const *operations; /* in an order in which they can run */
     const int32_t *inputs;  /* positions of operands */
     const int32_t *outputs; /* positions of operands; one may stand twice, and be an input or a constant */
+    uint32_t size_count;    /* sizes that every run is told; 0 where all are known */
 } NNAdapterModel;
 
 typedef struct NNAdapterTensor { /* in a computation: an input, not to be written to, or an output to fill */
     uint32_t size, version;
     int32_t data_type;
     uint32_t rank;
-    const int64_t *dimensions; /* those of the model's operand */
+    const int64_t *dimensions; /* those of the model's operand, every one known */
     void *data;                /* host memory; null if it lies on the device, or has no bytes */
     uint64_t bytes;
     NNAdapterMemory *memory; /* device memory, from `memory_offset` on; null if it lies on the host */
@@ -240,6 +258,8 @@ typedef struct NNAdapterComputeRequest {
     const NNAdapterTensor *const *outputs; /* in the order of the model's outputs; no two overlap */
     NNAdapterStream *stream; /* null: be done on return. Else work may go on after it; errors come with synchronize */
     const NNAdapterControl *control; /* never null */
+    uint32_t size_count; /* that of the model */
+    const int64_t *sizes;
 } NNAdapterComputeRequest;
 
 typedef struct NNAdapterWriter { /* call it as often as need be; its status is to be returned if it is not OK */
@@ -289,7 +309,7 @@ typedef struct NNAdapterProfile { /* what real models reach, in seconds, bytes a
     int32_t simulated;     /* no hardware */
 } NNAdapterProfile;
 
-typedef struct NNAdapterCapability { /* the host's; the driver fills in what differs from 0 */
+typedef struct NNAdapterCapability { /* the host's; the driver fills in what differs from 0, if the host HAS it */
     uint32_t size, version;
     int32_t threading;     /* NNADAPTER_SERIAL at first */
     uint64_t memory_bytes; /* of the device; 0 if it has no limit */
@@ -298,6 +318,9 @@ typedef struct NNAdapterCapability { /* the host's; the driver fills in what dif
     const NNAdapterOperationSupport *const *operations;
     const char *limits; /* what holds for every operation, in words */
     const NNAdapterProfile *profile;
+    int32_t open_sizes;                  /* NNADAPTER_SIZES_NONE at first */
+    int64_t smallest_size, largest_size; /* of SIZES_BOUNDS: what an open dimension may be; a largest of 0: any */
+    uint64_t largest_elements;           /* of SIZES_BOUNDS: of a tensor whose sizes are open; 0: any number */
 } NNAdapterCapability;
 
 typedef struct NNAdapterMemoryStatistics {

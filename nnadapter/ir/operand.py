@@ -6,6 +6,7 @@ lifetime. Data types carry numpy's and ml_dtypes' names, so that `numpy.dtype(da
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nnadapter.ir.tracing import settled
 from nnadapter.process.cache import remembered
 
 Array = NDArray[Any]
@@ -157,6 +159,10 @@ class OperandType:
     def nbytes(self) -> int:
         """Bytes of the contents; 4-bit types rounded up to whole bytes."""
         return int(-(-self.size * round(_ITEMSIZE[self.dtype] * 8) // 8))
+
+    def at(self, sizes: Sequence[Any]) -> OperandType:
+        """The type with what traced dimensions are now: see `ir.tracing.settled`."""
+        return OperandType(self.dtype, settled(self.dimensions, sizes), self.layout, self.quantization)
 
     def __str__(self) -> str:
         """As in the text form: `float32[1, 3, 224, 224]`, with the layout where it is not ONNX's."""

@@ -25,6 +25,7 @@ from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.sizes import MEASURING
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
+from nnadapter.planning.size_bounds import beyond_bounds
 from nnadapter.planning.size_class import SizeClass
 from nnadapter.rules.values import Limits
 from partition.plan import Plan, Step
@@ -131,6 +132,9 @@ def _hanging_on_sizes(partitioning: Partitioning) -> Iterator[Unsupported]:
         if capability.open_sizes is OpenSizes.NONE:
             yield _refused(f"{device.name} compiles for fixed sizes")
             continue
+        if capability.open_sizes is OpenSizes.BOUNDS and not device.takes_ir:
+            yield _refused(f"{device.name} gives bounds of sizes, which are kept in adapter IR alone, and takes ONNX")
+            continue
         for atom, verdict in enumerate(partitioning.judgment.support.verdicts.get(device.name, ())):
             if isinstance(verdict, Unsupported) and verdict.reason not in _AT_ALL_SHAPES:
                 name = graph.nodes[graph.atoms[atom][0]].name
@@ -142,6 +146,10 @@ def _admitted(device: SessionDevice, step: Step, part: Part) -> AdmittedSegment 
     if device.is_host:
         return None
     if isinstance(part.model, Model):
+        beyond = beyond_bounds(part.model, device.capability)
+        if beyond:
+            detail = f"{device.name} does not take segment {step.segment} at these sizes: {beyond}"
+            return Unsupported(Reason.SEGMENT_LIMIT, detail)
         asked = named_call(device.name, "supported", step.segment)
         verdicts = asked(ask_supported, device.context, part.model, len(part.model.operations))
         refused = next((verdict for verdict in verdicts if isinstance(verdict, Unsupported)), None)

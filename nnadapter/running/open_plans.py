@@ -34,7 +34,16 @@ _MOST_IN_VAIN = 4
 
 
 class FixedSizesError(NNAdapterError):
-    """There is no plan that leaves sizes open. Nobody outside of this room sees it."""
+    """There is no plan that leaves sizes open. Nobody outside of this room sees it.
+
+    Args:
+        message: why.
+        always: none at other shapes either.
+    """
+
+    def __init__(self, message: str, *, always: bool = True) -> None:
+        super().__init__(message)
+        self.always = always
 
 
 @dataclass(eq=False)
@@ -225,7 +234,8 @@ class OpenPlans:
             except FixedSizesError as refusal:
                 self._leave(use)
                 self._in_vain += 1
-                self._refusal = "" if self._made else str(refusal)  # those that there are hold for others
+                # Those that there are hold for others.
+                self._refusal = "" if self._made or not refusal.always else str(refusal)
                 return None
             if self._made:
                 self._reasons = [*self._reasons, self._made[0].broken(known)][: _MOST_REASONS + 1]

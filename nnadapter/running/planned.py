@@ -42,7 +42,7 @@ from nnadapter.running.promise import Watch
 from nnadapter.running.provenance import Provenance
 from nnadapter.running.repeating import Done, Repeat
 from nnadapter.traces.event import PLAN, SESSION
-from partition.verdict import Unsupported
+from partition.verdict import Reason, Unsupported
 
 if TYPE_CHECKING:
     import onnx
@@ -273,7 +273,7 @@ class PlannedEngine:
         with self._setting.trace.span(SESSION, PLAN, "leave sizes open"):
             plan = opened(partitioning)
         if isinstance(plan, Unsupported):
-            raise FixedSizesError(plan.detail)
+            raise FixedSizesError(plan.detail, always=plan.reason is not Reason.SEGMENT_LIMIT)
         refuse_fallback(partitioning)
         try:
             return self._compiler.compile_open(partitioning, plan)

@@ -7,6 +7,7 @@ from typing import Any
 
 from nnadapter.drivers.capability import OptionValue
 from nnadapter.drivers.native.codes import AttributeCode
+from nnadapter.drivers.native.sizes import OpenSizes, known
 from nnadapter.drivers.native.structures import ATTRIBUTE_VALUE, Holder, read, read_pointers, read_text
 from nnadapter.errors import DriverError
 from nnadapter.ir.schema import AttributeKind, AttributeValue
@@ -31,9 +32,21 @@ _OPTION_KINDS: dict[type, AttributeCode] = {
 }
 
 
-def attribute(holder: Holder, name: str, kind: AttributeKind, value: AttributeValue) -> int:
-    """The address of an attribute of an operation."""
-    return _written(holder, name, _KINDS[kind], value)
+def attribute(
+    holder: Holder, name: str, kind: AttributeKind, value: AttributeValue, sizes: OpenSizes | None = None
+) -> int:
+    """The address of an attribute of an operation, with its places among the sizes of an open model."""
+    if sizes is None:
+        return _written(holder, name, _KINDS[kind], value)
+    numbers = value if isinstance(value, tuple) else (value,)
+    plain = known(numbers)
+    return _written(
+        holder,
+        name,
+        _KINDS[kind],
+        tuple(plain) if isinstance(value, tuple) else plain[0],
+        sizes.places(holder, numbers),
+    )
 
 
 def option(holder: Holder, name: str, value: OptionValue) -> int:
@@ -70,7 +83,7 @@ def read_texts(address: int | None, count: int) -> tuple[str, ...]:
     return tuple(read_text(ctypes.c_char_p(pointer).value) for pointer in pointers)
 
 
-def _written(holder: Holder, name: str, kind: AttributeCode, value: Any) -> int:
+def _written(holder: Holder, name: str, kind: AttributeCode, value: Any, places: int | None = None) -> int:
     if kind is AttributeCode.KIND_STRING:
         count, held = 1, value.encode()
     elif kind is AttributeCode.KIND_STRINGS:
@@ -80,4 +93,6 @@ def _written(holder: Holder, name: str, kind: AttributeCode, value: Any) -> int:
     else:
         count, held = 1, value
     union = ATTRIBUTE_VALUE(**{_MEMBERS[kind]: held})
-    return holder.make("Attribute", name=name.encode(), kind=int(kind), count=count, value=holder.keep(union))
+    return holder.make(
+        "Attribute", name=name.encode(), kind=int(kind), count=count, value=holder.keep(union), sizes=places
+    )

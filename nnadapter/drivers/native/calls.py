@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.control import Control
+from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.native.codes import DATA_TYPES
 from nnadapter.drivers.native.control import build_control
 from nnadapter.drivers.native.memory import DeviceMemory
 from nnadapter.drivers.native.models import aligned, contents
 from nnadapter.drivers.native.packing import PACKED, pack, unpack
+from nnadapter.drivers.native.serialized import Border
+from nnadapter.drivers.native.streams import Stream
 from nnadapter.drivers.native.structures import Holder, make
 from nnadapter.ir.operand import Array, OperandType
 
@@ -26,10 +29,16 @@ class NativeCall:
         outputs: types of the model's outputs.
         stream: the stream's handle; None to be done when the driver returns.
         control: deadline and cancelling.
+        told: the sizes that the model leaves open, as an array of C; None where it leaves none open.
     """
 
     def __init__(
-        self, inputs: Sequence[OperandType], outputs: Sequence[OperandType], stream: int | None, control: Control
+        self,
+        inputs: Sequence[OperandType],
+        outputs: Sequence[OperandType],
+        stream: int | None,
+        control: Control,
+        told: Any = None,
     ) -> None:
         self._types = tuple(inputs), tuple(outputs)
         self._holder = Holder()
@@ -43,6 +52,8 @@ class NativeCall:
             outputs=self._holder.pointers(map(ctypes.addressof, self._outputs)),
             stream=stream,
             control=build_control(control, self._holder),
+            size_count=0 if told is None else len(told),
+            sizes=None if told is None else ctypes.addressof(self._holder.keep(told)),
         )
         self.request: int = ctypes.addressof(self._holder.keep(request))
         """Where the request is."""
@@ -69,6 +80,38 @@ class NativeCall:
             unpack(array, type_.dtype, type_.dimensions) if type_.dtype in PACKED else array
             for type_, array in zip(self._types[1], made, strict=True)
         ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sized:
+    """What goes into a run and comes out of it, and what the run is told of open sizes."""
+
+    border: Border
+    told: Any
+    """An array of C; None where the model leaves no sizes open."""
+
+
+class Seat:
+    """What one computation at a time has: a stream, where the driver has streams, and the last request."""
+
+    def __init__(self, stream: Stream | None) -> None:
+        self.stream = stream
+        self._last: tuple[Sized, NativeCall] | None = None
+
+    def call(self, sized: Sized, control: Control) -> NativeCall:
+        """The request, the last one where it fits."""
+        last = self._last
+        if control is UNLIMITED and last is not None and last[0] is sized:
+            return last[1]
+        call = NativeCall(*sized.border, None if self.stream is None else self.stream.handle, control, sized.told)
+        if control is UNLIMITED:
+            self._last = sized, call
+        return call
+
+    def close(self) -> None:
+        """Close the stream."""
+        if self.stream is not None:
+            self.stream.close()
 
 
 def _tensor(holder: Holder, type_: OperandType) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from types import MappingProxyType
 
-from nnadapter.drivers.capability import DeviceType, Threading
+from nnadapter.drivers.capability import DeviceType, OpenSizes, Threading
 from nnadapter.ir.operand import DataType, Layout, Lifetime
 from partition.verdict import Reason
 
@@ -42,6 +42,7 @@ LAYOUTS: Mapping[Layout, int] = MappingProxyType({Layout.NCHW: 1, Layout.NHWC: 2
 LIFETIMES: Mapping[Lifetime, int] = MappingProxyType({each: code for code, each in enumerate(Lifetime, start=1)})
 DEVICE_TYPES: Mapping[int, DeviceType] = MappingProxyType(dict(enumerate(DeviceType, start=1)))
 THREADINGS: Mapping[int, Threading] = MappingProxyType(dict(enumerate(Threading, start=1)))
+OPEN_SIZES: Mapping[int, OpenSizes] = MappingProxyType(dict(enumerate(OpenSizes)))
 REASONS: Mapping[int, Reason] = MappingProxyType(
     dict(
         enumerate(

@@ -15,12 +15,13 @@ from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.models import build, contents
 from nnadapter.drivers.native.program import NativeProgram
 from nnadapter.drivers.native.serialized import Border, unseal
+from nnadapter.drivers.native.sizes import OpenSizes, untold
 from nnadapter.drivers.native.structures import Holder, make
 from nnadapter.drivers.native.verdicts import VerdictSink
 from nnadapter.errors import CompilationError, IncompatibleProgramError
-from nnadapter.ir.model import Model
+from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.verify import verify
-from partition.verdict import Verdict
+from partition.verdict import Reason, Unsupported, Verdict
 
 
 class NativeContext(Context):
@@ -41,7 +42,8 @@ class NativeContext(Context):
         verdicts = VerdictSink(len(model.operations))
         with self._lock:
             self._functions.call("supported", self._handle, build(model, holder), verdicts.array)
-        return verdicts.read()
+        answers = verdicts.read()
+        return list(map(_told, model.operations, answers)) if model.is_open else answers
 
     def admit(self, model: Model) -> Admission:
         """See `Context.admit`."""
@@ -74,7 +76,8 @@ class NativeContext(Context):
             handle = self._functions.made(
                 "compile", self._handle, request, failure=CompilationError, misuse=CompilationError
             )
-        return NativeProgram(self._functions, self._device, handle, _border(model), held)
+        sizes = OpenSizes(model) if model.is_open else None
+        return NativeProgram(self._functions, self._device, handle, _border(model), held, sizes)
 
     def bind(self, program: Program, model: Model) -> NativeProgram | None:
         """See `Context.bind`."""
@@ -115,6 +118,13 @@ class NativeContext(Context):
     def close(self) -> None:
         """See `Context.close`."""
         self._functions.plain("destroy_context", self._handle)
+
+
+def _told(operation: Operation, verdict: Verdict) -> Verdict:
+    """What a driver says of an operation of an open model, if it is told all of its attributes."""
+    name = untold(operation) if verdict else ""
+    detail = f"{name} of {operation.type} is a real number that hangs on sizes, which drivers in C are not told"
+    return Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, detail) if name else verdict
 
 
 def _border(model: Model) -> Border:

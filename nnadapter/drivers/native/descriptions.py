@@ -10,12 +10,14 @@ from nnadapter.drivers.capability import (
     DeviceInfo,
     DeviceType,
     ModelForm,
+    OpenSizes,
     OperationSupport,
     Option,
+    SizeBounds,
     Threading,
 )
 from nnadapter.drivers.native.attributes import read_option, read_texts
-from nnadapter.drivers.native.codes import DATA_TYPES, DEVICE_TYPES, THREADINGS
+from nnadapter.drivers.native.codes import DATA_TYPES, DEVICE_TYPES, OPEN_SIZES, THREADINGS
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.structures import make, read, read_pointers, read_text
 from nnadapter.drivers.profile import Profile
@@ -60,6 +62,8 @@ def capability_of(functions: Functions, device: int) -> Capability:
     return Capability(
         form=ModelForm.IR,
         threading=_known("threading", THREADINGS, capability.threading),
+        open_sizes=_known("open_sizes", OPEN_SIZES, capability.open_sizes),
+        size_bounds=_bounds(capability) if OPEN_SIZES[capability.open_sizes] is OpenSizes.BOUNDS else None,
         memory_bytes=capability.memory_bytes or None,
         options=tuple(_option(each) for each in _addresses("options", capability.options, capability.option_count)),
         operations=tuple(
@@ -67,6 +71,14 @@ def capability_of(functions: Functions, device: int) -> Capability:
         ),
         limits=read_text(capability.limits),
         profile=_profile(capability.profile) if capability.profile else None,
+    )
+
+
+def _bounds(capability: Any) -> SizeBounds:
+    return SizeBounds(
+        smallest=capability.smallest_size,
+        largest=capability.largest_size or None,
+        largest_elements=capability.largest_elements or None,
     )
 
 

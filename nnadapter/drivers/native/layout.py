@@ -15,12 +15,12 @@ VERSION = (1, 0)
 _STRUCTURES = {
     "Quantization": "axis:i32 count:u32 scales:pointer zero_points:pointer",
     "Operand": "name:text data_type:i32 layout:i32 lifetime:i32 rank:u32 dimensions:pointer quantization:pointer "
-    "data:pointer bytes:u64",
-    "Attribute": "name:text kind:i32 count:u32 value:AttributeValue",
+    "data:pointer bytes:u64 sizes:pointer",
+    "Attribute": "name:text kind:i32 count:u32 value:AttributeValue sizes:pointer",
     "Operation": "type:text input_count:u32 output_count:u32 attribute_count:u32 origin_count:u32 "
     "inputs:pointer outputs:pointer attributes:pointer origins:pointer",
     "Model": "operand_count:u32 operation_count:u32 input_count:u32 output_count:u32 "
-    "operands:pointer operations:pointer inputs:pointer outputs:pointer",
+    "operands:pointer operations:pointer inputs:pointer outputs:pointer size_count:u32",
     "Tensor": "data_type:i32 rank:u32 dimensions:pointer data:pointer bytes:u64 memory:pointer memory_offset:u64",
     "Error": "message:pointer capacity:u64",
     "Verdict": "supported:i32 reason:i32 detail:pointer capacity:u64",
@@ -28,7 +28,8 @@ _STRUCTURES = {
     "Control": "deadline_seconds:f64 cancelled:pointer progress:pointer user:pointer",
     "CompileRequest": "model:pointer control:pointer",
     "DeserializeRequest": "data:pointer bytes:u64 control:pointer",
-    "ComputeRequest": "input_count:u32 output_count:u32 inputs:pointer outputs:pointer stream:pointer control:pointer",
+    "ComputeRequest": "input_count:u32 output_count:u32 inputs:pointer outputs:pointer stream:pointer control:pointer "
+    "size_count:u32 sizes:pointer",
     "Writer": "write:pointer user:pointer",
     "DeviceInfo": "id:text vendor:text sub_type:text device_version:text type:i32 available:i32 reason:text",
     "Option": "value:pointer help:text choice_count:u32 has_minimum:i32 choices:pointer minimum:f64 affects_speed:i32",
@@ -37,7 +38,8 @@ _STRUCTURES = {
     "Profile": "peak_flops:f64 bandwidth:f64 launch_seconds:f64 transfer_seconds:f64 transfer_bandwidth:f64 "
     "operation_seconds:f64 channels_last:i32 host_memory:i32 simulated:i32",
     "Capability": "threading:i32 memory_bytes:u64 option_count:u32 operation_count:u32 options:pointer "
-    "operations:pointer limits:text profile:pointer",
+    "operations:pointer limits:text profile:pointer open_sizes:i32 smallest_size:i64 largest_size:i64 "
+    "largest_elements:u64",
     "MemoryStatistics": "total_bytes:u64 used_bytes:u64 peak_bytes:u64",
     "MemoryFunctions": "allocate:pointer free_memory:pointer copy_in:pointer copy_out:pointer copy_between:pointer "
     "statistics:pointer minimum_chunk:pointer",

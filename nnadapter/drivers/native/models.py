@@ -5,6 +5,7 @@ from __future__ import annotations
 from nnadapter.drivers.native.attributes import attribute
 from nnadapter.drivers.native.codes import DATA_TYPES, LAYOUTS, LIFETIMES
 from nnadapter.drivers.native.packing import PACKED, pack
+from nnadapter.drivers.native.sizes import OpenSizes, known
 from nnadapter.drivers.native.structures import Holder
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.operand import Array, Operand, Quantization
@@ -13,8 +14,9 @@ from nnadapter.ir.operations import schema_of
 
 def build(model: Model, holder: Holder) -> int:
     """Return the address of `model` in C; it lives as long as `holder`. Only constants that are packed are copied."""
-    operands = [_operand(holder, operand) for operand in model.operands]
-    operations = [_operation(holder, operation) for operation in model.operations]
+    sizes = OpenSizes(model) if model.is_open else None
+    operands = [_operand(holder, operand, sizes) for operand in model.operands]
+    operations = [_operation(holder, operation, sizes) for operation in model.operations]
     return holder.make(
         "Model",
         operand_count=len(operands),
@@ -25,6 +27,7 @@ def build(model: Model, holder: Holder) -> int:
         operations=holder.pointers(operations),
         inputs=holder.values("i32", model.inputs),
         outputs=holder.values("i32", model.outputs),
+        size_count=0 if sizes is None else len(sizes),
     )
 
 
@@ -40,8 +43,9 @@ def aligned(array: Array) -> Array:
     return array if array.flags.c_contiguous and array.flags.aligned else array.copy(order="C")
 
 
-def _operand(holder: Holder, operand: Operand) -> int:
+def _operand(holder: Holder, operand: Operand, sizes: OpenSizes | None) -> int:
     type_ = operand.type
+    places = None if sizes is None else sizes.places(holder, type_.dimensions)
     return holder.make(
         "Operand",
         name=operand.name.encode(),
@@ -49,10 +53,11 @@ def _operand(holder: Holder, operand: Operand) -> int:
         layout=LAYOUTS[type_.layout],
         lifetime=LIFETIMES[operand.lifetime],
         rank=type_.rank,
-        dimensions=holder.values("i64", map(int, type_.dimensions)),
+        dimensions=holder.values("i64", map(int, known(type_.dimensions))),
         quantization=None if type_.quantization is None else _quantization(holder, type_.quantization),
         data=None if operand.value is None else _constant(holder, operand, operand.value),
-        bytes=type_.nbytes,
+        bytes=type_.nbytes if places is None else 0,
+        sizes=places,
     )
 
 
@@ -70,9 +75,9 @@ def _quantization(holder: Holder, quantization: Quantization) -> int:
     )
 
 
-def _operation(holder: Holder, operation: Operation) -> int:
+def _operation(holder: Holder, operation: Operation, sizes: OpenSizes | None) -> int:
     kinds = {row.name: row.kind for row in schema_of(operation.type).attributes}
-    attributes = [attribute(holder, name, kinds[name], value) for name, value in operation.attributes.items()]
+    attributes = [attribute(holder, name, kinds[name], value, sizes) for name, value in operation.attributes.items()]
     return holder.make(
         "Operation",
         type=operation.type.encode(),

@@ -5,15 +5,16 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Sequence
-from functools import partial
+from typing import Any
 
 from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.interface import DeviceTensor, Execution, Program
-from nnadapter.drivers.native.calls import NativeCall
+from nnadapter.drivers.native.calls import NativeCall, Seat, Sized
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.memory import DeviceMemory
 from nnadapter.drivers.native.packing import PACKED
 from nnadapter.drivers.native.serialized import Border, seal
+from nnadapter.drivers.native.sizes import OpenSizes
 from nnadapter.drivers.native.streams import Stream
 from nnadapter.drivers.native.structures import SIGNATURES, Holder, make
 from nnadapter.errors import CompilationError, DriverError, ExecutionError
@@ -22,23 +23,29 @@ from nnadapter.process.lending import Lending
 
 
 class NativeExecution(Execution):
-    """Computes straight from the caller's arrays into new ones, by a stream where the driver has streams."""
+    """Computes straight from the caller's arrays into new ones, by a stream where the driver has streams.
 
-    def __init__(self, functions: Functions, device: int, handle: int, border: Border, held: Holder) -> None:
-        self._functions, self._device, self._handle, self._border = functions, device, handle, border
-        self._held = held  # the driver reads from it, even where nobody has the program any more
-        self._calls = Lending(partial(self._new_call, UNLIMITED))
+    Args:
+        functions: of the driver.
+        device: handle.
+        handle: of the execution.
+        border: what goes in and comes out; traced where the model leaves sizes open.
+        held: what the driver reads from, even where nobody has the program any more.
+        sizes: those that the model leaves open; None where it leaves none open.
+    """
+
+    def __init__(
+        self, functions: Functions, device: int, handle: int, border: Border, held: Holder, sizes: OpenSizes | None
+    ) -> None:
+        self._functions, self._device, self._handle = functions, device, handle
+        self._held, self._sizes = held, sizes
+        self._fixed = Sized(border, None)
+        self._seats = Lending(self._new_seat)
+        self._last: tuple[Sequence[int], _SizedExecution | None] = (), None
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute`."""
-        user = object()
-        try:
-            call, stream = self._calls.take(user)
-            call.take(inputs)
-            self._run(call, stream)
-            return call.results()
-        finally:
-            self._calls.users.pop(user, None)
+        return self.computed(self._fixed, inputs)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
         """As `compute`, with a deadline and somebody who may cancel.
@@ -47,76 +54,124 @@ class NativeExecution(Execution):
             CancelledError: the driver was told that nobody wants the result, and stopped.
             ExecutionError: the deadline passed, or the computation failed.
         """
-        call, stream = self._new_call(control)
-        try:
-            call.take(inputs)
-            self._run(call, stream)
-            return call.results()
-        finally:
-            if stream is not None:
-                stream.close()
+        return self.computed(self._fixed, inputs, control)
 
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
         """See `Execution.compute_on_device`: not for tensors without bytes, nor those that share bytes there alone."""
+        return self.computed_on_device(self._fixed, inputs, control)
+
+    def at(self, sizes: Sequence[Any]) -> Execution:
+        """See `Execution.at`."""
+        if self._sizes is None:
+            return super().at(sizes)
+        numbers = self._sizes.of(sizes)
+        last, execution = self._last
+        if execution is None or last != numbers:
+            border = Border(*(tuple(type_.at(sizes) for type_ in types) for types in self._fixed.border))
+            execution = _SizedExecution(self, Sized(border, self._sizes.told(numbers)))
+            self._last = numbers, execution
+        return execution
+
+    def computed(self, sized: Sized, inputs: Sequence[Array], control: Control = UNLIMITED) -> Sequence[Array]:
+        """What a run computes; see `compute_within`."""
+        user = object()
+        try:
+            seat = self._seats.take(user)
+            call = seat.call(sized, control)
+            call.take(inputs)
+            self._run(call, seat)
+            return call.results()
+        finally:
+            self._seats.users.pop(user, None)
+
+    def computed_on_device(
+        self, sized: Sized, inputs: Sequence[DeviceTensor], control: Control
+    ) -> Sequence[DeviceTensor] | None:
+        """What a run computes in memory of the device; see `compute_on_device`."""
         given = [each.memory for each in inputs if isinstance(each.memory, DeviceMemory)]
-        every = (*self._border.inputs, *self._border.outputs)
+        outputs = sized.border.outputs
+        every = (*sized.border.inputs, *outputs)
         if len(given) < len(inputs) or any(type_.dtype in PACKED or not type_.size for type_ in every):
             return None
         made: list[DeviceMemory] = []
         user = object()
         try:
-            for type_ in self._border.outputs:
+            for type_ in outputs:
                 made.append(DeviceMemory(self._functions, self._device, type_.nbytes))
-            call, stream = self._calls.take(user) if control is UNLIMITED else self._new_call(control)
+            seat = self._seats.take(user)
+            call = seat.call(sized, control)
             call.place(given, made)
-            try:
-                self._run(call, stream)
-            finally:
-                if stream is not None and control is not UNLIMITED:
-                    stream.close()
+            self._run(call, seat)
         except BaseException:
             for memory in made:
                 memory.free()
             raise
         finally:
-            self._calls.users.pop(user, None)
+            self._seats.users.pop(user, None)
         return [
             DeviceTensor(memory, type_.dtype.array_type, tuple(map(int, type_.dimensions)))
-            for memory, type_ in zip(made, self._border.outputs, strict=True)
+            for memory, type_ in zip(made, outputs, strict=True)
         ]
 
     def close(self) -> None:
         """See `Execution.close`."""
-        for _, stream in self._calls.clear():
-            if stream is not None:
-                stream.close()
+        for seat in self._seats.clear():
+            seat.close()
         self._functions.plain("destroy_execution", self._handle)
 
-    def _new_call(self, control: Control) -> tuple[NativeCall, Stream | None]:
-        stream = Stream(self._functions, self._device) if "create_stream" in self._functions else None
-        return NativeCall(*self._border, None if stream is None else stream.handle, control), stream
+    def _new_seat(self) -> Seat:
+        return Seat(Stream(self._functions, self._device) if "create_stream" in self._functions else None)
 
-    def _run(self, call: NativeCall, stream: Stream | None) -> None:
+    def _run(self, call: NativeCall, seat: Seat) -> None:
         self._functions.call("compute", self._handle, call.request, failure=ExecutionError, misuse=ExecutionError)
-        if stream is not None:
-            stream.synchronize()
+        if seat.stream is not None:
+            seat.stream.synchronize()
+
+
+class _SizedExecution(Execution):
+    """An execution for many sizes, at some; it belongs to that one."""
+
+    def __init__(self, whole: NativeExecution, sized: Sized) -> None:
+        self._whole, self._sized = whole, sized
+
+    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute`."""
+        return self._whole.computed(self._sized, inputs)
+
+    def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
+        """See `Execution.compute_within`."""
+        return self._whole.computed(self._sized, inputs, control)
+
+    def compute_on_device(
+        self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
+    ) -> Sequence[DeviceTensor] | None:
+        """See `Execution.compute_on_device`."""
+        return self._whole.computed_on_device(self._sized, inputs, control)
 
 
 class NativeProgram(Program):
     """Keeps what the driver may read as long as the program lives: the model with its constants, serialized bytes."""
 
-    def __init__(self, functions: Functions, device: int, handle: int, border: Border, held: Holder) -> None:
+    def __init__(
+        self,
+        functions: Functions,
+        device: int,
+        handle: int,
+        border: Border,
+        held: Holder,
+        sizes: OpenSizes | None = None,
+    ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
-        self._border, self._held = border, held
+        self._border, self._held, self._sizes = border, held, sizes
         self._lock = threading.Lock()
 
     def create_execution(self) -> NativeExecution:
         """See `Program.create_execution`."""
         with self._lock:
             handle = self._functions.made("create_execution", self._handle, failure=ExecutionError)
-        return NativeExecution(self._functions, self._device, handle, self._border, self._held)
+        return NativeExecution(self._functions, self._device, handle, self._border, self._held, self._sizes)
 
     def bound(self, request: int) -> int | None:
         """The handle of a new program made of this one, for the NNAdapterCompileRequest at an address; None if none.
@@ -144,7 +199,7 @@ class NativeProgram(Program):
 
     def serialize(self) -> bytes | None:
         """See `Program.serialize`."""
-        if "serialize" not in self._functions:
+        if "serialize" not in self._functions or self._sizes is not None:
             return None
         parts: list[bytes] = []
 

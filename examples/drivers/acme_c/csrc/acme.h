@@ -12,6 +12,12 @@
 #define ACME_DEVICE_BYTES (INT64_C(1) << 30) /* 1 GiB of memory on each device */
 #define ACME_CHUNK_BYTES 256                  /* the smallest piece of it */
 #define ACME_MOST_AXES 8
+#ifndef ACME_OPEN_SIZES
+#define ACME_OPEN_SIZES NNADAPTER_SIZES_ANY /* or _NONE, to try it as a device that compiles for fixed sizes */
+#endif
+#ifndef ACME_LARGEST_SIZE
+#define ACME_LARGEST_SIZE 0 /* of NNADAPTER_SIZES_BOUNDS */
+#endif
 #define ACME_HEAD(type) .size = sizeof(type), .version = NNADAPTER_VERSION
 
 /* ---- memory.c: memory that is counted ---- */
@@ -130,6 +136,8 @@ typedef struct acme_slots {
 } acme_slots;
 
 NNAdapterStatus acme_plan_slots(const NNAdapterModel *model, acme_slots *slots, NNAdapterError *error);
+/* `bytes` by slot, where operands are as large as `values` say: for a model that leaves sizes open, at some sizes. */
+void acme_size_slots(const acme_slots *slots, const acme_tensor *values, uint32_t operand_count, uint64_t *bytes);
 void acme_free_slots(acme_slots *slots);
 
 /* ---- program.c ---- */

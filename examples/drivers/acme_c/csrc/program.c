@@ -1,4 +1,6 @@
 /* A program is the model itself, which lives as long, with a plan of its memory. Programs that were bound share it.
+ * Which temporaries share memory does not hang on sizes; how much they need is looked at in every run, where the model
+ * leaves sizes open.
  *
  * An execution takes that memory while it computes, and no longer: a session keeps executions of many programs, and the
  * device has room for those alone that compute at the same time. */
@@ -22,8 +24,14 @@ struct NNAdapterProgram {
 struct NNAdapterExecution {
     NNAdapterProgram *program;
     NNAdapterMemory **slots;
+    uint64_t *bytes;     /* by slot */
     acme_tensor *values; /* by operand */
+    int64_t *dimensions; /* what `values` point to, of operands whose sizes are open; else null */
 };
+
+static bool is_open(const NNAdapterModel *model) {
+    return NNADAPTER_HAS(NNAdapterModel, model, size_count) && model->size_count;
+}
 
 static int64_t count_of(const NNAdapterOperand *operand) { return (int64_t)(operand->bytes / sizeof(float)); }
 
@@ -89,7 +97,7 @@ static NNAdapterStatus allocate_slots(NNAdapterExecution *execution, NNAdapterEr
     const NNAdapterProgram *program = execution->program;
     for (uint32_t i = 0; i < program->plan->slots.count; i++) {
         NNAdapterStatus status =
-            acme_allocate(&program->context->pool, program->plan->slots.bytes[i], &execution->slots[i], error);
+            acme_allocate(&program->context->pool, execution->bytes[i], &execution->slots[i], error);
         if (status) {
             free_slots(execution);
             return status;
@@ -102,6 +110,38 @@ static NNAdapterStatus allocate_slots(NNAdapterExecution *execution, NNAdapterEr
     return NNADAPTER_OK;
 }
 
+/* Room for the dimensions of operands whose sizes are open; false if there is none. */
+static bool make_room(NNAdapterExecution *execution) {
+    const NNAdapterModel *model = execution->program->model;
+    size_t ranks = 0;
+    for (uint32_t i = 0; i < model->operand_count; i++) ranks += model->operands[i]->rank;
+    execution->dimensions = malloc((ranks + 1) * sizeof *execution->dimensions);
+    int64_t *room = execution->dimensions;
+    for (uint32_t i = 0; room && i < model->operand_count; i++) {
+        if (!model->operands[i]->sizes) continue;
+        execution->values[i].dimensions = room;
+        room += model->operands[i]->rank;
+    }
+    return room != NULL;
+}
+
+/* Let operands have the sizes that a run is told. */
+static void resize(NNAdapterExecution *execution, const NNAdapterComputeRequest *request) {
+    const NNAdapterModel *model = execution->program->model;
+    for (uint32_t i = 0; i < model->operand_count; i++) {
+        const NNAdapterOperand *operand = model->operands[i];
+        if (!operand->sizes) continue;
+        int64_t *dimensions = (int64_t *)execution->values[i].dimensions, count = 1;
+        for (uint32_t axis = 0; axis < operand->rank; axis++) {
+            int32_t place = operand->sizes[axis];
+            dimensions[axis] = place < 0 ? operand->dimensions[axis] : request->sizes[place];
+            count *= dimensions[axis];
+        }
+        execution->values[i].count = count;
+    }
+    acme_size_slots(&execution->program->plan->slots, execution->values, model->operand_count, execution->bytes);
+}
+
 NNAdapterStatus acme_create_execution(NNAdapterProgram *program, NNAdapterExecution **execution,
                                       NNAdapterError *error) {
     const NNAdapterModel *model = program->model;
@@ -110,9 +150,10 @@ NNAdapterStatus acme_create_execution(NNAdapterProgram *program, NNAdapterExecut
         made->program = program;
         made->slots = calloc(program->plan->slots.count + 1, sizeof *made->slots);
         made->values = calloc(model->operand_count + 1, sizeof *made->values);
+        made->bytes = malloc((program->plan->slots.count + 1) * sizeof *made->bytes);
     }
     NNAdapterStatus status = NNADAPTER_OK;
-    if (!made || !made->slots || !made->values)
+    if (!made || !made->slots || !made->values || !made->bytes || (is_open(model) && !make_room(made)))
         status = acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for an execution");
     if (status) {
         if (made) acme_destroy_execution(made);
@@ -120,18 +161,21 @@ NNAdapterStatus acme_create_execution(NNAdapterProgram *program, NNAdapterExecut
     }
     for (uint32_t i = 0; i < model->operand_count; i++) {
         const NNAdapterOperand *operand = model->operands[i];
-        made->values[i] = (acme_tensor){.data = (float *)operand->data, /* of a constant: read, never written */
-                                        .rank = operand->rank,
-                                        .dimensions = operand->dimensions,
-                                        .count = count_of(operand)};
+        made->values[i].data = (float *)operand->data; /* of a constant: read, never written */
+        made->values[i].rank = operand->rank;
+        made->values[i].count = count_of(operand);
+        if (!made->values[i].dimensions) made->values[i].dimensions = operand->dimensions;
     }
+    memcpy(made->bytes, program->plan->slots.bytes, program->plan->slots.count * sizeof *made->bytes);
     *execution = made;
     return NNADAPTER_OK;
 }
 
 void acme_destroy_execution(NNAdapterExecution *execution) {
     free(execution->slots);
+    free(execution->bytes);
     free(execution->values);
+    free(execution->dimensions);
     free(execution);
 }
 
@@ -174,6 +218,7 @@ static NNAdapterStatus run_steps(NNAdapterExecution *execution, const NNAdapterC
 
 static NNAdapterStatus run(NNAdapterExecution *execution, const NNAdapterComputeRequest *request, double began,
                            NNAdapterError *error) {
+    if (is_open(execution->program->model)) resize(execution, request);
     NNAdapterStatus status = allocate_slots(execution, error);
     if (status) return status;
     place_values(execution, request);

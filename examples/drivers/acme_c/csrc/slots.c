@@ -64,6 +64,15 @@ NNAdapterStatus acme_plan_slots(const NNAdapterModel *model, acme_slots *slots, 
     return made ? NNADAPTER_OK : acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for a plan");
 }
 
+void acme_size_slots(const acme_slots *slots, const acme_tensor *values, uint32_t operand_count, uint64_t *bytes) {
+    memset(bytes, 0, slots->count * sizeof *bytes);
+    for (uint32_t i = 0; i < operand_count; i++) {
+        uint64_t needed = (uint64_t)values[i].count * sizeof(float);
+        int32_t slot = slots->slot_of[i];
+        if (slot >= 0 && needed > bytes[slot]) bytes[slot] = needed;
+    }
+}
+
 void acme_free_slots(acme_slots *slots) {
     free(slots->slot_of);
     free(slots->bytes);

@@ -9,6 +9,11 @@ static bool knows_attributes(const acme_operation *known, const NNAdapterOperati
         const NNAdapterAttribute *attribute = operation->attributes[i];
         const char *const *name = known->attributes;
         while (*name && strcmp(*name, attribute->name)) name++;
+        if (NNADAPTER_HAS(NNAdapterAttribute, attribute, sizes) && attribute->sizes) {
+            acme_refuse(verdict, NNADAPTER_UNSUPPORTED_ATTRIBUTE, "%s has %s that hangs on open sizes; only known ones",
+                        operation->type, attribute->name);
+            return false;
+        }
         if (*name) continue;
         if (!strcmp(attribute->name, "fuse_code") && !strcmp(attribute->value.string, "none")) continue;
         if (!strcmp(attribute->name, "fuse_parameters") && !attribute->count) continue;

@@ -1,0 +1,161 @@
+"""Drivers in C that leave sizes open: what they say of it, what they are told, and what they compute at many sizes."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers import OpenSizes, SizeBounds
+from nnadapter.drivers.native.driver import NativeDriver
+from nnadapter.drivers.native.functions import Functions
+from nnadapter.drivers.native.layout import STRUCTURES
+from nnadapter.drivers.native.models import build
+from nnadapter.drivers.native.sizes import OPEN
+from nnadapter.drivers.native.sizes import OpenSizes as Sizes
+from nnadapter.drivers.native.structures import CLASSES, Holder, make, read_pointers
+from nnadapter.errors import CancelledError
+from nnadapter.ir import DataType, ModelBuilder, OperandType
+from nnadapter.ir.tracing import Trace
+from tests.c_compiler import compile_acme, needs_compiler
+from tests.models import parse, run_whole
+
+HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
+PRODUCTS = f"""{HEAD} g (float[n, m] x, float[m, k] w, float[k] b) => (float[n, k] y, float[k, n] z) {{
+    a = MatMul (x, w) c = Add (a, b) y = Relu (c) s = Sin (y) t = Transpose (s) z = Relu (t)
+}}"""
+SIZES = [(2, 3, 4), (5, 3, 2), (7, 2, 9), (2, 3, 4), (3, 8, 5), (6, 6, 6)]
+
+
+def feed_of(n, m, k):
+    generator = np.random.default_rng(n * 100 + m * 10 + k)
+    shapes = {"x": (n, m), "w": (m, k), "b": (k,)}
+    return {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def agree(session, model, feed):
+    for got, expected in zip(session.run(None, feed), run_whole(model, feed), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+    assert not session.provenance.fell_back
+
+
+def test_one_program_computes_at_all_sizes(acme):
+    model = parse(PRODUCTS)
+    with nna.InferenceSession(model, devices=acme) as session:
+        for sizes in SIZES:
+            agree(session, model, feed_of(*sizes))
+        assert "acme_c" in {step.device for step in session.provenance.steps}
+        assert session.report().plans.made == 2
+
+
+def test_many_threads_with_sizes_of_their_own(acme):
+    model = parse(PRODUCTS)
+    wrong = []
+    with nna.InferenceSession(model, devices=acme) as session:
+
+        def work(first):
+            try:
+                for offset in range(20):
+                    agree(session, model, feed_of(*SIZES[(first + offset) % len(SIZES)]))
+            except BaseException as error:  # noqa: BLE001  told below
+                wrong.append(error)
+
+        threads = [threading.Thread(target=work, args=(first,)) for first in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+
+
+def test_a_run_with_open_sizes_has_a_deadline(acme):
+    model = parse(PRODUCTS)
+    with nna.InferenceSession(model, devices=acme, options=nna.Options(deadline_s=30)) as session:
+        for sizes in SIZES:
+            agree(session, model, feed_of(*sizes))
+    with nna.InferenceSession(model, devices=acme, options=nna.Options(deadline_s=1e-9)) as session:
+        for sizes in SIZES[:2]:
+            with pytest.raises(CancelledError):
+                session.run(None, feed_of(*sizes))
+
+
+def opened(size=5):
+    """A model with a traced size, and its replay."""
+    trace = Trace()
+    size = trace.variable(size)
+    builder = ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, (3, size)))
+    (y,) = builder.add_operation("RESHAPE", (x,), {"shape": (size, 3)}, outputs=["y"])
+    return builder.finish([y]), trace
+
+
+def test_a_model_says_which_of_the_sizes_a_number_is():
+    model, trace = opened()
+    holder = Holder()
+    found = CLASSES["Model"].from_address(build(model, holder))
+    sizes = Sizes(model)
+    assert found.size_count == len(sizes) == 1
+    x, y = (CLASSES["Operand"].from_address(each) for each in read_pointers(found.operands, 2))
+    assert list((ctypes.c_int64 * 2).from_address(x.dimensions)) == [3, OPEN]
+    assert list((ctypes.c_int32 * 2).from_address(x.sizes)) == [-1, 0]
+    assert list((ctypes.c_int32 * 2).from_address(y.sizes)) == [0, -1]
+    assert x.bytes == y.bytes == 0
+    operation = CLASSES["Operation"].from_address(read_pointers(found.operations, 1)[0])
+    attributes = [
+        CLASSES["Attribute"].from_address(each)
+        for each in read_pointers(operation.attributes, operation.attribute_count)
+    ]
+    (shape,) = [each for each in attributes if each.name == b"shape"]
+    assert list((ctypes.c_int64 * 2).from_address(shape.value.integers)) == [OPEN, 3]
+    assert list((ctypes.c_int32 * 2).from_address(shape.sizes)) == [0, -1]
+    assert list(sizes.told(sizes.of(trace.replay([7])))) == [7]
+
+
+def test_a_model_of_known_sizes_has_none(acme):
+    builder = ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, (3, 2)))
+    holder = Holder()
+    model = CLASSES["Model"].from_address(build(builder.finish(builder.add_operation("RELU", (x,))), holder))
+    operands = [CLASSES["Operand"].from_address(each) for each in read_pointers(model.operands, 2)]
+    assert not model.size_count and not any(each.sizes for each in operands)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Opens the example driver, compiled with flags."""
+
+    def opened(*flags):
+        return NativeDriver("acme_c", compile_acme(tmp_path_factory.mktemp("acme"), *flags)).open("")
+
+    return opened
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("flags", "sizes", "bounds"),
+    [
+        ((), OpenSizes.ANY, None),
+        (("-DACME_OPEN_SIZES=NNADAPTER_SIZES_NONE",), OpenSizes.NONE, None),
+        (
+            ("-DACME_OPEN_SIZES=NNADAPTER_SIZES_BOUNDS", "-DACME_LARGEST_SIZE=8"),
+            OpenSizes.BOUNDS,
+            SizeBounds(largest=8),
+        ),
+    ],
+)
+def test_a_device_says_what_it_can(built, flags, sizes, bounds):
+    capability = built(*flags).capability
+    assert (capability.open_sizes, capability.size_bounds) == (sizes, bounds)
+
+
+def test_a_host_that_knows_nothing_of_open_sizes_is_not_written_to(device):
+    functions: Functions = device._functions
+    capability = make("Capability", threading=3)
+    older = CLASSES["Capability"].open_sizes.offset
+    capability.size = older
+    functions.call("describe_device", device._handle, ctypes.addressof(capability))
+    assert capability.open_sizes == 0 and capability.memory_bytes
+    assert "open_sizes" in dict(STRUCTURES["Capability"])
