@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import onnxruntime
-from onnxruntime.capi import onnxruntime_pybind11_state as native
-
 from nnadapter.errors import InvalidModelError
-from nnadapter.onnx.versions import check_versions, stamp_down
 from nnadapter.process.cache import remembered
 from partition.verdict import Unsupported
 
@@ -46,7 +42,9 @@ def _newest_of(domain: str) -> int:
 
 
 def _loads(opsets: Mapping[str, int], ir_version: int) -> bool:
+    import onnxruntime
     from onnx import helper
+    from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     value = helper.make_tensor_value_info("x", 1, [1])
     graph = helper.make_graph([], "probe", [value], [value])
@@ -68,6 +66,10 @@ def loadable(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises:
         InvalidModelError: a node of it has no such meaning in any opset that ONNX Runtime knows.
     """
+    import onnxruntime
+
+    from nnadapter.onnx.versions import check_versions, stamp_down
+
     opsets, ir_version = onnxruntime_limits()
     check_versions(model)
     stamped = stamp_down(model, opsets, ir_version)

@@ -14,8 +14,7 @@ and cancelled as the executor does it (`running.residence`):
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -24,30 +23,12 @@ from nnadapter.costs.boundary import cast_seconds, is_foreign, reorder_seconds, 
 from nnadapter.costs.device_costs import DeviceCosts, Source
 from nnadapter.costs.roofline import Numbers
 from nnadapter.planning.border_steps import Borders, BorderStep, StayingValue, ValuePlace
+from nnadapter.planning.saving import saving_steps
 from partition.plan import Plan, Step
 
 _IMAGE_RANK = 4
 Price = Callable[[Numbers], Numbers]
 """Bytes -> seconds."""
-
-
-def saving_steps(plan: Plan, owning: Set[str]) -> frozenset[int]:
-    """Return the segments that compute in memory of their device, as that saves a copy.
-
-    Args:
-        plan: the plan.
-        owning: devices that have memory of their own.
-    """
-    made_on = {name: step.device for step in plan.steps for name in step.outputs}
-    steps = [step for step in plan.steps if step.device in owning]
-    reads = Counter((step.device, name) for step in steps for name in set(step.inputs))
-    returning = {name for (device, name) in reads if made_on.get(name) == device}
-    return frozenset(
-        step.segment
-        for step in steps
-        if any(name in returning or reads[step.device, name] > 1 for name in step.inputs)
-        or any(name in returning for name in step.outputs)
-    )
 
 
 def borders_of(plan: Plan, costs: Mapping[str, DeviceCosts], host: str) -> Borders:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from nnadapter.planning.opening import Opened
-from nnadapter.planning.settling import Partitioning
 from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.promise import Watch
-from partition.by_cost.origin import Origin
+
+if TYPE_CHECKING:
+    from nnadapter.planning.opening import Opened
+    from nnadapter.planning.settling import Partitioning
+    from partition.by_cost.origin import Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.border import OutputCheck, check_results, read_only
 from nnadapter.drivers.copies import Transfer, on_host
 from nnadapter.errors import FAILURES, CancelledError, ExecutionError, InvalidInputError, NNAdapterError, describe
 from nnadapter.ir.operand import Array
-from nnadapter.planning.size_class import SizeClass
 from nnadapter.process.closing import close_all
 from nnadapter.running.borders import Borders, Given, Into
 from nnadapter.running.control import RunControl
@@ -28,6 +27,9 @@ from nnadapter.running.residence import Residence
 from nnadapter.running.slots import OtherShapeError, Planned
 from nnadapter.running.whole import Whole
 from partition.plan import Step
+
+if TYPE_CHECKING:
+    from nnadapter.planning.size_class import SizeClass
 
 _MOST_FAILURES = 5
 

@@ -22,7 +22,7 @@ from nnadapter.drivers.copies import Copies, Transfer, can_lie_on_devices
 from nnadapter.drivers.interface import DeviceTensor
 from nnadapter.drivers.kept_memory import TENSORS, kept
 from nnadapter.errors import OutOfMemoryError
-from nnadapter.planning.borders import saving_steps
+from nnadapter.planning.saving import saving_steps
 from partition.plan import Plan
 
 Compute = Callable[[Sequence[DeviceTensor]], Sequence[DeviceTensor] | None]

@@ -12,8 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnxruntime
-from onnx import TensorProto, helper
 
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
 from nnadapter.process.cache import remembered
@@ -23,11 +21,18 @@ USES_SHARED_ARENA = "session.use_env_allocators"
 _SHRINKS = ("memory.enable_memory_arena_shrinkage", "cpu:0")
 _DOUBLING = 0
 _FIRST_BYTES = 1 << 20
+_SMALLEST_MODEL = bytes.fromhex(
+    "080a3a3e0a100a017812017922084964656e746974791208736d616c6c6573745a0f0a0178120a0a08080112040a020801"
+    "620f0a0179120a0a08080112040a02080142040a001011"
+)
+"""An ONNX model, y = Identity(x) of one float, of opset 17: who runs a compiled model may have no onnx to make it."""
 
 
 @remembered(1)
 def register_arena() -> None:
     """Make the arena that sessions with `USES_SHARED_ARENA` share; once in the process."""
+    import onnxruntime
+
     memory = onnxruntime.OrtMemoryInfo(
         "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
     )
@@ -45,6 +50,8 @@ def shrink_arena() -> None:
     ONNX Runtime does so at the end of a run that asks for it: here of a session that does next to nothing, into memory
     of ours, so that nothing of its own stands in the way.
     """
+    import onnxruntime
+
     session = _smallest_session()
     options = onnxruntime.RunOptions()
     options.add_run_config_entry(*_SHRINKS)
@@ -56,11 +63,10 @@ def shrink_arena() -> None:
 
 @remembered(1)
 def _smallest_session() -> Any:
-    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "smallest", value[:1], value[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    import onnxruntime
+
     register_arena()
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = QUIET, 1
     options.add_session_config_entry(USES_SHARED_ARENA, "1")
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[CPU_PROVIDER])
+    return onnxruntime.InferenceSession(_SMALLEST_MODEL, options, providers=[CPU_PROVIDER])

@@ -18,13 +18,14 @@ from nnadapter.drivers.capability import (
     OptionValues,
     Threading,
 )
-from nnadapter.drivers.interface import Context, Device, Driver, Execution, Program
+from nnadapter.drivers.interface import Context, Device, Driver, Program
 from nnadapter.drivers.onnxruntime.arena import shrink_arena
 from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
 from nnadapter.drivers.onnxruntime.own_operators import has_operator
-from nnadapter.drivers.onnxruntime.profiling import SessionProfile, profile_of
-from nnadapter.drivers.onnxruntime.sessions import PoolPermit, open_session, pool_permit, session_execution
+from nnadapter.drivers.onnxruntime.profiling import profile_of
+from nnadapter.drivers.onnxruntime.program import CpuProgram
+from nnadapter.drivers.onnxruntime.sessions import open_session, pool_permit
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, DeviceNotFoundError, InvalidModelError
 from nnadapter.onnx.nodes import opsets_of, plain_domain, with_nested
@@ -51,37 +52,6 @@ _PROFILE = Profile(
 )
 """An assumption that two cores of the last ten years keep; `nnadapter calibrate cpu` measures this machine."""
 _CAPABILITY = Capability(form=ModelForm.ONNX, threading=Threading.REENTRANT, role=DeviceRole.HOST, profile=_PROFILE)
-
-
-class CpuProgram(Program):
-    """One session."""
-
-    def __init__(
-        self,
-        session: onnxruntime.InferenceSession,
-        permit: PoolPermit | None,
-        model_bytes: int,
-        profile: SessionProfile | None = None,
-    ) -> None:
-        self._session = session
-        self._model_bytes = model_bytes
-        self._permit = permit
-        self._profile = profile
-
-    @property
-    def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`: the model with its weights; ONNX Runtime does not say what a run needs."""
-        return self._model_bytes
-
-    def create_execution(self) -> Execution:
-        """See `Program.create_execution`."""
-        return session_execution(self._session, "the CPU", self._profile)
-
-    def close(self) -> None:
-        """See `Program.close`."""
-        self._permit = None
-        if self._profile is not None:
-            self._profile.end()
 
 
 class CpuContext(Context):

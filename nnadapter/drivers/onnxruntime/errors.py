@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from onnxruntime.capi import onnxruntime_pybind11_state as native
-
 from nnadapter.errors import (
     CancelledError,
     ExecutionError,
@@ -15,16 +13,24 @@ from nnadapter.errors import (
     ModelFileError,
     NNAdapterError,
 )
+from nnadapter.process.cache import remembered
 
-_MODEL_ERRORS = (native.InvalidGraph, native.InvalidProtobuf, native.NoModel, native.NotImplemented, native.Fail)
-_TRANSLATIONS: tuple[tuple[tuple[type[Exception], ...], type[NNAdapterError]], ...] = (
-    ((native.NoSuchFile,), ModelFileError),
-    ((native.InvalidArgument,), InvalidInputError),
-    (_MODEL_ERRORS, InvalidModelError),
-    ((native.RuntimeException, native.EPFail, native.EngineError, native.ModelLoaded), ExecutionError),
-    ((RuntimeError, ValueError, TypeError), InvalidInputError),
-)
-"""ONNX Runtime's exceptions and the ones they become, most specific first."""
+_Translations = tuple[tuple[tuple[type[Exception], ...], type[NNAdapterError]], ...]
+
+
+@remembered(1)
+def _translations() -> _Translations:
+    """ONNX Runtime's exceptions and the ones they become, most specific first."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+    model_errors = (native.InvalidGraph, native.InvalidProtobuf, native.NoModel, native.NotImplemented, native.Fail)
+    return (
+        ((native.NoSuchFile,), ModelFileError),
+        ((native.InvalidArgument,), InvalidInputError),
+        (model_errors, InvalidModelError),
+        ((native.RuntimeException, native.EPFail, native.EngineError, native.ModelLoaded), ExecutionError),
+        ((RuntimeError, ValueError, TypeError), InvalidInputError),
+    )
 
 
 @contextmanager
@@ -51,7 +57,7 @@ def translation(error: Exception, what: str, advice: str, default: type[NNAdapte
         return error
     if "terminate flag" in str(error):
         return CancelledError(f"{what}: it was stopped by its run options")
-    kind = default or next((ours for theirs, ours in _TRANSLATIONS if isinstance(error, theirs)), None)
+    kind = default or next((ours for theirs, ours in _translations() if isinstance(error, theirs)), None)
     return error if kind is None else kind(f"{what}: {brief(error)}; {advice}")
 
 

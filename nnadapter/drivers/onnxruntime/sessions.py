@@ -13,9 +13,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
-
-import onnxruntime
+from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.onnxruntime.arena import USES_SHARED_ARENA, register_arena
@@ -24,6 +22,9 @@ from nnadapter.drivers.onnxruntime.profiling import SessionProfile
 from nnadapter.drivers.onnxruntime.values import RunInto, run_into_of, run_of
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 run_options: ContextVar[onnxruntime.RunOptions | None] = ContextVar("run_options", default=None)
 """The caller's run options for the run that is under way in this thread."""
@@ -47,17 +48,21 @@ _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning
 
 def new_session_options() -> onnxruntime.SessionOptions:
     """ONNX Runtime's options as they come."""
+    import onnxruntime
+
     return onnxruntime.SessionOptions()
 
 
 def new_run_options() -> onnxruntime.RunOptions:
     """ONNX Runtime's options of one run as they come."""
+    import onnxruntime
+
     return onnxruntime.RunOptions()
 
 
 def copied_run_options(options: onnxruntime.RunOptions) -> onnxruntime.RunOptions:
     """Other options that say the same, as far as ONNX Runtime tells what options say: not which adapters are active."""
-    copied = onnxruntime.RunOptions()
+    copied = new_run_options()
     for name in _RUN_FIELDS:
         setattr(copied, name, getattr(options, name))
     for key in _RUN_ENTRIES:
@@ -174,8 +179,10 @@ def open_session(
         without: optimizers to do without, see `optimizers.wrong_optimizers`.
         profile: what takes the session's own events. Options that ask for a profile have their wish there alone.
     """
+    import onnxruntime
+
     if session_options is None:
-        options = onnxruntime.SessionOptions()
+        options = new_session_options()
         options.log_severity_level = QUIET
     else:
         options = session_options

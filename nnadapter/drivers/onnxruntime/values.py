@@ -10,14 +10,15 @@ import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import ceil, prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnxruntime
-from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from nnadapter.ir.operand import Array
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 Run = Callable[[Sequence[str], Mapping[str, Any], Any], list[Any]]
 """Output names, inputs by name, run options -> results."""
@@ -54,6 +55,8 @@ def run_into_of(session: onnxruntime.InferenceSession) -> RunInto | None:
 
     A binding is made for each run, so that any number of threads may run at once. Inputs are read where they lie.
     """
+    from onnxruntime.capi import onnxruntime_pybind11_state as native
+
     inner = getattr(session, "_sess", None)
     if inner is None or not {value.type for value in (*session.get_inputs(), *session.get_outputs())} <= _PLAIN:
         return None
@@ -101,6 +104,8 @@ def inner_run(session: onnxruntime.InferenceSession) -> Any:
 
 def output_binder(binding: onnxruntime.IOBinding) -> Callable[[str], object]:
     """What binds an output to new memory of the host: a binding's own way without its Python layer, where known."""
+    import onnxruntime
+
     inner = getattr(binding, "_iobinding", None)
     if inner is None:
         return binding.bind_output  # type: ignore[no-any-return]
@@ -113,10 +118,14 @@ def _bound_to(bind: Callable[[str, Any], object], device: Any, name: str) -> Non
 
 def native_value(array: Array) -> Any:
     """An array as ONNX Runtime's own sessions take it; it shares the array's memory."""
+    import onnxruntime
+
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)._ortvalue
 
 
 def _handed_over(array: Array) -> onnxruntime.OrtValue:
+    import onnxruntime
+
     name = array.dtype.name
     if not is_foreign(array):
         return onnxruntime.OrtValue.ortvalue_from_numpy(array)

@@ -1,0 +1,43 @@
+"""A CPU segment: one session of ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nnadapter.drivers.interface import Execution, Program
+from nnadapter.drivers.onnxruntime.profiling import SessionProfile
+from nnadapter.drivers.onnxruntime.sessions import PoolPermit, session_execution
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+
+class CpuProgram(Program):
+    """One session."""
+
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        permit: PoolPermit | None,
+        model_bytes: int,
+        profile: SessionProfile | None = None,
+    ) -> None:
+        self._session = session
+        self._model_bytes = model_bytes
+        self._permit = permit
+        self._profile = profile
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `Program.memory_bytes`: the model with its weights; ONNX Runtime does not say what a run needs."""
+        return self._model_bytes
+
+    def create_execution(self) -> Execution:
+        """See `Program.create_execution`."""
+        return session_execution(self._session, "the CPU", self._profile)
+
+    def close(self) -> None:
+        """See `Program.close`."""
+        self._permit = None
+        if self._profile is not None:
+            self._profile.end()
