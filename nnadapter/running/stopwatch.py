@@ -19,6 +19,8 @@ _TURN_SECONDS = 0.02
 _MOST_RUNS = 50
 _LOOK_SECONDS = 0.002
 """For so long a look at the processor time lasts."""
+_QUIET = 6
+"""Looks in a row: of a thread that runs, systems count the processor time at their ticks, 4 to 10 ms apart."""
 _LOOKS = 75
 """Looks at most: other threads of the program may never rest."""
 _RESTING = 0.25
@@ -48,10 +50,12 @@ class Stopwatch:
 
     def rest(self) -> None:
         """Wait until nothing in this process computes, as long as that may be expected."""
+        quiet = 0
         for _ in range(_LOOKS):
             used, started = self.busy(), self.clock()
             self.sleep(_LOOK_SECONDS)
-            if self.busy() - used <= _RESTING * (self.clock() - started):
+            quiet = quiet + 1 if self.busy() - used <= _RESTING * (self.clock() - started) else 0
+            if quiet == _QUIET:
                 return
 
     def _seconds(self, run: Callable[[], object]) -> float:

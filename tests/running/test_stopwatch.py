@@ -34,7 +34,14 @@ class Clock:
 def test_a_turn_begins_when_threads_rest():
     clock = Clock(awake_until=0.025)
     clock.watch.turn(clock.run([1.0]))
-    assert 0.025 <= clock.started[0] <= 0.03
+    assert 0.025 <= clock.started[0] <= 0.04
+
+
+def test_processor_time_that_is_counted_at_ticks_is_waited_for():
+    clock = Clock(awake_until=0.025)
+    by_tick = Stopwatch(clock=lambda: clock.now, busy=lambda: clock.used - clock.used % 0.01, sleep=clock.pass_)
+    by_tick.turn(clock.run([1.0]))
+    assert 0.02 <= clock.started[0] <= 0.05
 
 
 def test_threads_that_never_rest_are_not_waited_for():

@@ -1,0 +1,217 @@
+"""Ten networks beside those of `networks.py`, of other kinds and sizes: nothing was tuned to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from benchmarks.language_model import Writer
+
+_OPSET = 17
+_Shape = tuple[int, ...]
+
+
+def other_networks() -> Mapping[str, Callable[[], onnx.ModelProto]]:
+    """Return what makes each network, by name."""
+    return {
+        "bottlenecks": lambda: _bottlenecks((24, 48), 3, 56),
+        "dense blocks": lambda: _dense_blocks(12, 5, 40),
+        "fire modules": lambda: _fire((16, 24, 32), 72),
+        "patches": lambda: _patches(64, 8, 160, 3),
+        "mixer": lambda: _mixer(49, 192, 3),
+        "gates": lambda: _gates(24, 192, 3),
+        "one-dimensional": lambda: _one_dimensional((32, 48, 64), 400),
+        "separable": lambda: _separable((24, 40, 72), 80),
+        "wide perceptron": lambda: _wide_perceptron(16, 1536, 3),
+        "features by hand": lambda: _by_hand(48, 300),
+    }
+
+
+def _model(writer: Writer, shape: _Shape, x: str) -> onnx.ModelProto:
+    writer.node("Identity", x, output="y")
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(writer.nodes, "network", [given], [made], writer.tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=10)
+
+
+def _number(writer: Writer, value: float) -> str:
+    return writer.constant(np.float32(value))
+
+
+def _conv(writer: Writer, x: str, sizes: _Shape, act: str = "Relu", stride: int = 1, group: int = 1) -> str:
+    """A convolution of weights [channels made, channels read per group, kernel...], and what comes behind."""
+    kernel = sizes[2:]
+    pads = [each // 2 for each in kernel] * 2
+    weight, bias = writer.constant(writer.numbers(*sizes)), writer.constant(np.zeros(sizes[0], np.float32))
+    x = writer.node("Conv", x, weight, bias, pads=pads, strides=[stride] * len(kernel), group=group)
+    if act == "HardSwish":
+        return writer.node("HardSwish", x)
+    if act == "Swish":
+        return writer.node("Mul", x, writer.node("Sigmoid", x))
+    return writer.node(act, x) if act else x
+
+
+def _dense(writer: Writer, x: str, before: int, width: int, bias: bool = True) -> str:
+    product = writer.node("MatMul", x, writer.weight(before, width))
+    return writer.node("Add", product, writer.constant(np.zeros(width, np.float32))) if bias else product
+
+
+def _normalized(writer: Writer, x: str, width: int) -> str:
+    scale, bias = (writer.constant(np.full(width, value, np.float32)) for value in (1, 0))
+    return writer.node("LayerNormalization", x, scale, bias, axis=-1)
+
+
+def _head(writer: Writer, x: str, width: int) -> str:
+    return _dense(writer, writer.node("Flatten", writer.node("GlobalAveragePool", x)), width, 50)
+
+
+def _bottlenecks(widths: Sequence[int], blocks: int, side: int) -> onnx.ModelProto:
+    """Narrow by points, 3 x 3, wide by points, and what went in added."""
+    writer, before = Writer(11), 3
+    x = "x"
+    for width in widths:
+        x, before = _conv(writer, x, (4 * width, before, 3, 3), stride=2), 4 * width
+        for _ in range(blocks):
+            branch = _conv(writer, x, (width, before, 1, 1))
+            branch = _conv(writer, branch, (width, width, 3, 3))
+            branch = _conv(writer, branch, (before, width, 1, 1), act="")
+            x = writer.node("Relu", writer.node("Add", branch, x))
+    return _model(writer, (1, 3, side, side), _head(writer, x, before))
+
+
+def _dense_blocks(growth: int, layers: int, side: int) -> onnx.ModelProto:
+    """Every layer reads all before it; a normalization by constants and a Relu come first."""
+    writer, channels = Writer(12), 24
+    x = _conv(writer, "x", (channels, 3, 3, 3))
+    for _ in range(2):
+        for _ in range(layers):
+            numbers = [writer.constant(np.full(channels, value, np.float32)) for value in (1, 0, 0.1, 1)]
+            made = writer.node("Relu", writer.node("BatchNormalization", x, *numbers))
+            made = _conv(writer, made, (growth, channels, 3, 3), act="")
+            x, channels = writer.node("Concat", x, made, axis=1), channels + growth
+        x, channels = _conv(writer, x, (channels // 2, channels, 1, 1)), channels // 2
+        x = writer.node("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2])
+    return _model(writer, (1, 3, side, side), _head(writer, x, channels))
+
+
+def _fire(widths: Sequence[int], side: int) -> onnx.ModelProto:
+    """Narrow by points, then points and 3 x 3 beside each other."""
+    writer, before = Writer(13), 32
+    x = _conv(writer, "x", (before, 3, 3, 3), stride=2)
+    for width in widths:
+        narrow = _conv(writer, x, (width, before, 1, 1))
+        left, right = (_conv(writer, narrow, (4 * width, width, size, size)) for size in (1, 3))
+        x, before = writer.node("Concat", left, right, axis=1), 8 * width
+        x = writer.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2])
+    return _model(writer, (1, 3, side, side), _head(writer, x, before))
+
+
+def _patches(side: int, patch: int, width: int, layers: int, heads: int = 5) -> onnx.ModelProto:
+    """A picture in patches, each a row; normalized first, attention in one product, a GELU by tanh."""
+    writer, rows, size = Writer(14), (side // patch) ** 2, width // heads
+    weight = writer.constant(writer.numbers(width, 3, patch, patch))
+    x = writer.node("Conv", "x", weight, strides=[patch, patch])
+    x = writer.node("Reshape", x, writer.constant(np.array([width, rows])))
+    x = writer.node("Transpose", x, perm=[1, 0])
+    x = writer.node("Add", x, writer.constant(writer.numbers(rows, width)))
+    for _ in range(layers):
+        all_three = _dense(writer, _normalized(writer, x, width), width, 3 * width)
+        all_three = writer.node("Reshape", all_three, writer.constant(np.array([rows, 3, heads, size])))
+        all_three = writer.node("Transpose", all_three, perm=[1, 2, 0, 3])
+        query, key, value = (
+            writer.node("Gather", all_three, writer.constant(np.array(position)), axis=0) for position in range(3)
+        )
+        scores = writer.node("MatMul", query, writer.node("Transpose", key, perm=[0, 2, 1]))
+        scores = writer.node("Softmax", writer.node("Mul", scores, _number(writer, size**-0.5)), axis=-1)
+        mixed = writer.node("Transpose", writer.node("MatMul", scores, value), perm=[1, 0, 2])
+        mixed = writer.node("Reshape", mixed, writer.constant(np.array([rows, width])))
+        x = writer.node("Add", x, _dense(writer, mixed, width, width))
+        wide = _dense(writer, _normalized(writer, x, width), width, 4 * width)
+        x = writer.node("Add", x, _dense(writer, _gelu_by_tanh(writer, wide), 4 * width, width))
+    x = writer.node("ReduceMean", _normalized(writer, x, width), axes=[0], keepdims=1)
+    return _model(writer, (1, 3, side, side), _dense(writer, x, width, 50))
+
+
+def _gelu_by_tanh(writer: Writer, x: str) -> str:
+    cube = writer.node("Mul", writer.node("Mul", x, x), x)
+    inner = writer.node("Add", x, writer.node("Mul", cube, _number(writer, 0.044715)))
+    gate = writer.node("Tanh", writer.node("Mul", inner, _number(writer, 0.7978846)))
+    half = writer.node("Mul", x, _number(writer, 0.5))
+    return writer.node("Mul", half, writer.node("Add", gate, _number(writer, 1.0)))
+
+
+def _mixer(rows: int, width: int, layers: int) -> onnx.ModelProto:
+    """Products over rows and over columns in turn."""
+    writer, x = Writer(15), "x"
+    for _ in range(layers):
+        turned = writer.node("Transpose", _normalized(writer, x, width), perm=[0, 2, 1])
+        turned = _dense(writer, writer.node("Relu", _dense(writer, turned, rows, 2 * rows)), 2 * rows, rows)
+        x = writer.node("Add", x, writer.node("Transpose", turned, perm=[0, 2, 1]))
+        wide = writer.node("Relu", _dense(writer, _normalized(writer, x, width), width, 2 * width))
+        x = writer.node("Add", x, _dense(writer, wide, 2 * width, width))
+    return _model(writer, (1, rows, width), x)
+
+
+def _gates(steps: int, width: int, layers: int) -> onnx.ModelProto:
+    """Layers of GRU, both ways."""
+    writer, x, before = Writer(16), "x", width
+    for _ in range(layers):
+        weights = [writer.constant(writer.numbers(2, 3 * width, each)) for each in (before, width)]
+        made = writer.node("GRU", x, *weights, hidden_size=width, direction="bidirectional", linear_before_reset=1)
+        made = writer.node("Transpose", made, perm=[0, 2, 1, 3])
+        x = writer.node("Reshape", made, writer.constant(np.array([steps, 1, 2 * width])))
+        before = 2 * width
+    return _model(writer, (steps, 1, width), _dense(writer, x, before, 30))
+
+
+def _one_dimensional(widths: Sequence[int], length: int) -> onnx.ModelProto:
+    """Convolutions along a line, wide kernels."""
+    writer, x, before = Writer(17), "x", 16
+    for width in widths:
+        x, before = _conv(writer, x, (width, before, 9), act="Swish"), width
+        x = writer.node("MaxPool", x, kernel_shape=[2], strides=[2])
+    return _model(writer, (1, 16, length), _head(writer, x, before))
+
+
+def _separable(widths: Sequence[int], side: int) -> onnx.ModelProto:
+    """5 x 5 per channel and points, channels weighed by what all of them say, HardSwish."""
+    writer, before = Writer(18), 16
+    x = _conv(writer, "x", (before, 3, 3, 3), act="HardSwish", stride=2)
+    for width in widths:
+        for stride in (2, 1):
+            x = _conv(writer, x, (before, 1, 5, 5), act="HardSwish", stride=stride, group=before)
+            asked = _conv(writer, writer.node("GlobalAveragePool", x), (before // 4, before, 1, 1))
+            weights = writer.node("HardSigmoid", _conv(writer, asked, (before, before // 4, 1, 1), act=""))
+            x = _conv(writer, writer.node("Mul", x, weights), (width, before, 1, 1), act="HardSwish")
+            before = width
+    return _model(writer, (1, 3, side, side), _head(writer, x, before))
+
+
+def _wide_perceptron(rows: int, width: int, layers: int) -> onnx.ModelProto:
+    """Two products whose outputs are multiplied, a third behind, what went in added."""
+    writer, x = Writer(19), "x"
+    for _ in range(layers):
+        left, right = (_dense(writer, x, width, width // 2, bias=False) for _ in range(2))
+        gated = writer.node("Mul", writer.node("Mul", left, writer.node("Sigmoid", left)), right)
+        x = writer.node("Add", x, _dense(writer, gated, width // 2, width, bias=False))
+    return _model(writer, (rows, width), x)
+
+
+def _by_hand(rows: int, width: int) -> onnx.ModelProto:
+    """No products of size: sums, quotients, logarithms, extremes and sorts of columns, as for tables."""
+    writer, x = Writer(20), "x"
+    parts = []
+    for _ in range(4):
+        mean = writer.node("ReduceMean", x, axes=[1], keepdims=1)
+        away = writer.node("Sub", x, mean)
+        spread = writer.node("Sqrt", writer.node("ReduceMean", writer.node("Mul", away, away), axes=[1], keepdims=1))
+        x = writer.node("Div", away, writer.node("Add", spread, _number(writer, 1e-3)))
+        size = writer.node("Log", writer.node("Add", writer.node("Abs", x), _number(writer, 1.0)))
+        x = writer.node("Mul", size, writer.node("Sign", x))
+        parts.append(writer.node("ReduceMax", x, axes=[1], keepdims=1))
+    x = writer.node("Concat", *parts, axis=1)
+    return _model(writer, (rows, width), _dense(writer, x, 4, 8))
