@@ -158,7 +158,8 @@ class PlannedEngine:
 
     def _held_to(self, lease: Lease[Compiled], watch: Watch, done: Done) -> Done:
         """What a run gave; where it breaks what was measured, the next run measures again."""
-        seconds = sum([step.seconds for step in done[1].steps])
+        steps = done[1].steps
+        seconds = steps[0].seconds if len(steps) == 1 else sum([step.seconds for step in steps])
         if watch.is_broken_by(seconds, time.perf_counter()) and self._measurer is not None and lease.plan is not None:
             self._measurer.contradicted(lease.plan, watch)
             self._plans.drop(lease)
