@@ -40,8 +40,8 @@ from benchmarks.networks import networks
 from benchmarks.timing import table
 from nnadapter.costs.calibrating import calibrate
 from nnadapter.costs.calibration_files import keep_calibration
+from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.offering.feeds import random_feed
-from nnadapter.running.stopwatch import Stopwatch
 
 _DEVICE = "openvino:CPU"
 _ALONE = ("cpu", "openvino")

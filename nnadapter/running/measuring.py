@@ -1,6 +1,6 @@
 """Policy `measured`: candidates compiled, timed here with real input, and the fastest kept.
 
-1. All take turns until it is clear which to take (`contest.py`, `stopwatch.py`).
+1. All take turns until it is clear which to take (`contest.py`, `costs/stopwatch.py`).
 2. That one and the fastest other one do so once more. Where both times the same is taken, and both times beyond noise,
    and others left the machine alone meanwhile, it is kept on disk (`past_choices.py`), so that it is paid for once.
 3. Runs are held to what was measured (`promise.py`). Where they contradict it, it is forgotten, and the next run
@@ -15,6 +15,7 @@ from functools import partial
 from os import cpu_count
 from typing import TYPE_CHECKING, Any
 
+from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.errors import DriverError, NotDelegatedError
 from nnadapter.planning.judgment import Judgment, placed_as
 from nnadapter.planning.placing import place
@@ -26,7 +27,6 @@ from nnadapter.running.compiled import Compiled, TimedPlacement
 from nnadapter.running.contest import Outcome, twice
 from nnadapter.running.past_choices import EARLIER, PastChoices
 from nnadapter.running.promise import Promise, Watch
-from nnadapter.running.stopwatch import Stopwatch
 from partition.by_cost.latency import Candidate
 from partition.by_cost.origin import OriginKind
 

@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
+from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.drivers.onnxruntime.sessions import open_session, pool_permit
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting, open_setting
@@ -21,7 +22,6 @@ from nnadapter.running.compiled import TimedPlacement
 from nnadapter.running.measuring import MOST_AGAIN, Measurer
 from nnadapter.running.past_choices import PastChoices
 from nnadapter.running.promise import BLOCK, BLOCKS
-from nnadapter.running.stopwatch import Stopwatch
 from partition.by_cost.origin import Origin, OriginKind, all_on
 from tests import metered_driver
 from tests.models import numbers
