@@ -140,7 +140,8 @@ class Signature:
     def _check_one(self, name: str, fed_value: Any) -> Any:
         value = self.by_name.get(name)
         dtype = self.dtypes.get(name)
-        if value is not None and dtype is not None and type(fed_value) is np.ndarray and fed_value.dtype == dtype:
+        is_tensor = type(fed_value) is np.ndarray or isinstance(fed_value, FedTensor)
+        if value is not None and dtype is not None and is_tensor and fed_value.dtype == dtype:
             if fed_value.shape != self._fitting.get(name):
                 _check_shape(fed_value, value)
                 self._fitting[name] = fed_value.shape
@@ -231,15 +232,21 @@ def _check_shape(array: np.ndarray[Any, Any] | FedTensor, value: Value) -> None:
     declared = value.shape
     if declared is None:
         return
-    fits = len(declared) == len(array.shape) and all(
-        not isinstance(want, int) or want == got for want, got in zip(declared, array.shape, strict=True)
-    )
-    if not fits:
+    if not _fits(array.shape, declared):
         raise InvalidInputError(
             f"input {value.name!r} has shape {list(array.shape)}, expected {list(declared)}{_names(declared)}; "
             "reshape the input",
             name=value.name,
         )
+
+
+def _fits(shape: tuple[int, ...], declared: Sequence[int | str | None]) -> bool:
+    if len(shape) != len(declared):
+        return False
+    for got, want in zip(shape, declared):  # noqa: B905, SIM110  as long; and new shapes come here at every run
+        if got != want and type(want) is int:
+            return False
+    return True
 
 
 def _names(declared: Sequence[int | str | None]) -> str:

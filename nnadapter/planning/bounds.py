@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from operator import le
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes, specialize
@@ -17,20 +20,26 @@ _FURTHER = 4
 """How many times the largest size that was looked at may be passed before it is looked again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Bounds:
-    """The least and the largest size of every dimension at which a plan was looked through."""
+    """The least and the largest size of every dimension at which a plan was looked through.
+
+    Shapes are those of all inputs, always in the same order. Every run of other shapes asks, so sizes lie in rows.
+    """
 
     least: Mapping[str, tuple[int, ...]]
     most: Mapping[str, tuple[int, ...]]
 
+    @cached_property
+    def _rows(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        most = chain.from_iterable(self.most.values())
+        return tuple(chain.from_iterable(self.least.values())), tuple(size * _FURTHER for size in most)
+
     def hold(self, shapes: Shapes) -> bool:
         """Whether the plan is known to hold at these shapes."""
-        for name, shape in shapes.items():
-            for low, size, high in zip(self.least[name], shape, self.most[name], strict=True):
-                if not low <= size <= high * _FURTHER:
-                    return False
-        return True
+        low, high = self._rows
+        sizes = tuple(chain.from_iterable(shapes.values()))
+        return all(map(le, low, sizes)) and all(map(le, sizes, high))
 
     @property
     def ends(self) -> tuple[Shapes, Shapes]:

@@ -15,6 +15,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.running.control import RunControl
 from nnadapter.running.device_value import DeviceValue
 from nnadapter.running.provenance import Provenance
+from nnadapter.running.residence import has_memory
 
 Target = Any
 """Where an output goes: the name of a device, on which it stays; an array to be filled; a `DeviceValue`, or an
@@ -68,6 +69,8 @@ class PlannedBinding:
         self._engine, self._all_outputs, self._devices = engine, tuple(outputs), tuple(devices)
         self._inputs: dict[str, Any] = {}
         self._targets: dict[str, Target] = {}
+        self._places: dict[str, str] = {}
+        """By device where what stays on it lies: there, or nowhere else than it is if it has no memory of its own."""
         self.results: list[Any] = []
 
     def bind_input(self, name: str, value: Any) -> None:
@@ -92,6 +95,8 @@ class PlannedBinding:
                 name=name,
             )
         self._targets[name] = target
+        if device not in self._places:
+            self._places[device] = device if device != CPU and has_memory(device) else ""
 
     def clear_inputs(self) -> None:
         """See `Binding.clear_inputs`."""
@@ -104,7 +109,7 @@ class PlannedBinding:
     def run(self, options: Any) -> Provenance:
         """See `Binding.run`."""
         targets = self._targets or dict.fromkeys(self._all_outputs, CPU)
-        kept = {name: device for name, target in targets.items() if (device := _device_of(target)) != CPU}
+        kept = {name: self._places[device] for name, target in targets.items() if (device := _device_of(target)) != CPU}
         feed = {name: _fed(value) for name, value in self._inputs.items()}
         results, provenance = self._engine.run(list(targets), feed, options, kept=kept)
         self.results = [_delivered(result, target) for result, target in zip(results, targets.values(), strict=True)]

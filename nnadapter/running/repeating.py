@@ -58,8 +58,14 @@ class Repeat:
         self._outputs = signature.output_names
         self._alone = compiled.plan.alone(self._outputs)
         dtypes = signature.dtypes
-        known = {name for name, value in feed.items() if name in dtypes and type(value) is np.ndarray}
-        self._expected = tuple((name, dtypes[name], feed[name].shape) for name in feed if len(known) == len(feed))
+        expected = tuple(
+            [
+                (name, dtypes[name], value.shape)
+                for name, value in feed.items()
+                if type(value) is np.ndarray and name in dtypes
+            ]
+        )
+        self._expected = expected if len(expected) == len(feed) else ()
         self._direct: tuple[BoundStep, _Run] | None = None
         """The one step, and ONNX Runtime's session as it stands behind that, where the names are the model's."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,13 +23,17 @@ class OpenvinoExecution(Execution):
     """One request, which computes one thing at a time.
 
     A tensor stays bound until memory at another address is given: callers that use their arrays again bind them once.
+    Where sizes are open, arrays are nearly always others, and go in with the run.
     """
 
     def __init__(self, request: Any, signature: Ports) -> None:
         self._request = request
-        self._infer = _plain_infer(request)
+        self._copies = all(output.known_shape is None for output in signature.outputs)
+        """The engine hands over copies of its outputs: none is written into given memory."""
+        self._infer = _plain_infer(request, self._copies)
         self._tensor = module().Tensor
         self._inputs = signature.inputs
+        self._open = frozenset(port for port, each in enumerate(request.model_inputs) if each.partial_shape.is_dynamic)
         self._outputs = tuple((output.known_shape, np.dtype(output.dtype)) for output in signature.outputs)
         self._bound_inputs: list[object] = [None] * len(signature.inputs)
         self._bound_outputs: list[object] = [None] * len(signature.outputs)
@@ -54,32 +58,41 @@ class OpenvinoExecution(Execution):
         """Arrays for the outputs, None for those whose size is not known."""
         return [None if shape is None else np.empty(shape, dtype) for shape, dtype in self._outputs]
 
-    def _infer_while_wanted(self, cancelled: Callable[[], bool]) -> None:
-        self._request.start_async()
+    def _infer_while_wanted(self, cancelled: Callable[[], bool], fed: Mapping[int, Any]) -> Sequence[Any]:
+        self._request.start_async(fed)
         while not self._request.wait_for(_LOOK_MS):
             if cancelled():
                 self._request.cancel()
                 break
         self._request.wait()
+        return [
+            None if shape is not None else self._request.get_output_tensor(port).data.copy()
+            for port, (shape, _) in enumerate(self._outputs)
+        ]
 
     def _computed(
-        self, inputs: Sequence[Array], results: Sequence[Array | None], infer: Callable[[], object]
+        self, inputs: Sequence[Array], results: Sequence[Array | None], infer: Callable[[Mapping[int, Any]], Any]
     ) -> Sequence[Array]:
+        fed = {}
         try:
             for position, (port, array) in enumerate(zip(self._inputs, inputs, strict=True)):
-                if port is not None:
+                if port in self._open:
+                    fed[port] = self._tensor(_shareable(array), shared_memory=True)
+                elif port is not None:
                     self._bind(self._request.set_input_tensor, port, array, self._bound_inputs, position)
             for port, result in enumerate(results):
                 if result is not None:
                     self._bind(self._request.set_output_tensor, port, result, self._bound_outputs, port)
-            infer()
-            return [self._copied(port) if result is None else result for port, result in enumerate(results)]
+            return [
+                self._own(view, dtype) if result is None else result
+                for view, result, (_, dtype) in zip(infer(fed), results, self._outputs, strict=True)
+            ]
         except Exception as error:
             raise ExecutionError(f"OpenVINO failed while it ran: {brief(error)}; check the inputs") from error
 
-    def _copied(self, port: int) -> Array:
-        """An output whose size nobody knew before: the engine keeps its own memory for the next run."""
-        return np.array(self._request.get_output_tensor(port).data, self._outputs[port][1])
+    def _own(self, made: Array, dtype: np.dtype[Any]) -> Array:
+        """An output whose size nobody knew before; the engine keeps its own memory for the next run."""
+        return np.asarray(made, dtype) if self._copies else np.array(made, dtype)
 
     def close(self) -> None:
         """See `Execution.close`."""
@@ -91,7 +104,7 @@ class OpenvinoExecution(Execution):
         if bound[position] == place:
             return
         bound[position] = None
-        setter(port, self._tensor(_shareable(array, interface), shared_memory=True))
+        setter(port, self._tensor(_shareable(array), shared_memory=True))
         bound[position] = place
 
 
@@ -108,7 +121,7 @@ class _Memory:
         self.__array_interface__ = interface
 
 
-def _shareable(array: Array, interface: dict[str, Any]) -> Array:
+def _shareable(array: Array) -> Array:
     """The array as the engine shares it.
 
     Its Python interface refuses what is read-only, although it only reads from inputs. So it gets the same memory under
@@ -116,13 +129,20 @@ def _shareable(array: Array, interface: dict[str, Any]) -> Array:
     """
     if array.flags.writeable:
         return array
+    whole = array.base
+    if type(whole) is np.ndarray and whole.shape == array.shape and whole.dtype == array.dtype and whole.flags.carray:
+        return whole  # the caller's own array, of which the host gave a view
+    interface = array.__array_interface__
     interface["data"] = (interface["data"][0], False)
     return np.asarray(_Memory(interface))
 
 
-def _plain_infer(request: Any) -> Callable[[], object]:
-    """The request's `infer` with its tensors as they are, without the layer that sorts inputs, where that is known."""
+def _plain_infer(request: Any, copies: bool) -> Callable[[Mapping[int, Any]], Iterable[Array]]:
+    """The request's `infer`, from tensors by port to its outputs, as copies or as views.
+
+    Where it is known, it is the one without the layer that sorts inputs.
+    """
     native: Any = next((base for base in type(request).__mro__[1:] if base.__name__ == "InferRequest"), None)
     if native is None:
-        return partial(request.infer, share_outputs=True)
-    return partial(native.infer, request, {}, share_outputs=True, decode_strings=False)
+        return lambda fed: request.infer(fed, share_inputs=True, share_outputs=not copies).values()
+    return lambda fed: native.infer(request, fed, share_outputs=not copies, decode_strings=False).values()
