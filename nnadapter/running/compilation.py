@@ -7,7 +7,6 @@ again, and the fact is kept for the report. Programs that were compiled already 
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,6 @@ from nnadapter.errors import (
     CompilationError,
     DriverError,
     ExecutionError,
-    FallbackWarning,
     NNAdapterError,
     describe,
 )
@@ -39,11 +37,12 @@ from nnadapter.running.borders import borders_of
 from nnadapter.running.built import Built, Likeness, Programs, atoms_of, likeness_of
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.executor import BoundStep, CompiledPlan, Substitute
+from nnadapter.running.failing import fall_back
 from nnadapter.running.fallback import named, refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.residence import residences
 from nnadapter.running.slots import OtherShapeError, expected_outputs, planned_values, slots_of
-from nnadapter.running.traced_programs import fell_back, making, pool_of, transfers_of
+from nnadapter.running.traced_programs import making, pool_of, transfers_of
 from nnadapter.running.whole import Whole
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
@@ -334,16 +333,7 @@ class Compiler:
         error: BaseException,
     ) -> None:
         """Say what a device failed to do as the policy wants it said: an error, a warning, or nothing."""
-        fell_back(self.setting.trace, step, message, instead)
-        if self.setting.constraints.fallback == "forbid":
-            raise kind(
-                f"{message}; fallback is forbidden, so allow it or report this to the vendor",
-                device=step.device,
-                segment=step.segment,
-                nodes=nodes,
-            ) from error
-        if self.setting.constraints.fallback == "warn":
-            warnings.warn(f"{message}; {instead}", FallbackWarning, stacklevel=2)
+        fall_back(kind, step, nodes, message, instead, error, self.setting.constraints.fallback, self.setting.trace)
 
 
 def _about(partitioning: Partitioning, step: Step) -> _About:

@@ -18,14 +18,11 @@ from nnadapter.planning.bounds import Bounds, is_full
 from nnadapter.planning.opening import Opened, growing_inputs
 from nnadapter.planning.setting import Setting
 from nnadapter.process.cache import Cache
+from nnadapter.running.by_plans import InputShapes, Taken
 from nnadapter.running.compiled import Compiled
-from nnadapter.running.plans import Lease, PlanCache
+from nnadapter.running.plans import PlanCache
 from nnadapter.traces.event import SESSION, WAIT
 
-InputShapes = tuple[tuple[int, ...] | None, ...]
-"""Per input its shape; None for what has none."""
-Taken = tuple[Lease[Compiled], Compiled, Sequence[Any] | None]
-"""A plan, and what its programs are told of sizes."""
 _MOST_LOOKED_AT = 256
 _MOST_REASONS = 3
 """How many the report tells."""

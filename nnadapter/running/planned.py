@@ -9,38 +9,32 @@ once. Where devices cannot, every set of shapes has a plan of its own.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nnadapter.drivers.copies import on_host
-from nnadapter.drivers.kept_memory import TENSORS
-from nnadapter.drivers.onnxruntime.sessions import new_session_options, run_options
 from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError
 from nnadapter.offering.feeds import feed_for
 from nnadapter.onnx.preparation.sizes import check_shape, default_shapes
-from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature, node_arg, read_signature
+from nnadapter.onnx.signature import Shapes, read_signature
 from nnadapter.options import Options
 from nnadapter.planning.judgment import Judgment
 from nnadapter.planning.opening import opened
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
-from nnadapter.running.bindings import Binding, PlannedBinding
+from nnadapter.running.by_plans import InputShapes, PlansEngine, Taken
 from nnadapter.running.compilation import Compiler
 from nnadapter.running.compiled import Compiled
-from nnadapter.running.control import RunControl
-from nnadapter.running.deadlines import Deadlines
 from nnadapter.running.fallback import refuse_fallback
 from nnadapter.running.measuring import Measurer
 from nnadapter.running.observed import Observed, observed_of
-from nnadapter.running.open_plans import FixedSizesError, InputShapes, OpenPlans, Taken
-from nnadapter.running.outputs import Kept
+from nnadapter.running.open_plans import FixedSizesError, OpenPlans
 from nnadapter.running.plans import Lease, PlanCache, PlanCounts
 from nnadapter.running.promise import Watch
-from nnadapter.running.provenance import Provenance
-from nnadapter.running.repeating import Done, Repeat
+from nnadapter.running.repeating import Done
 from nnadapter.traces.event import PLAN, SESSION
 from partition.verdict import Reason, Unsupported
 
@@ -52,7 +46,7 @@ if TYPE_CHECKING:
 _Made = TypeVar("_Made")
 
 
-class PlannedEngine:
+class PlannedEngine(PlansEngine):
     """Runs a model by plans. Usable from many threads at once."""
 
     def __init__(
@@ -67,20 +61,22 @@ class PlannedEngine:
         # Positions are those of the model that was given; where preparation changed it, they are found again.
         known = (refused_by_host or {}) if prepared.model is model else {}
         refused = {prepared.graph.nodes[position].name: why for position, why in known.items()}
-        self._setting, self._session_options = setting, session_options
+        super().__init__(
+            read_signature(model, prepared.graph.inputs, frozenset(prepared.defaults)),
+            prepared.graph.inputs,
+            prepared.defaults,
+            [device.name for device in setting.devices if not device.is_spare],
+            PlanCache(options.max_plans, options.max_plan_bytes, setting.trace),
+            options.deadline_s,
+            session_options,
+        )
+        self._setting = setting
         self._planner = Planner(prepared, setting, refused)
         self._switching = Lock()
         self._compiler = Compiler(setting)
-        self._plans: PlanCache[Compiled] = PlanCache(options.max_plans, options.max_plan_bytes, setting.trace)
-        self._defaults = prepared.defaults
-        self._inputs = prepared.graph.inputs
-        self.signature: Signature = read_signature(model, self._inputs, frozenset(self._defaults))
-        self._all_outputs = list(self.signature.output_names)
-        self._latest: Repeat | None = None
         self._first: InputShapes | None = None
         """The shapes that have a plan of their own though others need none; empty where nobody came back to them."""
         self._has_room = options.max_plans > 1
-        self._deadlines = Deadlines(options.deadline_s) if options.deadline_s is not None else None
         self._first_is_prepared = False
         """Somebody asked for their plan before a run: it stays."""
         self._open = OpenPlans(
@@ -91,8 +87,6 @@ class PlannedEngine:
             lambda shapes: self._make_open(shapes),
             options.max_plans,
         )
-        self._last: InputShapes | None = None
-        """The shapes of the last run of a plan that leaves sizes open."""
         self._measurer = Measurer(self._compiler, session_options) if setting.constraints.policy.times else None
         shapes = self._declared_shapes()
         if shapes is None:
@@ -101,60 +95,6 @@ class PlannedEngine:
             self.prepare(shapes)
         else:  # the first run has the person's own input; what contradicts itself is known now
             self._planned(lambda planner: planner.settle(planner.judge(shapes)))
-
-    def run(
-        self,
-        names: Sequence[str] | None,
-        feed: Mapping[str, Any],
-        options: Any = None,
-        control: RunControl | None = None,
-        kept: Kept | None = None,
-    ) -> tuple[list[Any], Provenance]:
-        """See `Engine.run`; for `kept`, `CompiledPlan.run`."""
-        latest = self._latest
-        if control is None and (options is not None or self._deadlines is not None):
-            control = RunControl()
-        if (
-            latest is not None
-            and control is None
-            and kept is None
-            and (names is None or (type(names) is list and names == self._all_outputs))
-        ):
-            done = latest.run(feed)
-            if done is not None:
-                return done if latest.watch is None else self._held_to(latest.lease, latest.watch, done)
-        wanted = self.signature.check_outputs(names)
-        values = self.signature.check_feed(feed)
-        if self._defaults:
-            values = {**self._defaults, **values}
-        shapes = tuple([getattr(values[name], "shape", None) for name in self._inputs])
-        use = object()
-        try:
-            lease, compiled, sizes = self._take(use, shapes, values)
-            is_open = compiled.opening is not None
-            if is_open:
-                self._last = shapes
-            if not self._defaults and (latest is None or latest.lease is not lease or is_open):
-                self._latest = Repeat(self._plans, lease, compiled, self.signature, values, sizes)
-            if control is None:
-                done = compiled.plan.run(values, wanted, None, kept, sizes)
-                return done if compiled.watch is None else self._held_to(lease, compiled.watch, done)
-            before = run_options.get()
-            try:
-                run_options.set(control.begin(options, self._deadlines))
-                return compiled.plan.run(values, wanted, control, kept, sizes)
-            finally:
-                control.end()
-                run_options.set(before)
-        finally:
-            self._plans.users.pop(use, None)
-            self._plans.close_unused()
-            TENSORS.free_gone()
-
-    def binding(self) -> Binding:
-        """See `Engine.binding`."""
-        devices = [device.name for device in self._setting.devices if not device.is_spare]
-        return PlannedBinding(self, self._all_outputs, devices)
 
     def _held_to(self, lease: Lease[Compiled], watch: Watch, done: Done) -> Done:
         """What a run gave; where it breaks what was measured, the next run measures again."""
@@ -187,36 +127,6 @@ class PlannedEngine:
                 compiled = replace(compiled, partitioning=at_last)
         return observed_of(compiled, self.counts)
 
-    def inputs(self) -> list[NodeArg]:
-        """See `Engine.inputs`."""
-        return list(map(node_arg, self.signature.inputs))
-
-    def outputs(self) -> list[NodeArg]:
-        """See `Engine.outputs`."""
-        return list(map(node_arg, self.signature.outputs))
-
-    def overridable(self) -> list[NodeArg]:
-        """See `Engine.overridable`."""
-        return list(map(node_arg, self.signature.overridable))
-
-    def metadata(self) -> ModelMetadata:
-        """See `Engine.metadata`."""
-        return self.signature.metadata
-
-    def session_options(self) -> onnxruntime.SessionOptions:
-        """See `Engine.session_options`: those that were given, or new ones."""
-        if self._session_options is None:
-            self._session_options = new_session_options()
-        return self._session_options
-
-    def end_profiling(self) -> str:
-        """See `Engine.end_profiling`."""
-        return ""
-
-    def profiling_started(self) -> int:
-        """See `Engine.profiling_started`."""
-        return 0
-
     def _compiled_for(self, shapes: Shapes) -> Compiled:
         """The plan for these input shapes, made now if it is not kept.
 
@@ -238,10 +148,7 @@ class PlannedEngine:
 
     def close(self) -> None:
         """Free every plan, and then every context; what is in use is freed when it is not any more."""
-        self._latest = None
-        if self._deadlines is not None:
-            self._deadlines.close()
-        TENSORS.free_gone()
+        self._end()
         self._plans.close((*self._setting.devices, self._compiler.arenas))
         self._planner.clear()
 
@@ -280,9 +187,6 @@ class PlannedEngine:
             return self._compiler.compile_open(partitioning, plan)
         except CompilationError as error:
             raise FixedSizesError(str(error)) from error
-
-    def _known(self, shapes: InputShapes) -> Shapes:
-        return {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
 
     def _make(self, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Compiled:
         """The plan for these shapes of the inputs; with a feed of that shape, if there is one."""
@@ -324,11 +228,6 @@ class PlannedEngine:
         shapes = {name: self._known_shape(name) for name in self._inputs}
         fixed = {name: shape for name, shape in shapes.items() if shape is not None}
         return fixed if len(fixed) == len(shapes) else None
-
-    def _known_shape(self, name: str) -> tuple[int, ...] | None:
-        if name in self._defaults:
-            return self._defaults[name].shape
-        return self.signature.by_name[name].static_shape
 
 
 def _nodes_of(partitioning: Partitioning) -> list[tuple[str, list[str]]]:

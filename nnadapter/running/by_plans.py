@@ -1,0 +1,167 @@
+"""A model that is run by plans, wherever they come from: what a run of it does, and what it tells of the model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.drivers.kept_memory import TENSORS
+from nnadapter.drivers.onnxruntime.sessions import new_session_options, run_options
+from nnadapter.ir.operand import Array
+from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature, node_arg
+from nnadapter.running.bindings import Binding, PlannedBinding
+from nnadapter.running.compiled import Compiled
+from nnadapter.running.control import RunControl
+from nnadapter.running.deadlines import Deadlines
+from nnadapter.running.outputs import Kept
+from nnadapter.running.plans import Lease, PlanCache
+from nnadapter.running.promise import Watch
+from nnadapter.running.provenance import Provenance
+from nnadapter.running.repeating import Done, Repeat
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+InputShapes = tuple[tuple[int, ...] | None, ...]
+"""Per input its shape; None for what has none."""
+Taken = tuple[Lease[Compiled], Compiled, Sequence[Any] | None]
+"""A plan, and what its programs are told of sizes."""
+
+
+class PlansEngine(ABC):
+    """Runs a model by plans. Usable from many threads at once.
+
+    Args:
+        signature: of the model.
+        inputs: names of everything that may be fed, in order.
+        defaults: contents of inputs that need not be fed.
+        devices: names of those that outputs may be bound to.
+        plans: where plans are kept.
+        deadline_s: see `Options.deadline_s`.
+        session_options: ONNX Runtime's own.
+    """
+
+    def __init__(
+        self,
+        signature: Signature,
+        inputs: Sequence[str],
+        defaults: Mapping[str, Array],
+        devices: Sequence[str],
+        plans: PlanCache[Compiled],
+        deadline_s: float | None,
+        session_options: onnxruntime.SessionOptions | None,
+    ) -> None:
+        self.signature, self._inputs, self._defaults = signature, tuple(inputs), defaults
+        self._devices, self._plans, self._session_options = tuple(devices), plans, session_options
+        self._all_outputs = list(signature.output_names)
+        self._deadlines = Deadlines(deadline_s) if deadline_s is not None else None
+        self._latest: Repeat | None = None
+        self._last: InputShapes | None = None
+        """The shapes of the last run of a plan that leaves sizes open."""
+
+    @abstractmethod
+    def _take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken:
+        """Take the plan for these shapes of the inputs; see `PlanCache.take`."""
+
+    def run(
+        self,
+        names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        options: Any = None,
+        control: RunControl | None = None,
+        kept: Kept | None = None,
+    ) -> tuple[list[Any], Provenance]:
+        """See `Engine.run`; for `kept`, `CompiledPlan.run`."""
+        latest = self._latest
+        if control is None and (options is not None or self._deadlines is not None):
+            control = RunControl()
+        if (
+            latest is not None
+            and control is None
+            and kept is None
+            and (names is None or (type(names) is list and names == self._all_outputs))
+        ):
+            done = latest.run(feed)
+            if done is not None:
+                return done if latest.watch is None else self._held_to(latest.lease, latest.watch, done)
+        wanted = self.signature.check_outputs(names)
+        values = self.signature.check_feed(feed)
+        if self._defaults:
+            values = {**self._defaults, **values}
+        shapes = tuple([getattr(values[name], "shape", None) for name in self._inputs])
+        use = object()
+        try:
+            lease, compiled, sizes = self._take(use, shapes, values)
+            is_open = compiled.opening is not None
+            if is_open:
+                self._last = shapes
+            if not self._defaults and (latest is None or latest.lease is not lease or is_open):
+                self._latest = Repeat(self._plans, lease, compiled, self.signature, values, sizes)
+            if control is None:
+                done = compiled.plan.run(values, wanted, None, kept, sizes)
+                return done if compiled.watch is None else self._held_to(lease, compiled.watch, done)
+            before = run_options.get()
+            try:
+                run_options.set(control.begin(options, self._deadlines))
+                return compiled.plan.run(values, wanted, control, kept, sizes)
+            finally:
+                control.end()
+                run_options.set(before)
+        finally:
+            self._plans.users.pop(use, None)
+            self._plans.close_unused()
+            TENSORS.free_gone()
+
+    def binding(self) -> Binding:
+        """See `Engine.binding`."""
+        return PlannedBinding(self, self._all_outputs, self._devices)
+
+    def _held_to(self, lease: Lease[Compiled], watch: Watch, done: Done) -> Done:
+        """What a run gave, of a plan whose runs are held to what was measured."""
+        return done
+
+    def inputs(self) -> list[NodeArg]:
+        """See `Engine.inputs`."""
+        return list(map(node_arg, self.signature.inputs))
+
+    def outputs(self) -> list[NodeArg]:
+        """See `Engine.outputs`."""
+        return list(map(node_arg, self.signature.outputs))
+
+    def overridable(self) -> list[NodeArg]:
+        """See `Engine.overridable`."""
+        return list(map(node_arg, self.signature.overridable))
+
+    def metadata(self) -> ModelMetadata:
+        """See `Engine.metadata`."""
+        return self.signature.metadata
+
+    def session_options(self) -> onnxruntime.SessionOptions:
+        """See `Engine.session_options`: those that were given, or new ones."""
+        if self._session_options is None:
+            self._session_options = new_session_options()
+        return self._session_options
+
+    def end_profiling(self) -> str:
+        """See `Engine.end_profiling`."""
+        return ""
+
+    def profiling_started(self) -> int:
+        """See `Engine.profiling_started`."""
+        return 0
+
+    def _end(self) -> None:
+        """Nothing is run any more: what stands beside the plans goes."""
+        self._latest = None
+        if self._deadlines is not None:
+            self._deadlines.close()
+        TENSORS.free_gone()
+
+    def _known(self, shapes: InputShapes) -> Shapes:
+        return {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
+
+    def _known_shape(self, name: str) -> tuple[int, ...] | None:
+        if name in self._defaults:
+            return self._defaults[name].shape
+        return self.signature.by_name[name].static_shape
