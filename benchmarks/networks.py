@@ -19,8 +19,8 @@ def networks() -> Mapping[str, Callable[[], onnx.ModelProto]]:
     return {
         "language model, a step": lambda: _language_model(1, 64),
         "language model, a prompt": lambda: _language_model(48, 16),
-        "encoder 2x128": lambda: _encoder(2, 128, 32),
-        "encoder 4x256": lambda: _encoder(4, 256, 96),
+        "encoder 2x128": lambda: encoder(2, 128, 32),
+        "encoder 4x256": lambda: encoder(4, 256, 96),
         "perceptron, one row": lambda: _perceptron((1, 784), (256, 256, 10)),
         "perceptron, 64 rows": lambda: _perceptron((64, 1024), (1024, 1024, 256)),
         "digits": _digits,
@@ -51,7 +51,7 @@ def _language_model(length: int, past: int) -> onnx.ModelProto:
     return model
 
 
-def _encoder(layers: int, width: int, rows: int, heads: int = 4) -> onnx.ModelProto:
+def encoder(layers: int, width: int, rows: int, heads: int = 4) -> onnx.ModelProto:
     """Attention to everything, and two products with a GELU between, after the sums normalized."""
     writer, x = Writer(1), "x"
     split = writer.constant(np.array([1, rows, heads, width // heads]))

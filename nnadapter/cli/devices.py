@@ -22,6 +22,7 @@ _UNKNOWN: dict[str, Any] = {
     "role": None,
     "open_sizes": None,
     "size_bounds": None,
+    "takes_references": None,
     "memory_bytes": None,
     "options": [],
     "memory": None,

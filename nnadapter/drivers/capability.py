@@ -143,6 +143,9 @@ class Capability:
     """Whether segments may come with sizes left open; the host asks for nothing of the kind otherwise."""
     size_bounds: SizeBounds | None = None
     """For `OpenSizes.BOUNDS`: at which sizes it runs."""
+    takes_references: bool = False
+    """Whether ONNX segments may come with large weights that they refer to and do not hold, see
+    `nnadapter.onnx.references`; other devices get them with every weight inside."""
     memory_bytes: int | None = None
     """Size of the device's memory, if it is limited. `Context.admit` judges every segment by itself against it; a
     device that keeps all programs of a plan in memory at once must leave room for the others."""
@@ -163,6 +166,7 @@ class Capability:
             "role": self.role.value,
             "open_sizes": self.open_sizes.value,
             "size_bounds": None if self.size_bounds is None else self.size_bounds.to_dict(),
+            "takes_references": self.takes_references,
             "memory_bytes": self.memory_bytes,
             "options": [option.to_dict() for option in self.options],
         }

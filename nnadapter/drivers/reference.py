@@ -30,6 +30,7 @@ from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, DeviceNotFoundError, ExecutionError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.nodes import holds_graph, opsets_of, with_nested
+from nnadapter.onnx.references import bytes_of
 from nnadapter.onnx.schemas import since_version
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
@@ -88,7 +89,7 @@ class ReferenceProgram(Program):
     @property
     def memory_bytes(self) -> int:
         """See `Program.memory_bytes`: the model, and its weights once more as arrays."""
-        return 2 * int(self._model.ByteSize())
+        return 2 * sum(map(bytes_of, self._model.graph.initializer))
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""

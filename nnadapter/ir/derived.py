@@ -5,8 +5,8 @@ live: plans share them, and so do sessions that hold equal weights. So what depe
 belong here: it would pile up. Only arrays that cannot be written to are looked up, since their contents stay what they
 were.
 
-Contents are known by a digest, taken once per array. A result that is handed in again is known by what it was made
-of; so nothing here keeps itself alive, whatever a function returns.
+Contents are known by a digest, taken once per array, or by what was said of them (`know_contents`). A result that is
+handed in again is known by what it was made of; so nothing here keeps itself alive, whatever a function returns.
 """
 
 from __future__ import annotations
@@ -48,6 +48,16 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
         return cached_result
     made: Result = _keep(key, _sealed(function(*arrays, **parameters), present_arrays), filter(None, contents))
     return made
+
+
+def know_contents(array: Array, key: Hashable) -> None:
+    """Say what an array holds, so that no digest need be taken: it is part of a file, say, which is read-only.
+
+    Args:
+        array: not to be written to.
+        key: arrays with this key have equal contents.
+    """
+    _register(array, key)
 
 
 class _Contents:

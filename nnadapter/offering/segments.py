@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nnadapter.converters.convert import Conversion
-from nnadapter.drivers.capability import ModelForm
+from nnadapter.drivers.capability import Capability, ModelForm
 from nnadapter.drivers.interface import SegmentModel
-from nnadapter.onnx.building import initializer_of
+from nnadapter.onnx.building import tensor_of
 from nnadapter.onnx.extracting import OnnxIndex, extract
 from nnadapter.onnx.preparation.prepare import Specialized
+from nnadapter.onnx.references import inlined
 from partition.graph import Graph, Node
 from partition.plan import Step
 
@@ -34,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class OnnxParts:
-    """Takes ONNX sub-graphs out of a specialized model."""
+    """Takes ONNX sub-graphs out of a specialized model; they refer to large weights (`nnadapter.onnx.references`)."""
 
     specialized: Specialized
     index: OnnxIndex
@@ -95,7 +96,7 @@ class OnnxParts:
     ) -> onnx.ModelProto:
         known, own = self.specialized.constants, self.specialized.own
         folded = {
-            name: initializer_of(name, known[name])
+            name: tensor_of(name, known[name])
             for name in constants
             if name in known and name not in self.index.initializers
         }
@@ -130,6 +131,9 @@ def ir_part(conversion: Conversion, step: Step) -> Part:
     return Part(conversion.part(operations, input_operands, wanted), inputs)
 
 
-def part_of(form: ModelForm, step: Step, conversion: Conversion, parts: OnnxParts) -> Part:
+def part_of(capability: Capability, step: Step, conversion: Conversion, parts: OnnxParts) -> Part:
     """The segment in the form that its device takes."""
-    return ir_part(conversion, step) if form is ModelForm.IR else parts.part(step)
+    if capability.form is ModelForm.IR:
+        return ir_part(conversion, step)
+    part = parts.part(step)
+    return part if capability.takes_references else replace(part, model=inlined(part.model))

@@ -11,6 +11,7 @@ import onnx.parser
 from google.protobuf.message import Message
 from onnx import helper, numpy_helper
 
+from nnadapter.onnx.references import REFERRED_BYTES, fits, referring
 from nnadapter.onnx.values import dense_type, type_of
 from partition.graph import Value
 
@@ -118,6 +119,15 @@ def array_info(name: str, array: object) -> onnx.ValueInfoProto:
 def untyped(names: Iterable[str]) -> list[onnx.ValueInfoProto]:
     """Return values of which nothing but the name is known; absent ones are left out."""
     return [onnx.ValueInfoProto(name=name) for name in names if name]
+
+
+def tensor_of(name: str, array: np.ndarray[Any, Any]) -> onnx.TensorProto:
+    """Return `array` as an initializer called `name`, which refers to it where it is large: whoever asks keeps it."""
+    if array.nbytes < REFERRED_BYTES or array.dtype.hasobject:
+        return initializer_of(name, array)
+    element = helper.np_dtype_to_tensor_dtype(array.dtype)
+    header = onnx.TensorProto(name=name, data_type=element, dims=array.shape)
+    return referring(header, array) if fits(header, array.nbytes) else initializer_of(name, array)
 
 
 def initializer_of(name: str, array: np.ndarray[Any, Any]) -> onnx.TensorProto:

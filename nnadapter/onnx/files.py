@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nnadapter.errors import InvalidModelError, ModelFileError
+from nnadapter.onnx.external_data import refer_to_files
+from nnadapter.onnx.references import inlined
+from nnadapter.onnx.skeletons import skeleton_of
 
 if TYPE_CHECKING:
     import onnx
@@ -16,11 +19,11 @@ if TYPE_CHECKING:
 def load_model(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, external_data: bool = True
 ) -> onnx.ModelProto:
-    """Return the model that `source` holds.
+    """Return the model that `source` holds. Large weights in files are referred to, and not read (`references`).
 
     Args:
         source: path, contents, or model.
-        external_data: what lies beside the model is read, too.
+        external_data: what lies beside the model is looked for, too.
 
     Raises:
         ModelFileError: the file, or a file of external data, is missing or cannot be read.
@@ -40,12 +43,13 @@ def load_model(
         raise TypeError(f"a model is a path, bytes or an onnx.ModelProto, got {type(source).__name__}")
     check_not_empty(model, describe(source))
     if external_data:
-        _load_external_data(model, source)
+        path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
+        refer_to_files(model, path, describe(source))
     return model
 
 
 def contents_of(model: onnx.ModelProto) -> bytes:
-    """Return a model as bytes.
+    """Return a model as bytes, weights included.
 
     Raises:
         InvalidModelError: it is larger than protobuf's 2 GiB.
@@ -53,7 +57,7 @@ def contents_of(model: onnx.ModelProto) -> bytes:
     from google.protobuf.message import EncodeError
 
     try:
-        contents: bytes = model.SerializeToString()
+        contents: bytes = inlined(model).SerializeToString()
     except (EncodeError, ValueError) as error:
         raise InvalidModelError(
             "the model is larger than protobuf's 2 GiB; save it with external data and give its path"
@@ -90,7 +94,8 @@ def refuse_empty(
 
 def _read(path: Path) -> onnx.ModelProto:
     try:
-        contents = path.read_bytes()
+        with path.open("rb") as file:
+            contents = skeleton_of(file, path.absolute()) or file.read()
     except FileNotFoundError as error:
         raise ModelFileError(f"model file {str(path)!r} does not exist; check the path") from error
     except OSError as error:
@@ -141,39 +146,3 @@ def _is_text(graph: onnx.GraphProto) -> bool:
     except UnicodeDecodeError:
         return False
     return all(isinstance(name, str) for name in names)
-
-
-def _load_external_data(model: onnx.ModelProto, source: object) -> None:
-    """Read what lies beside the model: without a path, as ONNX Runtime does, in the working directory."""
-    import onnx
-    from onnx.checker import ValidationError
-    from onnx.external_data_helper import uses_external_data
-
-    folder = str(Path(source).parent) if isinstance(source, (str, os.PathLike)) else ""
-    parts = (model.graph, *model.functions)
-    if not any(uses_external_data(tensor) for part in parts for tensor in _tensors(part)):
-        return
-    try:
-        onnx.load_external_data_for_model(model, folder)
-    except (OSError, ValidationError, ValueError, RuntimeError) as error:
-        external = [tensor for part in parts for tensor in _tensors(part) if uses_external_data(tensor)]
-        names = ", ".join(repr(tensor.name) for tensor in external[:3])
-        location = next(
-            (entry.value for tensor in external for entry in tensor.external_data if entry.key == "location"), ""
-        )
-        advice = "put it beside the model" if folder else "give the path of the model's file instead"
-        raise ModelFileError(
-            f"external data file {location!r} of {describe(source)} cannot be read (tensors {names}): "
-            f"{' '.join(str(error).split())}; {advice}"
-        ) from error
-
-
-def _tensors(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.TensorProto]:
-    """Initializers of a graph, and the tensors in attributes of nodes, those of inner graphs included."""
-    from nnadapter.onnx.nodes import graphs_of
-
-    yield from getattr(part, "initializer", ())  # functions have none
-    for attribute in (each for node in part.node for each in node.attribute):
-        yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
-        for inner in graphs_of(attribute):
-            yield from _tensors(inner)

@@ -8,6 +8,7 @@ from functools import cached_property
 from hashlib import sha256
 from itertools import chain
 
+import numpy as np
 import onnx
 
 from nnadapter.errors import InvalidModelError
@@ -15,6 +16,7 @@ from nnadapter.onnx.graphs import read_graph
 from nnadapter.onnx.node import OnnxNode, read_node
 from nnadapter.onnx.nodes import opsets_of
 from nnadapter.onnx.operators import Operators
+from nnadapter.onnx.references import array_of, is_reference, without_contents
 from nnadapter.onnx.schemas import since_version
 from partition.graph import Graph, GraphError, Node
 
@@ -36,12 +38,18 @@ class OnnxModel:
 
     @cached_property
     def digest(self) -> str:
-        """Of the message's contents; weights one by one, as a model of 2 GiB cannot be written as one."""
+        """Of the model's contents; weights one by one, as a model of 2 GiB cannot be written as one."""
         hasher = sha256()
         graph = self.model.graph
-        parts = (graph.node, graph.input, graph.output, graph.initializer, graph.sparse_initializer)
+        parts = (graph.node, graph.input, graph.output, graph.sparse_initializer)
         for each in chain(*parts, self.model.opset_import, self.model.functions):
             hasher.update(each.SerializeToString(deterministic=True))
+        for tensor in graph.initializer:
+            if is_reference(tensor):
+                hasher.update(without_contents(tensor).SerializeToString(deterministic=True))
+                hasher.update(array_of(tensor).reshape(-1).view(np.uint8).data)
+            else:
+                hasher.update(tensor.SerializeToString(deterministic=True))
         return hasher.hexdigest()
 
 

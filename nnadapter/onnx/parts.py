@@ -12,6 +12,7 @@ from onnx import checker
 from nnadapter.onnx.building import copied, model_of, tensor_info, with_inputs_for
 from nnadapter.onnx.nodes import captured_names, opsets_of
 from nnadapter.onnx.propagation import FAILURES, infer
+from nnadapter.onnx.references import bytes_of, holding
 from nnadapter.onnx.values import value_of
 from partition.graph import Value
 
@@ -38,7 +39,7 @@ class Parts:
     def constants(self) -> dict[str, onnx.TensorProto]:
         """The initializers that are given with their contents."""
         tensors = self._model.graph.initializer
-        return {tensor.name: tensor for tensor in tensors if tensor.ByteSize() <= self._constant_bytes}
+        return {tensor.name: holding(tensor) for tensor in tensors if bytes_of(tensor) <= self._constant_bytes}
 
     @cached_property
     def readers(self) -> Mapping[str, Sequence[onnx.NodeProto]]:
@@ -142,7 +143,7 @@ def _contents(tensor: onnx.TensorProto) -> bytes:
 
 def _inferred(model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
     """The types of a model's values; large constants become inputs, since inference needs no weights."""
-    large = {tensor.name for tensor in model.graph.initializer if tensor.ByteSize() > _SMALL_BYTES}
+    large = {tensor.name for tensor in model.graph.initializer if bytes_of(tensor) > _SMALL_BYTES}
     try:
         return infer(with_inputs_for(model, large))
     except FAILURES:

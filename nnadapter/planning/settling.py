@@ -200,7 +200,7 @@ def _plan(judgment: Judgment, placement: Placement, segments: Sequence[Segment],
 
 def _ask(step: Step, model: ShapedModel, setting: Setting) -> AdmittedSegment:
     device = setting.by_name[step.device]
-    part = part_of(device.capability.form, step, model.conversion, model.parts)
+    part = part_of(device.capability, step, model.conversion, model.parts)
     call = named_call(step.device, "admit", step.segment, [model.graph.nodes[node].name for node in step.nodes])
     with setting.trace.span(step.device, PLAN, f"admit segment {step.segment}"):
         return AdmittedSegment(part, call(ask_admission, device.context, part.model))

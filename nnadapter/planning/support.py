@@ -10,6 +10,7 @@ from nnadapter.drivers.capability import DeviceRole, ModelForm
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import SegmentModel
 from nnadapter.offering.model import ShapedModel
+from nnadapter.onnx.references import inlined
 from nnadapter.planning.setting import SessionDevice
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
@@ -87,6 +88,7 @@ def _ask_of_operations(device: SessionDevice, model: ShapedModel) -> Sequence[Ve
 def _ask_of_nodes(device: SessionDevice, model: ShapedModel) -> Sequence[Verdict]:
     # What accelerates nothing judges operators by their names, so that the weights need not be copied for it.
     offered = model.parts.whole() if device.accelerates else model.parts.without_constants()
+    offered = offered if device.capability.takes_references else inlined(offered)
     return _ask(device, offered, len(model.graph.nodes))
 
 

@@ -20,6 +20,7 @@ from nnadapter.drivers.execution_providers.libraries import (
 from nnadapter.drivers.execution_providers.names import full_name, how_to_get
 from nnadapter.drivers.onnxruntime.profiling import SessionProfile
 from nnadapter.drivers.onnxruntime.sessions import open_session
+from nnadapter.drivers.onnxruntime.weights import Loadable
 from nnadapter.errors import DeviceUnavailableError, DriverWarning, InvalidOptionError
 from nnadapter.onnx.onnxruntime_limits import QUIET
 
@@ -104,7 +105,7 @@ class Backing:
             DeviceUnavailableError: ONNX Runtime made a session without the provider.
         """
         session = open_session(
-            contents,
+            Loadable(contents),
             self.session_options(level),
             has_pool=False,
             spins=False,

@@ -26,10 +26,11 @@ from nnadapter.drivers.onnxruntime.own_operators import has_operator
 from nnadapter.drivers.onnxruntime.profiling import profile_of
 from nnadapter.drivers.onnxruntime.program import CpuProgram
 from nnadapter.drivers.onnxruntime.sessions import open_session, pool_permit
+from nnadapter.drivers.onnxruntime.weights import loadable_of
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, DeviceNotFoundError, InvalidModelError
 from nnadapter.onnx.nodes import opsets_of, plain_domain, with_nested
-from nnadapter.onnx.onnxruntime_limits import loadable, onnxruntime_limits
+from nnadapter.onnx.onnxruntime_limits import onnxruntime_limits
 from nnadapter.onnx.schemas import since_version
 from nnadapter.traces.trace import SILENT, Trace
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
@@ -51,7 +52,13 @@ _PROFILE = Profile(
     host_memory=True,
 )
 """An assumption that two cores of the last ten years keep; `nnadapter calibrate cpu` measures this machine."""
-_CAPABILITY = Capability(form=ModelForm.ONNX, threading=Threading.REENTRANT, role=DeviceRole.HOST, profile=_PROFILE)
+_CAPABILITY = Capability(
+    form=ModelForm.ONNX,
+    threading=Threading.REENTRANT,
+    role=DeviceRole.HOST,
+    profile=_PROFILE,
+    takes_references=True,
+)
 
 
 class CpuContext(Context):
@@ -106,7 +113,7 @@ class CpuContext(Context):
     def _compiled(self, model: onnx.ModelProto, *, spins: bool) -> Program:
         permit = pool_permit()
         try:
-            contents = loadable(model).SerializeToString()
+            contents = loadable_of(model, by_address=self._session_options is None)
             profile = profile_of(self._trace, self._lane, len(model.graph.node))
             session = open_session(
                 contents,
@@ -117,7 +124,7 @@ class CpuContext(Context):
                 without=wrong_optimizers(model),
                 profile=profile,
             )
-            return CpuProgram(session, permit, len(contents), profile)
+            return CpuProgram(session, permit, contents, profile)
         except Exception as error:
             raise self._failed(model, error) from error
         finally:
@@ -145,7 +152,7 @@ def refused_nodes(
 
     def attempt(part: onnx.ModelProto) -> Unsupported | None:
         try:
-            open_session(loadable(part).SerializeToString(), session_options, has_pool=False, spins=False)
+            open_session(loadable_of(part, by_address=False), session_options, has_pool=False, spins=False)
         except Exception as error:  # noqa: BLE001  whatever it raises is why it does not load
             reason = next((reason for kind, reason in _REASONS if isinstance(error, kind)), Reason.DEVICE_REFUSED)
             return Unsupported(reason, f"ONNX Runtime {onnxruntime.__version__} does not load it: {brief(error)}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.drivers.onnxruntime.profiling import SessionProfile
 from nnadapter.drivers.onnxruntime.sessions import PoolPermit, session_execution
+from nnadapter.drivers.onnxruntime.weights import Loadable
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -19,11 +20,11 @@ class CpuProgram(Program):
         self,
         session: onnxruntime.InferenceSession,
         permit: PoolPermit | None,
-        model_bytes: int,
+        model: Loadable,
         profile: SessionProfile | None = None,
     ) -> None:
         self._session = session
-        self._model_bytes = model_bytes
+        self._model_bytes, self._weights = model.nbytes, model.weights
         self._permit = permit
         self._profile = profile
 

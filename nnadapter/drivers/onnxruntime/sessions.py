@@ -20,6 +20,7 @@ from nnadapter.drivers.onnxruntime.arena import USES_SHARED_ARENA, register_aren
 from nnadapter.drivers.onnxruntime.errors import translated, translation
 from nnadapter.drivers.onnxruntime.profiling import SessionProfile
 from nnadapter.drivers.onnxruntime.values import RunInto, run_into_of, run_of
+from nnadapter.drivers.onnxruntime.weights import Loadable
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
 
@@ -156,7 +157,7 @@ class _ProfiledExecution(SessionExecution):
 
 
 def open_session(
-    contents: bytes,
+    model: Loadable,
     session_options: onnxruntime.SessionOptions | None,
     *,
     has_pool: bool,
@@ -169,7 +170,7 @@ def open_session(
     """Return a session for a serialized model.
 
     Args:
-        contents: the model.
+        model: the model; whoever has the session keeps its weights.
         session_options: the session options; quiet ones if None.
         has_pool: there is a permit for it.
         spins: its threads may spin while they wait for work.
@@ -184,6 +185,7 @@ def open_session(
     if session_options is None:
         options = new_session_options()
         options.log_severity_level = QUIET
+        model.add_to(options)
     else:
         options = session_options
     # SessionOptions cannot be copied, so the caller's own are changed while the session is made, under a lock. An
@@ -200,7 +202,7 @@ def open_session(
         try:
             with profiling(options, profile):
                 session = onnxruntime.InferenceSession(
-                    contents,
+                    model.contents,
                     options,
                     providers=list(providers) or None,
                     enable_fallback=int(bool(providers)),

@@ -76,6 +76,7 @@ class OpenvinoDevice(Device):
             form=ModelForm.ONNX,
             threading=Threading.EXCLUSIVE,
             open_sizes=OpenSizes.ANY if self._name == "CPU" else OpenSizes.NONE,
+            takes_references=True,
             options=options_of(abilities, self._properties),
             operations=tuple(
                 OperationSupport(type=f"ai.onnx::{name}", dtypes=row.dtypes, ranks=(0, 8), limits=row.limits)

@@ -11,6 +11,7 @@ import numpy as np
 from nnadapter.drivers.control import Control
 from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.openvino.engine import brief, module
+from nnadapter.drivers.openvino.sharing import shareable
 from nnadapter.drivers.openvino.signature import Ports
 from nnadapter.errors import ExecutionError
 from nnadapter.ir.operand import Array
@@ -77,7 +78,7 @@ class OpenvinoExecution(Execution):
         try:
             for position, (port, array) in enumerate(zip(self._inputs, inputs, strict=True)):
                 if port in self._open:
-                    fed[port] = self._tensor(_shareable(array), shared_memory=True)
+                    fed[port] = self._tensor(shareable(array), shared_memory=True)
                 elif port is not None:
                     self._bind(self._request.set_input_tensor, port, array, self._bound_inputs, position)
             for port, result in enumerate(results):
@@ -104,37 +105,12 @@ class OpenvinoExecution(Execution):
         if bound[position] == place:
             return
         bound[position] = None
-        setter(port, self._tensor(_shareable(array), shared_memory=True))
+        setter(port, self._tensor(shareable(array), shared_memory=True))
         bound[position] = place
 
 
 def _never() -> bool:
     return False
-
-
-class _Memory:
-    """Somebody else's memory, as numpy takes it."""
-
-    __slots__ = ("__array_interface__",)
-
-    def __init__(self, interface: dict[str, Any]) -> None:
-        self.__array_interface__ = interface
-
-
-def _shareable(array: Array) -> Array:
-    """The array as the engine shares it.
-
-    Its Python interface refuses what is read-only, although it only reads from inputs. So it gets the same memory under
-    an array that does not say so; the one given stays alive as long as the run.
-    """
-    if array.flags.writeable:
-        return array
-    whole = array.base
-    if type(whole) is np.ndarray and whole.shape == array.shape and whole.dtype == array.dtype and whole.flags.carray:
-        return whole  # the caller's own array, of which the host gave a view
-    interface = array.__array_interface__
-    interface["data"] = (interface["data"][0], False)
-    return np.asarray(_Memory(interface))
 
 
 def _plain_infer(request: Any, copies: bool) -> Callable[[Mapping[int, Any]], Iterable[Array]]:

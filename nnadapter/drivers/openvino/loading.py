@@ -1,40 +1,46 @@
-"""An ONNX sub-graph -> the engine's model, also beyond the 2 GiB that protobuf writes."""
+"""An ONNX sub-graph -> the engine's model, large weights shared: they may be more than protobuf's 2 GiB."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import TensorProto
 
 from nnadapter.drivers.openvino.engine import core, module
 from nnadapter.drivers.openvino.quantization import QUANTIZING
 from nnadapter.drivers.openvino.reals import keep_real
+from nnadapter.drivers.openvino.sharing import shareable
 from nnadapter.onnx.building import with_inputs_for
+from nnadapter.onnx.references import array_of, bytes_of, inlined
 
 _LARGE_BYTES = 1 << 20
-"""Constants from this size on are handed over by memory where a model is too large to be written."""
-_WRITTEN_BYTES = 1 << 30
-"""Models up to this size are written for the engine's reader; protobuf's own limit is 2 GiB."""
+"""Constants from this size on are handed over by memory; smaller ones are written for the engine's reader."""
+_SHARED_TYPES = frozenset(
+    getattr(TensorProto, name) for name in ("FLOAT", "FLOAT16", "DOUBLE", "INT8", "UINT8", "INT32", "INT64")
+)
+"""Data types that the engine's Python interface shares."""
 
 
 def read(model: onnx.ModelProto) -> Any:
     """Return the engine's model of an ONNX model.
 
-    Large constants of a very large model go in as inputs, in whose place constants over the arrays' memory are put.
+    Large constants go in as inputs, in whose place constants over the arrays' own memory are put.
 
     Raises:
         Exception: what the package raises for a model that it does not understand.
     """
-    large = [tensor for tensor in model.graph.initializer if tensor.ByteSize() >= _LARGE_BYTES]
-    if sum(tensor.ByteSize() for tensor in large) < _WRITTEN_BYTES:
-        return _mended(core().read_model(model.SerializeToString()), model)
-    engine_model = core().read_model(with_inputs_for(model, {tensor.name for tensor in large}).SerializeToString())
-    for tensor in large:
-        _fill(engine_model, tensor)
-    engine_model.validate_nodes_and_infer_types()
+    large = {tensor.name: tensor for tensor in model.graph.initializer if _is_shared(tensor)}
+    engine_model = core().read_model(inlined(with_inputs_for(model, large)).SerializeToString())
+    if large:
+        _fill(engine_model, large)
     return _mended(engine_model, model)
+
+
+def _is_shared(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_type in _SHARED_TYPES and bytes_of(tensor) >= _LARGE_BYTES
 
 
 def _mended(engine_model: Any, model: onnx.ModelProto) -> Any:
@@ -58,12 +64,13 @@ def _kept_apart(model: Any) -> Any:
     return model
 
 
-def _fill(model: Any, tensor: onnx.TensorProto) -> None:
-    """Put a constant in the place of the input of its name, if the model has kept that."""
-    parameter = next((each for each in model.get_parameters() if tensor.name in each.output(0).get_names()), None)
-    if parameter is None:
-        return
-    constant = module().op.Constant(numpy_helper.to_array(tensor), shared_memory=False)
-    for reader in parameter.output(0).get_target_inputs():
-        reader.replace_source_output(constant.output(0))
-    model.remove_parameter(parameter)
+def _fill(model: Any, tensors: Mapping[str, onnx.TensorProto]) -> None:
+    """Put constants in the place of the inputs of their names, as far as the model has kept those."""
+    for parameter in model.get_parameters():
+        name = next(filter(tensors.get, parameter.output(0).get_names()), None)
+        if name is not None:
+            constant = module().op.Constant(shareable(array_of(tensors[name])), shared_memory=True)
+            for reader in parameter.output(0).get_target_inputs():
+                reader.replace_source_output(constant.output(0))
+            model.remove_parameter(parameter)
+    model.validate_nodes_and_infer_types()

@@ -14,6 +14,7 @@ from nnadapter.drivers.openvino.engine import core, translated
 from nnadapter.drivers.openvino.execution import OpenvinoExecution
 from nnadapter.drivers.openvino.signature import Ports, fits, outputs_of, signature_from, signature_of
 from nnadapter.errors import ExecutionError, IncompatibleProgramError
+from nnadapter.onnx.references import bytes_of
 
 _ENVELOPE = Envelope(magic=b"nna-ov\r\n", version=1)
 
@@ -63,7 +64,7 @@ def program_of(compiled: Any, model: onnx.ModelProto, seal: Mapping[str, Any]) -
     Raises:
         ValueError: the engine made other outputs of it than ONNX says.
     """
-    return OpenvinoProgram(compiled, signature_of(compiled, model), seal, int(model.ByteSize()))
+    return OpenvinoProgram(compiled, signature_of(compiled, model), seal, sum(map(bytes_of, model.graph.initializer)))
 
 
 def deserialized(blob: bytes, seal: Mapping[str, Any]) -> OpenvinoProgram:

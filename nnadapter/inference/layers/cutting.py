@@ -16,6 +16,7 @@ from nnadapter.offering.segments import OnnxParts
 from nnadapter.onnx.extracting import OnnxIndex
 from nnadapter.onnx.preparation.prepare import specialize
 from nnadapter.onnx.preparation.sizes import default_shapes
+from nnadapter.onnx.references import inlined
 from partition.graph import Graph, GraphError, Node, Value
 from partition.plan import Step
 
@@ -137,7 +138,7 @@ class Cutting:
         typed = {name: _value(name, known[name]) for name in inputs if isinstance(known.get(name), np.ndarray)}
         graph = self.graph.revalued({**self.graph.values, **typed})
         specialized = replace(self.parts.specialized, graph=graph)
-        model = OnnxParts(specialized, self.parts.index).part(step).model
+        model = inlined(OnnxParts(specialized, self.parts.index).part(step).model)
         for proto, node in zip(model.graph.node, nodes, strict=True):
             proto.name = node.name
         homes = {self.graph.nodes[n].name: self.devices[atom] for atom in atoms for n in self.graph.atoms[atom]}

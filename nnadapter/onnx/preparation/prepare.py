@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import onnx
-from onnx import numpy_helper
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, freeze
@@ -39,6 +38,7 @@ from nnadapter.onnx.preparation.data_dependence import marked
 from nnadapter.onnx.preparation.foldable import Folding, is_known
 from nnadapter.onnx.preparation.forward import Forward
 from nnadapter.onnx.preparation.structure import NodeHashes, structure_of
+from nnadapter.onnx.references import array_of, lightened
 from nnadapter.onnx.versions import check_versions
 from nnadapter.process.collecting import paused_collection
 from partition.graph import Graph, Node, Value
@@ -67,6 +67,8 @@ class Prepared(OnnxModel):
     """What is known of values whatever the shapes of inputs, before anything was folded."""
     defaults: Mapping[str, Array]
     """Contents of inputs that need not be fed: initializers that are inputs as well."""
+    kept: Sequence[Array] = ()
+    """What the model refers to: arrays that were part of the message."""
     original: Prepared | None = None
     """The same before branches took the place of their `If`, where one did."""
 
@@ -159,6 +161,7 @@ def prepare_again(
     Raises:
         InvalidModelError: the graph contradicts itself.
     """
+    model, kept = lightened(model)
     known = read_model(model, operators, origins, read or ())
     initializers = _initializers(model, known.graph.constants)
     inference = Inference(known)
@@ -175,6 +178,7 @@ def prepare_again(
         inference=inference,
         values=values,
         defaults=_initializers(model, frozenset(known.graph.inputs)),
+        kept=kept,
     )
 
 
@@ -258,7 +262,7 @@ def _initializers(model: onnx.ModelProto, names: frozenset[str]) -> dict[str, Ar
 
 def _contents(tensor: onnx.TensorProto) -> Array:
     try:
-        return numpy_helper.to_array(tensor)
+        return array_of(tensor)
     except (TypeError, ValueError, KeyError) as error:
         raise InvalidModelError(
             f"initializer {tensor.name!r} with dims {list(tensor.dims)} cannot be read: "

@@ -6,7 +6,9 @@ import sys
 import threading
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 import nnadapter as nna
 from nnadapter.drivers.capability import ModelForm, Threading
@@ -19,6 +21,7 @@ from nnadapter.errors import (
     IncompatibleProgramError,
     InvalidOptionError,
 )
+from nnadapter.onnx.references import lightened
 from partition.verdict import Reason
 from tests.drivers.openvino.harness import computed, context, fixed, model_of
 from tests.models import numbers, run_whole
@@ -239,15 +242,20 @@ def test_contents_that_only_look_right_are_refused():
             context().deserialize(forged)
 
 
-def test_a_model_that_is_too_large_to_be_written(monkeypatch):
-    monkeypatch.setattr("nnadapter.drivers.openvino.loading._WRITTEN_BYTES", 0)
-    monkeypatch.setattr("nnadapter.drivers.openvino.loading._LARGE_BYTES", 16)
-    model = model_of(
-        "(float[2,4] x) => (float[2,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}>"
-        "{ a = MatMul(x, w)  y = MatMul(a, w) }"
-    )
-    x = numbers(2, 4)
-    np.testing.assert_allclose(computed(context(), model, [x])[0], run_whole(model, {"x": x})[0], rtol=1e-5)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.int64])
+def test_large_weights_are_shared_with_the_engine_and_give_the_same(dtype):
+    weights = np.random.default_rng(0).integers(-9, 9, (2048, 1024)).astype(dtype)
+    nodes = [helper.make_node("Gather", ["w", "i"], ["g"]), helper.make_node("Cast", ["g"], ["y"], to=1)]
+    given = helper.make_tensor_value_info("i", onnx.TensorProto.INT64, [3])
+    made = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [3, 1024])
+    held = onnx.numpy_helper.from_array(weights, "w")
+    graph = helper.make_graph(nodes, "g", [given], [made], [held])
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    light, arrays = lightened(model)
+    assert len(arrays) == 1 and light is not model
+    rows = np.array([5, 0, 2047])
+    for each in (light, model):
+        np.testing.assert_array_equal(computed(context(), each, [rows])[0], weights[rows].astype(np.float32))
 
 
 def test_the_engines_words_lose_their_places():

@@ -1,0 +1,90 @@
+"""From the start of a process to its first result, and its peak memory, beside ONNX Runtime and OpenVINO alone.
+
+    python benchmarks/startup.py [--models NAME ...] [--ways NAME ...] [--rounds 5] [--folder FOLDER]
+
+Every start is a process of its own; ways take turns, medians count. Peak memory is what the system counts for that
+process (VmHWM). Files are read once before, so that all find them in the system's memory. Models are kept in FOLDER if
+one is given: `largest`, which has 3 GiB, is only measured if it is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
+
+from benchmarks.startup_models import MODELS, written
+from benchmarks.timing import table
+
+_FEED = "import sys, numpy as np; path, feed = sys.argv[1], dict(np.load(sys.argv[2]))\n"
+_OURS = _FEED + "import nnadapter as nna; nna.InferenceSession(path, devices={!r}).run(None, feed)\n"
+_REPORT = (
+    "import sys; from nnadapter.cli import main\n"
+    "main(['report', sys.argv[1], '-d', {!r}, '--output', '/dev/null'], standalone_mode=False)\n"
+)
+_END = "print(max(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1], flush=True)\n"
+_OPENVINO = "{'PERFORMANCE_HINT': 'LATENCY', 'INFERENCE_PRECISION_HINT': 'f32'}"
+WAYS = {
+    "ONNX Runtime": _FEED + "import onnxruntime as o; o.InferenceSession(path).run(None, feed)\n",
+    "cpu": _OURS.format("cpu"),
+    "OpenVINO": _FEED + f"import openvino as o; o.Core().compile_model(path, 'CPU', {_OPENVINO})(feed)\n",
+    "openvino": _OURS.format("openvino"),
+    "fake_npu": _OURS.format("fake_npu"),
+    "report fake_npu": _REPORT.format("fake_npu"),
+    "report openvino": _REPORT.format("openvino"),
+}
+"""What each process runs."""
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=[name for name in MODELS if name != "largest"])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary)
+        for name in arguments.models:
+            paths = tuple(map(str, written(name, folder)))
+            results = measured({way: WAYS[way] for way in arguments.ways}, paths, arguments.rounds)
+            rows = [(way, f"{seconds:.3f}", f"{megabytes:.0f}") for way, (seconds, megabytes) in results.items()]
+            print(f"\n{name}\n\n{table(('way', 'seconds', 'MB'), rows)}", flush=True)
+
+
+def measured(ways: Mapping[str, str], arguments: tuple[str, ...], rounds: int) -> Mapping[str, tuple[float, float]]:
+    """Return the median seconds and peak megabytes of every way, after a round that does not count."""
+    taken: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    chance, order = random.Random(0), list(ways)
+    for number in range(rounds + 1):
+        chance.shuffle(order)
+        for way in order:
+            result = start(ways[way], arguments)
+            if number:
+                taken[way].append(result)
+    medians = {way: tuple(map(statistics.median, zip(*results, strict=True))) for way, results in taken.items()}
+    return {way: (seconds, megabytes) for way, (seconds, megabytes) in medians.items()}
+
+
+def start(code: str, arguments: tuple[str, ...]) -> tuple[float, float]:
+    """Run code in a process of its own: seconds until it has its result, and the megabytes that it had at most."""
+    began = time.perf_counter()
+    command = [sys.executable, "-W", "ignore", "-c", code + _END, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        seconds = time.perf_counter() - began
+    return seconds, int(line) / 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,301 @@
+"""Weights by reference: a message says where the contents of a large initializer are, and does not hold them.
+
+Messages are copied whenever a part is taken out of a model; what they refer to is not. A reference is an initializer
+with `data_location` EXTERNAL whose `external_data` names one of three kinds of place:
+
+- `mapped`: a file of external data, whose contents are mapped into memory. Nothing is read before somebody looks.
+- `read`: the model's own file. People write such a file anew while a session lives, so its contents are read into
+  memory of their own, when they are first asked for.
+- `memory`: an array of this process. Whoever made the reference keeps it alive (`nnadapter.onnx.preparation`).
+
+Files are known by path and stamp: one that was changed since the model was loaded is an error where it is opened again.
+As long as somebody holds the array of a place, everybody gets that one. A file that is mapped must not be written to:
+whoever changes one should write another and rename it.
+
+References stay inside of this process and this package, but for drivers that say that they understand them
+(`Capability.takes_references`); `inlined` gives the model that everybody understands.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import count
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import Message
+from onnx import TensorProto, helper, numpy_helper
+
+from nnadapter.errors import ModelFileError
+from nnadapter.ir.derived import know_contents
+from nnadapter.ir.operand import Array, freeze
+
+REFERRED_BYTES = 1 << 16
+"""Initializers from this size on are referred to; smaller ones stay in the message."""
+_KIND = "kind"
+MAPPED, READ, MEMORY = "mapped", "read", "memory"
+_WHOLE_BYTES = frozenset(
+    getattr(TensorProto, name)
+    for name in (
+        "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64", "BOOL", "FLOAT16", "DOUBLE", "UINT32", "UINT64",
+        "BFLOAT16",
+    )
+)  # fmt: skip
+"""Data types whose elements lie in memory as they lie in files."""
+_BITS = {
+    getattr(TensorProto, name): bits
+    for bits, names in {2: "INT2 UINT2", 4: "INT4 UINT4 FLOAT4E2M1", 6: "FLOAT6E2M3 FLOAT6E3M2"}.items()
+    for name in names.split()
+    if hasattr(TensorProto, name)  # newer ones of onnx's
+}
+"""Per element, where that is no whole byte."""
+_numbers = count(1)
+_living: dict[Hashable, weakref.ref[Array]] = {}
+"""Arrays by place, for as long as somebody holds them. What forgets them is a `pop`, called by C: it needs no lock."""
+
+
+def array_of(tensor: TensorProto) -> Array:
+    """Return the contents of a tensor, not to be written to where they are referred to.
+
+    Raises:
+        ModelFileError: the file that holds them cannot be read any more, or has changed.
+        TypeError, ValueError, KeyError: they do not fit what the tensor says of them.
+    """
+    if not is_reference(tensor):
+        inline: Array = numpy_helper.to_array(tensor)
+        return inline
+    place = {entry.key: entry.value for entry in tensor.external_data}
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    return _shared(_key(tensor), lambda: _placed(place).view(dtype).reshape(tuple(tensor.dims)))
+
+
+def is_reference(tensor: TensorProto) -> bool:
+    """Whether the message does not hold the contents of the tensor."""
+    return bool(tensor.data_location == TensorProto.EXTERNAL)
+
+
+def refers_to(tensor: TensorProto, path: Path) -> bool:
+    """Whether a tensor without contents refers to bytes of the file at `path` that are there and fit it."""
+    place = {entry.key: entry.value for entry in tensor.external_data}
+    if (place.get(_KIND), place.get("location")) != (READ, str(path)):
+        return False
+    status, offset, length = path.stat(), int(place["offset"]), int(place["length"])
+    return place["stamp"] == stamp_of(status) and 0 <= offset <= status.st_size - length and fits(tensor, length)
+
+
+def bytes_of(tensor: TensorProto) -> int:
+    """Return how many bytes the contents of a tensor take, by type and dimensions; text as it stands there."""
+    if tensor.data_type == TensorProto.STRING:
+        return sum(map(len, tensor.string_data))
+    if tensor.data_type not in helper.get_all_tensor_dtypes():
+        return 0
+    bits = _BITS.get(tensor.data_type) or 8 * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return int(-(-prod(tensor.dims) * bits // 8))
+
+
+def fits(tensor: TensorProto, length: int) -> bool:
+    """Whether so many bytes, as they lie in a file, are the contents of a tensor and may be referred to."""
+    return (
+        length >= REFERRED_BYTES
+        and sys.byteorder == "little"
+        and tensor.data_type in _WHOLE_BYTES
+        and bytes_of(tensor) == length
+    )
+
+
+def refer(tensor: TensorProto, path: Path, stamp: str, offset: int, length: int, *, is_own: bool) -> None:
+    """Let a tensor refer to a place in a file.
+
+    Args:
+        tensor: contents that it held are taken out.
+        path: of the file.
+        stamp: of the file, as `stamp_of` says it.
+        offset: where the contents start, in bytes.
+        length: in bytes.
+        is_own: the file holds the model, too, so that its contents are read and not mapped.
+    """
+    aligned = offset % helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize == 0
+    kind = MAPPED if aligned and not is_own else READ
+    _state(tensor, kind, {"location": str(path), "stamp": stamp, "offset": str(offset), "length": str(length)})
+
+
+def without_contents(tensor: TensorProto) -> TensorProto:
+    """Return the name, type and dimensions of a tensor."""
+    return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+
+
+def referring(tensor: TensorProto, array: Array) -> TensorProto:
+    """Return the initializer `tensor` as one that refers to `array`, which has its contents and which others keep."""
+    made = without_contents(tensor)
+    _state(made, MEMORY, {"location": str(next(_numbers)), "length": str(array.nbytes)})
+    _keep(_key(made), array)
+    return made
+
+
+def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model that holds the contents of its initializers; the same one if it does already.
+
+    Raises:
+        ModelFileError: see `array_of`.
+    """
+    if not any(map(is_reference, model.graph.initializer)):
+        return model
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    for tensor in filter(is_reference, whole.graph.initializer):
+        _hold(tensor)
+    return whole
+
+
+def holding(tensor: TensorProto) -> TensorProto:
+    """Return a tensor that holds its contents; the same one if it does already. Raises what `array_of` does."""
+    if not is_reference(tensor):
+        return tensor
+    made = TensorProto()
+    made.CopyFrom(tensor)
+    _hold(made)
+    return made
+
+
+def _hold(tensor: TensorProto) -> None:
+    array = array_of(tensor)
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
+    tensor.raw_data = array.tobytes()
+
+
+def lightened(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Array]]:
+    """Return a model that refers to the contents of its large initializers, and the arrays that have to be kept for it.
+
+    What cannot be read stays as it is. The same model, where it is light already.
+    """
+    arrays: dict[int, Array] = {}
+    for position, tensor in enumerate(model.graph.initializer):
+        if not is_reference(tensor) and fits(tensor, bytes_of(tensor)):
+            with suppress(TypeError, ValueError, KeyError):
+                arrays[position] = freeze(numpy_helper.to_array(tensor))
+    if not arrays:
+        return model, []
+    light = onnx.ModelProto()
+    _copy_without(model, light, "graph")
+    _copy_without(model.graph, light.graph, "initializer")
+    light.graph.initializer.extend(
+        referring(tensor, arrays[position]) if position in arrays else tensor
+        for position, tensor in enumerate(model.graph.initializer)
+    )
+    return light, list(arrays.values())
+
+
+def _copy_without(message: Message, copy: Message, left_out: str) -> None:
+    """Copy all fields of a message but one."""
+    for field, value in message.ListFields():
+        if field.name == left_out:
+            continue
+        if isinstance(value, (int, float, str, bytes)):
+            setattr(copy, field.name, value)
+        elif isinstance(value, Message):
+            getattr(copy, field.name).CopyFrom(value)
+        else:
+            getattr(copy, field.name).extend(value)
+
+
+def stamp_of(status: os.stat_result) -> str:
+    """Return what tells whether a file is still the one that it was."""
+    return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+
+
+def _state(tensor: TensorProto, kind: str, place: Mapping[str, str]) -> None:
+    tensor.ClearField("raw_data")
+    tensor.ClearField("external_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in {_KIND: kind, **place}.items():
+        tensor.external_data.add(key=key, value=value)
+
+
+def _key(tensor: TensorProto) -> Hashable:
+    return (*((entry.key, entry.value) for entry in tensor.external_data), tensor.data_type, *tensor.dims)
+
+
+def _placed(place: Mapping[str, str]) -> Array:
+    """The bytes at a place."""
+    made = _PLACES[place[_KIND]](place)
+    made.flags.writeable = False
+    return made
+
+
+def _mapped(place: Mapping[str, str]) -> Array:
+    offset, length = int(place["offset"]), int(place["length"])
+    whole = _shared((place["location"], place["stamp"]), lambda: _mapped_file(place))
+    return whole[offset : offset + length]
+
+
+def _mapped_file(place: Mapping[str, str]) -> Array:
+    with _opened(place) as file:
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+
+
+def _read(place: Mapping[str, str]) -> Array:
+    contents = np.empty(int(place["length"]), np.uint8)
+    with _opened(place) as file:
+        file.seek(int(place["offset"]))
+        done = 0
+        while done < len(contents):
+            got = file.readinto(contents[done:].data)
+            if not got:
+                raise _changed(place)
+            done += got
+    return contents
+
+
+def _forgotten(place: Mapping[str, str]) -> Array:
+    raise RuntimeError(f"the array of reference {place['location']} is gone")  # whoever refers to one keeps it
+
+
+_PLACES: Mapping[str, Callable[[Mapping[str, str]], Array]] = {MAPPED: _mapped, READ: _read, MEMORY: _forgotten}
+
+
+@contextmanager
+def _opened(place: Mapping[str, str]) -> Iterator[Any]:
+    """The file of a place, which has to be the one that it was."""
+    try:
+        file = Path(place["location"]).open("rb", buffering=0)  # noqa: SIM115  closed below
+    except OSError as error:
+        raise ModelFileError(
+            f"file {place['location']!r}, which holds weights of the model, cannot be read any more: "
+            f"{error.strerror}; put it back, or load the model again"
+        ) from error
+    with file:
+        if stamp_of(os.fstat(file.fileno())) != place["stamp"]:
+            raise _changed(place)
+        yield file
+
+
+def _changed(place: Mapping[str, str]) -> ModelFileError:
+    return ModelFileError(
+        f"file {place['location']!r}, which holds weights of the model, has changed since the model was loaded; "
+        "load the model again"
+    )
+
+
+def _shared(key: Hashable, make: Callable[[], Array]) -> Array:
+    """The array of a key that somebody holds, or a new one."""
+    reference = _living.get(key)
+    array = None if reference is None else reference()
+    if array is None:
+        array = _keep(key, make())
+        know_contents(array, key)
+    return array
+
+
+def _keep(key: Hashable, array: Array) -> Array:
+    _living[key] = weakref.ref(array, partial(_living.pop, key))
+    return array

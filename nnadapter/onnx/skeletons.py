@@ -1,0 +1,87 @@
+"""A serialized model without the contents of its large initializers, which stay in its file and are referred to.
+
+The file is walked through field by field; what is passed over is not read. The fields of a message may be written in
+any order, so nothing is moved: pieces are left out, others put in, and the lengths of the messages around are written
+anew. Whatever is unusual (contents that are no bytes, are there twice, or do not fit their type) stays as it is.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from nnadapter.onnx.references import REFERRED_BYTES, fits, refer, stamp_of
+from nnadapter.onnx.wire_format import BYTES, Contents, fields, varint_bytes
+
+_GRAPH = 7 << 3 | BYTES
+"""The tag of the graph in ModelProto."""
+_INITIALIZER = 5 << 3 | BYTES
+"""In GraphProto."""
+_RAW_DATA = 9 << 3 | BYTES
+"""In TensorProto."""
+
+
+def skeleton_of(file: BinaryIO, path: Path) -> bytes | None:
+    """Return the serialized model in a file, its large initializers referring to it; None where there is none of them.
+
+    Args:
+        file: open, at its start.
+        path: of the file, absolute.
+    """
+    status = os.fstat(file.fileno())
+    if status.st_size < REFERRED_BYTES:
+        return None
+    try:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
+            return _Writer(contents, path, stamp_of(status)).model()
+    except (OSError, ValueError, IndexError, DecodeError):
+        return None  # no file that can be mapped, or no model: whoever parses it says what is wrong
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Writes messages anew."""
+
+    contents: Contents
+    path: Path
+    stamp: str
+
+    def model(self) -> bytes | None:
+        end = len(self.contents)
+        return self._rewritten(0, end, _GRAPH, self._graph)
+
+    def _graph(self, start: int, end: int) -> bytes | None:
+        return self._rewritten(start, end, _INITIALIZER, self._initializer)
+
+    def _rewritten(self, start: int, end: int, tag: int, rewrite: Callable[[int, int], bytes | None]) -> bytes | None:
+        """A message with its fields of a tag rewritten; None where none of them is."""
+        pieces: list[bytes] = []
+        done = start
+        for found, at, begin, stop in fields(self.contents, start, end):
+            if stop > end:
+                raise IndexError("a field ends behind its message")
+            inner = rewrite(begin, stop) if found == tag and stop - begin >= REFERRED_BYTES else None
+            if inner is not None:
+                pieces += [self.contents[done:at], varint_bytes(tag), varint_bytes(len(inner)), inner]
+                done = stop
+        return b"".join([*pieces, self.contents[done:end]]) if pieces else None
+
+    def _initializer(self, start: int, end: int) -> bytes | None:
+        held = [(at, begin, stop) for tag, at, begin, stop in fields(self.contents, start, end) if tag == _RAW_DATA]
+        if len(held) != 1 or held[0][2] > end:
+            return None
+        at, begin, stop = held[0]
+        tensor = onnx.TensorProto.FromString(self.contents[start:at] + self.contents[stop:end])
+        is_plain = tensor.data_location == onnx.TensorProto.DEFAULT and not tensor.HasField("segment")
+        if not is_plain or not fits(tensor, stop - begin):
+            return None
+        refer(tensor, self.path, self.stamp, begin, stop - begin, is_own=True)
+        written: bytes = tensor.SerializeToString()
+        return written

@@ -1,0 +1,215 @@
+"""Weights by reference: where they lie, when they are read, and what is refused."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import nnadapter as nna
+from nnadapter.errors import ModelFileError
+from nnadapter.offering.preparing import prepare
+from nnadapter.onnx import references
+from nnadapter.onnx.files import load_model
+from nnadapter.onnx.references import array_of, bytes_of, inlined, is_reference, lightened
+
+DEVICES = ["cpu", "fake_npu", "openvino", "null"]
+WEIGHTS = np.random.default_rng(0).standard_normal((256, 512)).astype(np.float32)
+X = np.random.default_rng(1).standard_normal((2, 256)).astype(np.float32)
+
+
+def model_with(*tensors: TensorProto) -> onnx.ModelProto:
+    """A product with weights, and whatever else is to be in the model."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 256])
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 512])
+    graph = helper.make_graph(nodes, "g", [given], [made], [numpy_helper.from_array(WEIGHTS, "w"), *tensors])
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)])
+    model.metadata_props.add(key="imgsz", value="[640]")
+    return model
+
+
+def saved(folder: Path, *, beside: bool) -> Path:
+    path = folder / "model.onnx"
+    onnx.save_model(model_with(), path, save_as_external_data=beside, location="weights.bin")
+    return path
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_loaded_model_refers_to_its_weights_and_can_hold_them(tmp_path, beside):
+    path = saved(tmp_path, beside=beside)
+    loaded = load_model(path)
+    (weights,) = loaded.graph.initializer
+    assert is_reference(weights) and len(loaded.SerializeToString()) < 2000 and bytes_of(weights) == WEIGHTS.nbytes
+    array = array_of(weights)
+    assert not array.flags.writeable and array.dtype == np.float32 and np.array_equal(array, WEIGHTS)
+    assert array_of(weights) is array
+    assert inlined(loaded).SerializeToString(deterministic=True) == model_with().SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("devices", DEVICES)
+def test_the_same_results_wherever_weights_lie(tmp_path, beside, devices):
+    path = saved(tmp_path, beside=beside)
+    results = []
+    for source in (path, model_with(), model_with().SerializeToString()):
+        with nna.InferenceSession(source, devices=devices, options=nna.Options(fallback="allow")) as session:
+            results += [session.run(None, {"x": rows})[0] for rows in (X, X[:1])]
+    assert all(np.array_equal(result, results[number % 2]) for number, result in enumerate(results))
+
+
+def test_a_model_that_is_not_in_a_file_is_made_light_when_it_is_prepared():
+    model = model_with()
+    light, arrays = lightened(model)
+    assert not is_reference(model.graph.initializer[0]) and is_reference(light.graph.initializer[0])
+    assert array_of(light.graph.initializer[0]) is arrays[0] and lightened(light) == (light, [])
+    assert inlined(light).SerializeToString(deterministic=True) == model.SerializeToString(deterministic=True)
+    prepared = prepare(model)
+    assert is_reference(prepared.model.graph.initializer[0])
+    assert prepared.constants["w"] is array_of(prepared.model.graph.initializer[0])
+
+
+@pytest.mark.parametrize("dtype", helper.get_all_tensor_dtypes())
+def test_sizes_and_contents_of_every_data_type(tmp_path, dtype):
+    if dtype == TensorProto.STRING:
+        tensor = helper.make_tensor("t", dtype, [2], [b"ab", b"cde"])
+        assert bytes_of(tensor) == 5
+        return
+    count = 1 << 18
+    dims = [count // 2, 2]
+    tensor = numpy_helper.from_array(np.ones(dims, helper.tensor_dtype_to_np_dtype(dtype)), "t")
+    assert bytes_of(tensor) == len(tensor.raw_data)
+    path = tmp_path / "model.onnx"
+    for beside in (False, True):
+        onnx.save_model(model_with(tensor), path, save_as_external_data=beside, location="weights.bin")
+        found = load_model(path).graph.initializer[1]
+        assert is_reference(found) == (dtype in references._WHOLE_BYTES)
+        assert array_of(found).dtype == numpy_helper.to_array(tensor).dtype
+        assert np.array_equal(array_of(found), numpy_helper.to_array(tensor))
+        Path(tmp_path / "weights.bin").unlink(missing_ok=True)
+
+
+def test_text_and_typed_fields_stay_in_the_message(tmp_path):
+    text = helper.make_tensor("t", TensorProto.STRING, [1], [b"x" * (1 << 17)])
+    typed = helper.make_tensor("f", TensorProto.FLOAT, [1 << 16], np.arange(1 << 16, dtype=np.float32))
+    onnx.save_model(model_with(text, typed), tmp_path / "model.onnx")
+    loaded = load_model(tmp_path / "model.onnx")
+    assert [is_reference(each) for each in loaded.graph.initializer] == [True, False, False]
+    assert inlined(loaded) == model_with(text, typed)
+    prepared = prepare(loaded)
+    assert np.array_equal(prepared.constants["f"], np.arange(1 << 16, dtype=np.float32))
+
+
+def test_a_model_whose_file_is_written_anew_keeps_its_own_weights(tmp_path):
+    path = saved(tmp_path, beside=False)
+    with nna.InferenceSession(path, devices="fake_npu") as session:
+        before = session.run(None, {"x": X})[0]
+        path.write_bytes(b"something else")
+        assert np.array_equal(session.run(None, {"x": X})[0], before)
+        assert np.allclose(session.run(None, {"x": X[:1]})[0], before[:1], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "weights.bin"])
+def test_a_file_that_changed_after_it_was_loaded_is_an_error(tmp_path, name):
+    path = saved(tmp_path, beside=name == "weights.bin")
+    loaded = load_model(path)
+    gc.collect()
+    contents = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(contents[:-1] + b"\0")
+    with pytest.raises(ModelFileError, match=f"{name}.*has changed.*load the model again"):
+        array_of(loaded.graph.initializer[0])
+    (tmp_path / name).unlink()
+    with pytest.raises(ModelFileError, match=f"{name}.*cannot be read any more"):
+        prepare(loaded)
+
+
+def test_a_file_of_external_data_that_is_too_short(tmp_path):
+    path = saved(tmp_path, beside=True)
+    os.truncate(tmp_path / "weights.bin", WEIGHTS.nbytes - 4)
+    with pytest.raises(ModelFileError, match=f"'weights.bin'.*'w'.*{WEIGHTS.nbytes - 4} bytes"):
+        load_model(path)
+
+
+def referring_to(location: str, **more: int) -> onnx.ModelProto:
+    model = model_with()
+    weights = model.graph.initializer[0]
+    weights.ClearField("raw_data")
+    weights.data_location = TensorProto.EXTERNAL
+    for key, value in {"location": location, **more}.items():
+        weights.external_data.add(key=key, value=str(value))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("location", "more", "words"),
+    [
+        ("../outside.bin", {}, "not inside"),
+        ("link.bin", {}, "not inside"),
+        ("folder/link/outside.bin", {}, "not inside"),
+        ("", {}, "not inside"),
+        ("folder", {}, "no regular file"),
+        ("pipe", {}, "no regular file"),
+        ("inside.bin", {"offset": -4}, "wanted"),
+        ("inside.bin", {"offset": 4}, "take"),
+        ("inside.bin", {"length": 1 << 62}, "wanted"),
+        ("inside.bin", {"offset": "four"}, "four"),
+    ],
+)
+def test_places_that_are_refused(tmp_path, location, more, words):
+    folder = tmp_path / "model"
+    (folder / "folder").mkdir(parents=True)
+    WEIGHTS.tofile(tmp_path / "outside.bin")
+    WEIGHTS.tofile(folder / "inside.bin")
+    (folder / "link.bin").symlink_to(tmp_path / "outside.bin")
+    (folder / "folder" / "link").symlink_to(tmp_path)
+    os.mkfifo(folder / "pipe")
+    for stated in (location, str(tmp_path / "outside.bin")):
+        onnx.save_model(referring_to(stated, **more), folder / "model.onnx")
+        with pytest.raises(ModelFileError, match=words if stated == location else "not inside"):
+            load_model(folder / "model.onnx")
+
+
+def test_a_folder_of_links_to_files_of_one_folder(tmp_path):
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshot").mkdir()
+    saved(tmp_path / "blobs", beside=True)
+    for name in ("model.onnx", "weights.bin"):
+        (tmp_path / "snapshot" / name).symlink_to(f"../blobs/{name}")
+    (weights,) = load_model(tmp_path / "snapshot" / "model.onnx").graph.initializer
+    assert np.array_equal(array_of(weights), WEIGHTS)
+
+
+def test_a_model_cannot_say_that_its_weights_are_elsewhere(tmp_path):
+    WEIGHTS.tofile(tmp_path / "secret.bin")
+    kept, arrays = lightened(model_with())
+    stamp = references.stamp_of((tmp_path / "secret.bin").stat())
+    place = {"offset": 0, "length": WEIGHTS.nbytes, "stamp": stamp}
+    folder = tmp_path / "model"
+    folder.mkdir()
+    forged = [referring_to(str(tmp_path / "secret.bin"), kind=kind, **place) for kind in ("read", "mapped")]
+    for model in (*forged, kept):
+        onnx.save_model(model, folder / "model.onnx")
+        with pytest.raises(ModelFileError, match="'w'"):
+            load_model(folder / "model.onnx")
+    assert len(arrays) == 1
+
+
+def test_offsets_that_fit_no_element_are_read_and_not_mapped(tmp_path):
+    (tmp_path / "weights.bin").write_bytes(b"x" + WEIGHTS.tobytes())
+    onnx.save_model(referring_to("weights.bin", offset=1), tmp_path / "model.onnx")
+    array = array_of(load_model(tmp_path / "model.onnx").graph.initializer[0])
+    assert array.flags.aligned and np.array_equal(array, WEIGHTS)
+
+
+def test_contents_are_let_go_with_the_last_who_holds_them(tmp_path):
+    loaded = load_model(saved(tmp_path, beside=True))
+    array = array_of(loaded.graph.initializer[0])
+    assert any(each() is array for each in references._living.values())
+    before = len(references._living)
+    del array
+    assert len(references._living) == before - 2
