@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from nnadapter.ir.operand import Array, freeze
-from nnadapter.ir.tracing import Traced, computed, current, settled
+from nnadapter.ir.tracing import Traced, computed, current
 from nnadapter.onnx.node import OnnxNode
 
 
@@ -52,7 +52,7 @@ class SizeArray:
 
     def filled(self, known: Sequence[Any]) -> Array:
         """The contents for the sizes of a replay."""
-        return self._filled([settled(item, known) for item in self.items.flat])
+        return self._filled([known[item.number] if type(item) is Traced else item for item in self.items.flat])
 
     def _filled(self, items: list[Any]) -> Array:
         return freeze(np.array(items, self.dtype).reshape(self.items.shape))

@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
 
+from nnadapter.ir.replaying import Constant, Replay, Step, exactly, replay_of
+
 _PLAIN = (int, float)
 _DEEPEST_TEXT = 4
 _SIGNS: Mapping[Callable[..., Any], str] = MappingProxyType(
@@ -37,8 +39,6 @@ _SIGNS: Mapping[Callable[..., Any], str] = MappingProxyType(
         operator.ge: ">=",
     }
 )
-Step = tuple[Callable[..., Any], int, int]
-"""A function of one or two earlier values, by their numbers; the second is -1 where there is none."""
 
 
 class Trace:
@@ -50,6 +50,8 @@ class Trace:
         self._steps: list[Step] = []
         self._known: dict[object, int] = {}
         self._answers: dict[int, Any] = {}
+        self._replay: tuple[int, int, Replay] | None = None
+        """What the steps come to, and how many steps and answers there were when that was made."""
 
     def variable(self, value: int) -> Traced:
         """A number that a replay is given, in the order of these calls. All are asked for before anything else."""
@@ -57,12 +59,14 @@ class Trace:
         self._variables += 1
         return Traced(self, self._add(None, value))
 
-    def replay(self, variables: Sequence[int]) -> list[Any] | None:
+    def replay(self, variables: Sequence[int]) -> tuple[Any, ...] | None:
         """The values of every number for other variables; None if something would have been decided otherwise."""
-        values = self._computed(variables)
-        if values is None:
-            return None
-        return values if all(values[number] == answer for number, answer in self._answers.items()) else None
+        assert len(variables) == self._variables, "a replay needs every variable"
+        return self._shortened()(variables)
+
+    def alike(self, number: int) -> int:
+        """The first number that this one is equal to wherever everything is decided as it was so far."""
+        return self._shortened().firsts[number]
 
     def broken(self, variables: Sequence[int], names: Sequence[str]) -> str:
         """What would be decided otherwise for other variables, in the fewest words; empty if nothing would.
@@ -101,6 +105,12 @@ class Trace:
         """The value of a number, for this trace's own sizes; nothing is decided on it."""
         return self._values[number]
 
+    def _shortened(self) -> Replay:
+        known = len(self._steps), len(self._answers)
+        if self._replay is None or self._replay[:2] != known:
+            self._replay = *known, replay_of(self._variables, self._steps, self._answers, self._values)
+        return self._replay[2]
+
     def _computed(self, variables: Sequence[int]) -> list[Any] | None:
         """Every number for other variables; None if one cannot be computed."""
         values: list[Any] = list(variables)
@@ -116,8 +126,8 @@ class Trace:
         if number < self._variables:
             return names[number]
         function, first, second = self._steps[number - self._variables]
-        if isinstance(function, _Constant):
-            return repr(function(None))
+        if isinstance(function, Constant):
+            return repr(function.value)
         if not depth:
             return "..."
         inner = [self._text(each, names, depth - 1) for each in (first, second) if each >= 0]
@@ -139,20 +149,8 @@ class Trace:
         key = exactly(value)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._add((_Constant(value), 0, -1), value)
+            known = self._known[key] = self._add((Constant(value), 0, -1), value)
         return known
-
-
-class _Constant:
-    """A step that gives the same number always."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def __call__(self, _: Any) -> Any:
-        return self._value
 
 
 def _unary(function: Callable[[Any], Any]) -> Callable[[Traced], Any]:
@@ -277,32 +275,42 @@ class Interned:
     def __init__(self) -> None:
         self._values: list[Any] = []
         self._positions: dict[object, int] = {}
+        self._plain: dict[object, Any] = {}
+        """What values hold beside traced numbers, the last first where they are settled."""
         self._settling: list[Callable[[Sequence[Any]], Any]] = []
 
     def add(self, value: Any) -> int:
-        """The position of a value."""
-        position = self._positions.setdefault(told_apart(value), len(self._values))
+        """The position of a value, the same for values that are equal wherever a replay does not refuse."""
+        position = self._positions.setdefault(_alike(value), len(self._values))
         if position == len(self._values):
             self._values.append(value)
         return position
 
     def settled(self, known: Sequence[Any]) -> list[Any]:
         """The values by position, with the numbers of a replay."""
-        for value in self._values[len(self._settling) :]:
-            self._settling.append(_settling(value))
-        return [settle(known) for settle in self._settling]
+        settling = self._settling
+        if len(settling) < len(self._values):  # another thread may be at it, too
+            settling = [*settling, *map(self._settled, self._values[len(settling) :])]
+            self._settling = settling
+        numbers = (*known, *reversed(self._plain.values()))
+        return [settle(numbers) for settle in settling]
 
+    def _settled(self, value: Any) -> Callable[[Sequence[Any]], Any]:
+        """What settles one value, its form looked at now."""
+        if not isinstance(value, tuple):
+            return operator.itemgetter(self._place(value))
+        if len(value) > 1 and not any(isinstance(each, tuple) for each in value):
+            return operator.itemgetter(*map(self._place, value))
+        parts = tuple(map(self._settled, value))
+        return lambda numbers: tuple([part(numbers) for part in parts])
 
-def _settling(value: Any) -> Callable[[Sequence[Any]], Any]:
-    """What settles one value, its form looked at now."""
-    if isinstance(value, Traced):
-        return operator.itemgetter(value.number)
-    if isinstance(value, tuple) and len(value) > 1 and all(isinstance(each, Traced) for each in value):
-        return operator.itemgetter(*(each.number for each in value))
-    if isinstance(value, tuple) and is_traced(value):
-        parts = tuple(map(_settling, value))
-        return lambda known: tuple([part(known) for part in parts])
-    return lambda known: value
+    def _place(self, value: Any) -> int:
+        """Where a number is, or what is no tuple: behind the numbers of a replay, told from their end."""
+        if isinstance(value, Traced):
+            return value.number
+        key = exactly(value)
+        self._plain.setdefault(key, value)
+        return -1 - list(self._plain).index(key)
 
 
 def told_apart(value: Any) -> object:
@@ -312,9 +320,11 @@ def told_apart(value: Any) -> object:
     return (Traced, value.number) if isinstance(value, Traced) else exactly(value)
 
 
-def exactly(number: object) -> object:
-    """A key that only the very same number has: not an int and a float, not 0.0 and -0.0, and NaN has one too."""
-    return repr(number) if isinstance(number, float) else (type(number), number)
+def _alike(value: Any) -> object:
+    """A key that values share which are equal wherever their trace does not refuse a replay."""
+    if isinstance(value, tuple):
+        return tuple(map(_alike, value))
+    return (Traced, value.trace.alike(value.number)) if isinstance(value, Traced) else exactly(value)
 
 
 def is_traced(value: object) -> bool:

@@ -79,7 +79,7 @@ def open_dimensions(traced: Mapping[str, tuple[Any, ...]], shapes: Shapes) -> li
         if len(sizes) != len(dimensions):
             return None
         for size, dimension in zip(sizes, dimensions, strict=True):
-            if isinstance(dimension, Traced):
+            if type(dimension) is Traced:
                 variables.append(size)
             elif size != dimension:
                 return None

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from nnadapter.drivers.fake_npu.arithmetic import USUAL, Arithmetic
+from nnadapter.drivers.fake_npu.binding import Binding, Frame
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
 from nnadapter.drivers.fake_npu.emission import emit
-from nnadapter.drivers.fake_npu.execution import Binding, FakeNpuExecution
+from nnadapter.drivers.fake_npu.execution import FakeNpuExecution
 from nnadapter.drivers.fake_npu.memory import plan_memory
 from nnadapter.drivers.fake_npu.scratch import with_scratch
 from nnadapter.drivers.fake_npu.verdicts import judge
@@ -30,7 +31,7 @@ def evaluate(model: Model, inputs: Sequence[Array], arithmetic: Arithmetic = USU
     if not all(judge(model, operation, ()) for operation in model.operations):
         return None
     graph = with_scratch(emit(model, arithmetic)[0])
-    return FakeNpuExecution(Binding(graph, plan_memory(graph)), Arenas(), DeviceMemory(0), 0).compute(inputs)
+    return FakeNpuExecution(Binding(Frame.of(graph, plan_memory(graph))), Arenas(), DeviceMemory(0), 0).compute(inputs)
 
 
 @remembered(256)

@@ -15,8 +15,9 @@ import numpy as np
 
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
 from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
+from nnadapter.drivers.fake_npu.binding import Binding, Frame
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
-from nnadapter.drivers.fake_npu.execution import Binding, FakeNpuExecution
+from nnadapter.drivers.fake_npu.execution import FakeNpuExecution
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, TensorType
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
 from nnadapter.drivers.fake_npu.needs import ProgramNeeds
@@ -68,7 +69,7 @@ class FakeNpuProgram(Program):
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
-        binding = Binding(self.graph, self.memory)
+        binding = Binding(Frame.of(self.graph, self.memory))
         return FakeNpuExecution(binding, self._arenas, self._device_memory, self._threads, self._events)
 
     def serialize(self) -> bytes:

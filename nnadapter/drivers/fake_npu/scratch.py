@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph, NpuTensor, TensorType
+from collections.abc import Sequence
+
+from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph, NpuTensor, Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels import KERNELS
 from nnadapter.drivers.fake_npu.kernels.elementwise import activation_scratch
 from nnadapter.drivers.fake_npu.kernels.kernel import Outline, no_scratch
@@ -29,12 +31,18 @@ def may_want_scratch(instruction: Instruction) -> bool:
 
 def scratch_of(graph: NpuGraph, instruction: Instruction) -> tuple[TensorType, ...]:
     """The types of the scratch memory of one instruction."""
-    if not may_want_scratch(instruction):
-        return ()
-    rule = KERNELS[instruction.kernel].scratch
     inputs = [graph.tensors[tensor].type for tensor in instruction.inputs]
     outputs = [graph.tensors[tensor].type for tensor in instruction.outputs]
-    scratch = rule(Outline(inputs, outputs, instruction.parameters))
+    return wanted_scratch(instruction, inputs, outputs, instruction.parameters)
+
+
+def wanted_scratch(
+    instruction: Instruction, inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
+) -> tuple[TensorType, ...]:
+    """The types of the scratch memory of an instruction on tensors of these types, with these parameters."""
+    if not may_want_scratch(instruction):
+        return ()
+    scratch = KERNELS[instruction.kernel].scratch(Outline(inputs, outputs, parameters))
     if instruction.activation is None:
         return scratch
     return (*scratch, *activation_scratch(instruction.activation.function, outputs[0]))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nnadapter.drivers.fake_npu.graph import NpuGraph, NpuTensor, TensorType
+from nnadapter.drivers.fake_npu.graph import NpuGraph, NpuTensor, Parameters, TensorType
 from nnadapter.ir.tracing import Interned, is_traced
 
 
@@ -38,11 +38,14 @@ class TracedGraph:
                 type_ = tensor.type.dtype, self._numbers.add(dimensions)
                 self.kinds[index] = known.setdefault(type_, len(known))
         self.types.extend(known)
-        self._parameters = {
+        self.dimensions: Mapping[int, int] = {tensor: self.types[kind][1] for tensor, kind in self.kinds.items()}
+        """The tensors of traced types, and the positions of their dimensions among the numbers."""
+        self.parameters: Mapping[int, Mapping[str, int]] = {
             index: {name: self._numbers.add(value) for name, value in instruction.parameters.items()}
             for index, instruction in enumerate(graph.instructions)
             if any(map(is_traced, instruction.parameters.values()))
         }
+        """The instructions of traced parameters, and the positions of these among the numbers."""
         self._at = self._changes_by_position()
 
     @property
@@ -54,18 +57,13 @@ class TracedGraph:
         """What the graph is filled with, for the numbers of a replay."""
         return self._numbers.settled(known)
 
-    def changes(self, numbers: Sequence[Any], before: Sequence[Any]) -> Changes:
-        """What is other with some numbers than with those before."""
-        at = self._at
-        parts = [
-            at[position]
-            for position, (now, then) in enumerate(zip(numbers, before, strict=True))
-            if now != then and position in at
-        ]
+    def changes(self, others: Sequence[bool]) -> Changes:
+        """What is other where these of the numbers are."""
+        parts = [self._at[position] for position, is_other in enumerate(others) if is_other and position in self._at]
         return Changes(
             [type_ for part in parts for type_ in part.types],
             [tensor for part in parts for tensor in part.tensors],
-            {index for part in parts for index in part.instructions},
+            dict.fromkeys(index for part in parts for index in part.instructions),
         )
 
     def filled(self, known: Sequence[Any]) -> NpuGraph:
@@ -74,27 +72,25 @@ class TracedGraph:
 
     def filled_with(self, numbers: Sequence[Any]) -> NpuGraph:
         """The graph with what `numbers` gave."""
-        changes = Changes(range(len(self.types)), self.kinds.keys(), self._parameters.keys())
-        return self.changed(self.graph, numbers, changes)
-
-    def changed(self, graph: NpuGraph, numbers: Sequence[Any], changes: Changes) -> NpuGraph:
-        """The graph, or one that was filled from it and more than it, with other numbers where they have changed."""
-        kinds, own = self.kinds, self.graph.tensors
-        types = {type_: self.type_with(type_, numbers) for type_ in changes.types}
-        tensors, instructions = list(graph.tensors), list(graph.instructions)
-        for index in changes.tensors:
-            tensors[index] = NpuTensor(types[kinds[index]], own[index].value, own[index].view_of)
-        for index in changes.instructions:
-            positions = self._parameters.get(index)
-            if positions is not None:
-                filled = {name: numbers[position] for name, position in positions.items()}
-                instructions[index] = replace(instructions[index], parameters=filled)
-        return NpuGraph(tuple(tensors), tuple(instructions), graph.inputs, graph.outputs)
+        types = [self.type_with(type_, numbers) for type_ in range(len(self.types))]
+        tensors, instructions = list(self.graph.tensors), list(self.graph.instructions)
+        for index, kind in self.kinds.items():
+            tensors[index] = NpuTensor(types[kind], tensors[index].value, tensors[index].view_of)
+        for index in self.parameters:
+            instructions[index] = replace(instructions[index], parameters=self.parameters_with(index, numbers))
+        return NpuGraph(tuple(tensors), tuple(instructions), self.graph.inputs, self.graph.outputs)
 
     def type_with(self, type_: int, numbers: Sequence[Any]) -> TensorType:
         """One of the traced types with what `numbers` gave."""
         dtype, dimensions = self.types[type_]
         return TensorType(dtype, numbers[dimensions])
+
+    def parameters_with(self, instruction: int, numbers: Sequence[Any]) -> Parameters:
+        """What an instruction must know, with what `numbers` gave."""
+        positions = self.parameters.get(instruction)
+        if positions is None:
+            return self.graph.instructions[instruction].parameters
+        return {name: numbers[position] for name, position in positions.items()}
 
     def _changes_by_position(self) -> dict[int, Changes]:
         """What hangs on each of the numbers."""
@@ -108,7 +104,7 @@ class TracedGraph:
             types.add(type_)
             tensors.append(tensor)
             instructions.update(touching.get(tensor, ()))
-        for index, positions in self._parameters.items():
+        for index, positions in self.parameters.items():
             for position in positions.values():
                 made.setdefault(position, (set(), [], set()))[2].add(index)
         return {position: Changes(*parts) for position, parts in made.items()}

@@ -15,6 +15,8 @@ from nnadapter.ir.operand import Array
 
 _ITEM_BYTES = range(8, 257)
 """Runs that are copied as items; shorter and longer ones gain nothing."""
+_FEWEST_ITEMS = 16
+"""Fewer are copied as fast without."""
 _SHORT_AXIS, _LONG_AXIS = 8, 16
 """An innermost axis so short is taken apart if the one before it is so long."""
 
@@ -27,7 +29,7 @@ def bind_copy(source: Array, target: Array) -> Run:
         target: the same dimensions and data type; must not overlap with `source`.
     """
     run_axes, run = _common_run(source, target)
-    if source.ndim > run_axes and run * source.itemsize in _ITEM_BYTES:
+    if source.ndim > run_axes and run * source.itemsize in _ITEM_BYTES and source.size >= _FEWEST_ITEMS * run:
         source, target = _as_items(source, run_axes, run), _as_items(target, run_axes, run)
     elif run > 1:
         return partial(np.copyto, target, source)
@@ -44,11 +46,11 @@ def bind_copies(pairs: list[tuple[Array, Array]]) -> Run:
 
 def _common_run(source: Array, target: Array) -> tuple[int, int]:
     """How many trailing axes lie side by side in both, and how many elements these are."""
-    axes, elements = 0, 1
-    for size, *strides in zip(source.shape[::-1], source.strides[::-1], target.strides[::-1], strict=True):
-        if size != 1 and set(strides) != {elements * source.itemsize}:
+    axes, elements, nbytes = 0, 1, source.itemsize
+    for size, stride, target_stride in zip(source.shape[::-1], source.strides[::-1], target.strides[::-1], strict=True):
+        if size != 1 and not stride == target_stride == nbytes:
             break
-        axes, elements = axes + 1, elements * size
+        axes, elements, nbytes = axes + 1, elements * size, nbytes * size
     return axes, elements
 
 

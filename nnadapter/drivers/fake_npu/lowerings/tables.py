@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from nnadapter.drivers.fake_npu.arithmetic import USUAL
+from nnadapter.drivers.fake_npu.binding import bind
 from nnadapter.drivers.fake_npu.emitter import Emitter
-from nnadapter.drivers.fake_npu.execution import bind
 from nnadapter.drivers.fake_npu.kernels.quantized_elements import to_integers
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower
 from nnadapter.drivers.fake_npu.lowerings.quantized import quantization_of
@@ -64,5 +64,5 @@ def _computed(plain: Lower, operation: Operation, reals: Array) -> Array:
     arrays = [np.empty(tensor.type.dimensions, tensor.type.dtype) for tensor in graph.tensors]
     arrays[graph.inputs[0]] = reals
     for instruction in graph.instructions:
-        bind(instruction, arrays)()
+        bind(instruction, arrays, instruction.parameters)()
     return arrays[graph.outputs[0]]

@@ -1,0 +1,240 @@
+"""The steps of a trace made few: what its conditions say to be equal is computed once, and what they say at all never.
+
+A model with 24 layers has 24 caches whose lengths are numbers of their own, and the conditions say that what is made of
+them is equal: the mask of one layer is as long as that of the next. So a step on a number that a condition makes equal
+to another is the same step on that one, and a step on constants is a constant. The conditions are checked on what they
+were asked about, each computed by its own step.
+
+That is as good as to check them on the plain steps. Should all checks hold, then each number is what its plain step
+gives: by induction, since the number that is taken in the place of another was checked to be equal to it. Should all
+conditions hold on the plain steps, the checks hold for the same reason.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from types import MappingProxyType
+from typing import Any
+
+Step = tuple[Callable[..., Any], int, int]
+"""A function of one or two earlier values, by their numbers; the second is -1 where there is none."""
+Taking = Callable[[Sequence[Any]], tuple[Any, ...]]
+_NONE = -1
+"""In the place of an operand that a step has not."""
+_EQUALITIES = ((operator.eq, True), (operator.ne, False))
+_NEUTRAL: Mapping[Callable[..., Any], tuple[int, tuple[int, ...]]] = MappingProxyType(
+    {operator.add: (0, (0, 1)), operator.sub: (0, (1,)), operator.mul: (1, (0, 1)), operator.floordiv: (1, (1,))}
+)
+"""What leaves an integer as it is, and as which operand."""
+
+
+class Constant:
+    """A step that gives the same number always."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __call__(self, _: Any) -> Any:
+        """The number."""
+        return self.value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replay:
+    """The steps of a trace, made few. Their values lie in slots: variables first, then constants, then steps."""
+
+    constants: Sequence[Any]
+    steps: Sequence[Step]
+    """On slots: those that others read."""
+    ends: Sequence[tuple[Callable[..., Any], Sequence[Taking]]]
+    """Functions of what is taken for all that nobody reads but conditions: mostly comparisons, of which there are many,
+    done by one call for each function."""
+    checked: Taking
+    """What conditions are on."""
+    expected: Taking
+    """What has to be equal to that."""
+    every: Taking
+    """The values of every number of the trace."""
+    firsts: Sequence[int]
+    """Per number the first one that it is equal to as long as the conditions hold; itself where there is none."""
+
+    def __call__(self, variables: Sequence[int]) -> tuple[Any, ...] | None:
+        """Every number for these variables; None if a condition does not hold, or a number cannot be computed."""
+        values: list[Any] = [*variables, *self.constants]
+        try:
+            for function, first, second in self.steps:
+                values.append(function(values[first]) if second < 0 else function(values[first], values[second]))
+            for function, operands in self.ends:
+                values.extend(map(function, *[taking(values) for taking in operands]))
+        except (ArithmeticError, ValueError):
+            return None
+        return self.every(values) if self.checked(values) == self.expected(values) else None
+
+
+def replay_of(variables: int, steps: Sequence[Step], answers: Mapping[int, Any], values: Sequence[Any]) -> Replay:
+    """Make the steps of a trace few.
+
+    Args:
+        variables: how many there are.
+        steps: make the numbers behind the variables.
+        answers: values that numbers have to have.
+        values: of every number, at the sizes that were traced.
+    """
+    return _Shortening(variables, steps, answers, values).replay()
+
+
+class _Shortening:
+    """Constants have negative slots here, below -1, as long as their count is not known."""
+
+    def __init__(
+        self, variables: int, steps: Sequence[Step], answers: Mapping[int, Any], values: Sequence[Any]
+    ) -> None:
+        self._variables, self._steps, self._answers, self._values = variables, steps, answers, values
+        self._constants: list[Any] = []
+        self._constant_slots: dict[object, int] = {}
+        self._first = list(range(len(values)))
+        """Per number one that it is equal to by a condition, and came before it; itself where there is none."""
+        self._fixed: dict[int, int] = {}
+        """Numbers, none of which is equal to an earlier one -> the slot of the constant that they are."""
+        self._own: list[int] = []
+        """Per number the slot in which it lies, computed by its own step."""
+        self._made: dict[Step, int] = {}
+        self._checks: dict[tuple[int, int], None] = {}
+        self._places: dict[int, int] = {}
+        """Where steps come to lie."""
+
+    def replay(self) -> Replay:
+        for number, answer in self._answers.items():
+            self._join(number, answer)
+        for number in range(len(self._values)):
+            self._own.append(number if number < self._variables else self._slot(number))
+        for number, answer in self._answers.items():
+            self._check(number, answer)
+        every = [self._answer_slot(number) for number in range(len(self._values))]
+        steps, ends = self._ordered()
+        slots, firsts = list(map(self._final, every)), dict[int, int]()
+        checks = [(self._final(one), self._final(other)) for one, other in self._checks if one != other]
+        return Replay(
+            tuple(self._constants),
+            steps,
+            ends,
+            _taking([one for one, _ in checks]),
+            _taking([other for _, other in checks]),
+            _taking(slots),
+            [firsts.setdefault(slot, number) for number, slot in enumerate(slots)],
+        )
+
+    def _ordered(self) -> tuple[list[Step], list[tuple[Callable[..., Any], list[Taking]]]]:
+        """Steps that others read, and the others by their functions; gives all of them their places."""
+        read = {operand for _, first, second in self._made for operand in (first, second)}
+        last: dict[tuple[object, bool], list[tuple[Step, int]]] = {}
+        for step, slot in self._made.items():
+            if slot not in read:
+                last.setdefault((step[0], step[2] == _NONE), []).append((step, slot))
+        first = [(step, slot) for step, slot in self._made.items() if slot in read]
+        for _, slot in chain(first, *last.values()):
+            self._places[slot] = self._variables + len(self._constants) + len(self._places)
+        steps = [(function, self._final(one), self._final(other)) for (function, one, other), _ in first]
+        ends = []
+        for (_, unary), group in last.items():
+            operands = [[one for (_, one, _), _ in group], [other for (_, _, other), _ in group]][: 1 if unary else 2]
+            ends.append((group[0][0][0], [_taking(list(map(self._final, each))) for each in operands]))
+        return steps, ends
+
+    def _join(self, number: int, answer: Any) -> None:
+        """Note what an answer makes equal."""
+        equal = self._equal(number, answer)
+        if equal is not None:
+            self._unite(*equal)
+        elif type(answer) is int:
+            self._fixed.setdefault(self._root(number), self._constant(answer))
+
+    def _equal(self, number: int, answer: Any) -> tuple[int, int] | None:
+        """The two integers that an answer says to be equal, if it does."""
+        if number < self._variables:
+            return None
+        function, first, second = self._steps[number - self._variables]
+        if (function, answer) not in _EQUALITIES:
+            return None
+        return (first, second) if type(self._values[first]) is type(self._values[second]) is int else None
+
+    def _unite(self, one: int, other: int) -> None:
+        first, second = sorted((self._root(one), self._root(other)))
+        self._first[second] = first
+        for number in (one, other, second):
+            if number in self._fixed:
+                self._fixed.setdefault(first, self._fixed[number])
+            elif number >= self._variables and isinstance(self._steps[number - self._variables][0], Constant):
+                self._fixed.setdefault(first, self._constant(self._values[number]))
+
+    def _root(self, number: int) -> int:
+        while self._first[number] != number:
+            number = self._first[number]
+        return number
+
+    def _used(self, number: int) -> int:
+        """The slot that is read where a step reads a number."""
+        root = self._root(number)
+        return self._fixed.get(root, self._own[root])
+
+    def _slot(self, number: int) -> int:
+        """The slot of what a step makes."""
+        function, first, second = self._steps[number - self._variables]
+        if isinstance(function, Constant):
+            return self._constant(function.value)
+        if self._equal(number, self._answers.get(number)) is not None:
+            return self._constant(self._answers[number])  # what is checked is that the two are equal
+        operands = [self._used(each) for each in (first, second) if each >= 0]
+        if all(operand < _NONE for operand in operands):
+            return self._constant(self._values[number])
+        left_alone = self._left_alone(function, operands, number)
+        if left_alone is not None:
+            return left_alone
+        step = (function, operands[0], operands[1] if second >= 0 else _NONE)
+        return self._made.setdefault(step, self._variables + len(self._made))
+
+    def _left_alone(self, function: Callable[..., Any], operands: Sequence[int], number: int) -> int | None:
+        """The operand that a step gives as it is, if it does."""
+        neutral, places = _NEUTRAL.get(function, (None, ()))
+        if neutral is None or type(self._values[number]) is not int:
+            return None
+        slot = self._constant_slots.get((int, neutral))
+        return next((operands[1 - place] for place in places if operands[place] == slot), None)
+
+    def _check(self, number: int, answer: Any) -> None:
+        equal = self._equal(number, answer)
+        one, other = (number, None) if equal is None else equal
+        self._checks[self._own[one], self._constant(answer) if other is None else self._own[other]] = None
+
+    def _answer_slot(self, number: int) -> int:
+        """Where the value of a number is, if the conditions hold."""
+        return self._constant(self._answers[number]) if number in self._answers else self._used(number)
+
+    def _constant(self, value: Any) -> int:
+        slot = self._constant_slots.setdefault(exactly(value), _NONE - 1 - len(self._constants))
+        if slot == _NONE - 1 - len(self._constants):
+            self._constants.append(value)
+        return slot
+
+    def _final(self, slot: int) -> int:
+        """Where a slot is once constants are counted and steps are in their order."""
+        if slot < _NONE:
+            return self._variables + _NONE - 1 - slot
+        return self._places.get(slot, slot)
+
+
+def exactly(number: object) -> object:
+    """A key that only the very same number has: not an int and a float, not 0.0 and -0.0, and NaN has one too."""
+    return repr(number) if isinstance(number, float) else (type(number), number)
+
+
+def _taking(slots: Sequence[int]) -> Taking:
+    """What takes the values of some slots."""
+    if len(slots) > 1:
+        return operator.itemgetter(*slots)
+    return lambda values: tuple(values[slot] for slot in slots)

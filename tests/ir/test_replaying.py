@@ -1,0 +1,106 @@
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnadapter.ir.tracing import Trace, Traced, greatest, least, plain, settled
+
+STEPS = (
+    operator.add,
+    operator.sub,
+    operator.mul,
+    operator.floordiv,
+    operator.truediv,
+    operator.mod,
+    least,
+    greatest,
+    operator.eq,
+    operator.ne,
+    operator.lt,
+    lambda one, _: plain(one),
+    lambda one, _: bool(one),
+)
+"""The last five decide."""
+SIZES = st.tuples(*[st.integers(0, 3)] * 3)
+PROGRAM = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 30), st.integers(0, 30)), max_size=25)
+
+
+def computed(program: Sequence[tuple[Any, int, int]], variables: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Numbers, and what was decided."""
+    numbers, decided = [*variables, 0, 1, 2, 1.0], []
+    for function, first, second in program:
+        made = function(numbers[first % len(numbers)], numbers[second % len(numbers)])
+        if isinstance(made, (bool, int, float)) and function in STEPS[-5:]:
+            decided.append(made)
+        else:
+            numbers.append(made)
+    return numbers, decided
+
+
+def outcome(program: Sequence[tuple[Any, int, int]], variables: Sequence[Any]) -> Any:
+    try:
+        return computed(program, variables)
+    except ArithmeticError:
+        return None
+
+
+def told_apart(numbers: Sequence[Any]) -> list[tuple[type, str]]:
+    return [(type(number), repr(number)) for number in numbers]
+
+
+@settings(max_examples=500)
+@given(program=PROGRAM, first=SIZES, second=SIZES)
+def test_a_replay_is_the_computation_itself_where_that_decides_the_same(
+    program: list[tuple[Any, int, int]], first: tuple[int, ...], second: tuple[int, ...]
+) -> None:
+    here, there = outcome(program, first), outcome(program, second)
+    if here is None:
+        return
+    trace = Trace()
+    traced, _ = computed(program, [trace.variable(size) for size in first])
+    assert settled(tuple(traced), trace.replay(first) or ()) == tuple(here[0])
+    known = trace.replay(second)
+    if there is None or there[1] != here[1]:
+        assert known is None
+    else:
+        assert known is not None
+        assert told_apart(settled(tuple(traced), known)) == told_apart(there[0])
+
+
+@settings(max_examples=200)
+@given(program=PROGRAM, first=SIZES, second=SIZES)
+def test_numbers_that_are_alike_are_equal_wherever_conditions_hold(
+    program: list[tuple[Any, int, int]], first: tuple[int, ...], second: tuple[int, ...]
+) -> None:
+    if outcome(program, first) is None:
+        return
+    trace = Trace()
+    traced, _ = computed(program, [trace.variable(size) for size in first])
+    known = trace.replay(second)
+    numbers = [each.number for each in traced if isinstance(each, Traced)]
+    for one in numbers if known is not None else ():
+        for other in numbers:
+            if trace.alike(one) == trace.alike(other):
+                assert told_apart([known[one]]) == told_apart([known[other]])
+
+
+def test_what_is_made_of_numbers_that_are_equal_by_a_condition_is_made_once() -> None:
+    trace = Trace()
+    lengths = [trace.variable(3) for _ in range(24)]
+    sums = [length + 1 for length in lengths]
+    assert all(each == sums[0] for each in sums)
+    products = [(each * 64, each) for each in sums]
+    assert len({trace.alike(product.number) for product, _ in products}) == 1
+    assert trace.replay([7] * 24) is not None
+    assert trace.replay([7] * 23 + [8]) is None
+
+
+def test_a_number_that_is_decided_to_be_one_is_a_constant() -> None:
+    trace = Trace()
+    batch, length = trace.variable(1), trace.variable(5)
+    assert batch == 1
+    assert trace.alike((batch * length).number) == trace.alike(length.number)
+    assert trace.replay([1, 9]) is not None
+    assert trace.replay([2, 9]) is None
