@@ -8,8 +8,9 @@ converted like any other node, as an operation that computes it again at each ru
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from nnadapter.converters.calls import KernelCalls
@@ -86,7 +87,7 @@ def open_dimensions(traced: Mapping[str, tuple[Any, ...]], shapes: Shapes) -> li
     return variables
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class OpenConversion:
     """A model converted for any sizes: its dimensions are traced numbers, and it decides on none of their contents."""
 
@@ -98,6 +99,24 @@ class OpenConversion:
     conversion: Conversion
     sizes: Mapping[str, SizeArray]
     """Contents of what follows from shapes."""
+
+    @cached_property
+    def tables(self) -> Mapping[str, int]:
+        """Values that are tables, and their operands."""
+        conversion = self.conversion
+        made = {operand for each in conversion.tables for operand in conversion.model.operations[each].outputs}
+        return {name: operand for name, operand in conversion.operand_of.items() if operand in made}
+
+    def behind(self, operands: Iterable[int]) -> Iterator[int]:
+        """The operations behind some operands that make tables, as far back as they go."""
+        model, tables = self.conversion.model, self.conversion.tables
+        pending, seen = list(operands), set[int]()
+        while pending:
+            source = model.producer.get(pending.pop())
+            if source in tables and source not in seen:
+                seen.add(source)
+                pending.extend(model.operations[source].inputs)
+                yield source
 
 
 class _FilledValues(Mapping[str, Value]):

@@ -6,9 +6,10 @@ given: single sizes and shapes as inputs, tables by operations that compute them
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
+from nnadapter.ir.model import Model
 from nnadapter.ir.operations.custom import CUSTOM
 from nnadapter.offering.conversion_tracing import ConversionTracing, OpenConversion
 from nnadapter.offering.model import ShapedModel
@@ -27,28 +28,30 @@ def open_conversion(model: ShapedModel) -> OpenConversion | None:
     return opened if opened is not None and opened.atoms == model.graph.atoms else None
 
 
-def open_ir_part(opening: OpenConversion, step: Step) -> Part:
-    """The operations of `step`, those that make the tables they read, and the sizes that these read as inputs."""
+def open_ir_part(opening: OpenConversion, step: Step, *, with_tables: bool = True) -> Part:
+    """The operations of `step`, and what these read that follows from shapes alone.
+
+    Args:
+        opening: the model for all sizes.
+        step: of a plan of it.
+        with_tables: operations make tables, of sizes that are inputs; else the tables are inputs, too.
+    """
     conversion = opening.conversion
     own = [operation for node in step.nodes for operation in conversion.operations[node]]
-    operations = sorted({*own, *_tables(opening, own)})
     operand_of, model = conversion.operand_of, conversion.model
-    read = {operand for operation in operations for operand in model.operations[operation].inputs}
+    tables = opening.behind(_read(model, own)) if with_tables else ()
+    operations = sorted({*own, *tables})
+    read = _read(model, operations)
     inputs = [name for name in step.inputs if name in operand_of]
     inputs += [name for name in opening.sizes if operand_of.get(name) in read and name not in inputs]
+    if not with_tables:
+        inputs += dict(
+            reversed([(operand, name) for name, operand in opening.tables.items() if operand in read])
+        ).values()
     wanted = [operand_of[name] for name in step.outputs]
     part = conversion.part(operations, [operand_of[name] for name in inputs], wanted)
     return Part(part, tuple(inputs))
 
 
-def _tables(opening: OpenConversion, operations: Sequence[int]) -> Iterator[int]:
-    """The operations behind some that make tables, as far back as they go."""
-    model, tables = opening.conversion.model, opening.conversion.tables
-    pending, seen = list(operations), set(operations)
-    while pending:
-        for operand in model.operations[pending.pop()].inputs:
-            source = model.producer.get(operand)
-            if source in tables and source not in seen:
-                seen.add(source)
-                pending.append(source)
-                yield source
+def _read(model: Model, operations: Iterable[int]) -> set[int]:
+    return {operand for operation in operations for operand in model.operations[operation].inputs}

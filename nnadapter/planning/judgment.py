@@ -28,6 +28,8 @@ class Judgment:
     model: ShapedModel
     support: Support
     demands: Demands
+    whole_here: frozenset[str] = frozenset()
+    """Nodes that are written down in the ops of their bodies at other sizes, perhaps, and not at these."""
 
 
 def answers(judgment: Judgment, setting: Setting) -> Answers:
@@ -62,7 +64,7 @@ def constrained(judgment: Judgment, setting: Setting) -> Judgment:
         support = replace(support, verdicts=applied.verdicts)
     if constraints.plan_file is not None:
         bound = bind_plan(constraints.plan_file, specialized, model.structure, support.devices, support.verdicts)
-    return Judgment(model, support, Demands(applied, bound))
+    return replace(judgment, support=support, demands=Demands(applied, bound))
 
 
 def placed_as(judgment: Judgment, labels: Sequence[str] | None) -> Judgment:

@@ -2,14 +2,14 @@
 
 It is the plan at some shapes, where no other shapes would have made another one: devices said yes, or no for reasons
 that hold at all shapes, and neither costs nor limits decided. Every device is asked once more, for its segments with
-their sizes open; the host takes any, ONNX devices those that they say yes to, if they have `Capability.open_sizes`. Why
-not is a refusal.
+their sizes open; the host takes any, others those that they say yes to, if they have `Capability.open_sizes`. A device
+that takes adapter IR and does not take a segment so gets it filled, for each set of sizes. Why not is a refusal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 
 from nnadapter.drivers.border import ask_admission, ask_supported
 from nnadapter.drivers.capability import OpenSizes
@@ -17,6 +17,8 @@ from nnadapter.drivers.crashes import named_call
 from nnadapter.ir.model import Model
 from nnadapter.offering.conversion_tracing import OpenConversion
 from nnadapter.offering.expansions import AT_ALL_SHAPES
+from nnadapter.offering.filled_parts import FillablePart
+from nnadapter.offering.given import Given
 from nnadapter.offering.open_conversion import open_conversion, open_ir_part
 from nnadapter.offering.open_parts import OpenParts
 from nnadapter.offering.segments import Part
@@ -41,6 +43,10 @@ class Opened:
     partitioning: Partitioning
     sizes: SizeClass | None
     """The sizes for which it holds; None where that is looked through (`planning.bounds`)."""
+    fillable: Mapping[int, FillablePart] = field(default_factory=dict)
+    """Segments that are compiled for each set of sizes; nobody was asked about them yet."""
+    why_fixed: str = ""
+    """Why the first of them is."""
 
     @property
     def is_looked_through(self) -> bool:
@@ -62,27 +68,40 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
     conversion = open_conversion(model) if takes_ir else None
     if takes_ir and conversion is None:
         return _refused("how the sizes of its values follow from those of inputs is not known for all of them")
-    cut = [
-        open_ir_part(conversion, step) if conversion is not None and step.device in takes_ir else parts.part(step)
-        for step in plan.steps
-    ]
-    given = _given(plan, cut, conversion)
-    lost = _lost(plan, cut, given)
-    if lost is not None:
-        return lost
-    pieces: list[AdmittedSegment | None] = []
-    for step, part in zip(plan.steps, cut, strict=True):
-        piece = _admitted(setting.by_name[step.device], step, part)
+    segments: list[_OpenSegment] = []
+    for step in plan.steps:
+        device = setting.by_name[step.device]
+        if conversion is not None and device.takes_ir:
+            segments.append(_ir_segment(device, step, conversion))
+            continue
+        part = parts.part(step)
+        piece = _admitted(device, step, part)
         if isinstance(piece, Unsupported):
             return piece
-        pieces.append(piece)
+        segments.append(_OpenSegment(part, piece))
+    lost = _lost(plan, segments, conversion)
+    if lost is not None:
+        return lost
+    sizes, fillable = None, dict[int, FillablePart]()
+    if conversion is not None:
+        known = _known_values(conversion)
+        sizes = SizeClass.of(conversion, _given(plan, [each for each in segments if not each.why_fixed], known))
+        fillable = {
+            step.segment: FillablePart(each.part, Given(conversion, _given(plan, [each], known)))
+            for step, each in zip(plan.steps, segments, strict=True)
+            if each.why_fixed
+        }
+    read = [
+        each.part.inputs if step.segment not in fillable else fillable[step.segment].inputs
+        for step, each in zip(plan.steps, segments, strict=True)
+    ]
     open_partitioning = replace(
         partitioning,
         judgment=replace(partitioning.judgment, model=replace(model, parts=parts)),
-        plan=replace(plan, graph=parts.open_graph, steps=_rejoined(plan, cut, parts)),
-        pieces=tuple(pieces),
+        plan=replace(plan, graph=parts.open_graph, steps=_rejoined(plan, read, parts)),
+        pieces=tuple(each.piece for each in segments),
     )
-    return Opened(open_partitioning, None if conversion is None else SizeClass.of(conversion, given))
+    return Opened(open_partitioning, sizes, fillable, next((each.why_fixed for each in segments if each.why_fixed), ""))
 
 
 def growing_inputs(prepared: Prepared) -> dict[str, int]:
@@ -125,11 +144,13 @@ def _hanging_on_sizes(partitioning: Partitioning) -> Iterator[Unsupported]:
     for name in graph.producer:
         if 0 in (graph.value(name).shape or ()):
             yield _refused(f"{name!r} has no elements at these shapes")
+    for name in sorted(partitioning.judgment.whole_here):
+        yield _refused(f"devices may take the ops of {name!r} at other sizes, having refused one of them at these")
     for device in setting.devices:
         if not device.accelerates:
             continue
         capability = device.capability
-        if capability.open_sizes is OpenSizes.NONE:
+        if capability.open_sizes is OpenSizes.NONE and not device.takes_ir:
             yield _refused(f"{device.name} compiles for fixed sizes")
             continue
         if capability.open_sizes is OpenSizes.BOUNDS and not device.takes_ir:
@@ -141,6 +162,32 @@ def _hanging_on_sizes(partitioning: Partitioning) -> Iterator[Unsupported]:
                 yield _refused(f"{device.name} may take {name!r} at other sizes, having refused it for {verdict}")
 
 
+@dataclass(frozen=True, eq=False)
+class _OpenSegment:
+    """A segment as it is offered with its sizes open."""
+
+    part: Part
+    piece: AdmittedSegment | None
+    """None for the host, and for one that is filled."""
+    why_fixed: str = ""
+    """Why it is filled, for each set of sizes; empty where it is not."""
+
+
+def _ir_segment(device: SessionDevice, step: Step, conversion: OpenConversion) -> _OpenSegment:
+    """A segment in adapter IR: with operations that make its tables, with tables from the host, or to be filled."""
+    bare = open_ir_part(conversion, step, with_tables=False)
+    if device.capability.open_sizes is OpenSizes.NONE:
+        return _OpenSegment(bare, None, f"{device.name} compiles for fixed sizes")
+    whole = open_ir_part(conversion, step)
+    why = ""
+    for part in (whole, bare) if whole.inputs != bare.inputs else (whole,):
+        piece = _admitted(device, step, part)
+        if not isinstance(piece, Unsupported):
+            return _OpenSegment(part, piece)
+        why = why or piece.detail
+    return _OpenSegment(bare, None, why)
+
+
 def _admitted(device: SessionDevice, step: Step, part: Part) -> AdmittedSegment | Unsupported | None:
     """A segment that its device takes with open sizes; None for the host, which takes any."""
     if device.is_host:
@@ -149,7 +196,7 @@ def _admitted(device: SessionDevice, step: Step, part: Part) -> AdmittedSegment 
         beyond = beyond_bounds(part.model, device.capability)
         if beyond:
             detail = f"{device.name} does not take segment {step.segment} at these sizes: {beyond}"
-            return Unsupported(Reason.SEGMENT_LIMIT, detail)
+            return _refused(detail)
         asked = named_call(device.name, "supported", step.segment)
         verdicts = asked(ask_supported, device.context, part.model, len(part.model.operations))
         refused = next((verdict for verdict in verdicts if isinstance(verdict, Unsupported)), None)
@@ -162,42 +209,46 @@ def _admitted(device: SessionDevice, step: Step, part: Part) -> AdmittedSegment 
     return AdmittedSegment(part, admission)
 
 
-def _given(plan: Plan, parts: Sequence[Part], conversion: OpenConversion | None) -> tuple[str, ...]:
-    """What parts read that is known of shapes before a run."""
+def _known_values(conversion: OpenConversion) -> Set[str]:
+    """What is known of shapes before a run."""
+    return conversion.sizes.keys() | conversion.tables.keys()
+
+
+def _given(plan: Plan, segments: Iterable[_OpenSegment], known: Set[str]) -> tuple[str, ...]:
+    """What segments read of that."""
     there = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
-    read = dict.fromkeys(name for part in parts for name in part.inputs if name not in there)
-    return () if conversion is None else tuple(name for name in read if name in conversion.sizes)
+    read = dict.fromkeys(name for each in segments for name in each.part.inputs if name not in there)
+    return tuple(name for name in read if name in known)
 
 
-def _lost(plan: Plan, parts: Sequence[Part], given: Sequence[str]) -> Unsupported | None:
+def _lost(plan: Plan, segments: Sequence[_OpenSegment], conversion: OpenConversion | None) -> Unsupported | None:
     """Why a part cannot have what it reads: sizes of a value that stays inside of another segment."""
-    there = {*plan.graph.inputs, *given}
-    for step, part in zip(plan.steps, parts, strict=True):
-        for name in part.inputs:
+    known = set() if conversion is None else _known_values(conversion)
+    there = {*plan.graph.inputs, *_given(plan, segments, known)}
+    for step, each in zip(plan.steps, segments, strict=True):
+        for name in each.part.inputs:
             if name not in there:
                 return _refused(f"segment {step.segment} needs the size of {name!r}, which another one keeps to itself")
         there.update(step.outputs)
     return None
 
 
-def _rejoined(plan: Plan, parts: Sequence[Part], onnx_parts: OpenParts) -> tuple[Step, ...]:
+def _rejoined(plan: Plan, inputs: Sequence[tuple[str, ...]], onnx_parts: OpenParts) -> tuple[Step, ...]:
     """The steps with what their parts read, which may be more than before, and kept as long as somebody reads it.
 
     What fails runs on the host as ONNX, whose part may read more than one in adapter IR.
     """
-    read = [
-        dict.fromkeys((*part.inputs, *onnx_parts.reads(step))) for step, part in zip(plan.steps, parts, strict=True)
-    ]
+    read = [dict.fromkeys((*own, *onnx_parts.reads(step))) for step, own in zip(plan.steps, inputs, strict=True)]
     last = {name: number for number, names in enumerate(read) for name in names}
     kept = frozenset(plan.graph.outputs)
     there = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
     return tuple(
         replace(
             step,
-            inputs=part.inputs,
+            inputs=own,
             released=tuple(name for name in names if last[name] == number and name in there and name not in kept),
         )
-        for number, (step, part, names) in enumerate(zip(plan.steps, parts, read, strict=True))
+        for number, (step, own, names) in enumerate(zip(plan.steps, inputs, read, strict=True))
     )
 
 

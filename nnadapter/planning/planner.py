@@ -9,7 +9,7 @@ value that is returned.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -129,7 +129,11 @@ class Planner:
             if step is None:
                 break
             variant, judged = step
-        return judged or variant.judge(shapes)
+        judged = judged or variant.judge(shapes)
+        undecided = tried - self._hopeless
+        if not undecided:
+            return judged
+        return replace(judged, whole_here=undecided.intersection(node.name for node in judged.model.graph.nodes))
 
     def _step_as_before(self, variant: Variant, shapes: Shapes) -> tuple[Variant, Judgment] | None:
         """The next variant, this one not looked at, where it would be refused and the next is taken as before."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nnadapter.converters.sizes import SizeArray
 from nnadapter.ir.operand import Array
 from nnadapter.ir.tracing import Trace, Traced
 from nnadapter.offering.conversion_tracing import OpenConversion, open_dimensions
+from nnadapter.offering.given import Given
 from nnadapter.onnx.preparation.prepare import Shapes
 
 
@@ -20,26 +20,22 @@ class SizeClass:
     shapes: Mapping[str, tuple[Any, ...]]
     """Per input, its dimensions, traced where the model leaves them open."""
     trace: Trace
-    contents: Mapping[str, SizeArray]
-    """What segments are given of shapes."""
+    contents: Given
+    """What segments are given of shapes in every run."""
 
     @classmethod
     def of(cls, opening: OpenConversion, given: Sequence[str]) -> SizeClass:
         """The class of a model converted for all sizes, of which segments are `given` these values."""
-        return cls(opening.shapes, opening.trace, {name: opening.sizes[name] for name in given})
+        return cls(opening.shapes, opening.trace, Given(opening, given))
 
     def sizes(self, shapes: Shapes) -> Sequence[Any] | None:
         """Every number at these shapes; None if they are of another class."""
         variables = open_dimensions(self.shapes, shapes)
         return None if variables is None else self.trace.replay(variables)
 
-    def given(self, sizes: Sequence[Any]) -> dict[str, Array]:
-        """What segments are given at these sizes.
-
-        Raises:
-            OverflowError: a size that the model's own type cannot hold.
-        """
-        return {name: array.filled(sizes) for name, array in self.contents.items()}
+    def given(self, sizes: Sequence[Any]) -> Mapping[str, Array]:
+        """What segments are given at these sizes; see `Given.at`."""
+        return self.contents.at(sizes)
 
     def broken(self, shapes: Shapes) -> str:
         """Which condition these shapes break first, in words; empty if they are of the class."""

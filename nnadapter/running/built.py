@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from nnadapter.drivers.interface import Program
@@ -10,11 +10,14 @@ from nnadapter.ir.model import Model
 from nnadapter.ir.structure import numbers
 from nnadapter.offering.segments import Part
 from nnadapter.planning.judgment import Atoms
+from nnadapter.planning.settling import Partitioning
 from nnadapter.process.closing import close_all
 from partition.plan import Plan, Step
 
 _TRIES = 4
 """Programs that a segment is tried to be bound to."""
+About = tuple[()] | tuple[int, Sequence[str]]
+"""Segment and its nodes, as `named_call` takes them."""
 Likeness = Hashable
 """What segments have in common that may share a program, each with its own constants."""
 
@@ -81,6 +84,11 @@ class Programs:
     def close(self) -> None:
         """Close all."""
         close_all(built.program for built in self._built.values())
+
+
+def about_step(partitioning: Partitioning, step: Step) -> About:
+    """How a crash calls the step."""
+    return step.segment, [partitioning.plan.graph.nodes[node].name for node in step.nodes]
 
 
 def atoms_of(plan: Plan, step: Step) -> Atoms:

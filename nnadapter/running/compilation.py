@@ -7,7 +7,7 @@ again, and the fact is kept for the report. Programs that were compiled already 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,22 +33,19 @@ from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.planning.size_class import SizeClass
-from nnadapter.running.borders import borders_of
-from nnadapter.running.built import Built, Likeness, Programs, atoms_of, likeness_of
+from nnadapter.running.binder import Binder, pool_on
+from nnadapter.running.built import About, Built, Likeness, Programs, about_step, atoms_of, likeness_of
 from nnadapter.running.compiled import Compiled
-from nnadapter.running.executor import BoundStep, CompiledPlan, Substitute
+from nnadapter.running.executor import CompiledPlan, Substitute
 from nnadapter.running.failing import fall_back
 from nnadapter.running.fallback import named, refuse_fallback, warn_of_idle, warn_of_last_resort
+from nnadapter.running.filling import FilledClass, Filling
 from nnadapter.running.pool import ExecutionPool
-from nnadapter.running.residence import residences
-from nnadapter.running.slots import OtherShapeError, expected_outputs, planned_values, slots_of
-from nnadapter.running.traced_programs import making, pool_of, transfers_of
+from nnadapter.running.slots import OtherShapeError
+from nnadapter.running.traced_programs import making
 from nnadapter.running.whole import Whole
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
-
-_About = tuple[()] | tuple[int, Sequence[str]]
-"""Segment and its nodes, as `named_call` takes them."""
 
 
 @dataclass(eq=False)
@@ -90,7 +87,7 @@ class Compiler:
         programs, opened = Programs(), opening.partitioning
         warn_of_idle(partitioning)
         try:
-            failed = self._compile_all(opened, programs)
+            failed = self._compile_all(opened, programs, without=opening.fillable)
             if failed:
                 step, error = failed[0]
                 raise CompilationError(
@@ -99,6 +96,8 @@ class Compiler:
                     device=step.device,
                     segment=step.segment,
                 ) from error
+            if opening.fillable:
+                return self._filling(partitioning, opening, programs)
             built = {step.segment: programs[atoms_of(opened.plan, step)] for step in opened.plan.steps}
             seconds = {segment: each.seconds for segment, each in built.items()}
             plan = self._bind(opened, programs, opening.sizes)
@@ -139,12 +138,15 @@ class Compiler:
                 judgment = banning(judgment, self.setting, {atoms_of(partitioning.plan, step): why})
             partitioning = planner.settle(judgment, known)
 
-    def _compile_all(self, partitioning: Partitioning, programs: Programs) -> list[tuple[Step, BaseException]]:
+    def _compile_all(
+        self, partitioning: Partitioning, programs: Programs, without: Collection[int] = ()
+    ) -> list[tuple[Step, BaseException]]:
+        """Compile all segments but for some, and return those that failed."""
         failed: list[tuple[Step, BaseException]] = []
         host = self.setting.host.name
         for step, piece in zip(partitioning.plan.steps, partitioning.pieces, strict=True):
             key = atoms_of(partitioning.plan, step)
-            if key in programs:
+            if key in programs or step.segment in without:
                 continue
             if failed and step.device == host:
                 continue  # the cut will change: what is left for the CPU is compiled when it is final
@@ -163,7 +165,7 @@ class Compiler:
     def _program(
         self, partitioning: Partitioning, step: Step, piece: AdmittedSegment | None, programs: Programs
     ) -> Built:
-        alone, about = len(partitioning.plan.steps) == 1, _about(partitioning, step)
+        alone, about = len(partitioning.plan.steps) == 1, about_step(partitioning, step)
         if piece is not None and alone:
             return self._built(step.device, piece.part, about, alone=True)
         if piece is not None:
@@ -178,7 +180,7 @@ class Compiler:
             # The model as it was may hold a node that ONNX Runtime does not take and that is known before the run.
             return self._built(step.device, parts.part(step), about)
 
-    def _built(self, device: str, part: Part, about: _About = (), *, alone: bool = False) -> Built:
+    def _built(self, device: str, part: Part, about: About = (), *, alone: bool = False) -> Built:
         started = time.perf_counter()
         context = self.setting.by_name[device].context
         call = "compile_whole" if alone else "compile"
@@ -188,7 +190,7 @@ class Compiler:
         return Built(program, part.inputs, time.perf_counter() - started, is_told_sizes=is_told_sizes)
 
     def _bound(
-        self, device: str, part: Part, about: _About, likeness: Likeness | None, programs: Programs
+        self, device: str, part: Part, about: About, likeness: Likeness | None, programs: Programs
     ) -> Built | None:
         """The part by a program of one that is like it; None where it has to be compiled."""
         started = time.perf_counter()
@@ -213,34 +215,29 @@ class Compiler:
         return message
 
     def _bind(self, partitioning: Partitioning, programs: Programs, sizes: SizeClass | None = None) -> CompiledPlan:
-        graph, slots, accelerators = partitioning.plan.graph, slots_of(partitioning.plan), self.setting.accelerators
-        built_by_step = [(step, programs[atoms_of(partitioning.plan, step)]) for step in partitioning.plan.steps]
-        reads = {step.segment: built.inputs for step, built in built_by_step}
-        stay = residences(partitioning.plan, self.setting.owning, slots, reads, partial(expected_outputs, graph))
-        steps = [
-            BoundStep(
-                step=step,
-                position=position,
-                pool=self._pool(step.device, built.program, *_about(partitioning, step)),
-                inputs=tuple(slots[name] for name in built.inputs),
-                outputs=tuple(slots[name] for name in step.outputs),
-                released=tuple(slots[name] for name in step.released),
-                expected=expected_outputs(graph, step.outputs) if step.device in accelerators else (),
-                names=built.inputs,
-                residence=stay.get(step.segment),
-                guarded=step.device in accelerators,
-                planned=tuple(planned_values(graph, slots, built.inputs)),
-                is_told_sizes=built.is_told_sizes,
-                on_failure=partial(self._run_failed, partitioning, slots),
-            )
-            for position, (step, built) in enumerate(built_by_step)
-        ]
-        outputs = {name: slots[name] for name in graph.outputs}
-        known = partitioning.model.specialized.constants
-        constants = {slot: known[name] for name, slot in outputs.items() if name in known}
-        whole = None if len(steps) == 1 and not steps[0].guarded else partial(self._whole, partitioning)
-        borders = borders_of(partitioning.plan, reads, self.arenas)
-        return CompiledPlan(steps, slots, outputs, constants, whole, transfers_of(self.setting.trace), sizes, borders)
+        built = [programs[atoms_of(partitioning.plan, step)] for step in partitioning.plan.steps]
+        segments = [step.segment for step in partitioning.plan.steps]
+        binder = self._binder(partitioning, dict(zip(segments, [each.inputs for each in built], strict=True)))
+        return binder.plan([binder.step(position, each) for position, each in enumerate(built)], sizes)
+
+    def _binder(self, partitioning: Partitioning, reads: Mapping[int, tuple[str, ...]]) -> Binder:
+        return Binder(self.setting, self.arenas, partitioning, reads, self._run_failed, self._whole)
+
+    def _filling(self, partitioning: Partitioning, opening: Opened, programs: Programs) -> Compiled:
+        """The class of a plan some of whose segments are compiled for each set of sizes."""
+        opened = opening.partitioning
+        steps = enumerate(opened.plan.steps)
+        built = {
+            position: programs[atoms_of(opened.plan, step)]
+            for position, step in steps
+            if step.segment not in opening.fillable
+        }
+        reads = {segment: part.inputs for segment, part in opening.fillable.items()}
+        reads |= {opened.plan.steps[position].segment: each.inputs for position, each in built.items()}
+        binder = self._binder(opened, reads)
+        shared = {position: (binder.step(position, each), each.seconds) for position, each in built.items()}
+        filling = Filling(partitioning, opening, binder, shared, self._program)
+        return FilledClass(partitioning, binder.plan([]), (), {}, opening=opening, filling=filling)
 
     def _whole(self, partitioning: Partitioning, error: NNAdapterError) -> Whole:
         """The model as it was, on the host. Raises where the policy forbids that, and `error` where the host cannot."""
@@ -283,7 +280,7 @@ class Compiler:
         return Substitute(
             device.name,
             device.display_name,
-            self._pool(device.name, built.program, *_about(partitioning, step)),
+            self._pool(device.name, built.program, *about_step(partitioning, step)),
             tuple(slots[name] for name in built.inputs),
         )
 
@@ -293,14 +290,14 @@ class Compiler:
         """A failed step compiled for `device`, or for the last resort."""
         part, last_resort = partitioning.model.parts.part(step), self.setting.last_resort
         try:
-            return device, self._built(device.name, part, _about(partitioning, step))
+            return device, self._built(device.name, part, about_step(partitioning, step))
         except CompilationError as failure:
             if device is not last_resort and not _blamed(partitioning, step, failure):
                 raise
             last = failure
         if device is not last_resort:
             with suppress(CompilationError):
-                return last_resort, self._built(last_resort.name, part, _about(partitioning, step))
+                return last_resort, self._built(last_resort.name, part, about_step(partitioning, step))
         raise ExecutionError(
             f"{message}; nothing else runs it: {last}", device=step.device, segment=step.segment
         ) from error
@@ -321,7 +318,7 @@ class Compiler:
         return {atoms_of(plan, step): why for step in plan.steps if step.device in self.setting.accelerators}
 
     def _pool(self, device: str, program: Program, *about: Any) -> ExecutionPool:
-        return pool_of(self.setting.trace, program, self.setting.by_name[device].capability.threading, device, *about)
+        return pool_on(self.setting, device, program, *about)
 
     def _fall_back(
         self,
@@ -334,11 +331,6 @@ class Compiler:
     ) -> None:
         """Say what a device failed to do as the policy wants it said: an error, a warning, or nothing."""
         fall_back(kind, step, nodes, message, instead, error, self.setting.constraints.fallback, self.setting.trace)
-
-
-def _about(partitioning: Partitioning, step: Step) -> _About:
-    """How a crash calls the step."""
-    return step.segment, [partitioning.plan.graph.nodes[node].name for node in step.nodes]
 
 
 def _blamed(partitioning: Partitioning, step: Step, error: BaseException) -> Mapping[int, Unsupported]:

@@ -80,6 +80,11 @@ class BoundStep:
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while `substitute` is made and `failures` grows."""
 
+    @property
+    def pools(self) -> list[ExecutionPool]:
+        """Its program, and what runs instead."""
+        return [self.pool, *([self.substitute.pool] if self.substitute is not None else [])]
+
 
 class CompiledPlan:
     """A plan whose segments are compiled."""
@@ -244,10 +249,13 @@ class CompiledPlan:
         """Free every program."""
         close_all(self._pools())
 
+    def close_whole(self) -> None:
+        """Free what runs the model as it was, where others have the steps still."""
+        close_all([self._whole.pool] if self._whole is not None else [])
+
     def _pools(self) -> list[ExecutionPool]:
-        substitutes = [bound.substitute.pool for bound in self.steps if bound.substitute is not None]
         whole = [self._whole.pool] if self._whole is not None else []
-        return [*(bound.pool for bound in self.steps), *substitutes, *whole]
+        return [*(pool for bound in self.steps for pool in bound.pools), *whole]
 
 
 def _stopped(control: RunControl, bound: BoundStep, device: str, how: str) -> CancelledError:

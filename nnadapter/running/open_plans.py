@@ -20,6 +20,7 @@ from nnadapter.planning.setting import Setting
 from nnadapter.process.cache import Cache
 from nnadapter.running.by_plans import InputShapes, Taken
 from nnadapter.running.compiled import Compiled
+from nnadapter.running.filling import Filled, FilledClass, NotFilledError
 from nnadapter.running.plans import PlanCache
 from nnadapter.traces.event import SESSION, WAIT
 
@@ -31,16 +32,7 @@ _MOST_IN_VAIN = 4
 
 
 class FixedSizesError(NNAdapterError):
-    """There is no plan that leaves sizes open. Nobody outside of this room sees it.
-
-    Args:
-        message: why.
-        always: none at other shapes either.
-    """
-
-    def __init__(self, message: str, *, always: bool = True) -> None:
-        super().__init__(message)
-        self.always = always
+    """There is no plan that leaves sizes open. Nobody outside of this room sees it."""
 
 
 @dataclass(eq=False)
@@ -137,6 +129,7 @@ class OpenPlans:
         self._refusal = ""
         self._making, self._ordering = Lock(), Lock()
         self._growing: Mapping[str, int] | None = None
+        self._unfilled: Cache[object, bool] = Cache("shapes that are not filled", _MOST_LOOKED_AT)
 
     @property
     def _wants_more(self) -> bool:
@@ -173,7 +166,10 @@ class OpenPlans:
         known = {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
         if not self._may_hold(known):
             return None
-        return self._take_known(use, known) or self._take_new(use, known)
+        taken = self._take_known(use, known)
+        if taken is not None or self._unfilled.get(tuple(known.values())):
+            return taken
+        return self._take_new(use, known)
 
     def _take_known(self, use: object, known: Shapes) -> Taken | None:
         for plan in self._made:
@@ -187,22 +183,57 @@ class OpenPlans:
         self, use: object, plan: OpenPlan, known: Shapes, opening: Opened | None, sizes: Sequence[Any] | None
     ) -> Taken | None:
         """Take a plan that holds at these shapes, made again if it was dropped; None where that fails."""
+        is_filled = opening is not None and bool(opening.fillable)
         try:
-            lease, compiled = self._plans.take(use, plan.key, lambda: self._make(plan.at))
+            taken = (self._take_filled if is_filled else self._take_open)(use, plan, known, opening, sizes)
         except FixedSizesError:
             self._leave(use)
             self._remember(without=plan)
             return None
+        if taken is None:
+            self._leave(use)
+            return None
+        self._in_vain = 0
+        if self._made[:1] != (plan,):
+            self._remember(first=plan)
+        return taken
+
+    def _take_open(
+        self, use: object, plan: OpenPlan, known: Shapes, opening: Opened | None, sizes: Sequence[Any] | None
+    ) -> Taken | None:
+        lease, compiled = self._plans.take(use, plan.key, lambda: self._make(plan.at))
         if compiled.opening is not opening:
             plan.made(compiled)
             holds, sizes = plan.sizes(compiled.opening, known)
             if not holds:
-                self._leave(use)
                 return None
-        self._in_vain = 0
-        if self._made[:1] != (plan,):
-            self._remember(first=plan)
         return lease, compiled, sizes
+
+    def _take_filled(
+        self, use: object, plan: OpenPlan, known: Shapes, opening: Opened | None, sizes: Sequence[Any] | None
+    ) -> Taken | None:
+        """Take the plan at these shapes of a class whose devices compile for fixed sizes, filled now if need be."""
+        shapes = tuple(known.values())
+        if self._unfilled.get(shapes):
+            return None
+        try:
+            lease, filled = self._plans.take(use, (plan.key, shapes), lambda: self._filled(plan, known, opening, sizes))
+        except NotFilledError:
+            self._unfilled.keep(shapes, True)
+            return None
+        return lease, filled, filled.of.told(sizes) if isinstance(filled, Filled) else sizes
+
+    def _filled(self, plan: OpenPlan, known: Shapes, opening: Opened | None, sizes: Sequence[Any] | None) -> Compiled:
+        use = object()
+        try:
+            taken = self._take_open(use, plan, known, opening, sizes)
+            if taken is None:
+                raise NotFilledError("the class was made again, and does not hold at these shapes")
+            _, whole_class, sizes = taken
+            assert isinstance(whole_class, FilledClass) and sizes is not None, "its devices compile for fixed sizes"
+            return whole_class.filling.at(sizes)
+        finally:
+            self._leave(use)
 
     def _remember(self, *, first: OpenPlan | None = None, without: OpenPlan | None = None) -> None:
         """Have one plan stand first, or forget one."""
@@ -223,6 +254,8 @@ class OpenPlans:
                 self._trace.add(SESSION, WAIT, "wait for a plan that another thread makes", asked, {})
             if taken is not None or self._refusal or not self._wants_more:
                 return taken
+            if self._unfilled.get(tuple(known.values())):
+                return None
             if self._in_vain >= _MOST_IN_VAIN:
                 return None
             plan = OpenPlan(("open", self._count), self._with_elements(known))
@@ -231,8 +264,7 @@ class OpenPlans:
             except FixedSizesError as refusal:
                 self._leave(use)
                 self._in_vain += 1
-                # Those that there are hold for others.
-                self._refusal = "" if self._made or not refusal.always else str(refusal)
+                self._refusal = "" if self._made else str(refusal)  # those that there are hold for others
                 return None
             if self._made:
                 self._reasons = [*self._reasons, self._made[0].broken(known)][: _MOST_REASONS + 1]
@@ -241,6 +273,8 @@ class OpenPlans:
             self._count += 1
             self._remember(first=plan)
             holds, sizes = plan.sizes(compiled.opening, known)
+            if holds and isinstance(compiled, FilledClass):
+                return self._take_plan(use, plan, known, compiled.opening, sizes)
             if holds:
                 return lease, compiled, sizes
             self._leave(use)

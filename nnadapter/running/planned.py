@@ -36,7 +36,7 @@ from nnadapter.running.plans import Lease, PlanCache, PlanCounts
 from nnadapter.running.promise import Watch
 from nnadapter.running.repeating import Done
 from nnadapter.traces.event import PLAN, SESSION
-from partition.verdict import Reason, Unsupported
+from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
     import onnx
@@ -181,7 +181,7 @@ class PlannedEngine(PlansEngine):
         with self._setting.trace.span(SESSION, PLAN, "leave sizes open"):
             plan = opened(partitioning)
         if isinstance(plan, Unsupported):
-            raise FixedSizesError(plan.detail, always=plan.reason is not Reason.SEGMENT_LIMIT)
+            raise FixedSizesError(plan.detail)
         refuse_fallback(partitioning)
         try:
             return self._compiler.compile_open(partitioning, plan)

@@ -111,7 +111,7 @@ class PlanCache(Generic[Kept]):
             if lease.plan is not None:
                 lease.again += 1
                 return lease, lease.plan
-        return lease, self._make(lease, make)
+        return lease, self._make(lease, key, make)
 
     def take_again(self, use: object, lease: Lease[Kept]) -> bool:
         """Take the plan of a lease once more, as by `take`; False if it is not kept any more."""
@@ -167,7 +167,7 @@ class PlanCache(Generic[Kept]):
                 self._drop(key)
         self.close_unused()
 
-    def _make(self, lease: Lease[Kept], make: Callable[[], Kept]) -> Kept:
+    def _make(self, lease: Lease[Kept], key: Hashable, make: Callable[[], Kept]) -> Kept:
         asked = self._trace.now()
         with lease.made:
             if lease.plan is not None:
@@ -177,6 +177,8 @@ class PlanCache(Generic[Kept]):
                 plan = make()
             with self._lock:
                 lease.plan = plan
+                if self._leases.get(key) is lease:
+                    self._leases.move_to_end(key)  # others were used while it was made
                 self._made += 1
                 self._trim()
         self.close_unused()

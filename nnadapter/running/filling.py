@@ -1,0 +1,216 @@
+"""Plans of one class of shapes whose devices compile for fixed sizes: at each sizes, segments are filled and compiled.
+
+Judging, converting and cutting are done once for the class (`planning.opening`). What is left for new sizes is to
+replay the trace, to fill in numbers, to make tables constants, and what the driver does: it is asked about the segment,
+and compiles it. A program is shared by all sizes at which its segment is the same: of a language model whose cache
+grows, only what reads the cache is compiled again. Programs of the host and of devices that leave sizes open serve all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any
+
+from nnadapter.drivers.border import ask_admission, ask_supported
+from nnadapter.drivers.crashes import named_call
+from nnadapter.errors import FAILURES, NNAdapterError, describe
+from nnadapter.ir.operand import OperandType
+from nnadapter.offering.segments import Part
+from nnadapter.planning.opening import Opened
+from nnadapter.planning.settling import AdmittedSegment, Partitioning
+from nnadapter.process.closing import close_all
+from nnadapter.running.binder import Binder
+from nnadapter.running.built import Built, Programs, atoms_of
+from nnadapter.running.compiled import Compiled
+from nnadapter.running.executor import BoundStep
+from partition.plan import Step
+from partition.verdict import Unsupported
+
+Compile = Callable[[Partitioning, Step, AdmittedSegment, Programs], Built]
+_Key = tuple[int, tuple[Any, ...]]
+"""The position of a step, and the numbers that its segment hangs on."""
+_SHARED: tuple[Any, ...] = ()
+
+
+class NotFilledError(NNAdapterError):
+    """A device does not take a segment at some sizes. Nobody outside of this room sees it."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Made:
+    """A step with its program."""
+
+    step: BoundStep
+    seconds: float
+    """What compiling took."""
+    nbytes: int
+    """Of the program and one execution."""
+
+
+class Filling:
+    """The programs of one class of shapes, by sizes; usable from many threads.
+
+    Args:
+        partitioning: at the sizes at which the class was found, as the report tells of it.
+        opening: the class.
+        binder: of its plan.
+        shared: the steps that serve all sizes, by position, and what compiling them took.
+        compile_: compiles a segment that its device admitted.
+    """
+
+    def __init__(
+        self,
+        partitioning: Partitioning,
+        opening: Opened,
+        binder: Binder,
+        shared: Mapping[int, tuple[BoundStep, float]],
+        compile_: Compile,
+    ) -> None:
+        self._partitioning, self._opening, self._binder, self._compile = partitioning, opening, binder, compile_
+        self._shared = tuple((position, _SHARED) for position in shared)
+        self._made: dict[_Key, _Made] = {
+            (position, _SHARED): _Made(step, seconds, step.pool.memory_bytes)
+            for position, (step, seconds) in shared.items()
+        }
+        self._fillable = {
+            position: opening.fillable[step.segment]
+            for position, step in enumerate(opening.partitioning.plan.steps)
+            if step.segment in opening.fillable
+        }
+        self._is_told = opening.sizes is not None and bool(
+            opening.sizes.contents.names or any(step.is_told_sizes for step, _ in shared.values())
+        )
+        self._held: dict[object, tuple[_Key, ...]] = {self: self._shared}
+        """What each plan is made of; what the class itself holds, as long as it is kept."""
+        self._holders: dict[_Key, int] = dict.fromkeys(self._shared, 1)
+        self._owners: dict[_Key, object] = dict.fromkeys(self._shared, self)
+        self._bytes: dict[object, int] = {self: sum(made.nbytes for made in self._made.values())}
+        self._lock = Lock()
+
+    def at(self, sizes: Sequence[Any]) -> Filled:
+        """The plan at some sizes of the class.
+
+        Raises:
+            NotFilledError: a device does not take its segment at these sizes.
+        """
+        with self._lock:
+            keys = tuple([(position, part.key(sizes)) for position, part in self._fillable.items()])
+            try:
+                self._make([key for key in keys if key not in self._made], sizes)
+            except BaseException:
+                self._close_unheld()
+                raise
+            own = (*self._shared, *keys)
+            made = [self._made[key] for key in sorted(own)]
+            plan = self._binder.plan([each.step for each in made], self._opening.sizes if self._is_told else None)
+            seconds = {each.step.step.segment: each.seconds for each in made}
+            filled = Filled(self._partitioning, plan, (), seconds, opening=self._opening, of=self)
+            self._hold(filled, own)
+            return filled
+
+    def told(self, sizes: Sequence[Any] | None) -> Sequence[Any] | None:
+        """What runs of its plans are told of sizes: nothing where no program leaves them open."""
+        return sizes if self._is_told else None
+
+    def memory_of(self, holder: object) -> int:
+        """Bytes of the programs that were made for a plan; those that outlive it count for the class."""
+        return self._bytes.get(holder, 0)  # without the lock, which is held while drivers compile
+
+    def release(self, holder: object) -> None:
+        """Close what a plan alone had."""
+        with self._lock:
+            for key in self._held.pop(holder, ()):
+                self._holders[key] -= 1
+                if self._owners[key] is holder:
+                    self._own(key, self)
+            self._bytes.pop(holder, None)
+            self._close_unheld()
+
+    def _hold(self, holder: object, keys: tuple[_Key, ...]) -> None:
+        for key in keys:
+            self._holders[key] = self._holders.get(key, 0) + 1
+            if key not in self._owners:
+                self._own(key, holder)
+        self._held[holder] = keys
+
+    def _own(self, key: _Key, owner: object) -> None:
+        self._owners[key] = owner
+        self._bytes[owner] = self._bytes.get(owner, 0) + self._made[key].nbytes
+
+    def _close_unheld(self) -> None:
+        unheld = [key for key in self._made if not self._holders.get(key)]
+        closing = []
+        for key in unheld:
+            made, owner = self._made.pop(key), self._owners.pop(key, None)
+            self._holders.pop(key, None)
+            if owner in self._bytes:
+                self._bytes[owner] -= made.nbytes
+            closing += made.step.pools
+        close_all(closing)
+
+    def _make(self, keys: Sequence[_Key], sizes: Sequence[Any]) -> None:
+        opened, programs = self._opening.partitioning, Programs()
+        for key in keys:
+            position, step = key[0], opened.plan.steps[key[0]]
+            try:
+                part = self._fillable[position].filled(sizes)
+                built = self._compile(opened, step, self._admitted(step, part), programs)
+            except NotFilledError:
+                raise
+            except FAILURES as error:  # a driver may raise anything; the plan of these shapes' own says what
+                message = f"{step.device} fails to compile segment {step.segment}: {describe(error)}"
+                raise NotFilledError(message) from error
+            programs.add(atoms_of(opened.plan, step), built)
+            bound = replace(self._binder.step(position, built), expected=_expected(part))
+            self._made[key] = _Made(bound, built.seconds, bound.pool.memory_bytes)
+
+    def _admitted(self, step: Step, part: Part) -> AdmittedSegment:
+        context, model = self._partitioning.setting.by_name[step.device].context, part.model
+        verdicts = named_call(step.device, "supported", step.segment)(
+            ask_supported, context, model, len(model.operations)
+        )
+        admission = named_call(step.device, "admit", step.segment)(ask_admission, context, model)
+        refused = next((each for each in (*verdicts, admission.verdict) if isinstance(each, Unsupported)), None)
+        if refused is not None:
+            raise NotFilledError(f"{step.device} does not take segment {step.segment}: {refused.detail}")
+        return AdmittedSegment(part, admission)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FilledClass(Compiled):
+    """A class of shapes; it does not run itself, but the plans that are filled."""
+
+    filling: Filling
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `Filling.memory_of`."""
+        return self.filling.memory_of(self.filling)
+
+    def close(self) -> None:
+        """Close what no plan of the class has."""
+        self.filling.release(self.filling)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Filled(Compiled):
+    """A plan at one set of sizes, whose programs it shares with others of its class."""
+
+    of: Filling
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `Filling.memory_of`."""
+        return self.of.memory_of(self)
+
+    def close(self) -> None:
+        """Close what no other plan of the class has."""
+        self.plan.close_whole()
+        self.of.release(self)
+
+
+def _expected(part: Part) -> list[Any]:
+    types: list[OperandType] = [part.model.operands[index].type for index in part.model.outputs]
+    return [(type_.dimensions, type_.dtype.array_type) for type_ in types]
