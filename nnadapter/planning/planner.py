@@ -133,7 +133,8 @@ class Planner:
         undecided = tried - self._hopeless
         if not undecided:
             return judged
-        return replace(judged, whole_here=undecided.intersection(node.name for node in judged.model.graph.nodes))
+        names = {node.name for node in judged.model.graph.nodes}
+        return replace(judged, whole_here=frozenset(undecided & names))
 
     def _step_as_before(self, variant: Variant, shapes: Shapes) -> tuple[Variant, Judgment] | None:
         """The next variant, this one not looked at, where it would be refused and the next is taken as before."""

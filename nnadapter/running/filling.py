@@ -83,7 +83,7 @@ class Filling:
             opening.sizes.contents.names or any(step.is_told_sizes for step, _ in shared.values())
         )
         self._held: dict[object, tuple[_Key, ...]] = {self: self._shared}
-        """What each plan is made of; what the class itself holds, as long as it is kept."""
+        """What each plan is made of; and what the class itself holds, as long as it is kept."""
         self._holders: dict[_Key, int] = dict.fromkeys(self._shared, 1)
         self._owners: dict[_Key, object] = dict.fromkeys(self._shared, self)
         self._bytes: dict[object, int] = {self: sum(made.nbytes for made in self._made.values())}
@@ -115,8 +115,9 @@ class Filling:
         return sizes if self._is_told else None
 
     def memory_of(self, holder: object) -> int:
-        """Bytes of the programs that were made for a plan; those that outlive it count for the class."""
-        return self._bytes.get(holder, 0)  # without the lock, which is held while drivers compile
+        """Bytes of the programs that were made for a plan, and its share of those that serve all, or outlived one."""
+        # Without the lock, which is held while drivers compile.
+        return self._bytes.get(holder, 0) + self._bytes.get(self, 0) // max(len(self._held) - 1, 1)
 
     def release(self, holder: object) -> None:
         """Close what a plan alone had."""
@@ -125,7 +126,8 @@ class Filling:
                 self._holders[key] -= 1
                 if self._owners[key] is holder:
                     self._own(key, self)
-            self._bytes.pop(holder, None)
+            if holder is not self:
+                self._bytes.pop(holder, None)
             self._close_unheld()
 
     def _hold(self, holder: object, keys: tuple[_Key, ...]) -> None:
@@ -186,8 +188,8 @@ class FilledClass(Compiled):
 
     @property
     def memory_bytes(self) -> int:
-        """See `Filling.memory_of`."""
-        return self.filling.memory_of(self.filling)
+        """Nothing: what its programs hold counts for the plans that have them."""
+        return 0
 
     def close(self) -> None:
         """Close what no plan of the class has."""

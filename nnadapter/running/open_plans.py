@@ -7,6 +7,7 @@ made in vain.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -129,6 +130,8 @@ class OpenPlans:
         self._refusal = ""
         self._making, self._ordering = Lock(), Lock()
         self._growing: Mapping[str, int] | None = None
+        self._classes: PlanCache[Compiled] = PlanCache(limit, sys.maxsize)
+        """Of devices that compile for fixed sizes: what their programs share counts for the plans that are filled."""
         self._unfilled: Cache[object, bool] = Cache("shapes that are not filled", _MOST_LOOKED_AT)
 
     @property
@@ -147,11 +150,14 @@ class OpenPlans:
             return f"a plan for every set of input shapes: {self._refusal}"
         if not self._made:
             return ""
-        count = "one plan" if self._count == 1 else f"{self._count} plans"
+        fixed = next((plan.opening.why_fixed for plan in self._made if plan.opening is not None), "")
+        what, plural = ("class", "classes") if fixed else ("plan", "plans")
+        count = f"one {what}" if self._count == 1 else f"{self._count} {plural}"
         told = [*self._reasons[:_MOST_REASONS], *(["others"] if len(self._reasons) > _MOST_REASONS else [])]
         reasons = f"; one more when {', then when '.join(told)}" if told else ""
         alone = "; others have plans of their own" if self._in_vain >= _MOST_IN_VAIN else ""
-        return f"{count} for all input shapes{but_for}{reasons}{alone}"
+        own = f", with a plan for every set of them: {fixed}" if fixed else ""
+        return f"{count} for all input shapes{but_for}{own}{reasons}{alone}"
 
     def take(self, use: object, shapes: InputShapes) -> Taken | None:
         """Take the plan for these shapes, made now if there is none; None where they have a plan of their own.
@@ -201,7 +207,7 @@ class OpenPlans:
     def _take_open(
         self, use: object, plan: OpenPlan, known: Shapes, opening: Opened | None, sizes: Sequence[Any] | None
     ) -> Taken | None:
-        lease, compiled = self._plans.take(use, plan.key, lambda: self._make(plan.at))
+        lease, compiled = self._kept_in(opening).take(use, plan.key, lambda: self._make(plan.at))
         if compiled.opening is not opening:
             plan.made(compiled)
             holds, sizes = plan.sizes(compiled.opening, known)
@@ -243,8 +249,16 @@ class OpenPlans:
 
     def _leave(self, use: object) -> None:
         """End a use before its run; what was not made is forgotten."""
-        self._plans.users.pop(use, None)
-        self._plans.close_unused()
+        for plans in (self._plans, self._classes):
+            plans.users.pop(use, None)
+            plans.close_unused()
+
+    def _kept_in(self, opening: Opened | None) -> PlanCache[Compiled]:
+        return self._classes if opening is not None and opening.fillable else self._plans
+
+    def close(self) -> None:
+        """Drop the classes; their plans are dropped with the others."""
+        self._classes.close()
 
     def _take_new(self, use: object, known: Shapes) -> Taken | None:
         asked = self._trace.now()
@@ -260,20 +274,21 @@ class OpenPlans:
                 return None
             plan = OpenPlan(("open", self._count), self._with_elements(known))
             try:
-                lease, compiled = self._plans.take(use, plan.key, lambda: self._make(plan.at))
+                made = self._make(plan.at)
             except FixedSizesError as refusal:
-                self._leave(use)
                 self._in_vain += 1
                 self._refusal = "" if self._made else str(refusal)  # those that there are hold for others
                 return None
             if self._made:
                 self._reasons = [*self._reasons, self._made[0].broken(known)][: _MOST_REASONS + 1]
-            plan.made(compiled)
+            plan.made(made)
+            lease, compiled = self._kept_in(made.opening).take(use, plan.key, lambda: made)
             self._in_vain += 1
             self._count += 1
             self._remember(first=plan)
             holds, sizes = plan.sizes(compiled.opening, known)
             if holds and isinstance(compiled, FilledClass):
+                self._leave(use)
                 return self._take_plan(use, plan, known, compiled.opening, sizes)
             if holds:
                 return lease, compiled, sizes

@@ -29,6 +29,7 @@ from nnadapter.running.by_plans import InputShapes, PlansEngine, Taken
 from nnadapter.running.compilation import Compiler
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.fallback import refuse_fallback
+from nnadapter.running.filling import FilledClass
 from nnadapter.running.measuring import Measurer
 from nnadapter.running.observed import Observed, observed_of
 from nnadapter.running.open_plans import FixedSizesError, OpenPlans
@@ -149,6 +150,7 @@ class PlannedEngine(PlansEngine):
     def close(self) -> None:
         """Free every plan, and then every context; what is in use is freed when it is not any more."""
         self._end()
+        self._open.close()
         self._plans.close((*self._setting.devices, self._compiler.arenas))
         self._planner.clear()
 
@@ -171,6 +173,8 @@ class PlannedEngine(PlansEngine):
         if self._measurer is not None:
             raise FixedSizesError("placements are timed for each")
         compiled = self._planned(lambda planner: self._compiled_open(planner, shapes))
+        if isinstance(compiled, FilledClass):
+            return compiled  # each set of shapes has a plan of its own, so the first may stay
         stays = self._first_is_prepared or not self._plans.drop_unless_used_again(self._first)
         if not (stays and self._has_room):
             self._first = ()
