@@ -1,15 +1,23 @@
 """Regret of policies: what a session takes over the better of ONNX Runtime alone and OpenVINO alone.
 
     python benchmarks/policies.py [--policies measured,latency] [--repetitions 5] [--turns 5] [--only NAME...]
-        [--json FILE]
+        [--others] [--json FILE]
 
-Twelve networks (`benchmarks/networks.py`). Each repetition has a cache folder of its own, so `measured` measures anew;
-`latency` goes by calibrations of the CPU and of openvino, which are made once for all, first. Sessions of a repetition
-take turns in an order drawn by chance. A turn begins when the threads of the one before rest (ONNX Runtime's spin for
-25 ms), its first run does not count, and its figure is the median of the runs that fit into 20 ms. The least of a
-repetition's turns counts: a shared machine only adds time. `control` is a second session of ONNX Runtime alone.
+Twelve networks (`benchmarks/networks.py`), with `--others` ten more, of other kinds (`benchmarks/other_networks.py`).
+Each repetition has a cache folder of its own, so `measured` measures anew; `latency` goes by calibrations of the CPU
+and of openvino, which are made once for all, first.
 
-The table has medians over repetitions; `worst` is the greatest quotient of a repetition. Nothing is dropped.
+Of ONNX Runtime and of OpenVINO there are two sessions each in every repetition, one made before ours and one behind,
+and the better one counts. OpenVINO computes in float32 and for latency, as our device does, and gets its inputs without
+a copy. One session of each, which does not count, comes before everything: the first ones of a process are slower.
+
+Sessions of a repetition take turns in an order drawn by chance. A turn begins when the threads of the one before rest
+(ONNX Runtime's spin for 25 ms), its first run does not count, and its figure is the median of the runs that fit into 20
+ms. The least of a session's turns counts: a shared machine only adds time.
+
+The table has medians over repetitions; `control` is the other session of ONNX Runtime over the better one; `worst` is
+the greatest quotient of a repetition. Nothing is dropped. Behind it stands what the calibrations predict of the CPU and
+of openvino alone, over what their sessions took.
 """
 
 from __future__ import annotations
@@ -22,7 +30,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from math import exp, log
@@ -32,11 +40,13 @@ from typing import Any
 
 import onnx
 import onnxruntime
+import openvino
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 
 import nnadapter as nna
 from benchmarks.networks import networks
+from benchmarks.other_networks import other_networks
 from benchmarks.timing import table
 from nnadapter.costs.calibrating import calibrate
 from nnadapter.costs.calibration_files import keep_calibration
@@ -54,15 +64,18 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--others", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     policies, rows = arguments.policies.split(","), []
     calibrations = [calibrate(device) for device in ("cpu", _DEVICE)] if "latency" in policies else []
-    for name, make in networks().items():
+    for name, make in (other_networks() if arguments.others else networks()).items():
         if arguments.only and name not in arguments.only:
             continue
         model = make()
+        if not rows:
+            repetition(model, [], [], 1)
         found = [repetition(model, policies, calibrations, arguments.turns) for _ in range(arguments.repetitions)]
         rows.append({"model": name, "repetitions": found})
         print(rows[-1]["model"], [_regrets(found, policy) for policy in policies], file=sys.stderr, flush=True)
@@ -76,6 +89,8 @@ def main() -> None:
         every = [each for row in rows for each in _regrets(row["repetitions"], policy)]
         middle = exp(mean(map(log, every)))
         print(f"{policy}: geometric mean {middle:.3f}, median {median(every):.3f}, worst {max(every):.3f}")
+    if calibrations:
+        print(table(["model", "cpu: predicted over measured", "openvino: predicted over measured"], _predicted(rows)))
 
 
 def repetition(model: onnx.ModelProto, policies: Sequence[str], calibrations: Sequence[Any], turns: int) -> Any:
@@ -85,38 +100,73 @@ def repetition(model: onnx.ModelProto, policies: Sequence[str], calibrations: Se
         os.environ["NNADAPTER_CACHE_DIR"] = folder
         for each in calibrations:
             keep_calibration(each)
-        sessions: dict[str, Any] = {
-            name: onnxruntime.InferenceSession(contents, providers=["CPUExecutionProvider"])
-            for name in ("cpu", "control")
-        }
-        for name, policy in (("openvino", "priority"), *((each, each) for each in policies)):
+        runs: dict[str, Callable[[], object]] = {}
+        sessions: dict[str, Any] = {}
+
+        def peers(number: int) -> None:
+            session = onnxruntime.InferenceSession(contents, providers=["CPUExecutionProvider"])
+            runs[f"cpu {number}"] = partial(session.run, None, feed)
+            runs[f"openvino {number}"] = partial(_compiled(contents), feed, share_inputs=True)
+
+        peers(1)
+        for policy in policies:
             options = nna.Options(policy=policy, fallback="allow")
             session = nna.InferenceSession(contents, devices=_DEVICE, options=options)
-            sessions[name] = opened.enter_context(session)
-            session.run(None, feed)
-        chosen = {policy: sessions[policy].report() for policy in policies}
+            sessions[policy] = opened.enter_context(session)
+            runs[policy] = partial(session.run, None, feed)
+            runs[policy]()
+        peers(2)
+        reports = {policy: session.report() for policy, session in sessions.items()}
         watch, chance = Stopwatch(), random.Random(0)
-        taken: dict[str, list[float]] = {name: [] for name in sessions}
+        taken: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(turns):
-            for name in chance.sample(list(sessions), len(sessions)):
-                taken[name].append(watch.turn(partial(sessions[name].run, None, feed)))
+            for name in chance.sample(list(runs), len(runs)):
+                taken[name].append(watch.turn(runs[name]))
     return {
         "seconds": {name: min(seconds) for name, seconds in taken.items()},
-        "chosen": {name: "+".join({each.device: 0 for each in report.segments}) for name, report in chosen.items()},
+        "chosen": {name: "+".join({each.device: 0 for each in report.segments}) for name, report in reports.items()},
+        "predicted": _predictions(reports["latency"]) if "latency" in reports else {},
     }
 
 
-def _regrets(found: Sequence[Any], policy: str) -> list[float]:
+def _compiled(contents: bytes) -> Any:
+    engine = openvino.Core()
+    hints = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    return engine.compile_model(engine.read_model(contents), "CPU", hints)
+
+
+def _predictions(report: Any) -> dict[str, float]:
+    """What a report predicts of each device alone; everything supported is openvino alone where nothing is refused."""
+    seconds = {each.name: each.seconds for each in report.cost.candidates}
+    whole = seconds.get(f"all on {_DEVICE}", seconds.get("everything supported"))
+    return {"cpu": report.cost.all_cpu_predicted_seconds, "openvino": whole}
+
+
+def _predicted(rows: Sequence[Any]) -> list[list[str]]:
     return [
-        round(each["seconds"][policy] / min(each["seconds"][name] for name in _ALONE), 3) for each in found
+        [row["model"], *(_quotient(row["repetitions"], name) for name in ("cpu", "openvino"))] for row in rows
     ]  # fmt: skip
+
+
+def _quotient(found: Sequence[Any], name: str) -> str:
+    quotients = [each["predicted"][name] / _best(each, name) for each in found if each["predicted"].get(name)]
+    return f"{median(quotients):.2f}" if quotients else ""
+
+
+def _best(each: Any, name: str) -> float:
+    """Of both sessions of a peer."""
+    return float(min(each["seconds"][f"{name} {number}"] for number in (1, 2)))
+
+
+def _regrets(found: Sequence[Any], policy: str) -> list[float]:
+    return [round(each["seconds"][policy] / min(_best(each, name) for name in _ALONE), 3) for each in found]
 
 
 def _cells(row: Any, policies: Sequence[str]) -> list[str]:
     found = row["repetitions"]
-    middle = {name: median(each["seconds"][name] for each in found) for name in found[0]["seconds"]}
-    cells = [row["model"], f"{middle['cpu'] * 1e3:.3f}", f"{middle['control'] / middle['cpu']:.3f}"]
-    cells.append(f"{middle['openvino'] * 1e3:.3f}")
+    middle = {name: median(_best(each, name) for each in found) for name in _ALONE}
+    control = median(max(each["seconds"][f"cpu {number}"] for number in (1, 2)) / _best(each, "cpu") for each in found)
+    cells = [row["model"], f"{middle['cpu'] * 1e3:.3f}", f"{control:.3f}", f"{middle['openvino'] * 1e3:.3f}"]
     for policy in policies:
         regrets, chosen = _regrets(found, policy), Counter(each["chosen"][policy] for each in found)
         cells += [f"{median(regrets):.3f}", f"{max(regrets):.3f}"]

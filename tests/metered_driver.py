@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from math import hypot
+
 import numpy as np
 
+from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.drivers import (
     SUPPORTED,
     Capability,
@@ -27,11 +30,15 @@ COSTS = {
     "MAT_MUL": (3e-6, 1 / 5e11, 1 / 8e10),
     "CONV_2D": (5e-6, 1 / 9e11, 1 / 6e10),
     "SOFTMAX": (9e-6, 0.0, 1 / 1e10),
+    "LAYER_NORMALIZATION": (9e-6, 0.0, 1 / 1e10),
+    "LSTM": (6e-6, 1 / 1e11, 0.0),
+    "RESHAPE": (0.0, 0.0, 0.0),
     "TANH": (4e-6, 0.0, 1 / 2e10),
-    "REDUCE_MAX": (2e-6, 0.0, 1 / 3e10),
+    "REDUCE_MEAN": (2e-6, 0.0, 1 / 3e10),
     "SPLIT": (1e-6, 0.0, 1 / 5e10),
     "CONCAT": (1e-6, 0.0, 1 / 5e10),
     "ERF": (4e-6, 0.0, 1 / 2e10),
+    "SIGMOID": (4e-6, 0.0, 1 / 2e10),
 }
 """Operation -> seconds of one, of a FLOP, of a byte read or made."""
 OTHERS = (2e-6, 0.0, 1 / 4e10)
@@ -44,6 +51,9 @@ def now() -> float:
     return STATE["now"]
 
 
+STOPWATCH = Stopwatch(clock=now, busy=lambda: 0.0, sleep=lambda _: None)
+
+
 def seconds_of(model, slow, times) -> float:
     border = [model.operands[each].type.nbytes for each in (*model.inputs, *model.outputs)]
     total = LAUNCH + TENSOR * len(border) + BYTE * sum(border)
@@ -52,7 +62,7 @@ def seconds_of(model, slow, times) -> float:
         outputs = [model.operands[each].type for each in operation.outputs]
         flops = SCHEMAS[operation.type].flops(inputs, outputs, operation.attributes)
         once, per_flop, per_byte = COSTS.get(operation.type, OTHERS)
-        seconds = once + per_flop * flops + per_byte * sum(each.nbytes for each in (*inputs, *outputs))
+        seconds = once + hypot(per_flop * flops, per_byte * sum(each.nbytes for each in (*inputs, *outputs)))
         total += seconds * times if operation.type in slow else seconds
     return total
 

@@ -31,7 +31,7 @@ from nnadapter.process.standard_output import prints_to_stderr
 @click.option("-o", "--output", metavar="FILE", help="Write a copy of the calibration to FILE.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: what stands in the calibration's file.")
 def calibrate(device: str, options: Mapping[str, Mapping[str, str]], output: str | None, as_json: bool) -> None:
-    """Measure DEVICE: launch, transfers, and operations by class, in some 20 seconds at most.
+    """Measure DEVICE: launch, transfers, and operations by class, in some 30 seconds at most.
 
     The CPU, against which devices are weighed, is measured too where it was not yet. Costs are kept in the folder
     calibrations of NNADAPTER_CACHE_DIR, for this version of the device's driver and the options that change its speed.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from math import exp, log, sqrt
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -10,6 +11,20 @@ from msgspec import Meta, Struct
 from nnadapter.costs.classes import OperationClass
 from nnadapter.costs.roofline import Line, Seconds
 from nnadapter.drivers.capability import OptionValue
+
+
+class SeenNetwork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A small network of mixed operations, all of it on the device."""
+
+    seconds: Seconds
+    """As measured."""
+    predicted: Seconds
+    """As the lines say."""
+
+    @property
+    def quotient(self) -> float:
+        """What was predicted over what was measured."""
+        return self.predicted / self.seconds if self.seconds else 1.0
 
 
 class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,23 +36,35 @@ class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     options: Mapping[str, OptionValue]
     """Those that change how long something takes."""
     launch_seconds: Seconds
-    """Of a segment with next to nothing in it."""
+    """Of a segment with next to nothing in it, between segments of other devices."""
+    alone_seconds: Seconds
+    """Of the same where it is all that runs, again and again."""
     transfer_seconds: Seconds
     """Of one tensor, in either direction: the host cannot tell them apart."""
     transfer_seconds_per_byte: Seconds
-    off_by: Annotated[float, Meta(ge=0, le=1e6)]
-    """The root mean square of (predicted - measured) / measured, over small networks of mixed operations."""
+    networks: Mapping[str, SeenNetwork]
+    """What tells how far lines are off, by name; the same for all devices."""
     lines: Mapping[OperationClass, Line]
-    """By class, float32."""
+    """By class, float32: of operations by themselves."""
+    riding: Mapping[OperationClass, Mapping[OperationClass, Line]]
+    """Of operations that come behind others, by the class of these, then by their own; see `nnadapter.costs.riding`."""
     left_out: Mapping[OperationClass, str]
     """Classes that were not measured, and why."""
+
+    @property
+    def off_by(self) -> float:
+        """How far predictions are off, as a share: the root mean square of the logarithms of quotients of networks."""
+        if not self.networks:
+            return max((line.error for line in self.lines.values()), default=0.0)
+        return spread(log(each.quotient) for each in self.networks.values() if each.predicted)
 
     def __str__(self) -> str:
         """A table."""
         head = [
             f"device     {self.device} {self.driver_version}".rstrip(),
             *(f"option     {name} = {value}" for name, value in self.options.items()),
-            f"launch     {1e6 * self.launch_seconds:.1f} us per segment",
+            f"launch     {1e6 * self.launch_seconds:.1f} us per segment, "
+            f"{1e6 * self.alone_seconds:.1f} us if it is all",
             f"transfer   {1e6 * self.transfer_seconds:.1f} us per tensor"
             + _rate(", ", self.transfer_seconds_per_byte, "GB/s"),
         ]
@@ -46,15 +73,33 @@ class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             return "\n".join(head)
         head.append(f"networks   off by {100 * self.off_by:.0f} %")
         return "\n".join(
-            (*head, *(self._row(each) for each in OperationClass if each in {*self.lines, *self.left_out}))
+            (
+                *head,
+                *(self._row(each) for each in OperationClass if each in {*self.lines, *self.left_out}),
+                *(
+                    _line_text(f"{each} behind {carrier}", line)
+                    for carrier in self.riding
+                    for each, line in self.riding[carrier].items()
+                ),
+            )
         )
 
     def _row(self, each: OperationClass) -> str:
         line = self.lines.get(each)
         if line is None:
             return f"{each.value:<14} not measured: {self.left_out[each]}"
-        rates = _rate(" + ", line.seconds_per_flop, "GFLOP/s") + _rate(" + ", line.seconds_per_byte, "GB/s")
-        return f"{each.value:<14} {1e6 * line.seconds:.1f} us{rates}, off by {100 * line.error:.0f} %"
+        return _line_text(each.value, line)
+
+
+def spread(logarithms: Iterable[float]) -> float:
+    """Return the root mean square of logarithms of quotients, as a share; 0 of none."""
+    squares = [each * each for each in logarithms]
+    return exp(sqrt(sum(squares) / len(squares))) - 1 if squares else 0.0
+
+
+def _line_text(name: str, line: Line) -> str:
+    rates = _rate(" + ", line.seconds_per_flop, "GFLOP/s") + _rate(" + ", line.seconds_per_byte, "GB/s")
+    return f"{name:<14} {1e6 * line.seconds:.1f} us{rates}, off by {100 * line.error:.0f} %"
 
 
 _EVERYDAY, _NOTHING = 1e6, 1e-6

@@ -22,7 +22,7 @@ from nnadapter.errors import StoredFileError
 from nnadapter.files.cache_folder import cache_folder
 from nnadapter.files.strict import FileKind
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Raised whenever a calibration's file changes its meaning; other versions are refused."""
 
 

@@ -45,7 +45,9 @@ class OperationClass(StrEnum):
 
     CONVOLUTION = "convolution"
     MATRIX = "matrix"
-    """Matrix products, and what consists of them: attention, recurrent networks."""
+    """Matrix products, and what consists of them: attention."""
+    RECURRENT = "recurrent"
+    """Networks that take one step after the other: products that wait for each other."""
     DEPTHWISE = "depthwise"
     """Convolutions with one input channel per group: few products per byte."""
     NORMALIZATION = "normalization"
@@ -70,7 +72,8 @@ CLASSES = tuple(OperationClass)
 _Rows = Sequence[OperationSchema]
 _FAMILIES: tuple[tuple[OperationClass, tuple[_Rows, ...]], ...] = (
     (OperationClass.CONVOLUTION, (convolution.ROWS, volumes.ROWS)),
-    (OperationClass.MATRIX, (matrix.ROWS, attention.ROWS, recurrent.ROWS, linear_algebra.ROWS, spectral.ROWS)),
+    (OperationClass.MATRIX, (matrix.ROWS, attention.ROWS, linear_algebra.ROWS, spectral.ROWS)),
+    (OperationClass.RECURRENT, (recurrent.ROWS,)),
     (OperationClass.NORMALIZATION, (normalization.ROWS, norms.ROWS, losses.ROWS)),
     (OperationClass.REDUCTION, (reduction.ROWS, pooling.ROWS, window_pooling.ROWS, accumulation.ROWS)),
     (OperationClass.FUNCTION, (functions.ROWS,)),

@@ -33,10 +33,17 @@ class CostTable:
     on_host: Numbers
     """Seconds of every node by itself on the host, that of `prices`; zeros where that is not among the devices."""
 
+    alone: Mapping[str, float]
+    """Seconds of a launch of a segment that is all that runs, by device."""
+
     @property
     def devices(self) -> tuple[str, ...]:
         """Labels, one per row."""
         return self.prices.devices
+
+    def saved_alone(self, device: str) -> float:
+        """Seconds by which a launch on a device is shorter where it is the only one."""
+        return float(self.prices.launch[self.devices.index(device)]) - self.alone[device]
 
 
 def cost_table(
@@ -90,7 +97,13 @@ def cost_table(
     )
     sources = {name: costs[name].source for name in devices}
     said = (fusion.note for fusion in fusions.values() if fusion.note)
-    return CostTable(prices=prices, sources=sources, notes=(*_notes(work, devices, costs), *said), on_host=on_host)
+    return CostTable(
+        prices=prices,
+        sources=sources,
+        notes=(*_notes(work, devices, costs), *said),
+        on_host=on_host,
+        alone={name: costs[name].launch_alone for name in devices},
+    )
 
 
 def _border(crossing: Crossing, costs: DeviceCosts, *, is_host: bool) -> Numbers:

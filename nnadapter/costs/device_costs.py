@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from nnadapter.costs.calibration import Calibration
+from nnadapter.costs.calibration import Calibration, SeenNetwork
 from nnadapter.costs.calibration_files import find_calibration
 from nnadapter.costs.classes import CLASSES, OperationClass
 from nnadapter.costs.roofline import Line, Numbers, roofline
@@ -56,15 +56,26 @@ class DeviceCosts:
     """Limits; of a calibrated device, launch, transfers, and what stands for classes that were not measured."""
     lines: Mapping[OperationClass, Line] = field(default_factory=dict)
     """Measured, by class; the roofline of the profile for all others."""
-    off_by: float = 0.0
-    """How far they are off, as a share, as far as that was measured."""
+    riding: Mapping[OperationClass, Mapping[OperationClass, Line]] = field(default_factory=dict)
+    """Measured of operations that come behind others, by the class of these; see `nnadapter.costs.riding`."""
+    alone_seconds: float | None = None
+    """Of a launch of a segment that is all that runs; None where that is the profile's."""
+    networks: Mapping[str, SeenNetwork] = field(default_factory=dict)
+    """What tells how far numbers are off, see `Calibration`."""
     keeps: bool = False
     """What it makes, and what it was brought, stays in memory of its own for its other segments."""
     notes: tuple[str, ...] = ()
     """What a person should know of these numbers, a sentence each."""
 
+    off_by: float = 0.0
+    """How far they are off, as a share, as far as that was measured."""
     why: tuple[str, ...] = ()
     """Of the notes, those that say why nothing better is known."""
+
+    @property
+    def launch_alone(self) -> float:
+        """Seconds of a launch of a segment that is all that runs."""
+        return self.profile.launch_seconds if self.alone_seconds is None else self.alone_seconds
 
     def seconds(self, work: UnitWork, dtypes: tuple[str, ...]) -> Numbers:
         """Return the seconds of each unit of `work`, whose data types are positions in `dtypes`."""
@@ -73,6 +84,11 @@ class DeviceCosts:
         for position, each in enumerate(CLASSES):
             line, members = self.lines.get(each), work.classes == position
             if line is not None and members.any():
+                unit_seconds[members] = line.of(work.flops[members], work.nbytes[members])
+        for carrier, behind in self.riding.items():
+            rides = work.behind == CLASSES.index(carrier)
+            for each, line in behind.items():
+                members = rides & (work.classes == CLASSES.index(each))
                 unit_seconds[members] = line.of(work.flops[members], work.nbytes[members])
         return unit_seconds
 
@@ -129,7 +145,16 @@ def calibrated(calibration: Calibration, declared: Profile | None = None, notes:
         else _UNMEASURABLE_BANDWIDTH,
         operation_seconds=min((line.seconds for line in lines.values()), default=0.0),
     )
-    return DeviceCosts(source=Source.CALIBRATED, profile=profile, lines=lines, off_by=calibration.off_by, notes=notes)
+    return DeviceCosts(
+        source=Source.CALIBRATED,
+        profile=profile,
+        lines=lines,
+        riding=calibration.riding,
+        alone_seconds=calibration.alone_seconds,
+        networks=calibration.networks,
+        off_by=calibration.off_by,
+        notes=notes,
+    )
 
 
 _UNMEASURABLE_BANDWIDTH = 1e15

@@ -9,6 +9,7 @@ import numpy as np
 from nnadapter.costs.roofline import Numbers
 
 _ROUNDS = 20
+_LEAST_SHARE = 0.05
 _TRUSTED = 0.1
 """A relative difference up to which a measurement counts in full; beyond it, it counts the less the farther off."""
 
@@ -43,6 +44,40 @@ def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequen
     return coefficients
 
 
+def fit_line(
+    rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequence[float] | None = None
+) -> Numbers:
+    """Return a, b and c of a `Line`, none negative, by which work gives seconds; see `fit` for what counts.
+
+    The length of two sides at right angles is each side times its share in it; with the shares of the round before,
+    what is left is a sum.
+
+    Args:
+        rows: [measurements, 3], operations, FLOPs and bytes of each, the operations of one being alike.
+        seconds: [measurements].
+        least: see `fit`.
+    """
+    matrix = np.asarray(rows, dtype=np.float64).reshape(len(seconds), 3)
+    shares = np.full((len(seconds), 2), np.sqrt(0.5))
+    coefficients = np.zeros(3)
+    for _ in range(_ROUNDS):
+        rows_now = np.column_stack([matrix[:, 0], matrix[:, 1:] * shares])
+        coefficients = fit(rows_now.tolist(), seconds, least)
+        sides = matrix[:, 1:] * coefficients[1:]
+        length = np.hypot(sides[:, 0], sides[:, 1])
+        found = np.divide(sides, length[:, None], out=np.zeros_like(sides), where=length[:, None] > 0)
+        # A side that was left out gets a way back in.
+        shares = np.clip((shares + found) / 2, _LEAST_SHARE, 1.0)
+    return coefficients
+
+
+def line_seconds(rows: Sequence[Sequence[float]], coefficients: Numbers) -> Numbers:
+    """Return what a, b and c of a `Line` say of `rows`, see `fit_line` [measurements]."""
+    matrix = np.asarray(rows, dtype=np.float64).reshape(-1, 3)
+    taken: Numbers = matrix[:, 0] * coefficients[0] + np.hypot(*(matrix[:, 1:] * coefficients[1:]).T)
+    return taken
+
+
 def _non_negative(matrix: Numbers, target: Numbers) -> Numbers:
     coefficients = np.zeros(matrix.shape[1])
     scale = np.abs(matrix).max(axis=0)
@@ -56,11 +91,10 @@ def _non_negative(matrix: Numbers, target: Numbers) -> Numbers:
     return coefficients
 
 
-def error(rows: Sequence[Sequence[float]], seconds: Sequence[float], coefficients: Numbers) -> float:
+def error(fitted: Numbers, seconds: Sequence[float]) -> float:
     """The median of |fitted - measured| / measured; 0 where nothing took time."""
     times = np.asarray(seconds, dtype=np.float64)
     positive = times > 0
     if not positive.any():
         return 0.0
-    fitted = np.asarray(rows, dtype=np.float64).reshape(len(times), -1) @ coefficients
     return float(np.median(np.abs(fitted - times)[positive] / times[positive]))

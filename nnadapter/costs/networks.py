@@ -5,7 +5,7 @@ Chains of one operation do not tell that: a device fuses some operations of a ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from nnadapter.costs.probes import random_constant
 from nnadapter.ir.builder import ModelBuilder
@@ -14,18 +14,21 @@ from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.schema import AttributeValue
 
 
-def networks() -> tuple[Model, ...]:
-    """Return the networks: residual blocks of convolutions, layers of a transformer, and many small operations."""
-    return tuple(
-        _network(block, dimensions, repeats)
-        for block, dimensions, repeats in (
-            (_residual, (1, 16, 28, 28), 3),
-            (_residual, (1, 64, 28, 28), 2),
-            (_transformer, (32, 64), 3),
-            (_transformer, (64, 256), 2),
-            (_small, (8, 64), 4),
+def networks() -> Mapping[str, Model]:
+    """Return the networks by name: each a block that is repeated."""
+    return {
+        name: _network(block, dimensions, repeats)
+        for name, block, dimensions, repeats in (
+            ("residual, narrow", _residual, (1, 16, 28, 28), 3),
+            ("residual, wide", _residual, (1, 64, 28, 28), 2),
+            ("convolutions", _convolutions, (1, 32, 40, 40), 4),
+            ("transformer, narrow", _transformer, (32, 64), 3),
+            ("transformer, wide", _transformer, (64, 256), 2),
+            ("products", _products, (8, 512), 4),
+            ("recurrent", _recurrent, (16, 1, 96), 2),
+            ("small", _small, (8, 64), 4),
         )
-    )
+    }
 
 
 _Block = Callable[[ModelBuilder, int], int]
@@ -55,6 +58,29 @@ def _residual(builder: ModelBuilder, value: int) -> int:
         branch = _add(builder, "CONV_2D", [branch, weight], pads=(kernel // 2,) * 4, group=group)
         branch = _add(builder, "RELU", [branch])
     return _add(builder, "ADD", [branch, value])
+
+
+def _convolutions(builder: ModelBuilder, value: int) -> int:
+    """Over 3 x 3, the width kept, and what is below 0 cut off."""
+    channels = builder.type_of(value).dimensions[1]
+    made = _add(builder, "CONV_2D", [value, _constant(builder, value, channels, channels, 3, 3)], pads=(1,) * 4)
+    return _add(builder, "RELU", [made])
+
+
+def _products(builder: ModelBuilder, value: int) -> int:
+    """Few rows, so that reading weights takes as long as computing."""
+    _, width = builder.type_of(value).dimensions
+    return _add(builder, "RELU", [_product(builder, value, width, width)])
+
+
+def _recurrent(builder: ModelBuilder, value: int) -> int:
+    """One step after the other, and what went in added."""
+    dimensions = builder.type_of(value).dimensions
+    width = dimensions[2]
+    names = (f"w{value}", f"r{value}")
+    weights = [builder.add_constant(name, random_constant(1, 4 * width, width)) for name in names]
+    made = _add(builder, "RESHAPE", [_add(builder, "LSTM", [value, *weights])], shape=dimensions)
+    return _add(builder, "ADD", [made, value])
 
 
 def _transformer(builder: ModelBuilder, value: int) -> int:

@@ -14,11 +14,11 @@ from partition.graph import Value
 if TYPE_CHECKING:
     import onnx
 
-OPSET = 13
+OPSET = 17
 
 
 def onnx_form(model: Model) -> onnx.ModelProto:
-    """Return a probe's model in opset 13; constants are initializers."""
+    """Return a probe's model in opset 17; constants are initializers."""
     names = [operand.name.replace("%", "v") for operand in model.operands]
     values = [
         Value(name, operand.type.dtype.value, tuple(operand.type.dimensions))
@@ -30,6 +30,8 @@ def onnx_form(model: Model) -> onnx.ModelProto:
     nodes = []
     for operation in model.operations:
         op_type, attributes, lists = _OPS[operation.type](operation.attributes)
+        if operation.type == "LSTM":
+            attributes = {**attributes, "hidden_size": model.operands[operation.inputs[2]].type.dimensions[2]}
         inputs, outputs = ([names[each] for each in group] for group in (operation.inputs, operation.outputs))
         for sizes in lists:
             inputs.append(f"{outputs[0]} sizes")
@@ -45,14 +47,20 @@ _OPS: Mapping[str, _Ops] = {
     "SUB": lambda _: ("Sub", {}, ()),
     "MUL": lambda _: ("Mul", {}, ()),
     "TANH": lambda _: ("Tanh", {}, ()),
+    "SIGMOID": lambda _: ("Sigmoid", {}, ()),
     "ERF": lambda _: ("Erf", {}, ()),
     "RELU": lambda _: ("Relu", {}, ()),
     "MAT_MUL": lambda _: ("MatMul", {}, ()),
     "SOFTMAX": lambda each: ("Softmax", {"axis": each["axis"]}, ()),
     "CONCAT": lambda each: ("Concat", {"axis": each["axis"]}, ()),
     "SPLIT": lambda each: ("Split", {"axis": each["axis"]}, (each["split"],)),
-    "REDUCE_MAX": lambda each: (
-        "ReduceMax",
+    "LSTM": lambda each: ("LSTM", {"direction": each["direction"]}, ()),
+    "RESHAPE": lambda each: ("Reshape", {}, (each["shape"],)),
+    "TRANSPOSE": lambda each: ("Transpose", {"perm": each["perm"]}, ()),
+    "LAYER_NORMALIZATION": lambda each: ("LayerNormalization", {"axis": each["axis"]}, ()),
+    "BATCH_NORMALIZATION": lambda _: ("BatchNormalization", {}, ()),
+    "REDUCE_MEAN": lambda each: (
+        "ReduceMean",
         {"axes": each["axes"], "keepdims": int(each["keepdims"])},
         (),
     ),

@@ -6,13 +6,14 @@ Links differ from each other, and none undoes another, so that a compiler has no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from nnadapter.costs.classes import OperationClass, class_of
+from nnadapter.costs.riding import Kind, Reading, carriers_of
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import Array, DataType, OperandType
@@ -27,27 +28,21 @@ Link = Callable[[ModelBuilder, int, int], int]
 
 
 @dataclass(frozen=True, slots=True)
-class ClassWork:
-    """Work of the operations of one class in a model."""
+class OperationWork:
+    """Work of one operation of a model."""
 
-    operations: int = 0
-    flops: float = 0.0
-    nbytes: float = 0.0
-
-    def __add__(self, other: ClassWork) -> ClassWork:
-        """Both together."""
-        return ClassWork(self.operations + other.operations, self.flops + other.flops, self.nbytes + other.nbytes)
-
-    def __sub__(self, other: ClassWork) -> ClassWork:
-        """What this has beside the other."""
-        return ClassWork(self.operations - other.operations, self.flops - other.flops, self.nbytes - other.nbytes)
+    kind: Kind
+    flops: float
+    nbytes: float
+    """Read and made, weights included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """One size of one class."""
 
-    operation_class: OperationClass
+    kind: Kind
+    """Of the operation that is to be measured, in the further links of a chain."""
     dimensions: tuple[int, ...]
     """Of what the chain works on."""
     link: Link
@@ -62,29 +57,39 @@ class Probe:
 
 
 def probes() -> tuple[Probe, ...]:
-    """Every probe, small ones first; a class that others lean on comes before them."""
+    """Every probe, small ones first; a kind that others lean on comes before them."""
+    convolution, matrix, light = OperationClass.CONVOLUTION, OperationClass.MATRIX, OperationClass.ELEMENTWISE
+    tables, images = ((16, 64), (256, 64), (1024, 256)), ((1, 16, 14, 14), (1, 32, 28, 28), (1, 64, 56, 56))
+    products = ((16, 64), (256, 64), (1024, 128))
     return (
-        *_sizes(OperationClass.ELEMENTWISE, _elementwise, ((16, 64), (256, 64), (1024, 256), (2048, 512))),
-        *_sizes(OperationClass.FUNCTION, _function, ((16, 64), (256, 64), (1024, 256))),
-        *_sizes(OperationClass.MOVEMENT, _movement, ((16, 64), (256, 64), (1024, 256), (2048, 512))),
-        *_sizes(OperationClass.REDUCTION, _reduction, ((16, 64), (256, 64), (1024, 256))),
-        *_sizes(OperationClass.NORMALIZATION, _normalization, ((16, 64), (256, 64), (1024, 256))),
-        *_sizes(OperationClass.MATRIX, _matrix, ((1, 128), (64, 128), (1, 1024), (32, 512), (256, 512))),
+        *_sizes(Kind(light, light), _elementwise, (*tables, (2048, 512))),
+        *_sizes(Kind(OperationClass.FUNCTION, light), _function, tables),
+        *_sizes(Kind(OperationClass.MOVEMENT), _movement, (*tables, (2048, 512))),
+        *_sizes(Kind(light), _behind(_movement, _elementwise), tables),
+        *_sizes(Kind(OperationClass.FUNCTION), _behind(_movement, _function), tables),
+        *_sizes(Kind(OperationClass.REDUCTION), _reduction, tables),
+        *_sizes(Kind(OperationClass.NORMALIZATION), _normalization, tables),
+        *_sizes(Kind(matrix), _matrix, ((1, 128), (64, 128), (1, 1024), (32, 512), (256, 512))),
+        *_sizes(Kind(light, matrix), _behind(_matrix, _sums), products),
+        *_sizes(Kind(OperationClass.FUNCTION, matrix), _behind(_matrix, _function), products),
+        *_sizes(Kind(OperationClass.RECURRENT), _recurrent, ((8, 1, 64), (32, 1, 64), (16, 1, 192))),
         *_sizes(
-            OperationClass.DEPTHWISE,
+            Kind(OperationClass.DEPTHWISE),
             partial(_convolution, kernel=3, depthwise=True),
             ((1, 8, 8, 8), (1, 128, 28, 28), (1, 32, 56, 56)),
         ),
         *_sizes(
-            OperationClass.CONVOLUTION,
+            Kind(convolution),
             partial(_convolution, kernel=1),
             ((1, 16, 8, 8), (1, 16, 56, 56), (1, 64, 28, 28), (1, 512, 7, 7)),
         ),
         *_sizes(
-            OperationClass.CONVOLUTION,
+            Kind(convolution),
             partial(_convolution, kernel=3),
             ((1, 16, 14, 14), (1, 8, 64, 64), (1, 256, 7, 7), (1, 64, 28, 28), (1, 64, 56, 56)),
         ),
+        *_sizes(Kind(light, convolution), _behind(partial(_convolution, kernel=1), _sums), images),
+        *_sizes(Kind(OperationClass.FUNCTION, convolution), _behind(partial(_convolution, kernel=1), _gate), images),
     )
 
 
@@ -98,21 +103,33 @@ def tensors_model(tensors: int) -> Model:
     return builder.finish([value])
 
 
-def work_of(model: Model) -> Mapping[OperationClass, ClassWork]:
-    """Return the work in a model by class, every operation by itself: FLOPs, and bytes read and made."""
-    work_by_class: dict[OperationClass, ClassWork] = {}
-    for operation in model.operations:
-        inputs = [model.type_of(operand) for operand in operation.inputs if operand != ABSENT]
-        outputs = [model.operands[operand].type for operand in operation.outputs]
-        flops = schema_of(operation.type).flops(inputs, outputs, operation.attributes)
+def work_of(model: Model) -> tuple[OperationWork, ...]:
+    """Return the work of every operation by itself: FLOPs, and bytes read and made; and what it comes behind."""
+    classes = [class_of(model, operation) for operation in model.operations]
+    works = []
+    for each, behind in zip(model.operations, _carriers(model, classes), strict=True):
+        inputs = [model.type_of(operand) for operand in each.inputs if operand != ABSENT]
+        outputs = [model.operands[operand].type for operand in each.outputs]
+        flops = schema_of(each.type).flops(inputs, outputs, each.attributes)
         nbytes = sum(type_.nbytes for type_ in (*inputs, *outputs) if type_ is not None)
-        each = class_of(model, operation)
-        work_by_class[each] = work_by_class.get(each, ClassWork()) + ClassWork(1, float(flops), float(nbytes))
-    return work_by_class
+        works.append(OperationWork(Kind(class_of(model, each), behind), float(flops), float(nbytes)))
+    return tuple(works)
 
 
-def _sizes(each: OperationClass, link: Link, sizes: tuple[tuple[int, ...], ...]) -> tuple[Probe, ...]:
-    return tuple(Probe(operation_class=each, dimensions=dimensions, link=link) for dimensions in sizes)
+def _carriers(model: Model, classes: Sequence[OperationClass]) -> list[OperationClass | None]:
+    maker = {operand: number for number, each in enumerate(model.operations) for operand in each.outputs}
+    size = [model.operands[each.outputs[0]].type.nbytes for each in model.operations]
+    readings = [
+        Reading(number, maker[operand], model.operands[operand].type.nbytes == size[number], operand)
+        for number, each in enumerate(model.operations)
+        for operand in each.inputs
+        if operand in maker
+    ]
+    return carriers_of(classes, readings, frozenset(model.outputs))
+
+
+def _sizes(kind: Kind, link: Link, sizes: tuple[tuple[int, ...], ...]) -> tuple[Probe, ...]:
+    return tuple(Probe(kind=kind, dimensions=dimensions, link=link) for dimensions in sizes)
 
 
 def random_constant(*dimensions: int) -> Array:
@@ -135,13 +152,17 @@ def _function(builder: ModelBuilder, value: int, number: int) -> int:
 
 
 def _normalization(builder: ModelBuilder, value: int, number: int) -> int:
-    return builder.add_operation("SOFTMAX", [value], {"axis": 1})[0]
+    """Shares of a row, and rows around 0 of spread 1, in turn."""
+    if number % 2 == 0:
+        return builder.add_operation("SOFTMAX", [value], {"axis": 1})[0]
+    scale = builder.add_constant(f"s{number}", random_constant(builder.type_of(value).dimensions[1]))
+    return builder.add_operation("LAYER_NORMALIZATION", [value, scale], {"axis": 1})[0]
 
 
 def _reduction(builder: ModelBuilder, value: int, number: int) -> int:
-    """The largest of each row, and a difference that brings the size back."""
-    (largest,) = builder.add_operation("REDUCE_MAX", [value], {"axes": (1,), "keepdims": True})
-    return builder.add_operation("SUB", [value, largest])[0]
+    """The mean of each row, and a difference that brings the size back."""
+    (mean,) = builder.add_operation("REDUCE_MEAN", [value], {"axes": (1,), "keepdims": True})
+    return builder.add_operation("SUB", [value, mean])[0]
 
 
 def _movement(builder: ModelBuilder, value: int, number: int) -> int:
@@ -167,3 +188,35 @@ def _convolution(builder: ModelBuilder, value: int, number: int, *, kernel: int,
     # pads = (top, left, bottom, right)
     attributes: dict[str, AttributeValue] = {"pads": (kernel // 2,) * 4, "group": group}
     return builder.add_operation("CONV_2D", [value, weight], attributes)[0]
+
+
+def _behind(carrier: Link, rider: Link) -> Link:
+    """One link behind another one."""
+    return lambda builder, value, number: rider(builder, carrier(builder, value, number), number)
+
+
+def _sums(builder: ModelBuilder, value: int, number: int) -> int:
+    """What stands behind most products: a number per channel or column, and what is below 0 cut off."""
+    dimensions = builder.type_of(value).dimensions
+    shape = (dimensions[1], 1, 1) if len(dimensions) == 4 else dimensions[1:]
+    other = builder.add_constant(f"b{number}", random_constant(*shape))
+    (value,) = builder.add_operation("ADD", [value, other])
+    return builder.add_operation("RELU", [value])[0]
+
+
+def _gate(builder: ModelBuilder, value: int, number: int) -> int:
+    """How far each number is let through is a function of it."""
+    (share,) = builder.add_operation("SIGMOID", [value])
+    return builder.add_operation("MUL", [value, share])[0]
+
+
+def _recurrent(builder: ModelBuilder, value: int, number: int) -> int:
+    """Inputs are [steps, 1, width]."""
+    dimensions = builder.type_of(value).dimensions
+    width = dimensions[2]
+    weights = [
+        builder.add_constant(f"{name}{number}", random_constant(1, 4 * width, width) + np.float32(number * 1e-4))
+        for name in ("w", "r")
+    ]
+    output = builder.add_operation("LSTM", [value, *weights])[0]
+    return builder.add_operation("RESHAPE", [output], {"shape": dimensions})[0]

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
-_TURN_SECONDS = 0.02
-"""A turn of short runs takes about so long."""
 _MOST_RUNS = 50
 _LOOK_SECONDS = 0.002
 """For so long a look at the processor time lasts."""
@@ -29,22 +27,24 @@ _RESTING = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopwatch:
-    """Times turns. All three are seconds of clocks, of which differences count."""
+    """Times turns. The first three are seconds of clocks, of which differences count."""
 
-    clock: Callable[[], float] = time.perf_counter
+    clock: Callable[[], float] = field(default_factory=lambda: time.perf_counter)
     """That passes."""
-    busy: Callable[[], float] = time.process_time
+    busy: Callable[[], float] = field(default_factory=lambda: time.process_time)
     """Of processors, that this process used."""
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], None] = field(default_factory=lambda: time.sleep)
+    turn_seconds: float = 0.02
+    """A turn of short runs takes about so long."""
 
     def turn(self, run: Callable[[], object]) -> float:
         """Return the seconds of one run, by a turn of it."""
         self.rest()
         first = self._seconds(run)
-        if first >= _TURN_SECONDS:
+        if first >= self.turn_seconds:
             return first
         taken = [self._seconds(run)]
-        while sum(taken) < _TURN_SECONDS and len(taken) < _MOST_RUNS:
+        while sum(taken) < self.turn_seconds and len(taken) < _MOST_RUNS:
             taken.append(self._seconds(run))
         return median(taken)
 

@@ -6,10 +6,12 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 
 import numpy as np
 
+from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.drivers.border import (
     OutputCheck,
     ask_admission,
@@ -68,13 +70,13 @@ class ProgramTimer:
         name: the device's.
         capability: the device's.
         context: where programs are compiled; it stays open.
-        clock: gives seconds.
+        stopwatch: times them.
     """
 
-    def __init__(self, name: str, capability: Capability, context: Context, clock: Callable[[], float]) -> None:
+    def __init__(self, name: str, capability: Capability, context: Context, stopwatch: Stopwatch) -> None:
         self._capability = capability
         self._context = context
-        self._clock = clock
+        self._stopwatch, self._clock = stopwatch, stopwatch.clock
         self._made: list[Program | Execution] = []
         self._programs: list[ProgramTiming] = []
         alone = capability.threading is Threading.SERIAL
@@ -88,15 +90,20 @@ class ProgramTimer:
         """Close every execution, then every program."""
         self.clear()
 
-    def add(self, model: Model) -> ProgramTiming | str:
-        """Compile a model and run it twice; its first run does not count. Return why it cannot be timed, if so."""
+    def add(self, model: Model, *, whole: bool = False) -> ProgramTiming | str:
+        """Compile a model and run it twice; its first run does not count. Return why it cannot be timed, if so.
+
+        Args:
+            model: what to compile.
+            whole: it is all that runs, see `Context.compile_whole`; else a segment beside others.
+        """
         sent = self._form(model)
         verdict = all_of(ask_supported(self._context, sent, len(model.operations)))
         verdict = ask_admission(self._context, sent).verdict if verdict else verdict
         if not verdict:
             return str(verdict)
         try:
-            timed = self._compiled(model, sent)
+            timed = self._compiled(model, sent, whole)
         except Exception as error:  # noqa: BLE001  a driver may raise anything; what cannot be timed is left out
             return f"it failed: {describe(error)}"
         if timed is None:
@@ -118,9 +125,10 @@ class ProgramTimer:
     def run(self, rounds: int, budget_seconds: float, advance: Callable[[], None], *, cold: bool = False) -> None:
         """Time every program once a round, in turn, so that what disturbs the machine disturbs all alike.
 
-        Every round has an order of its own: who comes after whom decides what is found. If `cold`, programs run where
-        a segment stands: after another program, and work of the host that takes the caches. Alone, over and over, they
-        find caches full and threads awake, and a small one takes a third of the time.
+        Every round has an order of its own: who comes after whom decides what is found. A program takes a turn of
+        runs, see `Stopwatch`. If `cold`, it runs once, where a segment stands: after another program, and work of the
+        host that takes the caches. Alone, over and over, it finds caches full and threads awake, and a small one takes
+        a third of the time.
         """
         started, chance = self._clock(), random.Random(0)
         for done in range(rounds):
@@ -129,7 +137,7 @@ class ProgramTimer:
             for timed in chance.sample(self._programs, len(self._programs)):
                 if cold:
                     _elsewhere()
-                timed.samples.append(self._sample(timed))
+                timed.samples.append(self._sample(timed) if cold else self._stopwatch.turn(partial(self._once, timed)))
             advance()
 
     def _form(self, model: Model) -> object:
@@ -139,8 +147,9 @@ class ProgramTimer:
 
         return onnx_form(model)
 
-    def _compiled(self, model: Model, sent: object) -> ProgramTiming | None:
-        program = checked_program(self._context.compile(sent))
+    def _compiled(self, model: Model, sent: object, whole: bool) -> ProgramTiming | None:
+        compile_ = self._context.compile_whole if whole else self._context.compile
+        program = checked_program(compile_(sent))
         self._made.append(program)
         execution = create_execution(program)
         self._made.append(execution)
@@ -157,11 +166,14 @@ class ProgramTimer:
 
     def _sample(self, timed: ProgramTiming) -> float:
         """The seconds of one run, with what a run of a plan does to guard it."""
+        started = self._clock()
+        self._once(timed)
+        return self._clock() - started
+
+    def _once(self, timed: ProgramTiming) -> None:
         with self._lock:
-            started = self._clock()
             results = timed.execution.compute([read_only(array) for array in timed.inputs])
             check_results(list(results), timed.outputs, timed.expected)
-            return self._clock() - started
 
 
 _SWEPT = np.ones(1 << 20, np.float32)

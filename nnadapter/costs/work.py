@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from nnadapter.converters.convert import Conversion
 from nnadapter.costs.classes import CLASSES, OperationClass, class_of
+from nnadapter.costs.riding import Reading, carriers_of
 from nnadapter.costs.roofline import Numbers
 from partition.graph import Graph, Value
 
@@ -36,6 +37,8 @@ class UnitWork:
     """Positions in `CLASSES`."""
     dtypes: Indices
     """Positions in `GraphWork.dtypes`, of the first input of the unit's main operation."""
+    behind: Indices
+    """Positions in `CLASSES` of what each comes behind, see `nnadapter.costs.riding`; -1 if it is by itself."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +108,7 @@ class GraphWork:
             classes[members] = _classes(alone.conversion)[like]
         nbytes = self._border(np.arange(len(classes)), len(classes))
         nbytes[classes == _RANK[OperationClass.VIEW]] = 0.0
-        return UnitWork(flops, nbytes, classes, dtypes)
+        return UnitWork(flops, nbytes, classes, dtypes, self._behind(np.arange(len(classes)), classes))
 
     @cached_property
     def _reads(self) -> tuple[Indices, Indices, Numbers]:
@@ -143,7 +146,29 @@ class GraphWork:
         unit_classes = classes[main]
         nbytes = np.where(unit_classes == _RANK[OperationClass.VIEW], 0.0, self._border(unit, units))
         flops = np.bincount(unit, self.flops, units).astype(np.float64)
-        return UnitWork(flops, nbytes, unit_classes, dtypes[main])
+        return UnitWork(flops, nbytes, unit_classes, dtypes[main], self._behind(unit, unit_classes))
+
+    def _behind(self, unit: Indices, classes: Indices) -> Indices:
+        """What each unit comes behind; views in between hide that."""
+        reader, value, _ = self._reads
+        made = self._makers[value] >= 0
+        readers, makers, values = unit[reader[made]], unit[self._makers[value[made]]], value[made]
+        outside = readers != makers
+        own = np.zeros(len(classes))
+        np.maximum.at(own, unit[self._makers[self._makers >= 0]], self.nbytes[self._makers >= 0])
+        readings = [
+            Reading(*each)
+            for each in zip(
+                readers[outside].tolist(),
+                makers[outside].tolist(),
+                (self.nbytes[values] == own[readers])[outside].tolist(),
+                values[outside].tolist(),
+                strict=True,
+            )
+        ]
+        kept = frozenset(self.column[name] for name in self.graph.outputs if name in self.column)
+        carriers = carriers_of([CLASSES[each] for each in classes.tolist()], readings, kept)
+        return np.array([-1 if each is None else _RANK[each] for each in carriers], dtype=np.int64)
 
     def _border(self, unit: Indices, units: int) -> Numbers:
         """Bytes that each unit reads from elsewhere and makes for elsewhere, every value once."""

@@ -29,7 +29,6 @@ from nnadapter.drivers.interface import (
 )
 from nnadapter.drivers.kernel import Kernel, KernelType, Target
 from nnadapter.drivers.profile import Profile
-from nnadapter.drivers.streams import Event, Stream
 from nnadapter.traces.trace import Trace
 from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
 
@@ -46,7 +45,6 @@ __all__ = [
     "DeviceTensor",
     "DeviceType",
     "Driver",
-    "Event",
     "Execution",
     "Kernel",
     "KernelType",
@@ -62,7 +60,6 @@ __all__ = [
     "Reason",
     "SegmentModel",
     "SizeBounds",
-    "Stream",
     "Supported",
     "Target",
     "Threading",

@@ -1,26 +1,38 @@
-"""What a placement promises against how far its costs are off: a promise that is smaller is none."""
+"""What a placement promises against how far its costs are off: a promise that is too small is none.
+
+A model that is all on one device runs there as small networks did when that was calibrated. How far the quotient of
+what two devices take was off on these networks says how likely it is that the device with the smaller figure is the
+faster one: it is taken where that is so in two of three cases. Errors that both devices share do not count.
+
+A model in pieces is another matter: what stays on the CPU runs without what ONNX Runtime fuses across cuts, and its
+threads sleep meanwhile. So all that costs are off by, on both sides, has to be saved.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import hypot, log
 
 import numpy as np
 
+from nnadapter.costs.calibration import spread
 from nnadapter.costs.device_costs import DeviceCosts
-from partition.by_cost.latency import CheapestPlacement
+from partition.by_cost.latency import Candidate, CheapestPlacement
 from partition.by_cost.origin import all_on
 from partition.by_cost.pricing import Prices
 
+TWO_OF_THREE = 0.43
+"""Standard deviations by which something has to be above 0 to be so in two of three cases, of a normal distribution."""
 
-def on_the_cpu_in_doubt(
+
+def beyond_doubt(
     placed: CheapestPlacement, prices: Prices, costs: Mapping[str, DeviceCosts]
 ) -> tuple[CheapestPlacement, str]:
-    """Return the placement on the CPU alone and why, where that is as good as far as is known; else `placed`.
+    """Return the cheapest placement that is cheaper than simpler ones as far as is known, and why, if it is another.
 
-    Costs are off by as much as calibrations found (`DeviceCosts.off_by`): all that the CPU would do alone, since what
-    stays there runs in pieces, which fuse less and allocate more; and what devices do, launches and transfers included.
-    Both may be off to the same end, so that they add up.
+    1. The CPU alone is the simplest; then come other devices alone; then what is in pieces.
+    2. A placement counts if it saves, against the simpler one that counts, more than is in doubt.
 
     Args:
         placed: the cheapest placement found.
@@ -31,23 +43,48 @@ def on_the_cpu_in_doubt(
         The placement to take, and a sentence without its full stop; an empty one if it is the one given.
     """
     host = prices.host
-    alone = next((each for each in placed.candidates if each.origin == all_on(host)), None)
-    if alone is None or alone.placement == placed.placement or alone.cost <= 0:
+    cpu = next((each for each in placed.candidates if each.origin == all_on(host)), None)
+    if cpu is None or cpu.placement == placed.placement or cpu.cost <= 0:
         return placed, ""
-    away = np.array([device != host for device in placed.placement])
-    there = prices.run[prices.devices.index(host)]
-    delegated = placed.cost - float(there[~away].sum())
-    worst = max(costs[device].off_by for device in set(placed.placement) - {host})
-    doubt = costs[host].off_by * alone.cost + worst * delegated
-    saved = alone.cost - placed.cost
-    if saved >= doubt:
+    best, doubt = cpu, 0.0
+    for each in sorted(placed.candidates, key=_pieces):  # stable: of each sort the cheapest first
+        in_doubt = _doubt(each, cpu, prices, costs)
+        if best.cost - each.cost >= in_doubt and each.cost < best.cost:
+            best = each
+        if each.placement == placed.placement:
+            doubt = in_doubt
+    if best.placement == placed.placement:
         return placed, ""
-    rest = tuple(each for each in placed.candidates if each is not alone)
+    rest = tuple(each for each in placed.candidates if each is not best)
+    where = "the CPU" if best is cpu else best.placement[0]
     return (
-        replace(placed, placement=alone.placement, cost=alone.cost, candidates=(alone, *rest)),
-        f"the cheapest placement found saves {_percent(saved / alone.cost)}, less than the costs are off by "
-        f"({_percent(doubt / alone.cost)}), so everything runs on the CPU; policy 'measured' can tell which is faster",
+        replace(placed, placement=best.placement, cost=best.cost, candidates=(best, *rest)),
+        f"the cheapest placement found saves {_percent((best.cost - placed.cost) / best.cost)}, less than is in doubt "
+        f"({_percent(doubt / best.cost)}), so everything runs on {where}; policy 'measured' can tell which is faster",
     )
+
+
+def _pieces(candidate: Candidate) -> bool:
+    return len(set(candidate.placement)) > 1
+
+
+def _doubt(candidate: Candidate, cpu: Candidate, prices: Prices, costs: Mapping[str, DeviceCosts]) -> float:
+    """Seconds that a placement has to save."""
+    host = prices.host
+    others = set(candidate.placement) - {host}
+    if not _pieces(candidate):
+        return max((TWO_OF_THREE * _between(costs[host], costs[each]) * cpu.cost for each in others), default=0.0)
+    away = np.array([device != host for device in candidate.placement])
+    delegated = candidate.cost - float(prices.run[prices.devices.index(host)][~away].sum())
+    return costs[host].off_by * cpu.cost + max(costs[each].off_by for each in others) * delegated
+
+
+def _between(one: DeviceCosts, other: DeviceCosts) -> float:
+    """By how much the quotient of what two devices take is off."""
+    both = [(seen, other.networks[name]) for name, seen in one.networks.items() if name in other.networks]
+    if not both:
+        return hypot(one.off_by, other.off_by)
+    return spread(log(mine.quotient / theirs.quotient) for mine, theirs in both if mine.predicted and theirs.predicted)
 
 
 def _percent(share: float) -> str:

@@ -15,8 +15,9 @@ from nnadapter.costs.cost_model import CostTable, cost_table
 from nnadapter.costs.fusion import Fusion, Merged, fused_groups, merged
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.errors import InvalidModelError
+from nnadapter.planning.alone import with_single_segments
 from nnadapter.planning.constraints import Kept
-from nnadapter.planning.doubting import on_the_cpu_in_doubt
+from nnadapter.planning.doubting import beyond_doubt
 from nnadapter.planning.judgment import Judgment, homeless
 from nnadapter.planning.setting import Setting
 from partition.by_cost.blocks import Blocks, find_blocks
@@ -96,6 +97,7 @@ def _by_costs(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
     if setting.constraints.fallback == "forbid":
         _leave_only_named(prices, setting)
     placed = place_by_latency(whole.graph, prices, blocks=_repeats(whole.graph, model.hashes))
+    placed = with_single_segments(placed, table)
     return Placement(whole.spread(placed.placement), placed, table, whole)
 
 
@@ -103,7 +105,7 @@ def _by_costs_unless_in_doubt(judgment: Judgment, setting: Setting, kept: Kept) 
     """The cheapest placement found, or the CPU alone where that saves less than costs are off by."""
     placement = _by_costs(judgment, setting, kept)
     assert placement.placed is not None and placement.table is not None and placement.graph is not None, "costs decided"
-    placed, note = on_the_cpu_in_doubt(placement.placed, placement.table.prices, setting.costs)
+    placed, note = beyond_doubt(placement.placed, placement.table.prices, setting.costs)
     return replace(placement, labels=placement.graph.spread(placed.placement), placed=placed, note=note)
 
 

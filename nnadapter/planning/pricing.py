@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from nnadapter.costs.cost_model import CostTable, cost_table
 from nnadapter.costs.device_costs import DeviceCosts, Source
 from nnadapter.costs.fusion import Fusion, Merged, fusion_of, merged
 from nnadapter.drivers.interface import NO_OPERATION
-from partition.by_cost.pricing import Prices, SegmentPrice, price, price_segments
+from partition.by_cost.pricing import SegmentPrice, price, price_segments
 from partition.graph import Graph
 from partition.plan import Plan
 from partition.segments import Segment
@@ -111,12 +111,15 @@ def price_plan(plan: Plan, table: CostTable, graph: Merged, cpu: CostTable) -> P
     labels = [plan.placement[part[0]] for part in graph.parts]
     parts = [Segment(step.device, tuple(atoms)) for step, atoms in zip(plan.steps, held, strict=True)]
     segments = price_segments(graph.graph, prices, labels, parts)
+    if len(segments) == 1:
+        (only,) = segments
+        segments = (replace(only, launch=table.alone[only.device]),)
     return PlanPrice(
         table=table,
         graph=graph,
         segments=segments,
         benefits=tuple(_benefit(table, cpu, each, part) for each, part in zip(segments, parts, strict=True)),
-        on_cpu=_on_cpu(graph.graph, cpu.prices),
+        on_cpu=_on_cpu(graph.graph, cpu),
     )
 
 
@@ -149,6 +152,9 @@ def _benefit(table: CostTable, cpu: CostTable, segment: SegmentPrice, part: Segm
     return there - segment.total if np.isfinite(there) else None
 
 
-def _on_cpu(graph: Graph, prices: Prices) -> float | None:
-    seconds = price(graph, prices, (prices.host,) * len(graph.atoms))
+def _on_cpu(graph: Graph, cpu: CostTable) -> float | None:
+    if not graph.atoms:
+        return 0.0
+    prices = cpu.prices
+    seconds = price(graph, prices, (prices.host,) * len(graph.atoms)) - cpu.saved_alone(prices.host)
     return seconds if np.isfinite(seconds) else None

@@ -71,12 +71,9 @@ class Recorder(Trace):
         """See `Trace.span`."""
         return _Span(self, lane, category, name, facts)
 
-    def add(
-        self, lane: str, category: str, name: str, start: int, facts: Mapping[str, Any], end: int | None = None
-    ) -> None:
+    def add(self, lane: str, category: str, name: str, start: int, facts: Mapping[str, Any]) -> None:
         """See `Trace.add`."""
-        ended = time.perf_counter_ns() if end is None else end
-        self._keep(Event(lane, get_native_id(), category, name, start, ended, facts))
+        self._keep(Event(lane, get_native_id(), category, name, start, time.perf_counter_ns(), facts))
 
     def mark(self, lane: str, category: str, name: str, **facts: Any) -> None:
         """See `Trace.mark`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -9,19 +10,22 @@ import pytest
 
 from nnadapter.costs.calibrating import calibrate
 from nnadapter.costs.calibration_files import keep_calibration, read_calibration
-from tests import metered_driver
+from nnadapter.costs.stopwatch import Stopwatch
 
 
 @pytest.fixture(autouse=True)
 def cache(folder, monkeypatch):
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", "kept")
-    monkeypatch.setattr("nnadapter.costs.calibrating.time.perf_counter", metered_driver.now)
+    ticks = itertools.count()
+    monkeypatch.setattr("time.perf_counter", lambda: next(ticks) * 0.01)
+    monkeypatch.setattr("time.process_time", lambda: 0.0)
+    monkeypatch.setattr("time.sleep", lambda _: None)
     return Path("kept")
 
 
 @pytest.fixture(scope="module")
 def of_the_cpu():
-    return calibrate("cpu", budget_seconds=0.0)
+    return calibrate("cpu", budget_seconds=0.0, stopwatch=Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
 
 
 @pytest.fixture

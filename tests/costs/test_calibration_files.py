@@ -26,7 +26,7 @@ from tests.models import SANDWICH, parse
 
 @pytest.fixture
 def measured():
-    return calibrate("metered", clock=metered_driver.now)
+    return calibrate("metered", stopwatch=metered_driver.STOPWATCH)
 
 
 def costs_of(**options):
@@ -109,8 +109,8 @@ def spoilt(measured, path, value):
 @pytest.mark.parametrize(
     ("path", "value", "why"),
     [
-        ("format_version", 1, "key 'format_version': expected 2, got 1"),
-        ("format_version", True, "key 'format_version': expected 2, got True"),
+        ("format_version", 1, "key 'format_version': expected 3, got 1"),
+        ("format_version", True, "key 'format_version': expected 3, got True"),
         ("format_version", KeyError, "it has no key 'format_version'"),
         ("launch_seconds", -1e-9, "key 'launch_seconds': expected a number >= 0.0, got -1e-09"),
         ("launch_seconds", "1", "key 'launch_seconds': expected a number, got '1'"),
@@ -119,8 +119,8 @@ def spoilt(measured, path, value):
         ("launch_seconds", float("inf"), "Infinity is no finite number"),
         ("launch_seconds", 1e308, "key 'launch_seconds': expected a number <= 1000000.0, got 1e+308"),
         ("launch_seconds", 10**400, "key 'launch_seconds': number out of range, got one of 1329 bits"),
-        ("off_by", KeyError, "key 'off_by': it is missing"),
-        ("off_by", -1, "key 'off_by': expected a number >= 0.0, got -1"),
+        ("networks", KeyError, "key 'networks': it is missing"),
+        ("alone_seconds", -1, "key 'alone_seconds': expected a number >= 0.0, got -1"),
         ("lines", {}, "key 'lines': it has no convolution, depthwise, elementwise"),
         ("lines.matrix", KeyError, "key 'lines': it has no matrix, and 'left_out' does not say why"),
         ("transfer_seconds", None, "key 'transfer_seconds': expected a number, got nothing"),
@@ -164,7 +164,7 @@ def test_a_file_that_is_another_ones_is_named(measured, path, value, why):
 
 
 def test_classes_that_were_left_out_are_said():
-    keep_calibration(calibrate("metered", {"off": "REDUCE_MAX"}, clock=metered_driver.now))
+    keep_calibration(calibrate("metered", {"off": "REDUCE_MEAN"}, stopwatch=metered_driver.STOPWATCH))
     assert any("could not be calibrated" in note and note.endswith("others: reduction") for note in costs_of().notes)
 
 

@@ -30,14 +30,14 @@ def test_the_longer_of_arithmetic_and_traffic_counts(flops, nbytes, seconds):
     assert roofline(PROFILE, np.array([flops]), np.array([nbytes])) == pytest.approx([seconds])
 
 
-def test_a_line_adds_up():
+def test_the_sides_of_a_line_are_at_right_angles():
     line = Line(seconds=1.0, seconds_per_flop=2.0, seconds_per_byte=3.0, error=0.0)
-    np.testing.assert_allclose(line.of(np.array([0.0, 5.0]), np.array([0.0, 7.0])), [1.0, 1 + 10 + 21])
+    np.testing.assert_allclose(line.of(np.array([0.0, 4.0]), np.array([0.0, 2.0])), [1.0, 1 + 10])
 
 
 def test_data_types_have_peaks_and_measured_classes_have_lines():
     classes = [CLASSES.index(each) for each in (OperationClass.MATRIX, OperationClass.MATRIX, OperationClass.REDUCTION)]
-    work = UnitWork(np.full(3, 8e9), np.zeros(3), np.array(classes), np.array([0, 1, 1]))
+    work = UnitWork(np.full(3, 8e9), np.zeros(3), np.array(classes), np.array([0, 1, 1]), np.full(3, -1))
     dtypes = ("float32", "int8")
     modeled = DeviceCosts(source=Source.MODELED, profile=PROFILE)
     np.testing.assert_allclose(modeled.seconds(work, dtypes), [8.5, 2.5, 2.5])

@@ -13,6 +13,7 @@ import pytest
 import nnadapter as nna
 from nnadapter.costs.calibrating import calibrate
 from nnadapter.costs.calibration_files import keep_calibration
+from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.errors import FallbackWarning, InvalidOptionError, PlanFileError, RulesError
 from nnadapter.plan_files.reading import read_plan
 from nnadapter.planning.placing import PLACERS
@@ -21,6 +22,7 @@ from tests.models import numbers, run_whole
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20]>'
 SMALL = f"{HEAD} g (float[2, 4] x) => (float[2, 4] y) {{ a = Relu (x) b = Sin (a) y = Neg (b) }}"
+FAST = Stopwatch(sleep=lambda _: None, turn_seconds=0.0)
 LARGE = f"""{HEAD} g (float[1, 64, 64, 64] x) => (float[1, 64, 64, 64] y) {{
     a = Conv <pads = [1, 1, 1, 1]> (x, w)
     b = Sin (a)
@@ -55,7 +57,7 @@ def test_latency_needs_costs_that_somebody_measured():
 
 def test_latency_names_every_device_without_calibrated_costs_and_why():
     folder = Path(os.environ["NNADAPTER_CACHE_DIR"])
-    keep_calibration(calibrate("null"))
+    keep_calibration(calibrate("null", budget_seconds=0.0, stopwatch=FAST))
     (file,) = (folder / "calibrations").iterdir()
     file.write_text(json.dumps(json.loads(file.read_text()) | {"driver_version": "0.9"}))
     with pytest.raises(InvalidOptionError) as caught:
@@ -67,10 +69,10 @@ def test_latency_names_every_device_without_calibrated_costs_and_why():
 
 
 def test_latency_does_not_weigh_a_measured_device_against_a_guess():
-    keep_calibration(calibrate("null", budget_seconds=0.0))
+    keep_calibration(calibrate("null", budget_seconds=0.0, stopwatch=FAST))
     with pytest.raises(InvalidOptionError, match=r"'cpu' \(modeled\); run `nnadapter calibrate cpu`"):
         nna.partition_report(model_of(SMALL), "null", options={"policy": "latency"})
-    keep_calibration(calibrate("cpu", budget_seconds=0.0))
+    keep_calibration(calibrate("cpu", budget_seconds=0.0, stopwatch=FAST))
     report = nna.partition_report(model_of(SMALL), "null", options={"policy": "latency"})
     assert set(report.cost.sources.values()) == {"calibrated"}
 

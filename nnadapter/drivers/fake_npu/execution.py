@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
 
 import numpy as np
 
@@ -12,11 +10,9 @@ from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.fake_npu.binding import Binding, Bound
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory, FakeNpuMemory
 from nnadapter.drivers.fake_npu.kernels.kernel import Run
-from nnadapter.drivers.fake_npu.streams import FakeNpuStream
 from nnadapter.drivers.fake_npu.threads import BLAS_THREADS, Computation
 from nnadapter.drivers.fake_npu.tracing import InstructionEvents
 from nnadapter.drivers.interface import DeviceTensor, Execution
-from nnadapter.drivers.streams import Stream
 from nnadapter.errors import CancelledError
 from nnadapter.ir.operand import Array
 from nnadapter.memory.arenas import Arena, Arenas
@@ -62,32 +58,17 @@ class FakeNpuExecution(Execution):
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
         """See `Execution.compute_on_device`."""
-        with self._room() as made:
-            self._fill([_placed(tensor) for tensor in made], [_placed(tensor) for tensor in inputs], control)
-        return made
-
-    def enqueue(
-        self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
-    ) -> Sequence[DeviceTensor] | None:
-        """See `Execution.enqueue`."""
-        assert isinstance(stream, FakeNpuStream), "streams of a device are its own"
-        with self._room() as made:
-            arrays = [_placed(tensor) for tensor in made], [_placed(tensor) for tensor in inputs]
-            stream.submit(partial(self._fill, *arrays, control))
-        return made
-
-    @contextmanager
-    def _room(self) -> Iterator[list[DeviceTensor]]:
-        """Room for the outputs on the device, freed where the block raises."""
+        given = [_placed(tensor) for tensor in inputs]
         made: list[DeviceTensor] = []
         try:
             for form in self._binding.outputs():
                 made.append(self._device_memory.tensor(*form))
-            yield made
+            self._fill([_placed(tensor) for tensor in made], given, control)
         except BaseException:
             for tensor in made:
                 tensor.memory.free()
             raise
+        return made
 
     def _fill(self, results: Sequence[Array], inputs: Sequence[Array], control: Control) -> None:
         """Compute the outputs into these arrays."""

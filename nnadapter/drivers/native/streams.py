@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from nnadapter.drivers.native.functions import Functions
-from nnadapter.drivers.streams import Event, Stream
 from nnadapter.errors import ExecutionError
 
 
-class NativeEvent(Event):
-    """See `Event`; that it is waited for or asked came to the interface later, and a driver may lack it.
+class Event:
+    """A point in the work of streams.
 
     Args:
         functions: the driver's; its group `streams` is there.
@@ -20,24 +19,15 @@ class NativeEvent(Event):
         self.handle: int | None = functions.made("create_event", device)
         """The driver's handle; None after `close`."""
 
-    @property
-    def is_done(self) -> bool:
-        """See `Event.is_done`."""
-        return bool(self._functions.plain("query_event", self.handle))
-
-    def synchronize(self) -> None:
-        """See `Event.synchronize`."""
-        self._functions.call("synchronize_event", self.handle, failure=ExecutionError, misuse=ExecutionError)
-
     def close(self) -> None:
-        """See `Event.close`."""
+        """Destroy it; nothing happens the second time."""
         handle, self.handle = self.handle, None
         if handle is not None:
             self._functions.plain("destroy_event", handle)
 
 
-class NativeStream(Stream):
-    """See `Stream`.
+class Stream:
+    """Work that is done in the order in which it came, while the host goes on.
 
     Args:
         functions: the driver's; its group `streams` is there.
@@ -50,21 +40,23 @@ class NativeStream(Stream):
         """The driver's handle; None after `close`."""
 
     def record(self, event: Event) -> None:
-        """See `Stream.record`."""
-        assert isinstance(event, NativeEvent), "events of a device are its own"
+        """Let the event happen when the work that the stream has now is done."""
         self._functions.call("record_event", event.handle, self.handle)
 
     def wait(self, event: Event) -> None:
-        """See `Stream.wait`."""
-        assert isinstance(event, NativeEvent), "events of a device are its own"
+        """Let later work of the stream wait for what the event recorded last."""
         self._functions.call("wait_event", self.handle, event.handle)
 
     def synchronize(self) -> None:
-        """See `Stream.synchronize`."""
+        """Wait until all work is done.
+
+        Raises:
+            ExecutionError: some of it failed (or another error of the tree that says more, such as OutOfMemoryError).
+        """
         self._functions.call("synchronize_stream", self.handle, failure=ExecutionError, misuse=ExecutionError)
 
     def close(self) -> None:
-        """See `Stream.close`."""
+        """Destroy it, after its work is done; nothing happens the second time."""
         handle, self.handle = self.handle, None
         if handle is not None:
             self._functions.plain("destroy_stream", handle)

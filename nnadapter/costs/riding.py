@@ -1,0 +1,80 @@
+"""What an operation comes behind: one that changes number by number rides along where a device fuses it with that.
+
+A convolution with a sum and a Relu behind it is one pass over memory on most devices; the same sum behind a copy is a
+pass of its own. Who fuses what, and what is left of its cost, a calibration measures (`probes.py`): the same operation
+behind a convolution, behind a product of matrices, behind another one of its kind, and by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from nnadapter.costs.classes import OperationClass
+
+RIDERS = frozenset({OperationClass.FUNCTION, OperationClass.ELEMENTWISE})
+"""What may ride along."""
+CARRIERS: Mapping[OperationClass, OperationClass] = MappingProxyType(
+    {
+        OperationClass.CONVOLUTION: OperationClass.CONVOLUTION,
+        OperationClass.DEPTHWISE: OperationClass.CONVOLUTION,
+        OperationClass.MATRIX: OperationClass.MATRIX,
+    }
+)
+"""Class -> as what those behind it see it. Behind one of `RIDERS` that is by itself they see `ELEMENTWISE`."""
+_FIRST = {OperationClass.CONVOLUTION: 0, OperationClass.MATRIX: 1, OperationClass.ELEMENTWISE: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a cost is known of: operations of one class, behind another one or by themselves."""
+
+    operation_class: OperationClass
+    behind: OperationClass | None = None
+    """`CONVOLUTION`, `MATRIX` or `ELEMENTWISE`, see `CARRIERS`."""
+
+    def __str__(self) -> str:
+        """In words."""
+        return f"{self.operation_class.value}{f' behind {self.behind.value}' if self.behind else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One operation reads what another one made."""
+
+    reader: int
+    maker: int
+    fits: bool
+    """It is as large as what the reader makes."""
+    value: int
+    """Which one."""
+
+
+def carriers_of(
+    classes: Sequence[OperationClass], readings: Sequence[Reading], kept: frozenset[int] = frozenset()
+) -> list[OperationClass | None]:
+    """Return, for every operation, what it comes behind; None for those by themselves.
+
+    1. It is one of `RIDERS`, and reads a value as large as its own.
+    2. Nobody but riders reads that value, and it is none of `kept`.
+    3. What was made by a rider that rides comes behind the same as that.
+
+    Args:
+        classes: of the operations.
+        readings: those of values that operations made, in an order in which operations can run.
+        kept: values that somebody outside reads.
+    """
+    needed = {each.value for each in readings if classes[each.reader] not in RIDERS} | kept
+    behind: list[OperationClass | None] = [None] * len(classes)
+    for each in readings:
+        if classes[each.reader] not in RIDERS or not each.fits or each.value in needed or each.reader == each.maker:
+            continue
+        made_by = classes[each.maker]
+        carrier = CARRIERS.get(made_by)
+        if carrier is None and made_by in RIDERS:
+            carrier = behind[each.maker] or OperationClass.ELEMENTWISE
+        known = behind[each.reader]
+        if carrier is not None and (known is None or _FIRST[carrier] < _FIRST[known]):
+            behind[each.reader] = carrier
+    return behind

@@ -1,0 +1,58 @@
+"""What operations come behind, by small programs and by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nnadapter.costs.classes import OperationClass
+from nnadapter.costs.device_costs import DeviceCosts, Source
+from nnadapter.costs.probes import work_of
+from nnadapter.costs.riding import Kind, Reading, carriers_of
+from nnadapter.costs.roofline import Line
+from nnadapter.costs.work import CLASSES, UnitWork
+from tests.costs.test_roofline import PROFILE
+from tests.ir.passes.program import Program, random
+
+CONVOLUTION, LIGHT, MOVEMENT = OperationClass.CONVOLUTION, OperationClass.ELEMENTWISE, OperationClass.MOVEMENT
+
+
+def behind(program, *outputs):
+    return [work.kind.behind for work in work_of(program.finish(*outputs))]
+
+
+def test_sums_behind_a_convolution_ride_with_it_and_so_does_what_is_behind_them():
+    program = Program(x=(1, 4, 5, 5))
+    made = program("CONV_2D", program.x, random(1, 4, 4, 3, 3), pads=(1, 1, 1, 1))
+    joined = program("RELU", program("ADD", made, program.x))
+    assert behind(program, program("TANH", joined)) == [None, CONVOLUTION, CONVOLUTION, CONVOLUTION]
+
+
+def test_what_somebody_else_reads_carries_nobody():
+    program = Program(x=(1, 4, 5, 5))
+    made = program("CONV_2D", program.x, random(1, 4, 4, 3, 3), pads=(1, 1, 1, 1))
+    pooled = program("TRANSPOSE", made, perm=(0, 1, 3, 2))
+    assert behind(program, program("RELU", made), pooled) == [None, None, None]
+    program = Program(x=(1, 4, 5, 5))
+    made = program("CONV_2D", program.x, random(1, 4, 4, 3, 3), pads=(1, 1, 1, 1))
+    assert behind(program, program("RELU", made), made) == [None, None], "an output of the model is written anyway"
+
+
+def test_of_two_that_carry_the_product_counts():
+    classes = [LIGHT, CONVOLUTION, LIGHT]
+    assert carriers_of(classes, [Reading(2, 0, True, 0), Reading(2, 1, True, 1)]) == [None, None, CONVOLUTION]
+    assert carriers_of(classes, [Reading(2, 0, True, 0), Reading(2, 1, False, 1)]) == [None, None, LIGHT]
+    assert carriers_of([MOVEMENT, LIGHT], [Reading(1, 0, True, 0)]) == [None, None]
+
+
+def test_a_line_of_what_rides_counts_where_it_does():
+    def line(seconds):
+        return Line(seconds=seconds, seconds_per_flop=0.0, seconds_per_byte=0.0, error=0.0)
+
+    costs = DeviceCosts(
+        source=Source.CALIBRATED, profile=PROFILE, lines={LIGHT: line(3.0)}, riding={CONVOLUTION: {LIGHT: line(1.0)}}
+    )
+    light, convolution = CLASSES.index(LIGHT), CLASSES.index(CONVOLUTION)
+    nothing = np.zeros(3)
+    work = UnitWork(nothing, nothing, np.full(3, light), np.zeros(3, int), np.array([-1, convolution, light]))
+    np.testing.assert_array_equal(costs.seconds(work, ("float32",)), [3.0, 1.0, 3.0])
+    assert str(Kind(LIGHT, CONVOLUTION)) == "elementwise behind convolution"
