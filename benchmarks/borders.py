@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folde
 import nnadapter as nna
 from benchmarks.resident import MEGABYTE, peak_bytes, resident_bytes
 from benchmarks.timing import interleaved, table
-from nnadapter.running.executor import BoundStep
+from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.pool import ExecutionPool
 
 SHAPE = (1024, 1024)

@@ -29,6 +29,7 @@ from nnadapter.drivers.interface import (
 )
 from nnadapter.drivers.kernel import Kernel, KernelType, Target
 from nnadapter.drivers.profile import Profile
+from nnadapter.drivers.streams import Event, Stream
 from nnadapter.traces.trace import Trace
 from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
 
@@ -45,6 +46,7 @@ __all__ = [
     "DeviceTensor",
     "DeviceType",
     "Driver",
+    "Event",
     "Execution",
     "Kernel",
     "KernelType",
@@ -60,6 +62,7 @@ __all__ = [
     "Reason",
     "SegmentModel",
     "SizeBounds",
+    "Stream",
     "Supported",
     "Target",
     "Threading",

@@ -33,6 +33,7 @@ import numpy as np
 from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistics, OptionValues
 from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.profile import Profile
+from nnadapter.drivers.streams import Event, Stream
 from nnadapter.errors import DriverError, IncompatibleProgramError
 from nnadapter.ir.operand import Array
 from nnadapter.traces.trace import Trace
@@ -162,6 +163,21 @@ class Execution(ABC):
         Returns:
             Tensors in the order of the model's outputs, each in memory of its own, which the host frees; None, and
             nothing was done, where the driver cannot.
+        """
+        return None
+
+    def enqueue(
+        self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
+    ) -> Sequence[DeviceTensor] | None:
+        """As `compute_on_device`, but as work of a stream: the driver returns at once, and a wait tells what failed.
+
+        Until the work is done, the host frees none of the tensors, and neither closes the execution nor computes with
+        it. Only devices are asked that have streams and memory.
+
+        Args:
+            inputs: see `compute_on_device`; work of the same stream, or of one that it waits for, may be making them.
+            stream: of the device.
+            control: see `compute_within`; it lives as long as the work.
         """
         return None
 
@@ -295,6 +311,19 @@ class Device(ABC):
             OutOfMemoryError: there is no room.
         """
         raise DriverError(f"{type(self).__name__} has no memory to allocate")
+
+    @property
+    def has_streams(self) -> bool:
+        """Whether the device works while the host goes on: `create_stream` gives streams, `create_event` events."""
+        return False
+
+    def create_stream(self) -> Stream:
+        """Return a new stream, asked for only where the device `has_streams`."""
+        raise DriverError(f"{type(self).__name__} has no streams")
+
+    def create_event(self) -> Event:
+        """Return a new event, asked for only where the device `has_streams`."""
+        raise DriverError(f"{type(self).__name__} has no events")
 
     def memory_statistics(self) -> MemoryStatistics | None:
         """How full the device's own memory is now; None where it has none, or does not count."""

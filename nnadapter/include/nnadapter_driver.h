@@ -361,6 +361,11 @@ typedef struct NNAdapterStreamFunctions { /* work on one stream is done in the o
     /* until all work is done; returns the first failure since the last synchronization, and forgets it */
     NNAdapterStatus (*synchronize_stream)(NNAdapterStream *stream, NNAdapterError *error);
     NNAdapterStatus (*synchronize_device)(NNAdapterDevice *device, NNAdapterError *error);
+    /* both optional, together; without them a session waits for every step:
+     * until the event's last record happened, at once if there was none; returns the failure, if any, that the stream
+     * had kept for its synchronization when it came there, and does not forget it */
+    NNAdapterStatus (*synchronize_event)(NNAdapterEvent *event, NNAdapterError *error);
+    int32_t (*query_event)(NNAdapterEvent *event); /* 1 if that would return at once */
 } NNAdapterStreamFunctions;
 
 typedef struct NNAdapterSerializationFunctions {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nnadapter.costs.device_costs import DeviceCosts, Source, device_costs
 from nnadapter.drivers.border import open_context
-from nnadapter.drivers.capability import Capability, DeviceRole, ModelForm, OptionValues
+from nnadapter.drivers.capability import Capability, DeviceRole, ModelForm, OptionValues, Threading
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.selection import REFERENCE, DeviceRequest, Selected, check_options, select
@@ -47,6 +47,8 @@ class SessionDevice:
     """Custom kernels of the device, as they were when it was opened; the context calls them."""
     has_memory: bool = False
     """It has memory of its own, where values stay."""
+    has_streams: bool = False
+    """It works while the host goes on."""
 
     @property
     def accelerates(self) -> bool:
@@ -111,6 +113,18 @@ class Setting:
     def owning(self) -> frozenset[str]:
         """Names of the devices that have memory of their own, where values stay."""
         return frozenset(device.name for device in self.devices if device.has_memory)
+
+    @cached_property
+    def streaming(self) -> frozenset[str]:
+        """Names of the devices whose steps are enqueued where that saves a wait.
+
+        Not those that do one thing at a time: streams of several runs would be under way there at once.
+        """
+        return frozenset(
+            device.name
+            for device in self.devices
+            if device.has_memory and device.has_streams and device.capability.threading is not Threading.SERIAL
+        )
 
     @cached_property
     def costs(self) -> Mapping[str, DeviceCosts]:
@@ -180,9 +194,15 @@ def _open(selected: Selected, session_options: onnxruntime.SessionOptions | None
     if session_options is not None:
         context = context.with_session_options(session_options)
     context, kernels = with_kernels(selected.name, device.capability, context)
-    has_memory = bool(named_call(selected.name, "has_memory")(getattr, device, "has_memory"))
     return SessionDevice(
-        selected.name, device.capability, context, selected.named, selected.options, kernels, has_memory
+        selected.name,
+        device.capability,
+        context,
+        selected.named,
+        selected.options,
+        kernels,
+        has_memory=bool(named_call(selected.name, "has_memory")(getattr, device, "has_memory")),
+        has_streams=bool(named_call(selected.name, "has_streams")(getattr, device, "has_streams")),
     )
 
 

@@ -9,12 +9,15 @@ from typing import Any
 from nnadapter.drivers.interface import Program
 from nnadapter.errors import NNAdapterError
 from nnadapter.memory.arenas import Arenas
+from nnadapter.planning.overlap import overlap_of
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
 from nnadapter.planning.size_class import SizeClass
 from nnadapter.running.borders import borders_of
+from nnadapter.running.bound_step import BoundStep, Substitute
 from nnadapter.running.built import Built, about_step
-from nnadapter.running.executor import BoundStep, CompiledPlan, Substitute
+from nnadapter.running.executor import CompiledPlan
+from nnadapter.running.flights import Flights
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.residence import residences
 from nnadapter.running.slots import expected_outputs, planned_values, slots_of
@@ -51,6 +54,7 @@ class Binder:
         graph = self._plan.graph
         self._stay = residences(self._plan, setting.owning, self._slots, reads, partial(expected_outputs, graph))
         self._borders = borders_of(self._plan, reads, arenas)
+        self._overlap = overlap_of(self._plan, setting.streaming, reads)
         self._on_failure = partial(run_failed, partitioning, self._slots)
         self._whole = partial(whole, partitioning)
         self._outputs = {name: self._slots[name] for name in graph.outputs}
@@ -80,8 +84,18 @@ class Binder:
     def plan(self, steps: Sequence[BoundStep], sizes: SizeClass | None = None) -> CompiledPlan:
         """The plan of all its steps; for many sizes where its programs are told them."""
         whole = None if len(steps) == 1 and not steps[0].guarded else self._whole
-        transfers = transfers_of(self._setting.trace)
-        return CompiledPlan(steps, self._slots, self._outputs, self._constants, whole, transfers, sizes, self._borders)
+        trace = self._setting.trace
+        return CompiledPlan(
+            steps,
+            self._slots,
+            self._outputs,
+            self._constants,
+            whole,
+            transfers_of(trace),
+            sizes,
+            self._borders,
+            Flights(steps, self._overlap, trace) if self._overlap.enqueued else None,
+        )
 
 
 def pool_on(setting: Setting, device: str, program: Program, *about: Any) -> ExecutionPool:

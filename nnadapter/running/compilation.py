@@ -34,9 +34,10 @@ from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.planning.size_class import SizeClass
 from nnadapter.running.binder import Binder, pool_on
+from nnadapter.running.bound_step import Substitute
 from nnadapter.running.built import About, Built, Likeness, Programs, about_step, atoms_of, likeness_of
 from nnadapter.running.compiled import Compiled
-from nnadapter.running.executor import CompiledPlan, Substitute
+from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.failing import fall_back
 from nnadapter.running.fallback import named, refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.running.filling import FilledClass, Filling

@@ -106,6 +106,11 @@ class RunControl:
             or (self._callers is not None and bool(self._callers.terminate))
         )
 
+    @property
+    def takes_turns(self) -> bool:
+        """It follows other runs, which get a device when it comes to the next one."""
+        return self._turns is not None
+
     def before(self, device: str, *, shared: bool) -> None:
         """A step on a device comes next: wait for its turn where `shared`, the plan having several devices."""
         if self._turns is None or not shared or device == self._device:

@@ -9,24 +9,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from nnadapter.drivers.border import OutputCheck, check_results, read_only
+from nnadapter.drivers.border import check_results, read_only
 from nnadapter.drivers.copies import Transfer, on_host
 from nnadapter.errors import FAILURES, CancelledError, ExecutionError, InvalidInputError, NNAdapterError, describe
 from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all
 from nnadapter.running.borders import Borders, Given, Into
+from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.control import RunControl
 from nnadapter.running.outputs import NOTHING_KEPT, Kept, output_of, own_value
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.provenance import Provenance, StepRun
-from nnadapter.running.residence import Residence
-from nnadapter.running.slots import OtherShapeError, Planned
+from nnadapter.running.slots import OtherShapeError
 from nnadapter.running.whole import Whole
-from partition.plan import Step
 
 if TYPE_CHECKING:
     from nnadapter.planning.size_class import SizeClass
@@ -34,56 +32,23 @@ if TYPE_CHECKING:
 _MOST_FAILURES = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Substitute:
-    """What runs a step in place of its own device."""
+class Ahead(Protocol):
+    """Runs the steps of a plan some of which are begun before others are done."""
 
-    device: str
-    display_name: str
-    """How messages call the device."""
-    pool: ExecutionPool
-    inputs: tuple[int, ...]
-    """Slots."""
+    def run(
+        self,
+        steps: Sequence[BoundStep],
+        values: list[Any],
+        made: list[Transfer],
+        kept: Kept,
+        control: RunControl | None,
+        sizes: Sequence[Any] | None,
+        given: Given | None,
+    ) -> list[StepRun]:
+        """Run every step; all of them are done on return. See `run_step`."""
 
-
-@dataclass(eq=False, slots=True, kw_only=True)
-class BoundStep:
-    """One step with everything that a run needs, resolved beforehand."""
-
-    step: Step
-    pool: ExecutionPool
-    inputs: tuple[int, ...]
-    """Slots."""
-    outputs: tuple[int, ...]
-    released: tuple[int, ...]
-    expected: OutputCheck
-    guarded: bool
-    """Inputs are handed over read-only and contiguous, and outputs are checked: everything but the CPU."""
-    planned: tuple[Planned, ...]
-    """What inputs that other steps make have to be, if they were planned to be something."""
-    on_failure: Callable[[Step, BaseException], Substitute]
-    """Makes what runs the step instead, or raises."""
-    names: tuple[str, ...]
-    """Of the inputs."""
-    position: int = 0
-    """Among the steps of the plan."""
-    is_told_sizes: bool = False
-    """Its program leaves sizes open, and is adapter IR."""
-    residence: Residence | None = None
-    """What it may do in its device's own memory; None where there is none."""
-    seconds: float = 0.0
-    """Duration of the last run, for the report."""
-    failures: list[str] = field(default_factory=list)
-    """Why it did not deliver: the first few different reasons."""
-    substitute: Substitute | None = None
-    """What runs the step instead, from its first failure on."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held while `substitute` is made and `failures` grows."""
-
-    @property
-    def pools(self) -> list[ExecutionPool]:
-        """Its program, and what runs instead."""
-        return [self.pool, *([self.substitute.pool] if self.substitute is not None else [])]
+    def close(self) -> None:
+        """Wait for what is under way, and free what runs need."""
 
 
 class CompiledPlan:
@@ -99,6 +64,7 @@ class CompiledPlan:
         new_transfers: Callable[[], list[Transfer]] = list,
         size_class: SizeClass | None = None,
         borders: Borders | None = None,
+        ahead: Ahead | None = None,
     ) -> None:
         """Take what was compiled.
 
@@ -112,8 +78,10 @@ class CompiledPlan:
             new_transfers: makes what takes the transfers of a run.
             size_class: the sizes for which the plan holds, if its programs are told them; None for any other plan.
             borders: where values between steps lie; None where the steps make all of them new.
+            ahead: runs the steps where some are begun before others are done; None where each waits for the last.
         """
         self._borders = borders
+        self._ahead = ahead
         self._size_class = size_class
         self.steps = tuple(steps)
         self.note = ""
@@ -226,14 +194,17 @@ class CompiledPlan:
             if slot is not None:
                 values[slot] = array
         made = self._new_transfers() if self._stays or kept is not None else None
-        runs = []
-        for bound in self.steps:
-            if control is not None:
-                control.before(bound.step.device, shared=self._shares)
-                if control.is_over:
-                    raise _stopped(control, bound, bound.step.device, "was next")
-            told = sizes if bound.is_told_sizes else None
-            runs.append(_run_step(bound, values, made, kept or NOTHING_KEPT, control, told, given))
+        if self._ahead is not None and made is not None:
+            runs = self._ahead.run(self.steps, values, made, kept or NOTHING_KEPT, control, sizes, given)
+        else:
+            runs = []
+            for bound in self.steps:
+                if control is not None:
+                    ask_before(control, bound, shared=self._shares)
+                told = sizes if bound.is_told_sizes else None
+                runs.append(run_step(bound, values, made, kept or NOTHING_KEPT, control, told, given))
+                for slot in bound.released:
+                    values[slot] = None
         if made is None:
             return [own_value(values[self._outputs[name]], name in feeds) for name in wanted], Provenance(tuple(runs))
         outputs = [output_of(values[self._outputs[name]], name, feeds, kept, made) for name in wanted]
@@ -246,12 +217,13 @@ class CompiledPlan:
         return sum(pool.memory_bytes for pool in self._pools())
 
     def close(self) -> None:
-        """Free every program."""
-        close_all(self._pools())
+        """Free every program, when nothing is under way any more."""
+        close_all([*([self._ahead] if self._ahead is not None else []), *self._pools()])
 
     def close_whole(self) -> None:
-        """Free what runs the model as it was, where others have the steps still."""
-        close_all([self._whole.pool] if self._whole is not None else [])
+        """Free what the steps do not hold, where others have those still."""
+        ahead = [self._ahead] if self._ahead is not None else []
+        close_all([*ahead, *([self._whole.pool] if self._whole is not None else [])])
 
     def _pools(self) -> list[ExecutionPool]:
         whole = [self._whole.pool] if self._whole is not None else []
@@ -263,7 +235,20 @@ def _stopped(control: RunControl, bound: BoundStep, device: str, how: str) -> Ca
     return control.error(f"segment {segment} on {device!r} {how}", device=device, segment=segment)
 
 
-def _run_step(
+def ask_before(control: RunControl, bound: BoundStep, *, shared: bool) -> None:
+    """Wait for the turn of a step that is next; raise CancelledError where the run is to stop.
+
+    Args:
+        control: of the run.
+        bound: the step.
+        shared: the plan has several devices.
+    """
+    control.before(bound.step.device, shared=shared)
+    if control.is_over:
+        raise _stopped(control, bound, bound.step.device, "was next")
+
+
+def run_step(
     bound: BoundStep,
     values: list[Any],
     made: list[Transfer] | None,
@@ -272,9 +257,8 @@ def _run_step(
     sizes: Sequence[Any] | None,
     given: Given | None,
 ) -> StepRun:
-    """Run one step; where values may stay on devices, `made` gets the transfers."""
+    """Run one step, and note what it made; where values may stay on devices, `made` gets the transfers."""
     started = time.perf_counter()
-    device, failure = bound.step.device, ""
     try:
         for each in bound.planned:
             each.check(values)
@@ -283,18 +267,33 @@ def _run_step(
         else:
             results = _staying(bound, values, made, kept, control, sizes, given)
     except FAILURES as error:
-        if control is not None and control.is_over:
-            raise _stopped(control, bound, device, "was under way") from error
-        if not bound.guarded or isinstance(error, OtherShapeError):
-            raise  # the host's own errors are typed, and nobody comes after it
-        failure = describe(error)
-        device, results = _instead(bound, error, failure, values, control)
-        if given is not None:
-            results = given.kept_apart(results)
+        return after_failure(bound, error, values, control, given, started)
     for slot, result in zip(bound.outputs, results, strict=True):
         values[slot] = result
-    for slot in bound.released:
-        values[slot] = None
+    bound.seconds = time.perf_counter() - started
+    return StepRun(bound.step.segment, bound.step.device, bound.seconds, "")
+
+
+def after_failure(
+    bound: BoundStep,
+    error: BaseException,
+    values: list[Any],
+    control: RunControl | None,
+    given: Given | None,
+    started: float,
+) -> StepRun:
+    """Run a step that failed on its device elsewhere, and note what it made; or raise."""
+    device = bound.step.device
+    if control is not None and control.is_over:
+        raise _stopped(control, bound, device, "was under way") from error
+    if not bound.guarded or isinstance(error, OtherShapeError):
+        raise error  # the host's own errors are typed, and nobody comes after it
+    failure = describe(error)
+    device, results = _instead(bound, error, failure, values, control)
+    if given is not None:
+        results = given.kept_apart(results)
+    for slot, result in zip(bound.outputs, results, strict=True):
+        values[slot] = result
     bound.seconds = time.perf_counter() - started
     return StepRun(bound.step.segment, device, bound.seconds, failure)
 

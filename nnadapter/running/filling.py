@@ -22,9 +22,9 @@ from nnadapter.planning.opening import Opened
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.process.closing import close_all
 from nnadapter.running.binder import Binder
+from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.built import Built, Programs, atoms_of
 from nnadapter.running.compiled import Compiled
-from nnadapter.running.executor import BoundStep
 from partition.plan import Step
 from partition.verdict import Unsupported
 

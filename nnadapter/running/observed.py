@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from nnadapter.drivers.copies import Transfer
 from nnadapter.planning.settling import Partitioning
+from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.compiled import Compiled, TimedPlacement
-from nnadapter.running.executor import BoundStep
 from nnadapter.running.plans import PlanCounts
 
 

@@ -12,6 +12,7 @@ from nnadapter.drivers.control import UNLIMITED
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import DeviceTensor, Execution, Program
 from nnadapter.drivers.registry import device_lock
+from nnadapter.drivers.streams import Stream
 from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all
 from nnadapter.process.lending import Lending
@@ -71,6 +72,28 @@ class ExecutionPool:
         within = UNLIMITED if control is None else control.for_driver()
         results: Sequence[DeviceTensor] | None = self._alone(sizes, "compute_on_device", inputs, within)
         return results
+
+    def kept_by(self, user: object) -> Execution:
+        """An execution that nobody else gets until it is given back."""
+        execution: Execution = self._executions.take(user)
+        return execution
+
+    def give_back(self, user: object) -> None:
+        """Let others have what a user kept."""
+        self._executions.users.pop(user, None)
+
+    def enqueue(
+        self,
+        execution: Execution,
+        inputs: Sequence[DeviceTensor],
+        stream: Stream,
+        control: RunControl | None,
+        sizes: Sequence[Any] | None,
+    ) -> Sequence[DeviceTensor] | None:
+        """As `compute_on_device`, but as work of a stream, in an execution that the caller keeps."""
+        within = UNLIMITED if control is None else control.for_driver()
+        made: Sequence[DeviceTensor] | None = self._call(_method, execution, sizes, "enqueue", inputs, stream, within)
+        return made
 
     def _alone(self, sizes: Sequence[Any] | None, how: str, *arguments: Any) -> Any:
         """Run the program by a method of an execution that nobody else has now, but where all may share one."""

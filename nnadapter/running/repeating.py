@@ -17,8 +17,8 @@ import numpy as np
 from nnadapter.drivers.kept_memory import TENSORS
 from nnadapter.drivers.onnxruntime.sessions import SessionExecution
 from nnadapter.onnx.signature import Signature
+from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.compiled import Compiled
-from nnadapter.running.executor import BoundStep
 from nnadapter.running.plans import Lease, PlanCache
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.provenance import Provenance, StepRun

@@ -43,9 +43,17 @@ class Residence:
     expected: OutputCheck
     able: bool = field(default=True)
     """The driver did not say that it cannot."""
+    enqueues: bool = field(default=True)
+    """Nor that it cannot do so as work of a stream."""
 
     def compute(
-        self, compute: Compute, values: list[Any], made: list[Transfer], stays: Mapping[str, str]
+        self,
+        compute: Compute,
+        values: list[Any],
+        made: list[Transfer],
+        stays: Mapping[str, str],
+        *,
+        is_work_of_stream: bool = False,
     ) -> Sequence[Copies] | None:
         """Run a step in memory of its device.
 
@@ -54,6 +62,7 @@ class Residence:
             values: of the run, by slot; what is brought to the device is noted there, for the steps that come.
             made: gets the transfers.
             stays: outputs of the model that shall stay on devices, and on which.
+            is_work_of_stream: `compute` enqueues it.
 
         Returns:
             What it made; None, and nothing was computed, where arrays do better or the driver cannot.
@@ -77,7 +86,7 @@ class Residence:
         except OutOfMemoryError:
             return None
         if computed is None:
-            self.able = False
+            self.able, self.enqueues = self.able and is_work_of_stream, self.enqueues and not is_work_of_stream
             return None
         results = [kept(tensor) if isinstance(tensor, DeviceTensor) else tensor for tensor in computed]
         return [

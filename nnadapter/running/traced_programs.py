@@ -19,10 +19,12 @@ from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.copies import Transfer
 from nnadapter.drivers.interface import DeviceTensor, Execution, Program
 from nnadapter.drivers.onnxruntime.profiling import SessionProfile
-from nnadapter.drivers.registry import device_lock
+from nnadapter.drivers.registry import device_lock, open_device
+from nnadapter.drivers.streams import Stream
 from nnadapter.errors import describe
 from nnadapter.ir.operand import Array
 from nnadapter.running.pool import ExecutionPool
+from nnadapter.running.traced_streams import Note, Watchers
 from nnadapter.traces.event import COMPILE, FALLBACK, STEP, WAIT
 from nnadapter.traces.trace import Trace
 from partition.plan import Step
@@ -99,6 +101,8 @@ class _Steps:
     def __init__(self, trace: Trace, device: str, name: str, facts: Mapping[str, Any]) -> None:
         self.trace, self.device, self._name, self._facts = trace, device, name, facts
         self._known: dict[object, Mapping[str, Any]] = {}
+        self.watchers = Watchers(trace.now)
+        """See what streams do."""
 
     def done(self, inputs: Sequence[Any], compute: Callable[[], _Outputs]) -> _Outputs:
         """What `compute` gives, and an event for it, unless it gives None: nothing was done. An error is a fact."""
@@ -112,8 +116,19 @@ class _Steps:
             self._note(start, self._facts_of(inputs, outputs))
         return outputs
 
-    def _note(self, start: int, facts: Mapping[str, Any]) -> None:
-        self.trace.add(self.device, STEP, self._name, start, facts)
+    def enqueued(
+        self, inputs: Sequence[Any], stream: Stream, enqueue: Callable[[], Sequence[Any] | None]
+    ) -> Sequence[Any] | None:
+        """What `enqueue` gives; the event is made when the work is done, unless there is none."""
+
+        def noting(outputs: Sequence[Any]) -> Note:
+            facts = self._facts_of(inputs, outputs)
+            return lambda start, end, failure: self._note(start, _with_failure(facts, failure), end)
+
+        return self.watchers.enqueued(open_device(self.device), stream, enqueue, noting)
+
+    def _note(self, start: int, facts: Mapping[str, Any], end: int | None = None) -> None:
+        self.trace.add(self.device, STEP, self._name, start, facts, end)
 
     def _facts_of(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Mapping[str, Any]:
         forms = tuple(map(_form, inputs)), tuple(map(_form, outputs))
@@ -181,6 +196,13 @@ class _TracedExecution(Execution):
         """See `Execution.compute_on_device`."""
         return self._done(inputs, lambda execution: execution.compute_on_device(inputs, control))
 
+    def enqueue(
+        self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
+    ) -> Sequence[DeviceTensor] | None:
+        """See `Execution.enqueue`."""
+        execution = self._told()
+        return self._steps.enqueued(inputs, stream, lambda: execution.enqueue(inputs, stream, control))
+
     def at(self, sizes: Sequence[Any]) -> Execution:
         """See `Execution.at`; the execution is told when it computes, since only then nobody else has the device."""
         return _TracedExecution(self._execution, self._steps, self._lock, sizes)
@@ -198,8 +220,13 @@ class _TracedExecution(Execution):
         return self._execution if self._sizes is None else self._execution.at(self._sizes)
 
     def close(self) -> None:
-        """See `Execution.close`."""
+        """See `Execution.close`; what is watched is noted before."""
+        self._steps.watchers.finish()
         self._execution.close()
+
+
+def _with_failure(facts: Mapping[str, Any], failure: BaseException | None) -> Mapping[str, Any]:
+    return facts if failure is None else {**facts, "error": describe(failure)}
 
 
 def _segment_name(segment: int | None = None, nodes: Sequence[str] = ()) -> str:

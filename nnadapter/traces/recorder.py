@@ -71,9 +71,12 @@ class Recorder(Trace):
         """See `Trace.span`."""
         return _Span(self, lane, category, name, facts)
 
-    def add(self, lane: str, category: str, name: str, start: int, facts: Mapping[str, Any]) -> None:
+    def add(
+        self, lane: str, category: str, name: str, start: int, facts: Mapping[str, Any], end: int | None = None
+    ) -> None:
         """See `Trace.add`."""
-        self._keep(Event(lane, get_native_id(), category, name, start, time.perf_counter_ns(), facts))
+        ended = time.perf_counter_ns() if end is None else end
+        self._keep(Event(lane, get_native_id(), category, name, start, ended, facts))
 
     def mark(self, lane: str, category: str, name: str, **facts: Any) -> None:
         """See `Trace.mark`."""

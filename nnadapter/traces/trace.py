@@ -29,8 +29,10 @@ class Trace:
         """
         return _NOTHING
 
-    def add(self, lane: str, category: str, name: str, start: int, facts: Mapping[str, Any]) -> None:
-        """Take an event that began at `start`, by `now`, and ends now."""
+    def add(
+        self, lane: str, category: str, name: str, start: int, facts: Mapping[str, Any], end: int | None = None
+    ) -> None:
+        """Take an event that began at `start`, by `now`, and ended at `end`, or ends now."""
 
     def has_room(self, events: int) -> bool:
         """Whether so many events of an engine below are kept, or may be kept elsewhere: they count as kept then."""

@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import onnxruntime
@@ -23,6 +24,7 @@ from nnadapter.running.traced_programs import pool_of
 from nnadapter.traces.recorder import Recorder
 from nnadapter.traces.trace import SILENT
 from tests.models import CHAIN, SANDWICH, numbers, parse
+from tests.residing_driver import ENQUEUED, MOST
 from tests.trace_checks import lanes_of, named, within
 
 OFF = ("fake_npu", {"switched_off": "Sin"})
@@ -319,3 +321,21 @@ def test_the_policy_that_times_candidates_is_traced(path, tmp_path, monkeypatch)
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path))
     lanes = traced(path, policy="measured")
     assert named(lanes["session"], "make a plan") and json.loads(path.read_text())
+
+
+def test_steps_that_are_enqueued_stand_where_the_device_did_them(path):
+    """One behind the other, whatever the host did meanwhile, which waited once."""
+    head = '<ir_version: 10, opset_import: ["" : 21]>'
+    model = f"{head} g (float[3, 4] x) => (float[3, 4] c) {{ a = Relu(x) b = Neg(a) c = Abs(b) }}"
+    MOST["operations"] = 1
+    try:
+        lanes = traced(path, runs=2, devices="residing", model=model)
+    finally:
+        MOST["operations"] = 1000
+        ENQUEUED.clear()
+    events = [each for name, row in lanes.items() if name.startswith("residing") for each in row]
+    steps = sorted((each for each in events if each["cat"] == "step"), key=lambda each: each["ts"])
+    assert [each["args"]["segment"] for each in steps] == [0, 1, 2, 0, 1, 2]
+    for first, second in pairwise(steps):
+        assert first["ts"] + first["dur"] <= second["ts"] + 1e-3
+    assert [each["name"] for each in events if each["cat"] == "wait"] == ["wait for segment 2"] * 2

@@ -19,7 +19,9 @@ from nnadapter.drivers.fake_npu.context import FakeNpuContext
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
 from nnadapter.drivers.fake_npu.operations import LIMITS, OPERATIONS
 from nnadapter.drivers.fake_npu.options import DEFAULT_MEMORY_BYTES, OPTIONS, read_options
+from nnadapter.drivers.fake_npu.streams import FakeNpuEvent, FakeNpuStream, Waits
 from nnadapter.drivers.interface import Context, Device, Driver, Memory
+from nnadapter.drivers.streams import Event, Stream
 from nnadapter.errors import DeviceNotFoundError
 from nnadapter.process.cache import remembered
 
@@ -75,6 +77,7 @@ class FakeNpuDevice(Device):
 
     def __init__(self) -> None:
         self._memory = DeviceMemory(DEFAULT_MEMORY_BYTES)
+        self._waits = Waits()
 
     @property
     def capability(self) -> Capability:
@@ -101,3 +104,21 @@ class FakeNpuDevice(Device):
     def memory_statistics(self) -> MemoryStatistics | None:
         """See `Device.memory_statistics`: of what was allocated; weights and arenas are no part of it."""
         return self._memory.statistics
+
+    @property
+    def has_streams(self) -> bool:
+        """See `Device.has_streams`."""
+        return True
+
+    def create_stream(self) -> Stream:
+        """See `Device.create_stream`."""
+        return FakeNpuStream(self._waits)
+
+    def create_event(self) -> Event:
+        """See `Device.create_event`."""
+        return FakeNpuEvent(self._waits)
+
+    @property
+    def waits(self) -> int:
+        """How often the host waited for a stream or an event since the device was opened."""
+        return self._waits.number

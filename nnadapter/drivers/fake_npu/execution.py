@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
@@ -10,9 +12,11 @@ from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.fake_npu.binding import Binding, Bound
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory, FakeNpuMemory
 from nnadapter.drivers.fake_npu.kernels.kernel import Run
+from nnadapter.drivers.fake_npu.streams import FakeNpuStream
 from nnadapter.drivers.fake_npu.threads import BLAS_THREADS, Computation
 from nnadapter.drivers.fake_npu.tracing import InstructionEvents
 from nnadapter.drivers.interface import DeviceTensor, Execution
+from nnadapter.drivers.streams import Stream
 from nnadapter.errors import CancelledError
 from nnadapter.ir.operand import Array
 from nnadapter.memory.arenas import Arena, Arenas
@@ -58,17 +62,32 @@ class FakeNpuExecution(Execution):
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
         """See `Execution.compute_on_device`."""
-        given = [_placed(tensor) for tensor in inputs]
+        with self._room() as made:
+            self._fill([_placed(tensor) for tensor in made], [_placed(tensor) for tensor in inputs], control)
+        return made
+
+    def enqueue(
+        self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
+    ) -> Sequence[DeviceTensor] | None:
+        """See `Execution.enqueue`."""
+        assert isinstance(stream, FakeNpuStream), "streams of a device are its own"
+        with self._room() as made:
+            arrays = [_placed(tensor) for tensor in made], [_placed(tensor) for tensor in inputs]
+            stream.submit(partial(self._fill, *arrays, control))
+        return made
+
+    @contextmanager
+    def _room(self) -> Iterator[list[DeviceTensor]]:
+        """Room for the outputs on the device, freed where the block raises."""
         made: list[DeviceTensor] = []
         try:
             for form in self._binding.outputs():
                 made.append(self._device_memory.tensor(*form))
-            self._fill([_placed(tensor) for tensor in made], given, control)
+            yield made
         except BaseException:
             for tensor in made:
                 tensor.memory.free()
             raise
-        return made
 
     def _fill(self, results: Sequence[Array], inputs: Sequence[Array], control: Control) -> None:
         """Compute the outputs into these arrays."""

@@ -16,7 +16,7 @@ from nnadapter.drivers.native.memory import DeviceMemory
 from nnadapter.drivers.native.models import aligned, contents
 from nnadapter.drivers.native.packing import PACKED, pack, unpack
 from nnadapter.drivers.native.serialized import Border
-from nnadapter.drivers.native.streams import Stream
+from nnadapter.drivers.native.streams import NativeStream
 from nnadapter.drivers.native.structures import Holder, make
 from nnadapter.ir.operand import Array, OperandType
 
@@ -94,7 +94,7 @@ class Sized:
 class Seat:
     """What one computation at a time has: a stream, where the driver has streams, and the last request."""
 
-    def __init__(self, stream: Stream | None) -> None:
+    def __init__(self, stream: NativeStream | None) -> None:
         self.stream = stream
         self._last: tuple[Sized, NativeCall] | None = None
 

@@ -13,7 +13,7 @@ from nnadapter.drivers.native.descriptions import capability_of, device_infos
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.library import load
 from nnadapter.drivers.native.memory import DeviceMemory, statistics_of
-from nnadapter.drivers.native.streams import Event, Stream
+from nnadapter.drivers.native.streams import NativeEvent, NativeStream
 from nnadapter.drivers.native.structures import Holder
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, DriverError, InvalidOptionError
 
@@ -81,7 +81,11 @@ class NativeDevice(Device):
 
     @property
     def has_streams(self) -> bool:
-        """Whether work can be given to the device that goes on while the host does something else."""
+        """See `Device.has_streams`: of a driver that lets the host wait for an event, too."""
+        return self._knows_streams and "synchronize_event" in self._functions
+
+    @property
+    def _knows_streams(self) -> bool:
         return "create_stream" in self._functions
 
     def allocate(self, nbytes: int) -> DeviceMemory:
@@ -104,19 +108,19 @@ class NativeDevice(Device):
         self._need("memory", self.has_memory)
         return int(self._functions.plain("minimum_chunk", self._handle))
 
-    def create_stream(self) -> Stream:
-        """Return a new stream of work."""
-        self._need("streams", self.has_streams)
-        return Stream(self._functions, self._handle)
+    def create_stream(self) -> NativeStream:
+        """See `Device.create_stream`."""
+        self._need("streams", self._knows_streams)
+        return NativeStream(self._functions, self._handle)
 
-    def create_event(self) -> Event:
-        """Return a new event."""
-        self._need("streams", self.has_streams)
-        return Event(self._functions, self._handle)
+    def create_event(self) -> NativeEvent:
+        """See `Device.create_event`."""
+        self._need("streams", self._knows_streams)
+        return NativeEvent(self._functions, self._handle)
 
     def synchronize(self) -> None:
         """Wait until all work of all streams is done."""
-        self._need("streams", self.has_streams)
+        self._need("streams", self._knows_streams)
         self._functions.call("synchronize_device", self._handle)
 
     def close(self) -> None:

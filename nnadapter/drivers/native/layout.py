@@ -44,7 +44,8 @@ _STRUCTURES = {
     "MemoryFunctions": "allocate:pointer free_memory:pointer copy_in:pointer copy_out:pointer copy_between:pointer "
     "statistics:pointer minimum_chunk:pointer",
     "StreamFunctions": "create_stream:pointer destroy_stream:pointer create_event:pointer destroy_event:pointer "
-    "record_event:pointer wait_event:pointer synchronize_stream:pointer synchronize_device:pointer",
+    "record_event:pointer wait_event:pointer synchronize_stream:pointer synchronize_device:pointer "
+    "synchronize_event:pointer query_event:pointer",
     "SerializationFunctions": "serialize:pointer deserialize:pointer",
     "Driver": "vendor:text driver_version:text open_device:pointer close_device:pointer create_context:pointer "
     "destroy_context:pointer supported:pointer compile:pointer destroy_program:pointer create_execution:pointer "
@@ -85,6 +86,8 @@ _FUNCTIONS = {
     "wait_event": "status pointer pointer pointer",
     "synchronize_stream": "status pointer pointer",
     "synchronize_device": "status pointer pointer",
+    "synchronize_event": "status pointer pointer",
+    "query_event": "i32 pointer",
     "serialize": "status pointer pointer pointer",
     "deserialize": "status pointer pointer pointer pointer",
     "cancelled": "i32 pointer",
@@ -130,3 +133,5 @@ GROUPS: Mapping[str, str] = MappingProxyType(
     {"memory": "MemoryFunctions", "streams": "StreamFunctions", "serialization": "SerializationFunctions"}
 )
 """Groups of optional functions: the member of the table that points to one, and its structure."""
+LATER = frozenset(("synchronize_event", "query_event"))
+"""Functions that came to a group when there were drivers that had it: they may lack them."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nnadapter.drivers.native.functions import Functions
-from nnadapter.drivers.native.layout import FUNCTIONS, GROUPS, REQUIRED, STRUCTURES, VERSION
+from nnadapter.drivers.native.layout import FUNCTIONS, GROUPS, LATER, REQUIRED, STRUCTURES, VERSION
 from nnadapter.drivers.native.structures import CODED_VERSION, SIGNATURES, read, read_text
 from nnadapter.drivers.native.truncation import missing_bytes
 from nnadapter.errors import DeviceUnavailableError
@@ -88,11 +88,11 @@ def _functions(structure: str, table: Any) -> dict[str, Any]:
 
 
 def _group(path: Path, member: str, structure: str, address: int | None) -> dict[str, Any]:
-    """The functions of a group: all or none."""
+    """The functions of a group: all or none, but for those that came to it later."""
     if not address:
         return {}
     functions = _functions(structure, read(structure, address))
-    missing = [name for name, _ in STRUCTURES[structure] if name in FUNCTIONS and name not in functions]
+    missing = [name for name, _ in STRUCTURES[structure] if name in FUNCTIONS.keys() - LATER and name not in functions]
     if missing:
         raise DeviceUnavailableError(
             f"{path} has the group {member!r} without {', '.join(missing)}; its vendor must write all of it or none"

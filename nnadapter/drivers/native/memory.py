@@ -7,7 +7,7 @@ import ctypes
 from nnadapter.drivers.capability import MemoryStatistics
 from nnadapter.drivers.interface import Memory
 from nnadapter.drivers.native.functions import Functions
-from nnadapter.drivers.native.streams import Stream
+from nnadapter.drivers.native.streams import NativeStream
 from nnadapter.drivers.native.structures import make
 from nnadapter.errors import DriverError, InvalidInputError
 from nnadapter.ir.operand import Array
@@ -32,7 +32,7 @@ class DeviceMemory(Memory):
         self.handle: int | None = functions.made("allocate", device, nbytes)
         """The driver's handle; None after `free`."""
 
-    def copy_in(self, array: Array, offset: int = 0, stream: Stream | None = None) -> None:
+    def copy_in(self, array: Array, offset: int = 0, stream: NativeStream | None = None) -> None:
         """Copy a contiguous array to the device, done on return.
 
         With a stream, call its `synchronize` before the array is changed or let go.
@@ -40,7 +40,7 @@ class DeviceMemory(Memory):
         self._check("copied in", array, offset)
         self._copy("copy_in", array, offset, stream)
 
-    def copy_out(self, array: Array, offset: int = 0, stream: Stream | None = None) -> None:
+    def copy_out(self, array: Array, offset: int = 0, stream: NativeStream | None = None) -> None:
         """Fill a contiguous, writable array from the device, done on return.
 
         With a stream, call its `synchronize` before the array is read or let go.
@@ -50,7 +50,7 @@ class DeviceMemory(Memory):
         self._check("copied out", array, offset)
         self._copy("copy_out", array, offset, stream)
 
-    def copy_from(self, source: DeviceMemory, nbytes: int | None = None, stream: Stream | None = None) -> None:
+    def copy_from(self, source: DeviceMemory, nbytes: int | None = None, stream: NativeStream | None = None) -> None:
         """Copy the first `nbytes` (all, if None) of other memory here, of this device or another of the driver."""
         count = source.nbytes if nbytes is None else nbytes
         if not 0 <= count <= min(self.nbytes, source.nbytes):
@@ -84,7 +84,7 @@ class DeviceMemory(Memory):
         if offset < 0 or offset + array.nbytes > self.nbytes:
             raise InvalidInputError(f"{array.nbytes} bytes at {offset} are {what}, there are {self.nbytes} bytes")
 
-    def _copy(self, name: str, array: Array, offset: int, stream: Stream | None) -> None:
+    def _copy(self, name: str, array: Array, offset: int, stream: NativeStream | None) -> None:
         address = array.__array_interface__["data"][0] if array.nbytes else None
         handle = None if stream is None else stream.handle
         self._functions.call(name, self._open(), offset, address, array.nbytes, handle)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from nnadapter.drivers.control import UNLIMITED, Control
@@ -15,9 +16,10 @@ from nnadapter.drivers.native.memory import DeviceMemory
 from nnadapter.drivers.native.packing import PACKED
 from nnadapter.drivers.native.serialized import Border, seal
 from nnadapter.drivers.native.sizes import OpenSizes
-from nnadapter.drivers.native.streams import Stream
+from nnadapter.drivers.native.streams import NativeStream
 from nnadapter.drivers.native.structures import SIGNATURES, Holder, make
-from nnadapter.errors import CompilationError, DriverError, ExecutionError
+from nnadapter.drivers.streams import Stream
+from nnadapter.errors import FAILURES, CompilationError, DriverError, ExecutionError
 from nnadapter.ir.operand import Array
 from nnadapter.process.lending import Lending
 
@@ -42,6 +44,8 @@ class NativeExecution(Execution):
         self._fixed = Sized(border, None)
         self._seats = Lending(self._new_seat)
         self._last: tuple[Sequence[int], _SizedExecution | None] = (), None
+        self._ahead: tuple[Seat, NativeCall] | None = None
+        """The request that was enqueued last, which the driver reads until its work is done."""
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute`."""
@@ -61,6 +65,12 @@ class NativeExecution(Execution):
     ) -> Sequence[DeviceTensor] | None:
         """See `Execution.compute_on_device`: not for tensors without bytes, nor those that share bytes there alone."""
         return self.computed_on_device(self._fixed, inputs, control)
+
+    def enqueue(
+        self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
+    ) -> Sequence[DeviceTensor] | None:
+        """See `Execution.enqueue`: for the same tensors as `compute_on_device`."""
+        return self.enqueued(self._fixed, inputs, stream, control)
 
     def at(self, sizes: Sequence[Any]) -> Execution:
         """See `Execution.at`."""
@@ -90,30 +100,54 @@ class NativeExecution(Execution):
         self, sized: Sized, inputs: Sequence[DeviceTensor], control: Control
     ) -> Sequence[DeviceTensor] | None:
         """What a run computes in memory of the device; see `compute_on_device`."""
-        given = [each.memory for each in inputs if isinstance(each.memory, DeviceMemory)]
-        outputs = sized.border.outputs
-        every = (*sized.border.inputs, *outputs)
-        if len(given) < len(inputs) or any(type_.dtype in PACKED or not type_.size for type_ in every):
+        given = _placed(sized, inputs)
+        if given is None:
             return None
-        made: list[DeviceMemory] = []
         user = object()
         try:
-            for type_ in outputs:
-                made.append(DeviceMemory(self._functions, self._device, type_.nbytes))
-            seat = self._seats.take(user)
-            call = seat.call(sized, control)
+            with self._room(sized) as made:
+                seat = self._seats.take(user)
+                call = seat.call(sized, control)
+                call.place(given, made)
+                self._run(call, seat)
+        finally:
+            self._seats.users.pop(user, None)
+        return _tensors(sized, made)
+
+    def enqueued(
+        self, sized: Sized, inputs: Sequence[DeviceTensor], stream: Stream, control: Control
+    ) -> Sequence[DeviceTensor] | None:
+        """What work of a stream computes; see `enqueue`."""
+        assert isinstance(stream, NativeStream), "streams of a device are its own"
+        given = _placed(sized, inputs)
+        if given is None:
+            return None
+        last = self._ahead
+        seat = last[0] if last is not None and last[0].stream is stream else Seat(stream)
+        call = seat.call(sized, control)
+        self._ahead = seat, call
+        with self._room(sized) as made:
             call.place(given, made)
-            self._run(call, seat)
+            try:
+                self._compute(call)
+            except BaseException:
+                with suppress(*FAILURES):  # the driver may be at work on what is about to be freed
+                    stream.synchronize()
+                raise
+        return _tensors(sized, made)
+
+    @contextmanager
+    def _room(self, sized: Sized) -> Iterator[list[DeviceMemory]]:
+        """Memory for the outputs, freed where the block raises."""
+        made: list[DeviceMemory] = []
+        try:
+            for type_ in sized.border.outputs:
+                made.append(DeviceMemory(self._functions, self._device, type_.nbytes))
+            yield made
         except BaseException:
             for memory in made:
                 memory.free()
             raise
-        finally:
-            self._seats.users.pop(user, None)
-        return [
-            DeviceTensor(memory, type_.dtype.array_type, tuple(map(int, type_.dimensions)))
-            for memory, type_ in zip(made, outputs, strict=True)
-        ]
 
     def close(self) -> None:
         """See `Execution.close`."""
@@ -122,10 +156,13 @@ class NativeExecution(Execution):
         self._functions.plain("destroy_execution", self._handle)
 
     def _new_seat(self) -> Seat:
-        return Seat(Stream(self._functions, self._device) if "create_stream" in self._functions else None)
+        return Seat(NativeStream(self._functions, self._device) if "create_stream" in self._functions else None)
+
+    def _compute(self, call: NativeCall) -> None:
+        self._functions.call("compute", self._handle, call.request, failure=ExecutionError, misuse=ExecutionError)
 
     def _run(self, call: NativeCall, seat: Seat) -> None:
-        self._functions.call("compute", self._handle, call.request, failure=ExecutionError, misuse=ExecutionError)
+        self._compute(call)
         if seat.stream is not None:
             seat.stream.synchronize()
 
@@ -149,6 +186,27 @@ class _SizedExecution(Execution):
     ) -> Sequence[DeviceTensor] | None:
         """See `Execution.compute_on_device`."""
         return self._whole.computed_on_device(self._sized, inputs, control)
+
+    def enqueue(
+        self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
+    ) -> Sequence[DeviceTensor] | None:
+        """See `Execution.enqueue`."""
+        return self._whole.enqueued(self._sized, inputs, stream, control)
+
+
+def _placed(sized: Sized, inputs: Sequence[DeviceTensor]) -> list[DeviceMemory] | None:
+    """Where inputs lie; None where the driver cannot compute in its memory."""
+    given = [each.memory for each in inputs if isinstance(each.memory, DeviceMemory)]
+    every = (*sized.border.inputs, *sized.border.outputs)
+    able = len(given) == len(inputs) and all(type_.dtype not in PACKED and type_.size for type_ in every)
+    return given if able else None
+
+
+def _tensors(sized: Sized, made: Sequence[DeviceMemory]) -> list[DeviceTensor]:
+    return [
+        DeviceTensor(memory, type_.dtype.array_type, tuple(map(int, type_.dimensions)))
+        for memory, type_ in zip(made, sized.border.outputs, strict=True)
+    ]
 
 
 class NativeProgram(Program):

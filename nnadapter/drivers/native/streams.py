@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from nnadapter.drivers.native.functions import Functions
+from nnadapter.drivers.streams import Event, Stream
 from nnadapter.errors import ExecutionError
 
 
-class Event:
-    """A point in the work of streams.
+class NativeEvent(Event):
+    """See `Event`; that it is waited for or asked came to the interface later, and a driver may lack it.
 
     Args:
         functions: the driver's; its group `streams` is there.
@@ -19,15 +20,24 @@ class Event:
         self.handle: int | None = functions.made("create_event", device)
         """The driver's handle; None after `close`."""
 
+    @property
+    def is_done(self) -> bool:
+        """See `Event.is_done`."""
+        return bool(self._functions.plain("query_event", self.handle))
+
+    def synchronize(self) -> None:
+        """See `Event.synchronize`."""
+        self._functions.call("synchronize_event", self.handle, failure=ExecutionError, misuse=ExecutionError)
+
     def close(self) -> None:
-        """Destroy it; nothing happens the second time."""
+        """See `Event.close`."""
         handle, self.handle = self.handle, None
         if handle is not None:
             self._functions.plain("destroy_event", handle)
 
 
-class Stream:
-    """Work that is done in the order in which it came, while the host goes on.
+class NativeStream(Stream):
+    """See `Stream`.
 
     Args:
         functions: the driver's; its group `streams` is there.
@@ -40,23 +50,21 @@ class Stream:
         """The driver's handle; None after `close`."""
 
     def record(self, event: Event) -> None:
-        """Let the event happen when the work that the stream has now is done."""
+        """See `Stream.record`."""
+        assert isinstance(event, NativeEvent), "events of a device are its own"
         self._functions.call("record_event", event.handle, self.handle)
 
     def wait(self, event: Event) -> None:
-        """Let later work of the stream wait for what the event recorded last."""
+        """See `Stream.wait`."""
+        assert isinstance(event, NativeEvent), "events of a device are its own"
         self._functions.call("wait_event", self.handle, event.handle)
 
     def synchronize(self) -> None:
-        """Wait until all work is done.
-
-        Raises:
-            ExecutionError: some of it failed (or another error of the tree that says more, such as OutOfMemoryError).
-        """
+        """See `Stream.synchronize`."""
         self._functions.call("synchronize_stream", self.handle, failure=ExecutionError, misuse=ExecutionError)
 
     def close(self) -> None:
-        """Destroy it, after its work is done; nothing happens the second time."""
+        """See `Stream.close`."""
         handle, self.handle = self.handle, None
         if handle is not None:
             self._functions.plain("destroy_stream", handle)

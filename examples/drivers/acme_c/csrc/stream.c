@@ -23,6 +23,8 @@ struct NNAdapterEvent {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint64_t recorded, reached;
+    NNAdapterStatus failure; /* of the stream, when it came to the last record that was reached */
+    char message[MESSAGE_BYTES];
 };
 
 static acme_task *next_task(NNAdapterStream *stream) {
@@ -143,16 +145,25 @@ static void destroy_event(NNAdapterEvent *event) {
 typedef struct mark { /* to reach a record, or to wait for it */
     acme_task task;
     NNAdapterEvent *event;
+    NNAdapterStream *stream;
     uint64_t record;
 } mark;
 
 static NNAdapterStatus reach(acme_task *task, NNAdapterError *error) {
     mark *here = (mark *)task;
+    NNAdapterEvent *event = here->event;
+    NNAdapterStream *stream = here->stream;
     (void)error;
-    pthread_mutex_lock(&here->event->lock);
-    if (here->event->reached < here->record) here->event->reached = here->record;
-    pthread_cond_broadcast(&here->event->changed);
-    pthread_mutex_unlock(&here->event->lock);
+    pthread_mutex_lock(&event->lock);
+    if (event->reached < here->record) {
+        event->reached = here->record;
+        pthread_mutex_lock(&stream->lock);
+        event->failure = stream->failure;
+        memcpy(event->message, stream->message, MESSAGE_BYTES);
+        pthread_mutex_unlock(&stream->lock);
+    }
+    pthread_cond_broadcast(&event->changed);
+    pthread_mutex_unlock(&event->lock);
     return NNADAPTER_OK;
 }
 
@@ -170,7 +181,7 @@ static NNAdapterStatus submit_mark(NNAdapterStream *stream, NNAdapterEvent *even
     if (!here) return acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for an event");
     pthread_mutex_lock(&event->lock);
     if (record) event->recorded++;
-    *here = (mark){.task.run = record ? reach : await, .event = event, .record = event->recorded};
+    *here = (mark){.task.run = record ? reach : await, .event = event, .stream = stream, .record = event->recorded};
     pthread_mutex_unlock(&event->lock);
     acme_submit(stream, &here->task);
     return NNADAPTER_OK;
@@ -184,6 +195,23 @@ static NNAdapterStatus wait_event(NNAdapterStream *stream, NNAdapterEvent *event
     return submit_mark(stream, event, false, error);
 }
 
+static NNAdapterStatus synchronize_event(NNAdapterEvent *event, NNAdapterError *error) {
+    pthread_mutex_lock(&event->lock);
+    uint64_t record = event->recorded;
+    while (event->reached < record) pthread_cond_wait(&event->changed, &event->lock);
+    NNAdapterStatus status = event->failure;
+    if (status) acme_fail(error, status, "%s", event->message);
+    pthread_mutex_unlock(&event->lock);
+    return status;
+}
+
+static int32_t query_event(NNAdapterEvent *event) {
+    pthread_mutex_lock(&event->lock);
+    int32_t is_done = event->reached == event->recorded;
+    pthread_mutex_unlock(&event->lock);
+    return is_done;
+}
+
 const NNAdapterStreamFunctions acme_stream_functions = {
     ACME_HEAD(NNAdapterStreamFunctions),
     .create_stream = create_stream,
@@ -194,4 +222,6 @@ const NNAdapterStreamFunctions acme_stream_functions = {
     .wait_event = wait_event,
     .synchronize_stream = synchronize_stream,
     .synchronize_device = synchronize_device,
+    .synchronize_event = synchronize_event,
+    .query_event = query_event,
 };

@@ -1,0 +1,292 @@
+"""Runs that have work of several steps under way at once on devices with streams, and wait where it was planned.
+
+A run is lent a `Flight`: a stream per device, and for every enqueued step an execution and an event, which nobody else
+uses before all work is done. An enqueued step is *pending* until a wait has said that it is done. As long as one is, no
+value of the run is let go, so nothing that a device reads or writes is freed. A run that an interrupt ended leaves its
+values with its flight, and whoever gets that next waits for them first.
+
+A wait that raises says that a pending step failed; the events of the steps say which. That one runs elsewhere, as one
+that failed at once; what is pending behind it read what it did not make, and runs again, step by step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from nnadapter.drivers.copies import Transfer
+from nnadapter.drivers.interface import DeviceTensor, Execution
+from nnadapter.drivers.registry import open_device
+from nnadapter.drivers.streams import Event, Stream
+from nnadapter.errors import FAILURES
+from nnadapter.planning.overlap import Overlap
+from nnadapter.process.closing import close_all
+from nnadapter.process.lending import Lending
+from nnadapter.running.borders import Given
+from nnadapter.running.bound_step import BoundStep
+from nnadapter.running.control import RunControl
+from nnadapter.running.executor import after_failure, ask_before, run_step
+from nnadapter.running.outputs import Kept
+from nnadapter.running.provenance import StepRun
+from nnadapter.traces.event import WAIT
+from nnadapter.traces.trace import Trace
+
+
+@dataclass(eq=False, slots=True)
+class Pending:
+    """An enqueued step that nobody has waited for."""
+
+    bound: BoundStep
+    event: Event
+    started: float
+    seconds: float = 0.0
+    """What the host took to enqueue it."""
+
+
+class Flight:
+    """What one run needs to have work under way. Everything stays with it until it is closed.
+
+    Args:
+        steps: those that are enqueued.
+    """
+
+    def __init__(self, steps: Sequence[BoundStep]) -> None:
+        self.streams: dict[str, Stream] = {}
+        """By device."""
+        self.events: dict[int, Event] = {}
+        """By segment."""
+        self.executions: dict[int, Execution] = {}
+        self.pending: list[Pending] = []
+        """In the order in which they were enqueued."""
+        self.values: list[Any] = []
+        """Of the run that has work under way."""
+        self._pools = [bound.pool for bound in steps]
+        try:
+            for bound in steps:
+                device, segment = open_device(bound.step.device), bound.step.segment
+                if bound.step.device not in self.streams:
+                    self.streams[bound.step.device] = device.create_stream()
+                self.events[segment] = device.create_event()
+                self.executions[segment] = bound.pool.kept_by(self)
+        except BaseException:
+            self.close()
+            raise
+
+    def settle(self) -> None:
+        """Wait for what is under way, whatever becomes of it; then nothing of its run is held any more."""
+        for device in dict.fromkeys(each.bound.step.device for each in self.pending):
+            with suppress(*FAILURES):
+                self.streams[device].synchronize()
+        self.pending.clear()
+        self.values = []
+
+    def close(self) -> None:
+        """Wait, free streams and events, and give the executions back."""
+        self.settle()
+        for pool in self._pools:
+            pool.give_back(self)
+        close_all([*self.streams.values(), *self.events.values()])
+
+
+class Flights:
+    """Runs the steps of one plan. Usable from many threads at once.
+
+    Args:
+        steps: of the plan.
+        overlap: how they overlap; at least one is enqueued.
+        trace: of the session, which hears of waits.
+    """
+
+    def __init__(self, steps: Sequence[BoundStep], overlap: Overlap, trace: Trace) -> None:
+        self._overlap, self._trace = overlap, trace
+        self._shares = len({bound.step.device for bound in steps}) > 1
+        self._flights = Lending(lambda: Flight([each for each in steps if each.step.segment in overlap.enqueued]))
+
+    def run(
+        self,
+        steps: Sequence[BoundStep],
+        values: list[Any],
+        made: list[Transfer],
+        kept: Kept,
+        control: RunControl | None,
+        sizes: Sequence[Any] | None,
+        given: Given | None,
+    ) -> list[StepRun]:
+        """See `Ahead.run`."""
+        user = object()
+        try:
+            flight = self._flights.take(user)
+            flight.settle()
+            flight.values = values
+            run = _Run(flight, self._overlap, self._trace, values, made, kept, control, sizes, given)
+            try:
+                runs = run.all(steps, shared=self._shares)
+            except FAILURES:
+                flight.settle()
+                raise
+            flight.values = []
+            return runs
+        finally:
+            self._flights.users.pop(user, None)
+
+    def close(self) -> None:
+        """See `Ahead.close`."""
+        close_all(self._flights.clear())
+
+
+class _Run:
+    """One run; arguments as `Ahead.run` has them."""
+
+    def __init__(
+        self,
+        flight: Flight,
+        overlap: Overlap,
+        trace: Trace,
+        values: list[Any],
+        made: list[Transfer],
+        kept: Kept,
+        control: RunControl | None,
+        sizes: Sequence[Any] | None,
+        given: Given | None,
+    ) -> None:
+        self._flight, self._overlap, self._trace = flight, overlap, trace
+        self._values, self._made, self._kept = values, made, kept
+        self._control, self._sizes, self._given = control, sizes, given
+        self._runs: dict[int, StepRun] = {}
+        self._released: list[int] = []
+        """Slots that nobody reads any more, but perhaps what is pending."""
+
+    def all(self, steps: Sequence[BoundStep], *, shared: bool) -> list[StepRun]:
+        """Run every step."""
+        for bound in steps:
+            if self._control is not None:
+                if self._control.takes_turns:  # a run that gives a device back has nothing under way there
+                    self._wait_for_others(bound.step.device)
+                ask_before(self._control, bound, shared=shared)
+            for segment in self._overlap.awaited.get(bound.step.segment, ()):
+                self._wait_for(segment)
+            if bound.step.segment not in self._overlap.enqueued or not self._is_enqueued(bound):
+                self._run_now(bound)
+            self._released.extend(bound.released)
+            self._let_go()
+        self._wait_for_all()
+        return [self._runs[bound.step.segment] for bound in steps]
+
+    def _run_now(self, bound: BoundStep) -> None:
+        told = self._sizes if bound.is_told_sizes else None
+        self._runs[bound.step.segment] = run_step(
+            bound, self._values, self._made, self._kept, self._control, told, self._given
+        )
+
+    def _is_enqueued(self, bound: BoundStep) -> bool:
+        """Enqueue a step; where that cannot be, wait for what is pending, since the step is to run now."""
+        assert bound.residence is not None, "only such steps are enqueued"
+        segment = bound.step.segment
+        entry = Pending(bound, self._flight.events[segment], time.perf_counter())
+        self._flight.pending.append(entry)  # first: an interrupt may come at any time
+        try:
+            for each in bound.planned:
+                each.check(self._values)
+            enqueue = partial(self._enqueue, bound)
+            results = bound.residence.compute(enqueue, self._values, self._made, self._kept, is_work_of_stream=True)
+            if results is not None:
+                for slot, result in zip(bound.outputs, results, strict=True):
+                    self._values[slot] = result
+                self._flight.streams[bound.step.device].record(entry.event)
+                entry.seconds = time.perf_counter() - entry.started
+                return True
+        except FAILURES as error:
+            self._flight.pending.remove(entry)
+            self._wait_for_all()
+            self._runs[segment] = after_failure(bound, error, self._values, self._control, self._given, entry.started)
+            return True
+        self._flight.pending.remove(entry)
+        self._wait_for_all()
+        return False
+
+    def _enqueue(self, bound: BoundStep, tensors: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
+        if bound.residence is not None and not bound.residence.enqueues:
+            return None
+        told = self._sizes if bound.is_told_sizes else None
+        execution = self._flight.executions[bound.step.segment]
+        stream = self._flight.streams[bound.step.device]
+        return bound.pool.enqueue(execution, tensors, stream, self._control, told)
+
+    def _wait_for(self, segment: int) -> None:
+        """Wait for one step, and with it for those before it in its stream."""
+        entry = next((each for each in self._flight.pending if each.bound.step.segment == segment), None)
+        if entry is not None:
+            self._wait(entry, entry.event)
+
+    def _wait_for_others(self, device: str) -> None:
+        """Wait for all that is pending on other devices."""
+        lasts = {each.bound.step.device: each for each in self._flight.pending}
+        for other, last in lasts.items():
+            if other != device:
+                self._wait(last, self._flight.streams[other])
+
+    def _wait_for_all(self) -> None:
+        self._wait_for_others("")
+
+    def _wait(self, last: Pending, point: Event | Stream) -> None:
+        """Wait for a step and those before it in its stream; what failed is run elsewhere."""
+        started, asked, device = time.perf_counter(), self._trace.now(), last.bound.step.device
+        try:
+            point.synchronize()
+        except FAILURES as error:
+            self._run_again(device, error)
+            return
+        finally:
+            self._trace.add(device, WAIT, f"wait for segment {last.bound.step.segment}", asked, {})
+        last.seconds += time.perf_counter() - started
+        pending = self._flight.pending
+        for entry in pending[: pending.index(last) + 1]:
+            if entry.bound.step.device == device:
+                self._done(entry)
+        self._let_go()
+
+    def _done(self, entry: Pending) -> None:
+        bound = entry.bound
+        bound.seconds = entry.seconds
+        self._flight.pending.remove(entry)
+        self._runs[bound.step.segment] = StepRun(bound.step.segment, bound.step.device, entry.seconds, "")
+
+    def _run_again(self, device: str, error: BaseException) -> None:
+        """A step that is pending on a device failed: it runs elsewhere, those behind it once more."""
+        entries = [each for each in self._flight.pending if each.bound.step.device == device]
+        failed, error = _first_failure(entries, error)
+        with suppress(*FAILURES):
+            self._flight.streams[device].synchronize()  # nothing is under way there, and the stream forgets
+        for entry in entries[:failed]:
+            self._done(entry)
+        for entry in entries[failed:]:
+            self._flight.pending.remove(entry)
+        first = entries[failed].bound
+        self._runs[first.step.segment] = after_failure(
+            first, error, self._values, self._control, self._given, entries[failed].started
+        )
+        for entry in entries[failed + 1 :]:
+            self._run_now(entry.bound)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Let go of what nobody reads any more."""
+        if self._flight.pending:
+            return
+        for slot in self._released:
+            self._values[slot] = None
+        self._released.clear()
+
+
+def _first_failure(entries: Sequence[Pending], error: BaseException) -> tuple[int, BaseException]:
+    """Which of some steps in a row failed, and how; the first where no event says so."""
+    for position, entry in enumerate(entries):
+        try:
+            entry.event.synchronize()
+        except FAILURES as own:
+            return position, own
+    return 0, error

@@ -1,0 +1,108 @@
+"""Streams and events of the device: order, failures, and what they are after an interrupt or a close."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from functools import partial
+
+import pytest
+
+from nnadapter.drivers import registry
+from nnadapter.errors import CancelledError, DriverError
+
+
+@pytest.fixture
+def device():
+    return registry.open_device("fake_npu")
+
+
+def failing(error):
+    raise error
+
+
+def test_work_is_done_in_order_while_the_host_goes_on(device):
+    stream, event, gate, done = device.create_stream(), device.create_event(), threading.Event(), []
+    assert event.is_done
+    stream.submit(gate.wait)
+    for number in range(3):
+        stream.submit(partial(done.append, number))
+    stream.record(event)
+    assert not event.is_done and not done
+    gate.set()
+    event.synchronize()
+    assert event.is_done and done == [0, 1, 2]
+    stream.close()
+
+
+def test_a_stream_waits_for_the_event_of_another(device):
+    first, second, event = device.create_stream(), device.create_stream(), device.create_event()
+    gate, done = threading.Event(), []
+    first.submit(gate.wait)
+    first.submit(partial(done.append, "first"))
+    first.record(event)
+    second.wait(event)
+    second.submit(partial(done.append, "second"))
+    gate.set()
+    second.synchronize()
+    assert done == ["first", "second"]
+    first.close()
+    second.close()
+
+
+def test_a_wait_for_what_was_never_recorded_is_none(device):
+    stream, event = device.create_stream(), device.create_event()
+    stream.wait(event)
+    event.synchronize()
+    stream.synchronize()
+    stream.close()
+
+
+def test_a_failure_is_told_by_every_event_behind_it_and_once_by_the_stream(device):
+    stream, before, behind, done = device.create_stream(), device.create_event(), device.create_event(), []
+    stream.submit(partial(done.append, 1))
+    stream.record(before)
+    stream.submit(partial(failing, CancelledError("stopped")))
+    stream.submit(partial(done.append, 2))
+    stream.record(behind)
+    before.synchronize()
+    for wait in (behind.synchronize, behind.synchronize, stream.synchronize, behind.synchronize):
+        with pytest.raises(CancelledError, match="stopped"):
+            wait()
+    stream.synchronize()
+    stream.submit(partial(done.append, 3))
+    stream.record(behind)
+    behind.synchronize()
+    assert done == [1, 3]
+    stream.close()
+
+
+def test_waits_are_counted(device):
+    stream, event, before = device.create_stream(), device.create_event(), device.waits
+    stream.record(event)
+    stream.wait(event)
+    assert device.waits == before
+    event.synchronize()
+    stream.synchronize()
+    assert device.waits == before + 2
+    stream.close()
+
+
+def test_close_waits_and_may_be_called_again(device):
+    stream, done = device.create_stream(), []
+    stream.submit(partial(done.append, 1))
+    stream.close()
+    stream.close()
+    assert done == [1]
+    with pytest.raises(DriverError, match="is closed"):
+        stream.synchronize()
+
+
+def test_a_stream_that_nobody_has_any_more_ends_its_thread(device):
+    before = set(threading.enumerate())
+    stream = device.create_stream()
+    (thread,) = set(threading.enumerate()) - before
+    del stream
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()
