@@ -107,6 +107,11 @@ class OpenConversion:
         made = {operand for each in conversion.tables for operand in conversion.model.operations[each].outputs}
         return {name: operand for name, operand in conversion.operand_of.items() if operand in made}
 
+    def given_sizes(self, operands: set[int]) -> Iterator[str]:
+        """Those of `sizes` that are among some operands, and inputs of the model: others are constants."""
+        given = operands.intersection(self.conversion.model.inputs)
+        return (name for name in self.sizes if self.conversion.operand_of.get(name) in given)
+
     def behind(self, operands: Iterable[int]) -> Iterator[int]:
         """The operations behind some operands that make tables, as far back as they go."""
         model, tables = self.conversion.model, self.conversion.tables

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
+from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Lifetime, Operand
 from nnadapter.ir.structure import TracedModel, numbers
 from nnadapter.ir.tracing import Traced
+from nnadapter.ir.verify import verify
 from nnadapter.offering.given import Given
 from nnadapter.offering.segments import Part
 
@@ -25,6 +28,8 @@ class FillablePart:
         self._inputs, self._given = part.inputs, given
         self.inputs = tuple(name for name in part.inputs if name not in given.names)
         """What it reads once it is filled."""
+        with suppress(InvalidModelError):  # who is asked about it at some sizes says so
+            verify(part.model)  # once: what holds for traced numbers holds for all that a replay does not refuse
         self._traced = TracedModel(part.model)
         own = {each.number for each in numbers(part.model) if isinstance(each, Traced)}
         self._numbers = tuple(sorted(own | given.numbers))

@@ -89,5 +89,5 @@ def _table_model(opening: OpenConversion, names: Sequence[str]) -> tuple[Model, 
     wanted = [operand_of[name] for name in names]
     operations = sorted(opening.behind(wanted))
     read = {operand for operation in operations for operand in model.operations[operation].inputs}
-    inputs = tuple(name for name in opening.sizes if operand_of.get(name) in read)
+    inputs = tuple(opening.given_sizes(read))
     return conversion.part(operations, [operand_of[name] for name in inputs], wanted), inputs

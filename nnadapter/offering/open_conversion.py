@@ -43,11 +43,9 @@ def open_ir_part(opening: OpenConversion, step: Step, *, with_tables: bool = Tru
     operations = sorted({*own, *tables})
     read = _read(model, operations)
     inputs = [name for name in step.inputs if name in operand_of]
-    inputs += [name for name in opening.sizes if operand_of.get(name) in read and name not in inputs]
+    inputs += [name for name in opening.given_sizes(read) if name not in inputs]
     if not with_tables:
-        inputs += dict(
-            reversed([(operand, name) for name, operand in opening.tables.items() if operand in read])
-        ).values()
+        inputs += {operand: name for name, operand in opening.tables.items() if operand in read}.values()
     wanted = [operand_of[name] for name in step.outputs]
     part = conversion.part(operations, [operand_of[name] for name in inputs], wanted)
     return Part(part, tuple(inputs))

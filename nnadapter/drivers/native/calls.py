@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.control import UNLIMITED, Control
+from nnadapter.drivers.control import Control
 from nnadapter.drivers.native.codes import DATA_TYPES
 from nnadapter.drivers.native.control import build_control
 from nnadapter.drivers.native.memory import DeviceMemory
@@ -92,21 +92,15 @@ class Sized:
 
 
 class Seat:
-    """What one computation at a time has: a stream, where the driver has streams, and the last request."""
+    """What one computation at a time has: a stream, where the driver has streams."""
 
     def __init__(self, stream: NativeStream | None) -> None:
         self.stream = stream
-        self._last: tuple[Sized, NativeCall] | None = None
 
-    def call(self, sized: Sized, control: Control) -> NativeCall:
-        """The request, the last one where it fits."""
-        last = self._last
-        if control is UNLIMITED and last is not None and last[0] is sized:
-            return last[1]
-        call = NativeCall(*sized.border, None if self.stream is None else self.stream.handle, control, sized.told)
-        if control is UNLIMITED:
-            self._last = sized, call
-        return call
+    @property
+    def stream_handle(self) -> int | None:
+        """The driver's handle; None where there is no stream."""
+        return None if self.stream is None else self.stream.handle
 
     def close(self) -> None:
         """Close the stream."""

@@ -10,17 +10,21 @@ import numpy as np
 
 from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.interface import Admission, Context, Program
+from nnadapter.drivers.native.calls import Seat
 from nnadapter.drivers.native.control import build_control
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.models import build, contents
 from nnadapter.drivers.native.program import NativeProgram
 from nnadapter.drivers.native.serialized import Border, unseal
 from nnadapter.drivers.native.sizes import OpenSizes, untold
+from nnadapter.drivers.native.streams import NativeStream
 from nnadapter.drivers.native.structures import Holder, make
 from nnadapter.drivers.native.verdicts import VerdictSink
 from nnadapter.errors import CompilationError, IncompatibleProgramError
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.verify import verify
+from nnadapter.process.closing import close_all
+from nnadapter.process.lending import Lending
 from partition.verdict import Reason, Unsupported, Verdict
 
 
@@ -30,6 +34,8 @@ class NativeContext(Context):
     def __init__(self, functions: Functions, device: int, handle: int) -> None:
         self._functions, self._device, self._handle = functions, device, handle
         self._lock = threading.Lock()
+        self._seats = Lending(self._new_seat)
+        self._last: tuple[Model | None, Holder, int] = None, Holder(), 0
 
     def supported(self, model: Model) -> Sequence[Verdict]:
         """See `Context.supported`.
@@ -38,10 +44,10 @@ class NativeContext(Context):
             InvalidModelError: the model contradicts itself. Drivers in C get none such.
         """
         verify(model)
-        holder = Holder()
+        _, address = self._built(model)
         verdicts = VerdictSink(len(model.operations))
         with self._lock:
-            self._functions.call("supported", self._handle, build(model, holder), verdicts.array)
+            self._functions.call("supported", self._handle, address, verdicts.array)
         answers = verdicts.read()
         return list(map(_told, model.operations, answers)) if model.is_open else answers
 
@@ -50,10 +56,10 @@ class NativeContext(Context):
         if "admit" not in self._functions:
             return Admission()
         verify(model)
-        holder, verdicts = Holder(), VerdictSink(1, supported=True)
+        (_, address), verdicts = self._built(model), VerdictSink(1, supported=True)
         admission = make("Admission", verdict=verdicts.addresses[0])
         with self._lock:
-            self._functions.call("admit", self._handle, build(model, holder), ctypes.addressof(admission))
+            self._functions.call("admit", self._handle, address, ctypes.addressof(admission))
         facts = {"memory_bytes": int(admission.memory_bytes)} if admission.memory_bytes else {}
         return Admission(verdict=verdicts.read()[0], facts=facts)
 
@@ -70,14 +76,14 @@ class NativeContext(Context):
             CompilationError: the deadline passed, or the driver failed.
         """
         verify(model)
-        held, passing = Holder(), Holder()
-        request = passing.make("CompileRequest", model=build(model, held), control=build_control(control, passing))
+        (held, address), passing = self._taken(model), Holder()
+        request = passing.make("CompileRequest", model=address, control=build_control(control, passing))
         with self._lock:
             handle = self._functions.made(
                 "compile", self._handle, request, failure=CompilationError, misuse=CompilationError
             )
         sizes = OpenSizes(model) if model.is_open else None
-        return NativeProgram(self._functions, self._device, handle, _border(model), held, sizes)
+        return NativeProgram(self._functions, self._device, handle, _border(model), held, self._seats, sizes)
 
     def bind(self, program: Program, model: Model) -> NativeProgram | None:
         """See `Context.bind`."""
@@ -89,11 +95,15 @@ class NativeContext(Context):
         if "bind" not in self._functions:
             return None
         verify(model)
-        held, passing = Holder(), Holder()
-        request = passing.make("CompileRequest", model=build(model, held), control=build_control(control, passing))
+        (held, address), passing = self._taken(model), Holder()
+        request = passing.make("CompileRequest", model=address, control=build_control(control, passing))
         with self._lock:
             handle = program.bound(request)
-        return None if handle is None else NativeProgram(self._functions, self._device, handle, _border(model), held)
+        return (
+            None
+            if handle is None
+            else NativeProgram(self._functions, self._device, handle, _border(model), held, self._seats)
+        )
 
     def deserialize(self, blob: bytes) -> NativeProgram:
         """See `Context.deserialize`."""
@@ -113,11 +123,31 @@ class NativeContext(Context):
                 failure=IncompatibleProgramError,
                 misuse=IncompatibleProgramError,
             )
-        return NativeProgram(self._functions, self._device, handle, border, held)
+        return NativeProgram(self._functions, self._device, handle, border, held, self._seats)
+
+    def _taken(self, model: Model) -> tuple[Holder, int]:
+        """A model in C for a program, which keeps it from here on."""
+        built = self._built(model)
+        self._last = None, Holder(), 0
+        return built
+
+    def _built(self, model: Model) -> tuple[Holder, int]:
+        """A model in C, and what keeps it alive; the last one asked about is kept, as it is compiled next."""
+        last, held, address = self._last
+        if last is not model:
+            held = Holder()
+            address = build(model, held)
+            self._last = model, held, address
+        return held, address
 
     def close(self) -> None:
         """See `Context.close`."""
+        self._last = None, Holder(), 0
+        close_all(self._seats.clear())
         self._functions.plain("destroy_context", self._handle)
+
+    def _new_seat(self) -> Seat:
+        return Seat(NativeStream(self._functions, self._device) if "create_stream" in self._functions else None)
 
 
 def _told(operation: Operation, verdict: Verdict) -> Verdict:

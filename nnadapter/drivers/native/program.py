@@ -34,17 +34,27 @@ class NativeExecution(Execution):
         border: what goes in and comes out; traced where the model leaves sizes open.
         held: what the driver reads from, even where nobody has the program any more.
         sizes: those that the model leaves open; None where it leaves none open.
+        seats: of the context, which its executions share: a stream may be a thread.
     """
 
     def __init__(
-        self, functions: Functions, device: int, handle: int, border: Border, held: Holder, sizes: OpenSizes | None
+        self,
+        functions: Functions,
+        device: int,
+        handle: int,
+        border: Border,
+        held: Holder,
+        sizes: OpenSizes | None,
+        seats: Lending[Seat],
     ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
         self._held, self._sizes = held, sizes
         self._fixed = Sized(border, None)
-        self._seats = Lending(self._new_seat)
+        self._seats = seats
+        self._calls: dict[int | None, tuple[Sized, NativeCall]] = {}
+        """The last request on each stream."""
         self._last: tuple[Sequence[int], _SizedExecution | None] = (), None
-        self._ahead: tuple[Seat, NativeCall] | None = None
+        self._ahead: NativeCall | None = None
         """The request that was enqueued last, which the driver reads until its work is done."""
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
@@ -89,7 +99,7 @@ class NativeExecution(Execution):
         user = object()
         try:
             seat = self._seats.take(user)
-            call = seat.call(sized, control)
+            call = self._call(seat.stream_handle, sized, control)
             call.take(inputs)
             self._run(call, seat)
             return call.results()
@@ -107,7 +117,7 @@ class NativeExecution(Execution):
         try:
             with self._room(sized) as made:
                 seat = self._seats.take(user)
-                call = seat.call(sized, control)
+                call = self._call(seat.stream_handle, sized, control)
                 call.place(given, made)
                 self._run(call, seat)
         finally:
@@ -122,10 +132,7 @@ class NativeExecution(Execution):
         given = _placed(sized, inputs)
         if given is None:
             return None
-        last = self._ahead
-        seat = last[0] if last is not None and last[0].stream is stream else Seat(stream)
-        call = seat.call(sized, control)
-        self._ahead = seat, call
+        call = self._ahead = self._call(stream.handle, sized, control)
         with self._room(sized) as made:
             call.place(given, made)
             try:
@@ -151,12 +158,16 @@ class NativeExecution(Execution):
 
     def close(self) -> None:
         """See `Execution.close`."""
-        for seat in self._seats.clear():
-            seat.close()
         self._functions.plain("destroy_execution", self._handle)
 
-    def _new_seat(self) -> Seat:
-        return Seat(NativeStream(self._functions, self._device) if "create_stream" in self._functions else None)
+    def _call(self, stream: int | None, sized: Sized, control: Control) -> NativeCall:
+        """The request on a stream, the last one where it fits."""
+        last, call = self._calls.get(stream, (None, None))
+        if call is None or last is not sized or control is not UNLIMITED:
+            call = NativeCall(*sized.border, stream, control, sized.told)
+            if control is UNLIMITED:
+                self._calls[stream] = sized, call
+        return call
 
     def _compute(self, call: NativeCall) -> None:
         self._functions.call("compute", self._handle, call.request, failure=ExecutionError, misuse=ExecutionError)
@@ -219,17 +230,19 @@ class NativeProgram(Program):
         handle: int,
         border: Border,
         held: Holder,
+        seats: Lending[Seat],
         sizes: OpenSizes | None = None,
     ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
-        self._border, self._held, self._sizes = border, held, sizes
+        self._border, self._held, self._sizes, self._seats = border, held, sizes, seats
         self._lock = threading.Lock()
 
     def create_execution(self) -> NativeExecution:
         """See `Program.create_execution`."""
         with self._lock:
             handle = self._functions.made("create_execution", self._handle, failure=ExecutionError)
-        return NativeExecution(self._functions, self._device, handle, self._border, self._held, self._sizes)
+        around = self._border, self._held, self._sizes, self._seats
+        return NativeExecution(self._functions, self._device, handle, *around)
 
     def bound(self, request: int) -> int | None:
         """The handle of a new program made of this one, for the NNAdapterCompileRequest at an address; None if none.
