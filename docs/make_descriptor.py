@@ -18,6 +18,7 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).parent.parent
 MODULES: Mapping[str, str] = {
+    "nnadapter/compiled_models/compiled_model.proto": "nnadapter/compiled_models/descriptor.py",
     "nnadapter/files/container/container.proto": "nnadapter/files/container/descriptor.py",
     "nnadapter/ir/model.proto": "nnadapter/ir/protobuf/descriptor.py",
 }

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nnadapter.eager.tensor import Tensor, tensor
     from nnadapter.include import get_include
     from nnadapter.inference.comparing import CompareReport, compare
+    from nnadapter.inference.compiling import compile  # noqa: A004
     from nnadapter.inference.defaults import devices, get_device, set_device
     from nnadapter.inference.reporting import partition_report
     from nnadapter.inference.session import InferenceSession
@@ -56,6 +57,7 @@ _HOMES = {
     "WhatIf": "nnadapter.whatif.report",
     "backend": "",
     "compare": "nnadapter.inference.comparing",
+    "compile": "nnadapter.inference.compiling",
     "devices": "nnadapter.inference.defaults",
     "errors": "",
     "get_device": "nnadapter.inference.defaults",
@@ -95,6 +97,7 @@ __all__ = [
     "WhatIf",
     "backend",
     "compare",
+    "compile",
     "devices",
     "errors",
     "get_device",

@@ -29,6 +29,7 @@ RANKS = [
     ("nnadapter.planning",),
     ("nnadapter.running",),
     ("nnadapter.reports",),
+    ("nnadapter.compiled_models",),
     ("nnadapter.whatif", "nnadapter.inference"),
     ("nnadapter.ort", "nnadapter.backend", "nnadapter.new_driver"),
     ("nnadapter.testing",),

@@ -25,6 +25,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,19 @@ class Admission:
     Operations with the same text are fused into one; `NO_OPERATION` costs nothing."""
     facts: Mapping[str, int | float | str] = field(default_factory=dict)
     """What the device can say beforehand, for the report: names as in `arena_bytes`, units in the name."""
+
+
+class Compatibility(StrEnum):
+    """What a serialized program is to a context that is asked for it."""
+
+    SAME = "same"
+    """It was compiled by this version for this device, with these options."""
+    COMPATIBLE = "compatible"
+    """It was not, and runs all the same."""
+    RECOMPILE = "recompile"
+    """It does not run here; the model that it was compiled from may."""
+    NO = "no"
+    """It is none of this device's: not even the model is for it."""
 
 
 class Memory(ABC):
@@ -278,6 +292,18 @@ class Context(ABC):
             IncompatibleProgramError: the bytes are damaged, from another version or device, or do not fit the context.
         """
         raise IncompatibleProgramError(f"{type(self).__name__} cannot deserialize programs; compile the model instead")
+
+    def check_blob(self, blob: memoryview) -> Compatibility | None:
+        """Say whether what `Program.serialize` gave, here or elsewhere, can be deserialized: by its header alone.
+
+        Args:
+            blob: read-only; looking at it reads it from a file, so look at the beginning.
+
+        Returns:
+            None where the driver does not tell: the host compares its version and the device's name with those that
+            were kept.
+        """
+        return None
 
     def close(self) -> None:  # noqa: B027
         """Free what the context holds. Called after all of its programs are closed."""

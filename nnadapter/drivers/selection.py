@@ -77,6 +77,15 @@ def requests_of(requests: DeviceRequest | Sequence[DeviceRequest]) -> list[Devic
     return list(_listed(requests))
 
 
+def named_requests(requests: DeviceRequest | Sequence[DeviceRequest]) -> dict[str, Mapping[str, Any]]:
+    """Return the options of every device that is requested, by its name, unchecked.
+
+    Raises:
+        InvalidOptionError: they are no requests.
+    """
+    return dict(map(_split, _listed(requests)))
+
+
 def check_options(device: str, options: Mapping[str, Any]) -> OptionValues:
     """Return every option of `device`, the given values checked and converted, the others at their defaults.
 

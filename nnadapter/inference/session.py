@@ -10,18 +10,16 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from nnadapter.drivers.providers import devices_of_providers
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import ClosedError, InvalidOptionError
 from nnadapter.inference.background import RunFuture
 from nnadapter.inference.binding import IOBinding
+from nnadapter.inference.opening import open_engine
 from nnadapter.inference.streaming import Stream
 from nnadapter.onnx.signature import ModelMetadata, NodeArg, read_shapes
-from nnadapter.options import Options, default_devices, options_from, refuse_misplaced
-from nnadapter.planning.setting import open_setting
-from nnadapter.reports.building import report_of
+from nnadapter.options import Options, options_from, refuse_misplaced
 from nnadapter.reports.report import PartitionReport
-from nnadapter.running.choosing import make_engine
+from nnadapter.reports.telling import report_told
 from nnadapter.running.control import RunControl
 from nnadapter.running.device_value import DeviceValue
 from nnadapter.running.engine import Engine
@@ -42,13 +40,13 @@ class InferenceSession:
     Usable from many threads at once, and a context manager. Source: onnxruntime.InferenceSession.
 
     Args:
-        path_or_bytes: path of an ONNX file, its contents, or an `onnx.ModelProto`.
+        path_or_bytes: path of an ONNX file or a compiled model, its contents, or an `onnx.ModelProto`.
         sess_options: ONNX Runtime's own SessionOptions; they reach the CPU steps.
         providers: ONNX Runtime's way to choose, for code written for it; device names are understood as well.
         provider_options: options that go with `providers`.
         devices: `"fake_npu"`, `"fake_npu:0"`, `("fake_npu", {option: value})`, or a list of these in order of
             preference. `"cpu"` is the last one, named or not; behind it `"reference"` takes what even the CPU
-            refuses.
+            refuses. A compiled model has devices of its own; named ones are those of them that are to be used.
         options: how the session decides.
         **kwargs: what ONNX Runtime's session takes beside, for sessions on the CPU alone. Others are ignored, as there,
             unless they look like something that was meant for `options`.
@@ -76,11 +74,9 @@ class InferenceSession:
         self._local = threading.local()
         self._workers: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
-        requests = _requests(devices, providers, provider_options)
-        setting = open_setting(requests, chosen, sess_options)
         self._closed = False
-        self._devices = tuple(device.name for device in setting.devices if not device.is_spare)
-        self._engine = make_engine(path_or_bytes, setting, chosen, sess_options, (providers, provider_options), kwargs)
+        given = (providers, provider_options)
+        self._engine, self._devices = open_engine(path_or_bytes, sess_options, given, devices, chosen, kwargs)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -181,7 +177,7 @@ class InferenceSession:
 
     def report(self) -> PartitionReport:
         """What runs where and why: for the shapes of the last run, or for usual sizes if there was none."""
-        return report_of(self._engine.observed())
+        return report_told(self._engine.observed())
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs that must be fed."""
@@ -283,15 +279,3 @@ class InferenceSession:
 
 def _run_all(engine: Engine, feed: Mapping[str, Any], control: RunControl) -> tuple[list[Any], Provenance]:
     return engine.run(None, feed, None, control)
-
-
-def _requests(
-    devices: DeviceRequest | Sequence[DeviceRequest] | None,
-    providers: Sequence[Any] | None,
-    provider_options: Sequence[Mapping[str, Any]] | None,
-) -> DeviceRequest | Sequence[DeviceRequest]:
-    if devices is not None:
-        return devices
-    if providers:
-        return devices_of_providers(providers, provider_options)
-    return default_devices()

@@ -26,9 +26,10 @@ from nnadapter.reports.facts import (
     SegmentFacts,
     TensorFacts,
 )
-from nnadapter.reports.place_facts import border_facts, transfer_facts
+from nnadapter.reports.place_facts import border_facts
 from nnadapter.reports.report import PartitionReport
 from nnadapter.reports.switching import refusal_costs
+from nnadapter.reports.transfer_facts import transfer_facts
 from nnadapter.running.observed import Observed
 from partition.graph import Graph
 from partition.plan import Plan, Step

@@ -1,34 +1,13 @@
-"""What a report says of places: the borders of a plan, and what the last run copied."""
+"""What a report says of the borders of a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from nnadapter.drivers.copies import HOST, Transfer
 from nnadapter.planning.border_steps import Borders
 from nnadapter.planning.borders import borders_of
 from nnadapter.planning.settling import Partitioning
-from nnadapter.reports.facts import TransferFacts
 
 
 def border_facts(partitioning: Partitioning) -> Borders:
     """Return what happens at the borders of a plan."""
     setting = partitioning.setting
     return borders_of(partitioning.plan, setting.costs, setting.host.name)
-
-
-def transfer_facts(transfers: Sequence[Transfer] | None) -> TransferFacts | None:
-    """Return what a run copied; None for a run that could not."""
-    if transfers is None:
-        return None
-    into = [each for each in transfers if each.target != HOST]
-    out = [each for each in transfers if each.target == HOST]
-    made_on = {(each.value, each.source) for each in out}
-    return TransferFacts(
-        into=len(into),
-        bytes_into=sum(each.nbytes for each in into),
-        out=len(out),
-        bytes_out=sum(each.nbytes for each in out),
-        seconds=sum(each.seconds for each in transfers),
-        returned=sum((each.value, each.target) in made_on for each in into),
-    )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nnadapter.drivers.kept_memory import TENSORS
 from nnadapter.drivers.onnxruntime.sessions import new_session_options, run_options
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature, node_arg
 from nnadapter.running.bindings import Binding, PlannedBinding
-from nnadapter.running.compiled import Compiled
+from nnadapter.running.compiled import RunnablePlan
 from nnadapter.running.control import RunControl
 from nnadapter.running.deadlines import Deadlines
 from nnadapter.running.outputs import Kept
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 InputShapes = tuple[tuple[int, ...] | None, ...]
 """Per input its shape; None for what has none."""
-Taken = tuple[Lease[Compiled], Compiled, Sequence[Any] | None]
+Held = TypeVar("Held", bound=RunnablePlan)
+Taken = tuple[Lease[Held], Held, Sequence[Any] | None]
 """A plan, and what its programs are told of sizes."""
 
 
-class PlansEngine(ABC):
+class PlansEngine(ABC, Generic[Held]):
     """Runs a model by plans. Usable from many threads at once.
 
     Args:
@@ -48,11 +49,11 @@ class PlansEngine(ABC):
         inputs: Sequence[str],
         defaults: Mapping[str, Array],
         devices: Sequence[str],
-        plans: PlanCache[Compiled],
+        plans: PlanCache[Held],
         deadline_s: float | None,
         session_options: onnxruntime.SessionOptions | None,
     ) -> None:
-        self.signature, self._inputs, self._defaults = signature, tuple(inputs), defaults
+        self.signature, self.input_names, self.defaults = signature, tuple(inputs), defaults
         self._devices, self._plans, self._session_options = tuple(devices), plans, session_options
         self._all_outputs = list(signature.output_names)
         self._deadlines = Deadlines(deadline_s) if deadline_s is not None else None
@@ -61,7 +62,7 @@ class PlansEngine(ABC):
         """The shapes of the last run of a plan that leaves sizes open."""
 
     @abstractmethod
-    def _take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken:
+    def _take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken[Held]:
         """Take the plan for these shapes of the inputs; see `PlanCache.take`."""
 
     def run(
@@ -87,16 +88,16 @@ class PlansEngine(ABC):
                 return done if latest.watch is None else self._held_to(latest.lease, latest.watch, done)
         wanted = self.signature.check_outputs(names)
         values = self.signature.check_feed(feed)
-        if self._defaults:
-            values = {**self._defaults, **values}
-        shapes = tuple([getattr(values[name], "shape", None) for name in self._inputs])
+        if self.defaults:
+            values = {**self.defaults, **values}
+        shapes = tuple([getattr(values[name], "shape", None) for name in self.input_names])
         use = object()
         try:
             lease, compiled, sizes = self._take(use, shapes, values)
-            is_open = compiled.opening is not None
+            is_open = compiled.is_open
             if is_open:
                 self._last = shapes
-            if not self._defaults and (latest is None or latest.lease is not lease or is_open):
+            if not self.defaults and (latest is None or latest.lease is not lease or is_open):
                 self._latest = Repeat(self._plans, lease, compiled, self.signature, values, sizes)
             if control is None:
                 done = compiled.plan.run(values, wanted, None, kept, sizes)
@@ -117,7 +118,7 @@ class PlansEngine(ABC):
         """See `Engine.binding`."""
         return PlannedBinding(self, self._all_outputs, self._devices)
 
-    def _held_to(self, lease: Lease[Compiled], watch: Watch, done: Done) -> Done:
+    def _held_to(self, lease: Lease[Held], watch: Watch, done: Done) -> Done:
         """What a run gave, of a plan whose runs are held to what was measured."""
         return done
 
@@ -159,9 +160,9 @@ class PlansEngine(ABC):
         TENSORS.free_gone()
 
     def _known(self, shapes: InputShapes) -> Shapes:
-        return {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
+        return {name: shape for name, shape in zip(self.input_names, shapes, strict=True) if shape is not None}
 
     def _known_shape(self, name: str) -> tuple[int, ...] | None:
-        if name in self._defaults:
-            return self._defaults[name].shape
+        if name in self.defaults:
+            return self.defaults[name].shape
         return self.signature.by_name[name].static_shape

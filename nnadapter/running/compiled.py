@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.promise import Watch
@@ -13,6 +13,29 @@ if TYPE_CHECKING:
     from nnadapter.planning.opening import Opened
     from nnadapter.planning.settling import Partitioning
     from partition.by_cost.origin import Origin
+
+
+class RunnablePlan(Protocol):
+    """A plan that is ready to run, wherever it comes from."""
+
+    @property
+    def plan(self) -> CompiledPlan:
+        """What runs."""
+
+    @property
+    def watch(self) -> Watch | None:
+        """What holds its runs to what was measured; None where nobody does."""
+
+    @property
+    def is_open(self) -> bool:
+        """It serves many shapes."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that its programs and their executions hold, as far as the drivers say so."""
+
+    def close(self) -> None:
+        """Free every program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +70,11 @@ class Compiled:
     """Holds its runs to what was measured; None where nobody does."""
     opening: Opened | None = None
     """How its programs leave sizes open, if they do: the partitioning is the one at the shapes they were made at."""
+
+    @property
+    def is_open(self) -> bool:
+        """It serves many shapes."""
+        return self.opening is not None
 
     @property
     def memory_bytes(self) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes
 from nnadapter.running.bindings import Binding
 from nnadapter.running.control import RunControl
-from nnadapter.running.observed import Observed
+from nnadapter.running.observed import KeptReport, Observed
 from nnadapter.running.provenance import Provenance
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Engine(Protocol):
     def prepare(self, shapes: Shapes) -> None:
         """Do now what a first run of these input shapes would have to do."""
 
-    def observed(self) -> Observed:
+    def observed(self) -> Observed | KeptReport:
         """What runs where, and what was seen of it: for the shapes of the last run, or usual ones."""
 
     def inputs(self) -> list[NodeArg]:

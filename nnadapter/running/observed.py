@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from nnadapter.drivers.copies import Transfer
-from nnadapter.planning.settling import Partitioning
-from nnadapter.running.bound_step import BoundStep
-from nnadapter.running.compiled import Compiled, TimedPlacement
 from nnadapter.running.plans import PlanCounts
+
+if TYPE_CHECKING:
+    from nnadapter.planning.settling import Partitioning
+    from nnadapter.running.bound_step import BoundStep
+    from nnadapter.running.compiled import Compiled, TimedPlacement
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -32,6 +35,21 @@ class Observed:
     """Of the last run in which values could stay on devices; None where there was none."""
     chosen: str = ""
     """Where and with what they were timed."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class KeptReport:
+    """A report that was kept with a plan, and what was seen of the plan since."""
+
+    contents: bytes
+    """The report as JSON."""
+    seconds: Mapping[int, float] = field(default_factory=dict)
+    """Per segment, what its last run took."""
+    failures: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """Beside those of the report."""
+    plans: PlanCounts | None = None
+    transfers: tuple[Transfer, ...] | None = None
 
 
 def observed_of(compiled: Compiled, plans: PlanCounts) -> Observed:

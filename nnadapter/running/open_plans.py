@@ -159,7 +159,7 @@ class OpenPlans:
         own = f", with a plan for every set of them: {fixed}" if fixed else ""
         return f"{count} for all input shapes{but_for}{own}{reasons}{alone}"
 
-    def take(self, use: object, shapes: InputShapes) -> Taken | None:
+    def take(self, use: object, shapes: InputShapes) -> Taken[Compiled] | None:
         """Take the plan for these shapes, made now if there is none; None where they have a plan of their own.
 
         See `PlanCache.take`.
@@ -177,7 +177,7 @@ class OpenPlans:
             return taken
         return self._take_new(use, known)
 
-    def _take_known(self, use: object, known: Shapes) -> Taken | None:
+    def _take_known(self, use: object, known: Shapes) -> Taken[Compiled] | None:
         for plan in self._made:
             opening = plan.opening  # another thread may make it again meanwhile
             holds, sizes = plan.sizes(opening, known)
@@ -187,7 +187,7 @@ class OpenPlans:
 
     def _take_plan(
         self, use: object, plan: OpenPlan, known: Shapes, opening: Opened | None, sizes: Sequence[Any] | None
-    ) -> Taken | None:
+    ) -> Taken[Compiled] | None:
         """Take a plan that holds at these shapes, made again if it was dropped; None where that fails."""
         is_filled = opening is not None and bool(opening.fillable)
         try:
@@ -260,7 +260,7 @@ class OpenPlans:
         """Drop the classes; their plans are dropped with the others."""
         self._classes.close()
 
-    def _take_new(self, use: object, known: Shapes) -> Taken | None:
+    def _take_new(self, use: object, known: Shapes) -> Taken[Compiled] | None:
         asked = self._trace.now()
         with self._making:
             taken = self._take_known(use, known)

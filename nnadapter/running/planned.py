@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _Made = TypeVar("_Made")
 
 
-class PlannedEngine(PlansEngine):
+class PlannedEngine(PlansEngine[Compiled]):
     """Runs a model by plans. Usable from many threads at once."""
 
     def __init__(
@@ -83,7 +83,7 @@ class PlannedEngine(PlansEngine):
         self._open = OpenPlans(
             self._plans,
             setting,
-            self._inputs,
+            self.input_names,
             lambda: self._planner.prepared,
             lambda shapes: self._make_open(shapes),
             options.max_plans,
@@ -128,6 +128,11 @@ class PlannedEngine(PlansEngine):
                 compiled = replace(compiled, partitioning=at_last)
         return observed_of(compiled, self.counts)
 
+    @property
+    def plans_kept(self) -> tuple[Compiled, ...]:
+        """The plans that are kept, the one used longest ago first."""
+        return self._plans.kept
+
     def _compiled_for(self, shapes: Shapes) -> Compiled:
         """The plan for these input shapes, made now if it is not kept.
 
@@ -136,7 +141,9 @@ class PlannedEngine(PlansEngine):
         """
         for name, shape in shapes.items():
             check_shape(name, shape, self.signature.by_name)
-        complete = {name: tuple(shapes[name]) if name in shapes else self._known_shape(name) for name in self._inputs}
+        complete = {
+            name: tuple(shapes[name]) if name in shapes else self._known_shape(name) for name in self.input_names
+        }
         for name, known in complete.items():
             if known is None and self.signature.by_name[name].shape is not None:
                 raise InvalidInputError(f"the model leaves the shape of input {name!r} open; give it", name=name)
@@ -154,7 +161,7 @@ class PlannedEngine(PlansEngine):
         self._plans.close((*self._setting.devices, self._compiler.arenas))
         self._planner.clear()
 
-    def _take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken:
+    def _take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken[Compiled]:
         """The plan for these shapes of the inputs: of its own for the first, then one for many, where there is one.
 
         A model with a cache comes again with other shapes, so it gets one for many at once.
@@ -224,12 +231,12 @@ class PlannedEngine(PlansEngine):
         if feed is not None:
             arrays = {name: on_host(value) for name, value in feed.items()}
             return self._measurer.choose(planner, judgment, arrays, made_up=False)
-        made_up = {**self._defaults, **feed_for(planner.prepared, judgment.model.shapes)}
+        made_up = {**self.defaults, **feed_for(planner.prepared, judgment.model.shapes)}
         return self._measurer.choose(planner, judgment, made_up, made_up=True)
 
     def _declared_shapes(self) -> Shapes | None:
         """The shapes of all inputs if the model fixes them."""
-        shapes = {name: self._known_shape(name) for name in self._inputs}
+        shapes = {name: self._known_shape(name) for name in self.input_names}
         fixed = {name: shape for name, shape in shapes.items() if shape is not None}
         return fixed if len(fixed) == len(shapes) else None
 

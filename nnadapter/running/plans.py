@@ -92,6 +92,12 @@ class PlanCache(Generic[Kept]):
         with self._lock:
             return next((lease.plan for lease in reversed(self._leases.values()) if lease.plan is not None), None)
 
+    @property
+    def kept(self) -> tuple[Kept, ...]:
+        """The plans, the one used longest ago first."""
+        with self._lock:
+            return tuple(lease.plan for lease in self._leases.values() if lease.plan is not None)
+
     def take(self, use: object, key: Hashable, make: Callable[[], Kept]) -> tuple[Lease[Kept], Kept]:
         """Return the plan of `key`, made now if it is not kept, and what `take_again` takes.
 

@@ -24,7 +24,7 @@ class ExecutionPool:
 
     def __init__(self, program: Program, threading_: Threading, device: str, *step: Any) -> None:
         """Take a program of `device`; what it is a program of are further arguments of `named_call`."""
-        self._program = program
+        self.program = program
         self._call = named_call(device, "compute", *step)
         self._close = named_call(device, "close", *step)
         self._bytes = program.memory_bytes
@@ -114,7 +114,7 @@ class ExecutionPool:
     def close(self) -> None:
         """Close every execution, then the program."""
         self._shared = None
-        self._close(close_all, [*self._executions.clear(), self._program])
+        self._close(close_all, [*self._executions.clear(), self.program])
 
 
 def _method(execution: Execution, sizes: Sequence[Any] | None, how: str, *arguments: Any) -> Any:

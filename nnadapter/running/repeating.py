@@ -18,7 +18,7 @@ from nnadapter.drivers.kept_memory import TENSORS
 from nnadapter.drivers.onnxruntime.sessions import SessionExecution
 from nnadapter.onnx.signature import Signature
 from nnadapter.running.bound_step import BoundStep
-from nnadapter.running.compiled import Compiled
+from nnadapter.running.compiled import RunnablePlan
 from nnadapter.running.plans import Lease, PlanCache
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.provenance import Provenance, StepRun
@@ -44,9 +44,9 @@ class Repeat:
 
     def __init__(
         self,
-        plans: PlanCache[Compiled],
-        lease: Lease[Compiled],
-        compiled: Compiled,
+        plans: PlanCache[Any],
+        lease: Lease[Any],
+        compiled: RunnablePlan,
         signature: Signature,
         feed: Mapping[str, Any],
         sizes: Sequence[Any] | None = None,

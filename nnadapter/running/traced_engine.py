@@ -12,7 +12,7 @@ from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes
 from nnadapter.running.bindings import Binding, Target
 from nnadapter.running.control import RunControl
 from nnadapter.running.engine import Engine
-from nnadapter.running.observed import Observed
+from nnadapter.running.observed import KeptReport, Observed
 from nnadapter.running.provenance import Provenance
 from nnadapter.traces.event import PLAN, RUN, SESSION
 from nnadapter.traces.recorder import Recorder
@@ -56,7 +56,7 @@ class TracedEngine:
         with self._recorder.span(SESSION, PLAN, "prepare shapes"):
             self._engine.prepare(shapes)
 
-    def observed(self) -> Observed:
+    def observed(self) -> Observed | KeptReport:
         """See `Engine.observed`."""
         return self._engine.observed()
 

@@ -33,7 +33,7 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
     if not target.name or target.is_dir():
         raise ModelFileError(f"{str(target)!r} is a folder; give the path of a file in it")
     data = target.with_name(f"{target.name}.{weights.digest[:_DIGITS]}.weights")
-    contents = message_of(model, weights, data.name)
+    contents = message_of(model, weights, lambda block: (data.name, block.offset))
     try:
         if weights.blocks:
             replace_file(data, weights.write)

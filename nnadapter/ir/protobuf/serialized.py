@@ -12,7 +12,7 @@ from nnadapter.ir.operand import Operand
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.protobuf.messages import ADVICE, Message, new, parse, refuse_unknown
 from nnadapter.ir.protobuf.operands import read_operand, write_operand
-from nnadapter.ir.protobuf.weights import Contents, Weights, references_in, weights_of
+from nnadapter.ir.protobuf.weights import Block, Contents, Weights, references_in, weights_of
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.ir.verify import check_attributes, verify
 
@@ -35,7 +35,7 @@ def to_bytes(model: Model, file: str = "weights") -> tuple[bytes, bytes]:
     weights = weights_of_checked(model)
     written = BytesIO()
     weights.write(written)
-    return message_of(model, weights, file), written.getvalue()
+    return message_of(model, weights, lambda block: (file, block.offset)), written.getvalue()
 
 
 def from_bytes(contents: bytes, files: Mapping[str, bytes], *, check_contents: bool = True) -> Model:
@@ -74,15 +74,33 @@ def weights_of_checked(model: Model) -> Weights:
     return weights_of(model)
 
 
-def message_of(model: Model, weights: Weights, file: str) -> bytes:
-    """Return a model as the bytes of a `File` message that refers to its data file as `file`.
+def to_parts(model: Model) -> tuple[bytes, dict[str, memoryview]]:
+    """Return a model as bytes, and the contents of its constants, each once, by their SHA-256 in hexadecimal digits.
+
+    The model refers to each as to a data file of that name.
+
+    Raises:
+        InvalidModelError: as `to_bytes`.
+    """
+    weights = weights_of_checked(model)
+    message = message_of(model, weights, lambda block: (block.digest.hex(), 0))
+    return message, {block.digest.hex(): block.data.data for block in weights.blocks}
+
+
+def message_of(model: Model, weights: Weights, place: Callable[[Block], tuple[str, int]]) -> bytes:
+    """Return a model as the bytes of a `File` message.
+
+    Args:
+        model: a sound one.
+        weights: the contents of its constants.
+        place: in which data file a block lies, and from which byte on.
 
     Raises:
         InvalidModelError: it holds a number or a text that the format has no room for.
     """
     whole, message = new("File"), new("Model")
     try:
-        _write_model(message, model, weights, file)
+        _write_model(message, model, weights, place)
     except (TypeError, ValueError) as error:
         raise InvalidModelError(f"the model cannot be written: {error}; a number or a text does not fit") from error
     whole.format, whole.version = FORMAT, VERSION
@@ -92,13 +110,13 @@ def message_of(model: Model, weights: Weights, file: str) -> bytes:
     return written
 
 
-def _write_model(message: Message, model: Model, weights: Weights, file: str) -> None:
+def _write_model(message: Message, model: Model, weights: Weights, place: Callable[[Block], tuple[str, int]]) -> None:
     for index, operand in enumerate(model.operands):
         row = message.operands.add()
         write_operand(row, operand)
         block = weights.by_operand.get(index)
         if block is not None:
-            row.contents.file, row.contents.offset = file, block.offset
+            row.contents.file, row.contents.offset = place(block)
             row.contents.length, row.contents.sha256 = block.data.nbytes, block.digest
     for operation in model.operations:
         _write_operation(message.operations.add(), operation)

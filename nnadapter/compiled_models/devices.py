@@ -1,0 +1,146 @@
+"""The devices of a compiled model, opened; and those that are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nnadapter.compiled_models.messages import Message
+from nnadapter.compiled_models.values import read_options
+from nnadapter.drivers.border import open_context
+from nnadapter.drivers.capability import Capability
+from nnadapter.drivers.crashes import named_call
+from nnadapter.drivers.interface import Context
+from nnadapter.drivers.registry import device_info
+from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest, named_requests, select_one
+from nnadapter.errors import (
+    DeviceNotFoundError,
+    DeviceUnavailableError,
+    InvalidOptionError,
+    NNAdapterError,
+    describe,
+)
+from nnadapter.kernels.context import with_kernels
+from nnadapter.process.closing import close_all
+from nnadapter.traces.trace import Trace
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+Requests = DeviceRequest | Sequence[DeviceRequest]
+
+
+@dataclass(frozen=True, eq=False)
+class FileDevice:
+    """A device that segments of a file run on."""
+
+    name: str
+    capability: Capability
+    context: Context
+    has_memory: bool
+    is_as_kept: bool
+    """Its driver and its hardware are those that the file was compiled with."""
+
+    @property
+    def accelerates(self) -> bool:
+        """Whether nodes on it count as delegated."""
+        return self.capability.role.accelerates
+
+    def close(self) -> None:
+        """Close the context."""
+        named_call(self.name, "close")(close_all, [self.context])
+
+
+@dataclass(frozen=True, eq=False)
+class FileDevices:
+    """The devices of a file, but for the CPU, whose segments need none."""
+
+    opened: Mapping[str, FileDevice] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """Name -> why it is not used."""
+
+    @property
+    def accelerators(self) -> frozenset[str]:
+        """Names of the devices on which nodes count as delegated."""
+        return frozenset(name for name, device in self.opened.items() if device.accelerates)
+
+    @property
+    def owning(self) -> frozenset[str]:
+        """Names of the devices that have memory of their own."""
+        return frozenset(name for name, device in self.opened.items() if device.has_memory)
+
+    def close(self) -> None:
+        """Close every context."""
+        close_all(self.opened.values())
+
+
+def open_devices(
+    records: Sequence[Message],
+    requests: Requests | None,
+    fallback: str,
+    session_options: onnxruntime.SessionOptions | None,
+    trace: Trace,
+) -> FileDevices:
+    """Open the devices that a file was compiled for.
+
+    Args:
+        records: of the file's devices.
+        requests: those that the person wants; None for all of the file's, with the options that they were given.
+        fallback: where it is `allow`, the CPU takes the place of a device that is not there.
+        session_options: ONNX Runtime's own.
+        trace: of the session.
+
+    Raises:
+        DeviceNotFoundError, DeviceUnavailableError: a device is not there.
+        InvalidOptionError: the person names a device that the file was not compiled for, or options do not fit.
+    """
+    wanted = None if requests is None else named_requests(requests)
+    kept = {record.name for record in records}
+    for name in () if wanted is None else wanted:
+        if name not in kept and name not in HOSTS:
+            raise InvalidOptionError(
+                f"the model was compiled for {', '.join(map(repr, sorted(kept)))}, and device {name!r} is asked for; "
+                "compile it for that one, or leave devices out"
+            )
+    opened: dict[str, FileDevice] = {}
+    absent: dict[str, str] = {}
+    try:
+        for record in records:
+            if record.name == CPU:
+                continue
+            if wanted is not None and record.name not in wanted:
+                absent[record.name] = "it is not among the devices that were asked for"
+                continue
+            try:
+                options = {} if wanted is None else wanted[record.name]
+                opened[record.name] = _open(record, options, session_options, trace)
+            except (DeviceNotFoundError, DeviceUnavailableError) as error:
+                if fallback != "allow":
+                    raise _absent(record.name, error) from error
+                absent[record.name] = describe(error)
+    except BaseException:
+        close_all(opened.values())
+        raise
+    return FileDevices(opened, absent)
+
+
+def _open(
+    record: Message, options: Mapping[str, object], session_options: onnxruntime.SessionOptions | None, trace: Trace
+) -> FileDevice:
+    selected = select_one(record.name, {**read_options(record.options), **options})
+    device, context = open_context(selected, trace)
+    if session_options is not None:
+        context = context.with_session_options(session_options)
+    context, _ = with_kernels(selected.name, device.capability, context)
+    has_memory = bool(named_call(selected.name, "has_memory")(getattr, device, "has_memory"))
+    info = device_info(selected.name)
+    is_as_kept = (info.version or info.distribution, info.sub_type) == (record.version, record.hardware)
+    return FileDevice(selected.name, device.capability, context, has_memory, is_as_kept)
+
+
+def _absent(name: str, error: NNAdapterError) -> NNAdapterError:
+    return DeviceUnavailableError(
+        f"the model was compiled for device {name!r}, which cannot be used here: {describe(error)}; use it where the "
+        "device is, or have the CPU take its place with Options(fallback='allow')"
+    )

@@ -1,0 +1,122 @@
+"""Runs a compiled model. See `nnadapter.running.engine.Engine`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.compiled_models.devices import Requests, open_devices
+from nnadapter.compiled_models.loading import FilePlan, Loader
+from nnadapter.compiled_models.messages import Message
+from nnadapter.compiled_models.reading import CompiledFile, shapes_in_words
+from nnadapter.compiled_models.values import read_array
+from nnadapter.errors import InvalidInputError
+from nnadapter.onnx.signature import Shapes
+from nnadapter.options import Options
+from nnadapter.running.by_plans import InputShapes, PlansEngine, Taken
+from nnadapter.running.observed import KeptReport
+from nnadapter.running.plans import PlanCache, PlanCounts
+from nnadapter.traces.trace import Trace
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+
+class CompiledEngine(PlansEngine[FilePlan]):
+    """A compiled model, ready to run at the shapes that it was compiled for. Usable from many threads at once.
+
+    Args:
+        file: that was opened.
+        requests: devices that the person wants; None for those of the file.
+        options: of the session.
+        trace: takes what happens in it.
+        session_options: ONNX Runtime's own.
+
+    Raises:
+        CompiledModelError: the file is damaged, or has nothing that runs here.
+        DeviceNotFoundError, DeviceUnavailableError: a device is not there.
+        InvalidOptionError: devices or options do not fit.
+    """
+
+    def __init__(
+        self,
+        file: CompiledFile,
+        requests: Requests | None,
+        options: Options,
+        trace: Trace,
+        session_options: onnxruntime.SessionOptions | None = None,
+    ) -> None:
+        message = file.message
+        names = tuple(device.name for device in message.devices)
+        super().__init__(
+            file.signature,
+            tuple(message.order),
+            {row.name: read_array(row, file.container) for row in message.defaults},
+            names,
+            PlanCache(options.max_plans, options.max_plan_bytes, trace),
+            options.deadline_s,
+            session_options,
+        )
+        self._file = file
+        self._records: dict[InputShapes, Message] = {tuple(file.shapes(plan).values()): plan for plan in message.plans}
+        self._open_devices = open_devices(message.devices, requests, options.fallback, session_options, trace)
+        self._loader = Loader(file, self._open_devices, options.fallback, trace, session_options)
+        try:
+            self.prepare(file.shapes(message.plans[0]))
+        except BaseException:
+            self._open_devices.close()
+            raise
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """The devices that it runs on, the CPU last."""
+        return (*self._open_devices.opened, "cpu")
+
+    def prepare(self, shapes: Shapes) -> None:
+        """See `Engine.prepare`: programs are made ready."""
+        known = [tuple(shapes[name]) if name in shapes else self._known_shape(name) for name in self.input_names]
+        use = object()
+        try:
+            self._take(use, tuple(known))
+        finally:
+            self._plans.users.pop(use, None)
+            self._plans.close_unused()
+
+    def observed(self) -> KeptReport:
+        """See `Engine.observed`: what the file tells of the plan used last, with what was seen of its runs here."""
+        newest = self._plans.newest
+        if newest is None:
+            return KeptReport(self._file.report(self._file.message.plans[0]), plans=self.counts)
+        steps = newest.plan.steps
+        return KeptReport(
+            self._file.report(newest.record),
+            seconds={bound.step.segment: bound.seconds for bound in steps if bound.seconds},
+            failures={bound.step.segment: tuple(bound.failures) for bound in steps if bound.failures},
+            notes=newest.notes,
+            plans=self.counts,
+            transfers=newest.plan.transfers,
+        )
+
+    @property
+    def counts(self) -> PlanCounts:
+        """How often plans were loaded and used again."""
+        return self._plans.counts
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        self._end()
+        self._plans.close((self._open_devices, self._loader))
+
+    def _take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken[FilePlan]:
+        record = self._records.get(shapes)
+        if record is None:
+            raise self._unknown(shapes)
+        return (*self._plans.take(use, shapes, lambda: self._loader.load(record)), None)
+
+    def _unknown(self, shapes: Sequence[tuple[int, ...] | None]) -> InvalidInputError:
+        got = ", ".join(f"{name}={list(shape or ())}" for name, shape in zip(self.input_names, shapes, strict=True))
+        held = shapes_in_words(self.input_names, map(self._file.shapes, self._file.message.plans))
+        return InvalidInputError(
+            f"the compiled model is for input shapes {held}, got {got}; compile it for these as well, or run the model "
+            "that it was made of"
+        )

@@ -1,0 +1,264 @@
+"""A plan in a file -> programs, bound to slots as a compiled plan is.
+
+The graph of such a plan is the one between segments: each is a node. A program that the driver wrote is deserialized if
+the driver says that it fits; where it does not, the segment is compiled again, and the report says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.compiled_models.devices import FileDevice, FileDevices
+from nnadapter.compiled_models.messages import Message
+from nnadapter.compiled_models.reading import PROGRAM, CompiledFile
+from nnadapter.compiled_models.segments import Segments, loadable_part
+from nnadapter.compiled_models.values import read_array, values_by_name
+from nnadapter.drivers.border import bind, checked_program
+from nnadapter.drivers.capability import Threading
+from nnadapter.drivers.crashes import named_call
+from nnadapter.drivers.interface import Compatibility, Program
+from nnadapter.drivers.onnxruntime.arena import shrink_arena
+from nnadapter.drivers.onnxruntime.loading import load_program
+from nnadapter.drivers.selection import CPU
+from nnadapter.errors import (
+    CompiledModelError,
+    ExecutionError,
+    IncompatibleProgramError,
+    NNAdapterError,
+    describe,
+)
+from nnadapter.memory.arenas import Arenas
+from nnadapter.process.closing import close_all
+from nnadapter.running.borders import borders_of
+from nnadapter.running.executor import BoundStep, CompiledPlan, Substitute
+from nnadapter.running.failing import fall_back
+from nnadapter.running.promise import Watch
+from nnadapter.running.residence import residences
+from nnadapter.running.slots import expected_outputs, planned_values, slots_of
+from nnadapter.running.traced_programs import making, pool_of, transfers_of
+from nnadapter.traces.trace import Trace
+from partition.graph import Graph, Node
+from partition.plan import Plan, Step, make_plan
+from partition.segments import Segment
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FilePlan:
+    """A plan of a file that is ready to run."""
+
+    plan: CompiledPlan
+    record: Message
+    notes: tuple[str, ...] = ()
+    """What was done otherwise than the file says."""
+    watch: Watch | None = None
+    is_open: bool = False
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `RunnablePlan.memory_bytes`."""
+        return self.plan.memory_bytes
+
+    def close(self) -> None:
+        """Free every program."""
+        self.plan.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A program, where it runs, and the values that it reads."""
+
+    program: Program
+    device: str
+    inputs: tuple[str, ...]
+
+
+@dataclass(eq=False)
+class Loader:
+    """Loads plans of one file."""
+
+    file: CompiledFile
+    devices: FileDevices
+    fallback: str
+    trace: Trace
+    session_options: onnxruntime.SessionOptions | None = None
+    arenas: Arenas = field(default_factory=Arenas)
+
+    def __post_init__(self) -> None:
+        """Take the segments of the file."""
+        self._segments = Segments(self.file.container)
+        self._uses_host = False
+
+    def close(self) -> None:
+        """Give back what the CPU's segments needed for their runs, and memory between steps."""
+        self.arenas.close()
+        if self._uses_host:
+            shrink_arena()
+
+    def load(self, record: Message) -> FilePlan:
+        """Return a plan with its programs.
+
+        Raises:
+            CompiledModelError: the file is damaged, or has nothing that runs here.
+            CompilationError: a segment that has to be compiled again is not.
+        """
+        notes: list[str] = []
+        loaded: list[_Loaded] = []
+        try:
+            for number, step in enumerate(record.steps):
+                loaded.append(self._loaded(number, step, len(record.steps) == 1, loaded, notes))
+            return FilePlan(plan=self._bound(record, loaded), record=record, notes=tuple(dict.fromkeys(notes)))
+        except BaseException:
+            close_all(each.program for each in loaded)
+            raise
+
+    def _loaded(self, number: int, step: Message, alone: bool, before: Sequence[_Loaded], notes: list[str]) -> _Loaded:
+        about = (number, list(step.nodes))
+        if step.device == CPU:
+            return _Loaded(self._host_program(step.segment, alone), CPU, tuple(step.segment.inputs))
+        device = self.devices.opened.get(step.device)
+        if device is None:
+            why = self.devices.absent.get(step.device, "it is not among the file's devices")
+            return self._instead(step, why, notes)
+        if step.HasField("program"):
+            program = self._deserialized(device, step, about, notes)
+            if program is not None:
+                return _Loaded(program, step.device, tuple(step.program.inputs))
+        if not step.HasField("segment"):
+            return self._instead(step, "its program does not fit, and the file has nothing to compile again", notes)
+        twin = before[step.twin].program if step.HasField("twin") else None
+        return _Loaded(self._compiled(device, step, twin, alone, about), step.device, tuple(step.segment.inputs))
+
+    def _deserialized(
+        self, device: FileDevice, step: Message, about: tuple[int, Sequence[str]], notes: list[str]
+    ) -> Program | None:
+        """The program that the driver wrote; None where it does not fit."""
+        blob = self.file.container.contents(step.program.part, PROGRAM)
+        says = named_call(device.name, "check_blob", *about)(device.context.check_blob, blob)
+        if says is None:
+            says = Compatibility.SAME if device.is_as_kept else Compatibility.RECOMPILE
+        if says in (Compatibility.SAME, Compatibility.COMPATIBLE):
+            try:
+                with making(self.trace, device.name, "deserialize", *about):
+                    deserialize = named_call(device.name, "deserialize", *about)
+                    return checked_program(deserialize(device.context.deserialize, bytes(blob)))
+            except IncompatibleProgramError as error:
+                notes.append(f"segment {about[0]} was compiled again for {device.name}: {describe(error)}")
+                return None
+        why = {Compatibility.NO: "its program is another device's"}.get(says, "driver, device or options are others")
+        notes.append(f"segment {about[0]} was compiled again for {device.name}: {why}")
+        return None
+
+    def _compiled(
+        self, device: FileDevice, step: Message, twin: Program | None, alone: bool, about: tuple[int, Sequence[str]]
+    ) -> Program:
+        model = self._segments.model(step.segment)
+        if twin is not None:
+            with making(self.trace, device.name, "bind", *about):
+                bound = named_call(device.name, "bind", *about)(bind, device.context, twin, model)
+            if bound is not None:
+                return checked_program(bound)
+        call = "compile_whole" if alone else "compile"
+        with making(self.trace, device.name, "compile", *about):
+            compiled = named_call(device.name, call, *about)(getattr(device.context, call), model)
+            return checked_program(compiled)
+
+    def _instead(self, step: Message, why: str, notes: list[str]) -> _Loaded:
+        """The CPU in place of a device."""
+        if not step.HasField("instead"):
+            raise CompiledModelError(
+                f"{self.file.container.name!r}: device {step.device!r} cannot run its segment ({why}), and the file "
+                "has nothing for the CPU in its place; compile it with fallback allowed",
+                file=self.file.container.name,
+            )
+        notes.append(f"the CPU runs what was compiled for {step.device}: {why}")
+        return _Loaded(self._host_program(step.instead, False), CPU, tuple(step.instead.inputs))
+
+    def _host_program(self, segment: Message, alone: bool) -> Program:
+        self._uses_host = True
+        model = loadable_part(segment, self._segments, self.session_options)
+        return load_program(model, self.session_options, spins=alone, without=tuple(segment.without))
+
+    def _bound(self, record: Message, loaded: Sequence[_Loaded]) -> CompiledPlan:
+        plan = _plan_of(self.file, record, [each.device for each in loaded])
+        graph, slots = plan.graph, slots_of(plan)
+        reads = {number: each.inputs for number, each in enumerate(loaded)}
+        accelerators = self.devices.accelerators
+        stay = residences(plan, self.devices.owning, slots, reads, partial(expected_outputs, graph))
+        steps = [
+            BoundStep(
+                step=step,
+                position=step.segment,
+                pool=self._pool(each, step.segment, record.steps[step.segment]),
+                inputs=tuple(slots[name] for name in each.inputs),
+                outputs=tuple(slots[name] for name in step.outputs),
+                released=tuple(slots[name] for name in step.released),
+                expected=expected_outputs(graph, step.outputs) if step.device in accelerators else (),
+                names=each.inputs,
+                residence=stay.get(step.segment),
+                guarded=step.device in accelerators,
+                planned=tuple(planned_values(graph, slots, each.inputs)),
+                on_failure=partial(self._run_failed, record, slots),
+            )
+            for step, each in zip(plan.steps, loaded, strict=True)
+        ]
+        outputs = {name: slots[name] for name in graph.outputs}
+        constants = {slots[row.name]: read_array(row, self.file.container) for row in record.constants}
+        borders = borders_of(plan, reads, self.arenas)
+        return CompiledPlan(steps, slots, outputs, constants, None, transfers_of(self.trace), None, borders)
+
+    def _pool(self, loaded: _Loaded, segment: int, step: Message) -> Any:
+        device = self.devices.opened.get(loaded.device)
+        threading = Threading.REENTRANT if device is None else device.capability.threading
+        return pool_of(self.trace, loaded.program, threading, loaded.device, segment, list(step.nodes))
+
+    def _run_failed(self, record: Message, slots: Mapping[str, int], step: Step, error: BaseException) -> Substitute:
+        """What runs a failed step: the CPU. Raises where the policy says so, or where the file has nothing for it."""
+        message = record.steps[step.segment]
+        nodes = list(message.nodes)
+        shown = ", ".join(map(repr, nodes[:3])) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+        text = f"device {step.device!r} failed while it ran segment {step.segment} ({shown}): {describe(error)}"
+        say = partial(fall_back, ExecutionError, step, nodes, text, error=error, policy=self.fallback, trace=self.trace)
+        if self.fallback == "forbid":
+            say(instead="")
+        try:
+            if not message.HasField("instead"):
+                raise CompiledModelError("the file was compiled with fallback forbidden")
+            instead = self._instead(message, "it failed", [])
+        except NNAdapterError as second:
+            raise ExecutionError(
+                f"{text}; nothing else runs it: {describe(second)}", device=step.device, segment=step.segment
+            ) from error
+        say(instead="it runs on the CPU instead")
+        inputs = tuple(slots[name] for name in instead.inputs)
+        return Substitute(CPU, "the CPU", self._pool(instead, step.segment, message), inputs)
+
+
+def _plan_of(file: CompiledFile, record: Message, devices: Sequence[str]) -> Plan:
+    """The plan of segments, each of which is a node."""
+    nodes = tuple(
+        Node(
+            name=f"segment {number}",
+            op_type=step.device,
+            domain="",
+            inputs=tuple(dict.fromkeys((*step.inputs, *step.program.inputs, *step.segment.inputs))),
+            outputs=tuple(step.outputs),
+            captured=tuple(step.instead.inputs),
+            origins=tuple(step.nodes),
+        )
+        for number, step in enumerate(record.steps)
+    )
+    graph = Graph(
+        nodes=nodes,
+        values=values_by_name(record.values),
+        constants=frozenset(row.name for row in record.constants),
+        inputs=tuple(file.message.order),
+        outputs=tuple(row.name for row in file.message.outputs),
+    )
+    segments = [Segment(device, (number,)) for number, device in enumerate(devices)]
+    return make_plan(graph, tuple(dict.fromkeys(devices)), {}, devices, segments, exact=True)

@@ -1,0 +1,15 @@
+"""The messages of compiled_model.proto as Python classes."""
+
+from __future__ import annotations
+
+from nnadapter.compiled_models.descriptor import DESCRIPTOR
+from nnadapter.errors import CompiledModelError
+from nnadapter.files.messages import Message, Messages
+
+ADVICE = "compile the model again"
+"""What to do about a file that is not what it should be."""
+VERSION = 1
+"""The version of what a compiled model is made of; newer ones are refused."""
+MESSAGES = Messages(DESCRIPTOR, "nnadapter.compiled", CompiledModelError, "compiled model", ADVICE)
+
+__all__ = ["ADVICE", "MESSAGES", "VERSION", "Message"]

@@ -1,0 +1,99 @@
+"""A file -> what it says, every word of it checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from nnadapter.compiled_models.messages import ADVICE, MESSAGES, VERSION, Message
+from nnadapter.compiled_models.values import read_metadata, read_sizes, read_value
+from nnadapter.errors import CompiledModelError
+from nnadapter.files.container import Container, is_container
+from nnadapter.onnx.signature import Signature
+
+MODEL, REPORT, PROGRAM = "model", "report", "program"
+"""Kinds of parts."""
+
+
+def is_compiled(source: Any) -> bool:
+    """Whether a path, or bytes, are a compiled model, by how they begin."""
+    return is_container(source)
+
+
+class CompiledFile:
+    """A compiled model that was opened: its message is read, its parts are not."""
+
+    def __init__(self, source: str | os.PathLike[str] | bytes) -> None:
+        """Open a file, or take its contents.
+
+        Raises:
+            CompiledModelError: it cannot be read, is damaged, or of a newer version.
+        """
+        self.container = Container.of(source) if isinstance(source, bytes) else Container.open(source)
+        found = [number for number, part in enumerate(self.container.parts) if part.kind == MODEL]
+        if len(found) != 1:
+            raise self.container.damaged(f"it has {len(found)} parts that say what it is, expected one")
+        self.message: Message = _parsed(self.container.contents(found[0]), self.container.name)
+        self._check()
+
+    @property
+    def signature(self) -> Signature:
+        """What goes into the model and what comes out."""
+        message = self.message
+        rows = (message.inputs, message.overridable, message.outputs)
+        inputs, overridable, outputs = (tuple(map(read_value, each)) for each in rows)
+        return Signature(inputs, overridable, outputs, read_metadata(message.metadata))
+
+    def shapes(self, plan: Message) -> dict[str, tuple[int, ...]]:
+        """The shapes of inputs that a plan is for."""
+        return {name: read_sizes(row) for name, row in zip(self.message.order, plan.shapes, strict=True)}
+
+    def report(self, plan: Message) -> bytes:
+        """The report of a plan as JSON."""
+        return bytes(self.container.contents(plan.report, REPORT))
+
+    def _check(self) -> None:
+        """Refuse a message that contradicts itself."""
+        message = self.message
+        known = [row.name for rows in (message.inputs, message.overridable) for row in rows]
+        self._refuse_unless(sorted(known) == sorted(message.order), "it does not order its inputs")
+        self._refuse_unless(len(message.plans) > 0, "it has no plan")
+        devices = {row.name for row in message.devices}
+        for plan in message.plans:
+            self._refuse_unless(len(plan.shapes) == len(message.order), "a plan is for other inputs")
+            made = {*message.order, *(row.name for row in plan.constants)}
+            for number, step in enumerate(plan.steps):
+                self._refuse_unless(step.device in devices, f"step {number} is on {step.device!r}")
+                self._refuse_unless(not step.HasField("twin") or step.twin < number, f"step {number} has no twin")
+                self._check_names(made, step.inputs, f"step {number} reads")
+                for segment in (step.segment, step.instead, step.program):
+                    self._check_names(made, segment.inputs, f"step {number} reads")
+                again = made.intersection(step.outputs)
+                self._refuse_unless(not again and len(set(step.outputs)) == len(step.outputs), "a value is made twice")
+                made.update(step.outputs)
+            self._check_names(made, (row.name for row in message.outputs), "the model gives")
+
+    def _check_names(self, known: set[str], names: Iterable[str], what: str) -> None:
+        lost = [name for name in names if name not in known]
+        self._refuse_unless(not lost, f"{what} {lost[:1]!r}, which nothing makes")
+
+    def _refuse_unless(self, holds: bool, problem: str) -> None:
+        if not holds:
+            raise self.container.damaged(problem)
+
+
+def _parsed(contents: memoryview, name: str) -> Message:
+    message = MESSAGES.parse_whole("CompiledModel", contents)
+    if not 1 <= message.version <= VERSION:
+        raise CompiledModelError(
+            f"{name!r} holds a compiled model of version {message.version}, and this nnadapter knows 1 to {VERSION}; "
+            f"update nnadapter, or {ADVICE}",
+            file=name,
+        )
+    return message
+
+
+def shapes_in_words(names: Sequence[str], shapes: Iterable[dict[str, tuple[int, ...]]]) -> str:
+    """Sets of input shapes, as a person reads them."""
+    return " or ".join(", ".join(f"{name}={list(one[name])}" for name in names) for one in shapes)

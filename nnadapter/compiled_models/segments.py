@@ -1,0 +1,114 @@
+"""Segments in a file: adapter IR or ONNX, with constants as parts of their own, which others may share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nnadapter.compiled_models.messages import Message
+from nnadapter.compiled_models.values import CONSTANT, read_array, write_tensor
+from nnadapter.drivers.capability import ModelForm
+from nnadapter.drivers.onnxruntime.weights import Loadable
+from nnadapter.errors import CompiledModelError, InvalidModelError
+from nnadapter.files.container import Container, ContainerWriter
+from nnadapter.ir.model import Model
+from nnadapter.ir.operand import Array
+from nnadapter.onnx.separating import SeparateTensor, joined, separated
+
+if TYPE_CHECKING:
+    import onnx
+
+_IR, _ONNX = "segment.ir", "segment.onnx"
+"""Kinds of parts."""
+
+
+def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: ContainerWriter) -> None:
+    """Write a segment in adapter IR, and fill a Segment message.
+
+    Raises:
+        InvalidModelError: it holds what files have no form for.
+    """
+    from nnadapter.ir.protobuf.serialized import to_parts
+
+    contents, constants = to_parts(model)
+    for data in constants.values():
+        writer.add(CONSTANT, data)
+    message.form = ModelForm.IR.value
+    message.inputs.extend(inputs)
+    message.part = writer.add(_IR, contents)
+
+
+def write_onnx(
+    message: Message, model: onnx.ModelProto, inputs: Sequence[str], without: Sequence[str], writer: ContainerWriter
+) -> None:
+    """Write a segment in ONNX, from which its constants are taken, and fill a Segment message."""
+    contents, constants = separated(model)
+    for tensor in constants:
+        write_tensor(message.constants.add(), tensor, writer)
+    message.form = ModelForm.ONNX.value
+    message.inputs.extend(inputs)
+    message.part = writer.add(_ONNX, contents)
+    message.without.extend(without)
+
+
+class Segments:
+    """The segments of a file, read when somebody asks."""
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._numbers = {part.sha256.hex(): number for number, part in enumerate(container.parts)}
+        """Of parts, by what they hold."""
+
+    def model(self, message: Message) -> Any:
+        """Return a segment as the model that a driver compiles.
+
+        Raises:
+            CompiledModelError: it is none.
+        """
+        if message.form == ModelForm.ONNX.value:
+            contents, constants = self.onnx(message)
+            return joined(contents, [_tensor(name, array) for name, array in constants.items()])
+        return self._ir(message)
+
+    def onnx(self, message: Message) -> tuple[bytes, dict[str, Array]]:
+        """Return a segment in ONNX as bytes, and its constants by name, which look into the file.
+
+        Raises:
+            CompiledModelError: it is none.
+        """
+        if message.form != ModelForm.ONNX.value:
+            raise self._container.damaged(f"a segment has form {message.form!r}, expected 'onnx'")
+        constants = {row.name: read_array(row, self._container) for row in message.constants}
+        return bytes(self._container.contents(message.part, _ONNX)), constants
+
+    def _ir(self, message: Message) -> Model:
+        from nnadapter.ir.protobuf.serialized import read_model
+
+        contents = bytes(self._container.contents(message.part, _IR))
+        try:
+            return read_model(contents, self._constant, check_contents=False)
+        except CompiledModelError:
+            raise
+        except InvalidModelError as error:
+            raise self._container.damaged(f"a segment cannot be read: {error}") from error
+
+    def _constant(self, digest: str) -> memoryview:
+        if digest not in self._numbers:
+            raise self._container.damaged(f"a constant of SHA-256 {digest!r} is not there")
+        return self._container.contents(self._numbers[digest])
+
+
+def _tensor(name: str, array: Array) -> SeparateTensor:
+    return SeparateTensor(name, array.dtype.name, array.shape, array.reshape(-1).view(np.uint8))
+
+
+def loadable_part(message: Message, segments: Segments, session_options: object) -> Loadable:
+    """Return a segment as ONNX Runtime loads it: with weights beside it, unless a caller has session options.
+
+    Those would keep the weights for other sessions.
+    """
+    if session_options is None:
+        return Loadable(*segments.onnx(message))
+    return Loadable(segments.model(message).SerializeToString())

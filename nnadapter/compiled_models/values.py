@@ -1,0 +1,144 @@
+"""Values, arrays and options as messages, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil, prod
+
+import numpy as np
+
+from nnadapter.compiled_models.messages import Message
+from nnadapter.drivers.capability import OptionValue
+from nnadapter.errors import CompiledModelError
+from nnadapter.files.container import Container, ContainerWriter
+from nnadapter.ir.operand import Array, DataType
+from nnadapter.onnx.separating import SeparateTensor
+from nnadapter.onnx.signature import ModelMetadata
+from partition.dtypes import ITEMSIZE_OF_DTYPE
+from partition.graph import Value
+
+CONSTANT = "constant"
+"""The kind of parts that hold an array."""
+_LARGEST_RANK = 64
+_DATA_TYPES = frozenset(map(str, DataType))
+
+
+def write_value(message: Message, value: Value) -> None:
+    """Fill a Value message."""
+    message.name, message.data_type, message.itemsize = value.name, value.dtype or "", value.itemsize
+    if value.shape is not None:
+        write_shape(message.shape, value.shape)
+
+
+def write_shape(message: Message, shape: Sequence[int | str | None]) -> None:
+    """Fill a Shape message."""
+    message.SetInParent()
+    for size in shape:
+        row = message.dimensions.add()
+        if isinstance(size, str):
+            row.name = size
+        elif size is not None:
+            row.size = int(size)
+
+
+def read_value(message: Message) -> Value:
+    """Return what a Value message says."""
+    shape = read_shape(message.shape) if message.HasField("shape") else None
+    return Value(message.name, message.data_type or None, shape, message.itemsize)
+
+
+def read_shape(message: Message) -> tuple[int | str | None, ...]:
+    """Return what a Shape message says."""
+    return tuple(getattr(row, row.WhichOneof("known") or "", None) for row in message.dimensions)
+
+
+def read_sizes(message: Message) -> tuple[int, ...]:
+    """Return what a Shape message says, every size of which is known."""
+    return tuple(row.size for row in message.dimensions)
+
+
+def write_array(message: Message, name: str, array: Array, writer: ContainerWriter) -> None:
+    """Write an array of numbers, and fill a Contents message that says where it is.
+
+    Raises:
+        CompiledModelError: it holds no numbers.
+    """
+    if not isinstance(array, np.ndarray) or array.dtype.hasobject:
+        raise CompiledModelError(f"{name!r} is known beforehand and holds no numbers, which no compiled model keeps")
+    message.name, message.data_type = name, array.dtype.name
+    message.dimensions.extend(array.shape)
+    message.part = writer.add(CONSTANT, np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def write_tensor(message: Message, tensor: SeparateTensor, writer: ContainerWriter) -> None:
+    """Write a constant of an ONNX model, and fill a Contents message that says where it is."""
+    message.name, message.data_type = tensor.name, tensor.dtype
+    message.dimensions.extend(tensor.dimensions)
+    message.part = writer.add(CONSTANT, tensor.contents.data)
+
+
+def read_array(message: Message, container: Container) -> Array:
+    """Return the array of a Contents message: read-only, looking into the file.
+
+    Raises:
+        CompiledModelError: it is no array.
+    """
+    dimensions, dtype = tuple(message.dimensions), message.data_type
+    data = container.contents(message.part)
+    known = ITEMSIZE_OF_DTYPE.get(dtype, 0)
+    if len(dimensions) > _LARGEST_RANK or any(size < 0 for size in dimensions) or known < 1:
+        raise container.damaged(f"constant {message.name!r} is {dtype!r} of {list(dimensions[:_LARGEST_RANK])}")
+    if ceil(prod(dimensions) * known) != data.nbytes:
+        raise container.damaged(f"constant {message.name!r} is {dtype}{list(dimensions)} in {data.nbytes} bytes")
+    element = DataType(dtype).array_type if dtype in _DATA_TYPES else np.dtype(dtype)
+    array: Array = np.frombuffer(data, np.uint8).view(element).reshape(dimensions)
+    return array
+
+
+def write_metadata(message: Message, metadata: ModelMetadata) -> None:
+    """Fill a Metadata message."""
+    for name in ("producer_name", "graph_name", "domain", "description", "graph_description", "version"):
+        setattr(message, name, getattr(metadata, name))
+    message.custom.update(metadata.custom_metadata_map)
+
+
+def read_metadata(message: Message) -> ModelMetadata:
+    """Return what a Metadata message says."""
+    return ModelMetadata(
+        producer_name=message.producer_name,
+        graph_name=message.graph_name,
+        domain=message.domain,
+        description=message.description,
+        graph_description=message.graph_description,
+        version=message.version,
+        custom_metadata_map=dict(message.custom),
+    )
+
+
+_FIELDS: Mapping[type, str] = {bool: "bool", int: "int", float: "float", str: "string"}
+
+
+def write_options(messages: Message, options: Mapping[str, OptionValue]) -> None:
+    """Fill a map of Option messages."""
+    for name, value in options.items():
+        if isinstance(value, tuple):
+            messages[name].strings.SetInParent()
+            messages[name].strings.values.extend(value)
+        else:
+            setattr(messages[name], _FIELDS[type(value)], value)
+
+
+def read_options(messages: Mapping[str, Message]) -> dict[str, OptionValue]:
+    """Return what a map of Option messages says."""
+    return {name: _option(message) for name, message in messages.items()}
+
+
+def _option(message: Message) -> OptionValue:
+    kind = message.WhichOneof("value") or "string"
+    value: OptionValue = tuple(message.strings.values) if kind == "strings" else getattr(message, kind)
+    return value
+
+
+def values_by_name(messages: Iterable[Message]) -> dict[str, Value]:
+    """Return what Value messages say, by name."""
+    return {message.name: read_value(message) for message in messages}

@@ -1,0 +1,50 @@
+"""CPU segments out of a compiled model: bytes that ONNX Runtime loads, weights beside them, and no onnx."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from nnadapter.drivers.onnxruntime.errors import brief
+from nnadapter.drivers.onnxruntime.program import CpuProgram
+from nnadapter.drivers.onnxruntime.sessions import open_session, pool_permit
+from nnadapter.drivers.onnxruntime.weights import Loadable
+from nnadapter.errors import CompilationError
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+
+def load_program(
+    model: Loadable,
+    session_options: onnxruntime.SessionOptions | None,
+    *,
+    spins: bool,
+    without: Sequence[str] = (),
+) -> CpuProgram:
+    """Return the program of a model at an opset that ONNX Runtime knows.
+
+    Args:
+        model: the model; with session options, all of it in one.
+        session_options: ONNX Runtime's own.
+        spins: its threads may spin: nothing else of the plan runs beside.
+        without: see `open_session`.
+
+    Raises:
+        CompilationError: ONNX Runtime does not load it.
+    """
+    permit = pool_permit()
+    try:
+        has_pool = permit is not None
+        session = open_session(
+            model, session_options, has_pool=has_pool, spins=spins, shares_arena=True, without=without
+        )
+        return CpuProgram(session, permit, model)
+    except Exception as error:
+        raise CompilationError(
+            f"ONNX Runtime does not load a CPU segment of the compiled model: {brief(error)}; compile the model again "
+            "with the ONNX Runtime that is installed here",
+            device="cpu",
+        ) from error
+    finally:
+        del permit  # somebody may keep the error, and this frame with it

@@ -1,0 +1,86 @@
+"""Compiling ahead of time: a model -> one file from which sessions start without it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.compiled_models.reading import is_compiled
+from nnadapter.compiled_models.saving import save
+from nnadapter.drivers.selection import DeviceRequest
+from nnadapter.errors import InvalidOptionError
+from nnadapter.files.replacing import check_writable
+from nnadapter.onnx.files import load_model
+from nnadapter.onnx.signature import read_shapes
+from nnadapter.options import Options, default_devices, options_from
+from nnadapter.planning.setting import Setting, open_setting
+from nnadapter.reports.report import PartitionReport
+from nnadapter.reports.telling import report_told
+from nnadapter.running.planned import PlannedEngine
+
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime
+
+
+def compile(  # noqa: A001  as people call it: nnadapter.compile
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    out: str | os.PathLike[str],
+    *,
+    devices: DeviceRequest | Sequence[DeviceRequest] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | Iterable[Mapping[str, Sequence[int]]] | None = None,
+    options: Options | Mapping[str, Any] | None = None,
+    sess_options: onnxruntime.SessionOptions | None = None,
+    keep_model: bool = False,
+) -> PartitionReport:
+    """Compile a model for devices, and write all that running it needs as one file, for `InferenceSession(out)`.
+
+    Args:
+        model: path of an ONNX file, its contents, or an `onnx.ModelProto`.
+        out: path of the file, which takes the place of one that is there when it is complete.
+        devices: as `InferenceSession` takes them. With fallback forbidden, the file holds nothing for the CPU in the
+            place of a device.
+        input_shapes: one set of input shapes, or several; usual ones if None, where the model leaves them open.
+        options: how nodes are placed; see `Options`.
+        sess_options: ONNX Runtime's own, for what is compiled for the CPU.
+        keep_model: the model goes in too, and the CPU runs it at shapes that the file has no plan for.
+
+    Returns:
+        What runs where, of the last set of shapes.
+
+    Raises:
+        InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
+        CompiledModelError: the file cannot be written, or something has no form in files.
+        InvalidOptionError: an option or a path does not fit.
+        NotDelegatedError, CompilationError: fallback is forbidden and would be needed.
+    """
+    chosen, target = options_from(options), Path(out)
+    check_writable(target)
+    if isinstance(model, (str, os.PathLike, bytes)) and is_compiled(model):
+        raise InvalidOptionError("the model is compiled already; give the ONNX model that it was made of")
+    setting = open_setting(default_devices() if devices is None else devices, chosen, sess_options)
+    engine = _engine(model, setting, chosen, sess_options)
+    try:
+        for shapes in [] if input_shapes is None else read_shapes(input_shapes):
+            engine.prepare(shapes)
+        report = report_told(engine.observed())  # makes a plan for usual shapes if there is none
+        save(target, engine, setting, keeps_model=keep_model)
+        return report
+    finally:
+        engine.close()
+        setting.trace.finish()
+
+
+def _engine(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    setting: Setting,
+    options: Options,
+    session_options: onnxruntime.SessionOptions | None,
+) -> PlannedEngine:
+    try:
+        return PlannedEngine(load_model(model), setting, options, session_options)
+    except BaseException:
+        setting.close()
+        raise

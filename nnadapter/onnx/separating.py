@@ -1,0 +1,78 @@
+"""An ONNX model as bytes without its large constants, and the contents of these beside it.
+
+The model says of each that it is external. ONNX Runtime takes such contents by their address, so that whoever keeps
+them elsewhere, mapped and shared, needs neither copies nor onnx.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from nnadapter.ir.operand import Array
+from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ITEMSIZE_OF_DTYPE
+
+if TYPE_CHECKING:
+    import onnx
+
+_LEAST_BYTES = 1 << 10
+"""From this size on constants are separate: of smaller ones, shapes among them, contents decide something."""
+_BY_ADDRESS = frozenset(
+    ("float16", "float32", "float64", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+)
+"""Data types that ONNX Runtime's Python interface takes the address of."""
+LOCATION = "compiled"
+"""Where the model says that they lie; nobody opens it."""
+
+
+class SeparateTensor(NamedTuple):
+    """A constant that does not stand in its model."""
+
+    name: str
+    dtype: str
+    dimensions: tuple[int, ...]
+    contents: Array
+    """Its bytes, flat, as ONNX lays them out."""
+
+
+def separated(model: onnx.ModelProto) -> tuple[bytes, list[SeparateTensor]]:
+    """Return a model as bytes, and its large constants; they are taken out of `model` itself."""
+    from onnx import TensorProto
+
+    from nnadapter.onnx.references import array_of, holding, without_contents
+
+    taken: list[SeparateTensor] = []
+    for tensor in model.graph.initializer:
+        if not _is_separable(tensor):
+            tensor.CopyFrom(holding(tensor))
+            continue
+        contents = np.ascontiguousarray(array_of(tensor)).reshape(-1).view(np.uint8)
+        dtype = DTYPE_OF_ELEMENT_TYPE[tensor.data_type]
+        taken.append(SeparateTensor(tensor.name, dtype, tuple(tensor.dims), contents))
+        tensor.CopyFrom(without_contents(tensor))
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=LOCATION)
+    return model.SerializeToString(), taken
+
+
+def joined(contents: bytes, tensors: Sequence[SeparateTensor]) -> onnx.ModelProto:
+    """Return the model that `separated` took apart."""
+    import onnx
+
+    model = onnx.ModelProto()
+    model.ParseFromString(contents)
+    by_name = {tensor.name: tensor for tensor in tensors}
+    for tensor in model.graph.initializer:
+        if tensor.name in by_name:
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+            tensor.raw_data = by_name[tensor.name].contents.tobytes()
+    return model
+
+
+def _is_separable(tensor: onnx.TensorProto) -> bool:
+    dtype = DTYPE_OF_ELEMENT_TYPE.get(tensor.data_type, "")
+    return dtype in _BY_ADDRESS and prod(tensor.dims) * ITEMSIZE_OF_DTYPE[dtype] >= _LEAST_BYTES
