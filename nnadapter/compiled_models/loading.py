@@ -24,9 +24,10 @@ from nnadapter.drivers.onnxruntime.arena import shrink_arena
 from nnadapter.drivers.onnxruntime.loading import load_program
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import (
+    FAILURES,
+    CompilationError,
     CompiledModelError,
     ExecutionError,
-    IncompatibleProgramError,
     NNAdapterError,
     describe,
 )
@@ -132,7 +133,31 @@ class Loader:
         if not step.HasField("segment"):
             return self._instead(step, "its program does not fit, and the file has nothing to compile again", notes)
         twin = before[step.twin].program if step.HasField("twin") else None
-        return _Loaded(self._compiled(device, step, twin, alone, about), step.device, tuple(step.segment.inputs))
+        try:
+            program = self._compiled(device, step, twin, alone, about)
+        except CompiledModelError:
+            raise
+        except FAILURES as error:  # a driver may raise anything; this is its border
+            return self._not_compiled(number, step, error, notes)
+        return _Loaded(program, step.device, tuple(step.segment.inputs))
+
+    def _not_compiled(self, number: int, step: Message, error: BaseException, notes: list[str]) -> _Loaded:
+        """The CPU in place of a device that does not compile its segment again, as the policy wants it said."""
+        why = f"it failed to compile segment {number}: {describe(error)}"
+        failed = Step(
+            segment=number,
+            device=step.device,
+            nodes=(number,),
+            inputs=tuple(step.inputs),
+            constants=(),
+            outputs=tuple(step.outputs),
+            released=(),
+        )
+        if self.fallback != "forbid":
+            loaded = self._instead(step, why, notes)
+        text, nodes = f"device {step.device!r} was to compile again what it had taken: {why}", list(step.nodes)
+        fall_back(CompilationError, failed, nodes, text, "the CPU runs it", error, self.fallback, self.trace)
+        return loaded
 
     def _deserialized(
         self, device: FileDevice, step: Message, about: tuple[int, Sequence[str]], notes: list[str]
@@ -147,7 +172,7 @@ class Loader:
                 with making(self.trace, device.name, "deserialize", *about):
                     deserialize = named_call(device.name, "deserialize", *about)
                     return checked_program(deserialize(device.context.deserialize, bytes(blob)))
-            except IncompatibleProgramError as error:
+            except FAILURES as error:
                 notes.append(f"segment {about[0]} was compiled again for {device.name}: {describe(error)}")
                 return None
         why = {Compatibility.NO: "its program is another device's"}.get(says, "driver, device or options are others")

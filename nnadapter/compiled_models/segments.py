@@ -70,7 +70,9 @@ class Segments:
         if message.form == ModelForm.ONNX.value:
             contents, constants = self.onnx(message)
             return joined(contents, [_tensor(name, array) for name, array in constants.items()])
-        return self._ir(message)
+        if message.form == ModelForm.IR.value:
+            return self._ir(message)
+        raise self._container.damaged(f"a segment has form {message.form!r}, expected 'ir' or 'onnx'")
 
     def onnx(self, message: Message) -> tuple[bytes, dict[str, Array]]:
         """Return a segment in ONNX as bytes, and its constants by name, which look into the file.

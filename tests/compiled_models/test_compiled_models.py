@@ -1,0 +1,369 @@
+"""A compiled model does what the model that it was made of does, without it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import nnadapter as nna
+from nnadapter.compiled_models.messages import MESSAGES
+from nnadapter.drivers import registry
+from nnadapter.errors import (
+    CompilationError,
+    CompiledModelError,
+    DeviceUnavailableError,
+    ExecutionError,
+    FallbackWarning,
+    InvalidInputError,
+    InvalidModelError,
+    InvalidOptionError,
+)
+from nnadapter.files.container import Container, write_container
+from tests.c_compiler import COMPILER, compile_acme
+from tests.models import CHAIN, HEAD, SANDWICH, numbers, parse, run_whole
+
+NETWORK = f"""{HEAD} network (float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y, float[1, 4, 8, 8] z)
+<float[4, 3, 3, 3] w = {{{", ".join(str(i % 7 / 7) for i in range(108))}}}, float[1, 4, 8, 8] k> {{
+    c = Conv<pads = [1, 1, 1, 1]>(x, w)
+    d = Relu(c)
+    e = Erf(d)
+    y = Sigmoid(e)
+    f = Add(y, d)
+    z = Mul(f, k)
+}}"""
+X = {"x": numbers(1, 3, 8, 8)}
+BAN = "[[ban]]\nop_type = 'Erf'\ndevice = '{}'"
+
+
+def network():
+    model = onnx.parser.parse_model(NETWORK)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(numbers(1, 4, 8, 8, seed=3), "k"))
+    return model
+
+
+def compiled(path, model, **arguments):
+    nna.compile(model, path, **arguments)
+    return nna.InferenceSession(path)
+
+
+@pytest.fixture(scope="module")
+def acme(tmp_path_factory):
+    if COMPILER is None:
+        pytest.skip("there is no C compiler: none of cc, gcc and clang")
+    folder = compile_acme(tmp_path_factory.mktemp("acme")).parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NNADAPTER_DRIVER_PATH", str(folder))
+        registry.refresh()
+        yield
+    registry.refresh()
+
+
+@pytest.mark.parametrize("device", ["cpu", "fake_npu", "openvino", "acme_c"])
+def test_it_does_what_the_model_does(tmp_path, device, request):
+    if device == "acme_c":
+        request.getfixturevalue("acme")
+    if device == "openvino":
+        pytest.importorskip("openvino")
+    rules = BAN.format(device) if device != "cpu" else ""
+    options = nna.Options(rules=rules) if rules else None
+    with nna.InferenceSession(network(), devices=[device], options=options) as session:
+        expected, steps = session.run(None, X), session.provenance.steps
+    with compiled(tmp_path / "f", network(), devices=[device], options=options) as loaded:
+        for _ in range(3):
+            got = loaded.run(None, X)
+        assert [step.device for step in loaded.provenance.steps] == [step.device for step in steps]
+        for left, right in zip(expected, got, strict=True):
+            np.testing.assert_array_equal(left, right)
+        assert loaded.report().notes == ()
+        assert [segment.device for segment in loaded.report().segments] == [step.device for step in steps]
+        assert all(segment.seconds for segment in loaded.report().segments)
+
+
+def test_signature_and_metadata_are_the_models(tmp_path):
+    model = parse(SANDWICH)
+    model.producer_name, model.doc_string = "somebody", "something"
+    model.metadata_props.add(key="a", value="b")
+    whole = onnxruntime.InferenceSession(model.SerializeToString())
+    with compiled(tmp_path / "f", model, devices=["null"], input_shapes={"x": (2, 4)}) as session:
+        got, wanted = session.get_modelmeta(), whole.get_modelmeta()
+        names = ("producer_name", "graph_name", "domain", "description", "custom_metadata_map", "version")
+        assert [getattr(got, name) for name in names] == [getattr(wanted, name) for name in names]
+        for ours, theirs in ((session.get_inputs(), whole.get_inputs()), (session.get_outputs(), whole.get_outputs())):
+            assert [(a.name, a.shape, a.type) for a in ours] == [(a.name, a.shape, a.type) for a in theirs]
+
+
+def test_several_shapes_and_those_that_it_has_not(tmp_path):
+    model, shapes = parse(SANDWICH), [{"x": (2, 4)}, {"x": (5, 4)}]
+    with compiled(tmp_path / "f", model, devices=["fake_npu"], input_shapes=shapes) as session:
+        for rows in (2, 5, 2):
+            x = {"x": numbers(rows, 4)}
+            np.testing.assert_allclose(session.run(None, x)[0], run_whole(model, x)[0], rtol=1e-5, atol=1e-6)
+        with pytest.raises(InvalidInputError, match=r"x=\[2, 4\] or x=\[5, 4\], got x=\[3, 4\]; compile it"):
+            session.run(None, {"x": numbers(3, 4)})
+
+
+def test_inputs_with_contents_constants_and_inputs_that_are_outputs(tmp_path):
+    text = f"""{HEAD} g (float[2] x, float[2] b) => (float[2] y, float[2] x, float[2] c, int64[1] s)
+    <float[2] b = {{1, 2}}, float[2] k = {{3, 4}}> {{
+        y = Add(x, b)
+        c = Identity(k)
+        s = Shape(x)
+    }}"""
+    model, x = onnx.parser.parse_model(text), {"x": numbers(2)}
+    for devices in (["fake_npu"], ["cpu"]):
+        with compiled(tmp_path / "f", model, devices=devices) as session:
+            for feed in (x, {**x, "b": numbers(2, seed=1)}):
+                for left, right in zip(session.run(None, feed), run_whole(model, feed), strict=True):
+                    np.testing.assert_array_equal(left, right)
+            assert [each.name for each in session.get_overridable_initializers()] == ["b"]
+
+
+def test_it_needs_neither_onnx_nor_scipy_nor_the_model_and_no_onnx_runtime_without_cpu_segments(tmp_path):
+    path = tmp_path / "f"
+    for device, blocked in (("fake_npu", "onnx,scipy,onnxruntime"), ("cpu", "onnx,scipy")):
+        nna.compile(network(), path, devices=[device])
+        np.savez(tmp_path / "x.npz", **X)
+        done = subprocess.run(
+            [sys.executable, "-c", BLOCKED, path, tmp_path / "x.npz", tmp_path / "y.npy", blocked],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        np.testing.assert_allclose(np.load(tmp_path / "y.npy"), run_whole(network(), X)[0], rtol=1e-5, atol=1e-6)
+
+
+BLOCKED = """
+import sys
+path, feed, out, blocked = sys.argv[1:]
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked.split(","):
+            raise ImportError(f"{name} is blocked")
+
+sys.meta_path.insert(0, Blocked())
+import numpy as np
+import nnadapter as nna
+
+with nna.InferenceSession(path) as session:
+    np.save(out, session.run(None, dict(np.load(feed)))[0])
+    assert str(session.report())
+heavy = [name for name in sys.modules if name.startswith(("nnadapter.converters.", "partition.by_cost."))]
+assert not heavy, heavy
+"""
+
+
+def test_it_can_be_given_as_bytes(tmp_path):
+    nna.compile(parse(CHAIN), tmp_path / "f", devices=["fake_npu"])
+    with nna.InferenceSession((tmp_path / "f").read_bytes()) as session:
+        x = {"x": numbers(2, 3)}
+        np.testing.assert_allclose(session.run(None, x)[0], run_whole(parse(CHAIN), x)[0], rtol=1e-6)
+
+
+def test_bindings_threads_and_streams(tmp_path):
+    rules = BAN.format("fake_npu")
+    with compiled(tmp_path / "f", network(), devices=["fake_npu"], options={"rules": rules}) as session:
+        expected = session.run(None, X)
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", X["x"])
+        binding.bind_output("y")
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], expected[0])
+        wrong = []
+
+        def run():
+            wrong.extend(not np.array_equal(session.run(None, X)[1], expected[1]) for _ in range(20))
+
+        threads = [threading.Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not any(wrong)
+        assert all(np.array_equal(result[0], expected[0]) for result in session.stream([X] * 5))
+
+
+def test_weights_stand_there_once(tmp_path):
+    weight = numbers(300, 300)
+    model = _two_products(weight)
+    path = tmp_path / "f"
+    nna.compile(model, path, devices=["cpu"])
+    alone = path.stat().st_size
+    assert alone < 1.2 * weight.nbytes
+    nna.compile(model, path, devices=["null"], options={"rules": BAN.format("null")}, keep_model=True)
+    assert path.stat().st_size < 2.3 * weight.nbytes  # a transposed copy at most
+
+
+def _two_products(weight):
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("MatMul", ["x", "w"], ["a"]),
+            onnx.helper.make_node("Erf", ["a"], ["b"]),
+            onnx.helper.make_node("MatMul", ["b", "w"], ["y"]),
+        ],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", 1, [1, 300])],
+        [onnx.helper.make_tensor_value_info("y", 1, [1, 300])],
+        [onnx.numpy_helper.from_array(weight, "w")],
+    )
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+
+def changed(path, change):
+    """The file with another message in it."""
+    container = Container.open(path)
+    parts = [(part.kind, bytes(container.contents(number))) for number, part in enumerate(container.parts)]
+    message = MESSAGES.new("CompiledModel")
+    message.ParseFromString(parts[-1][1])
+    change(message)
+    parts[-1] = (parts[-1][0], message.SerializeToString())
+    write_container(path, lambda writer: [writer.add(*part) for part in parts])
+
+
+def test_another_version_of_a_driver_compiles_again(tmp_path):
+    pytest.importorskip("openvino")
+    path = tmp_path / "f"
+    nna.compile(parse(CHAIN), path, devices=["openvino"])
+    x = {"x": numbers(2, 3)}
+    with nna.InferenceSession(path) as session:
+        expected = session.run(None, x)[0]
+        assert session.report().notes == ()
+
+    changed(path, lambda message: message.devices[0].options["threads"].__setattr__("int", 1))
+    with nna.InferenceSession(path) as session:
+        np.testing.assert_allclose(session.run(None, x)[0], expected, rtol=1e-6)
+        assert "segment 0 was compiled again for openvino" in session.report().notes[0]
+
+
+def absent(message):
+    message.devices[0].name = message.plans[0].steps[0].device = "acme_nowhere"
+
+
+def test_a_device_that_is_not_there(tmp_path):
+    path, x = tmp_path / "f", {"x": numbers(2, 3)}
+    nna.compile(parse(CHAIN), path, devices=["fake_npu"])
+    changed(path, absent)
+    with pytest.raises(DeviceUnavailableError, match="acme_nowhere.*use it where the device is, or have the CPU"):
+        nna.InferenceSession(path)
+    with nna.InferenceSession(path, options=nna.Options(fallback="allow")) as session:
+        np.testing.assert_allclose(session.run(None, x)[0], run_whole(parse(CHAIN), x)[0], rtol=1e-6)
+        assert "the CPU runs what was compiled for acme_nowhere" in session.report().notes[0]
+    nna.compile(parse(CHAIN), path, devices=["fake_npu"], options={"fallback": "forbid"})
+    changed(path, absent)
+    with pytest.raises(CompiledModelError, match="compile it with fallback allowed"):
+        nna.InferenceSession(path, options=nna.Options(fallback="allow"))
+
+
+def test_devices_may_be_chosen_among_the_files(tmp_path):
+    path, x = tmp_path / "f", {"x": numbers(2, 3)}
+    nna.compile(parse(CHAIN), path, devices=["fake_npu"])
+    with nna.InferenceSession(path, devices=["cpu"]) as session:
+        np.testing.assert_allclose(session.run(None, x)[0], run_whole(parse(CHAIN), x)[0], rtol=1e-6)
+        assert session.provenance.steps[0].device == "cpu"
+    with nna.InferenceSession(path, devices=["fake_npu"]) as session:
+        session.run(None, x)
+        assert session.provenance.steps[0].device == "fake_npu"
+    with pytest.raises(InvalidOptionError, match="compiled for 'fake_npu', and device 'null' is asked for"):
+        nna.InferenceSession(path, devices=["null"])
+
+
+def test_a_device_that_fails_while_it_runs(tmp_path):
+    path, x = tmp_path / "f", {"x": numbers(2, 3)}
+    nna.compile(parse(CHAIN), path, devices=[("trial", {"fault": "compute"})])
+    with nna.InferenceSession(path) as session:
+        with pytest.warns(FallbackWarning, match="'trial' failed while it ran segment 0.*runs on the CPU instead"):
+            result = session.run(None, x)[0]
+        np.testing.assert_allclose(result, run_whole(parse(CHAIN), x)[0], rtol=1e-6)
+        assert session.provenance.fell_back
+        assert session.report().segments[0].failures
+    session = nna.InferenceSession(path, options=nna.Options(fallback="forbid"))
+    with session, pytest.raises(ExecutionError, match="fallback is forbidden"):
+        session.run(None, x)
+
+
+def test_a_device_that_does_not_compile_again(tmp_path):
+    path, x = tmp_path / "f", {"x": numbers(2, 3)}
+    nna.compile(parse(CHAIN), path, devices=["trial"])
+    changed(path, lambda message: message.devices[0].options["fault"].__setattr__("string", "compile"))
+    with pytest.warns(FallbackWarning, match="compile again.*internal compiler error 7"):
+        session = nna.InferenceSession(path)
+    with session:
+        np.testing.assert_allclose(session.run(None, x)[0], run_whole(parse(CHAIN), x)[0], rtol=1e-6)
+        assert "the CPU runs what was compiled for trial" in session.report().notes[0]
+    with pytest.raises(CompilationError, match="fallback is forbidden"):
+        nna.InferenceSession(path, options=nna.Options(fallback="forbid"))
+
+
+def test_session_options_reach_cpu_segments(tmp_path):
+    nna.compile(network(), tmp_path / "f", devices=["cpu"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    for _ in range(2):  # which do not keep the weights of one for the next
+        with nna.InferenceSession(tmp_path / "f", options) as session:
+            np.testing.assert_allclose(session.run(None, X)[0], run_whole(network(), X)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_every_byte_matters_or_does_not(tmp_path):
+    nna.compile(parse(CHAIN), tmp_path / "f", devices=["null"], options={"fallback": "forbid"})
+    whole = (tmp_path / "f").read_bytes()
+    x = {"x": numbers(2, 3)}
+    for at in range(0, len(whole), 13):
+        damaged = whole[:at] + bytes([whole[at] ^ 0x21]) + whole[at + 1 :]
+        try:
+            with nna.InferenceSession(damaged) as session:
+                result = session.run(None, x)[0]
+                session.report()
+            assert result.shape == (2, 3) and not result.any()
+        except (CompiledModelError, InvalidModelError):
+            continue
+    for length in range(0, len(whole), 29):
+        with pytest.raises(InvalidModelError):
+            nna.InferenceSession(whole[:length])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda message: message.plans[0].steps[0].ClearField("outputs"),
+        lambda message: message.plans[0].steps[0].inputs.append("nothing"),
+        lambda message: message.plans[0].steps[0].segment.inputs.append("nothing"),
+        lambda message: message.plans[0].steps[0].outputs.append("x"),
+        lambda message: message.order.append("z"),
+        lambda message: message.ClearField("plans"),
+        lambda message: message.ClearField("devices"),
+        lambda message: message.plans[0].ClearField("shapes"),
+        lambda message: message.plans[0].steps[0].segment.__setattr__("part", 77),
+        lambda message: message.plans[0].steps[0].segment.__setattr__("part", message.plans[0].report),
+        lambda message: message.plans[0].steps[0].segment.__setattr__("form", "pickle"),
+        lambda message: message.plans[0].steps[0].__setattr__("twin", 3),
+    ],
+)
+def test_a_message_that_contradicts_itself_is_damaged(tmp_path, change):
+    nna.compile(parse(CHAIN), tmp_path / "f", devices=["null"], options={"fallback": "forbid"})
+    changed(tmp_path / "f", change)
+    with pytest.raises(CompiledModelError, match="damaged"):
+        nna.InferenceSession(tmp_path / "f")
+
+
+def test_a_newer_one_says_what_to_do(tmp_path):
+    nna.compile(parse(CHAIN), tmp_path / "f", devices=["null"])
+    changed(tmp_path / "f", lambda message: message.__setattr__("version", 2))
+    with pytest.raises(CompiledModelError, match="update nnadapter"):
+        nna.InferenceSession(tmp_path / "f")
+
+
+def test_what_cannot_be_compiled(tmp_path):
+    nna.compile(parse(CHAIN), tmp_path / "f", devices=["null"])
+    with pytest.raises(InvalidOptionError, match="compiled already"):
+        nna.compile(tmp_path / "f", tmp_path / "g", devices=["null"])
+    with pytest.raises(InvalidOptionError, match="cannot be written"):
+        nna.compile(parse(CHAIN), tmp_path / "nowhere" / "g", devices=["null"])
+    with pytest.raises(InvalidOptionError):
+        nna.compile(parse(CHAIN), tmp_path, devices=["null"])
