@@ -109,9 +109,12 @@ class CompiledEngine(PlansEngine[FilePlan]):
 
     def _take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken[FilePlan]:
         record = self._records.get(shapes)
-        if record is None:
+        if record is not None:
+            return (*self._plans.take(use, shapes, lambda: self._loader.load(record)), None)
+        if self._file.whole is None:
             raise self._unknown(shapes)
-        return (*self._plans.take(use, shapes, lambda: self._loader.load(record)), None)
+        whole = self._file.whole
+        return (*self._plans.take(use, "whole", lambda: self._loader.load(whole)), None)
 
     def _unknown(self, shapes: Sequence[tuple[int, ...] | None]) -> InvalidInputError:
         got = ", ".join(f"{name}={list(shape or ())}" for name, shape in zip(self.input_names, shapes, strict=True))

@@ -113,6 +113,8 @@ class Loader:
         try:
             for number, step in enumerate(record.steps):
                 loaded.append(self._loaded(number, step, len(record.steps) == 1, loaded, notes))
+            if record is self.file.whole:
+                notes.append("the CPU ran the model as it was: the file has no plan for these shapes")
             return FilePlan(plan=self._bound(record, loaded), record=record, notes=tuple(dict.fromkeys(notes)))
         except BaseException:
             close_all(each.program for each in loaded)

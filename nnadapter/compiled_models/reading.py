@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 from nnadapter.compiled_models.messages import ADVICE, MESSAGES, VERSION, Message
 from nnadapter.compiled_models.values import read_metadata, read_sizes, read_value
+from nnadapter.drivers.selection import CPU
 from nnadapter.errors import CompiledModelError
 from nnadapter.files.container import Container, is_container
 from nnadapter.onnx.signature import Signature
@@ -50,8 +52,25 @@ class CompiledFile:
         return {name: read_sizes(row) for name, row in zip(self.message.order, plan.shapes, strict=True)}
 
     def report(self, plan: Message) -> bytes:
-        """The report of a plan as JSON."""
-        return bytes(self.container.contents(plan.report, REPORT))
+        """The report of a plan as JSON; the model as it was has that of the first plan."""
+        described = self.message.plans[0] if plan is self.whole else plan
+        return bytes(self.container.contents(described.report, REPORT))
+
+    @cached_property
+    def whole(self) -> Message | None:
+        """The model as it was as a plan for any shapes: one step on the CPU; None where it was not kept."""
+        message = self.message
+        if not message.HasField("whole"):
+            return None
+        plan = MESSAGES.new("Plan")
+        for rows in (message.inputs, message.overridable, message.outputs):
+            plan.values.extend(rows)
+        step = plan.steps.add()
+        step.device, names = CPU, [row.name for row in message.outputs]
+        step.segment.CopyFrom(message.whole)
+        step.inputs.extend(message.whole.inputs)
+        step.outputs.extend(dict.fromkeys(names))
+        return plan
 
     def _check(self) -> None:
         """Refuse a message that contradicts itself."""
@@ -59,6 +78,7 @@ class CompiledFile:
         known = [row.name for rows in (message.inputs, message.overridable) for row in rows]
         self._refuse_unless(sorted(known) == sorted(message.order), "it does not order its inputs")
         self._refuse_unless(len(message.plans) > 0, "it has no plan")
+        self._check_names(set(message.order), message.whole.inputs, "the model reads")
         devices = {row.name for row in message.devices}
         for plan in message.plans:
             self._refuse_unless(len(plan.shapes) == len(message.order), "a plan is for other inputs")

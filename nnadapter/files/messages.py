@@ -76,9 +76,14 @@ class Messages:
 
 @lru_cache(256)
 def _class(descriptor: bytes, name: str) -> Any:
+    return message_factory.GetMessageClass(_pool(descriptor).FindMessageTypeByName(name))
+
+
+@lru_cache(16)
+def _pool(descriptor: bytes) -> Any:
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(descriptor)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+    return pool
 
 
 def _unknown(message: Message) -> Iterator[str]:

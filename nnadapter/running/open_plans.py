@@ -206,7 +206,7 @@ class OpenPlans:
 
     def _take_open(
         self, use: object, plan: OpenPlan, known: Shapes, opening: Opened | None, sizes: Sequence[Any] | None
-    ) -> Taken | None:
+    ) -> Taken[Compiled] | None:
         lease, compiled = self._kept_in(opening).take(use, plan.key, lambda: self._make(plan.at))
         if compiled.opening is not opening:
             plan.made(compiled)
@@ -217,7 +217,7 @@ class OpenPlans:
 
     def _take_filled(
         self, use: object, plan: OpenPlan, known: Shapes, opening: Opened | None, sizes: Sequence[Any] | None
-    ) -> Taken | None:
+    ) -> Taken[Compiled] | None:
         """Take the plan at these shapes of a class whose devices compile for fixed sizes, filled now if need be."""
         shapes = tuple(known.values())
         if self._unfilled.get(shapes):

@@ -108,6 +108,17 @@ def test_several_shapes_and_those_that_it_has_not(tmp_path):
             session.run(None, {"x": numbers(3, 4)})
 
 
+def test_other_shapes_run_on_the_cpu_where_the_model_is_kept(tmp_path):
+    model = parse(SANDWICH)
+    arguments = {"devices": ["fake_npu"], "input_shapes": {"x": (2, 4)}, "keep_model": True}
+    with compiled(tmp_path / "f", model, **arguments) as session:
+        for rows, device in ((2, "fake_npu"), (3, "cpu"), (7, "cpu")):
+            x = {"x": numbers(rows, 4)}
+            np.testing.assert_allclose(session.run(None, x)[0], run_whole(model, x)[0], rtol=1e-5, atol=1e-6)
+            assert session.provenance.steps[0].device == device
+        assert "the CPU ran the model as it was" in session.report().notes[-1]
+
+
 def test_inputs_with_contents_constants_and_inputs_that_are_outputs(tmp_path):
     text = f"""{HEAD} g (float[2] x, float[2] b) => (float[2] y, float[2] x, float[2] c, int64[1] s)
     <float[2] b = {{1, 2}}, float[2] k = {{3, 4}}> {{
