@@ -34,7 +34,8 @@ from nnadapter.errors import (
 from nnadapter.memory.arenas import Arenas
 from nnadapter.process.closing import close_all
 from nnadapter.running.borders import borders_of
-from nnadapter.running.executor import BoundStep, CompiledPlan, Substitute
+from nnadapter.running.bound_step import BoundStep, Substitute
+from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.failing import fall_back
 from nnadapter.running.promise import Watch
 from nnadapter.running.residence import residences

@@ -29,8 +29,8 @@ from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
 from nnadapter.reports.building import report_of
 from nnadapter.reports.circumstances import machine, versions_of
+from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.compiled import Compiled
-from nnadapter.running.executor import BoundStep
 from nnadapter.running.observed import observed_of
 from nnadapter.running.planned import PlannedEngine
 from partition.plan import Step
