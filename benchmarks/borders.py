@@ -3,9 +3,11 @@
     python benchmarks/borders.py [--pairs cpu,fake_npu openvino,cpu ...] [--segments 50 100] [--rounds 15] [--json FILE]
 
 Every segment is one node on a tensor of 4 MB. A run is compared with the sum of what its segments take alone: each
-one's own program, three times after another on the same input. Copies are counted by address: what a segment is handed
-must lie where another one put it, or where the caller has it. Each chain has a process of its own, for its memory: the
-most that was resident, and what is left when the session is closed, both above what there was before it.
+one's own program, three times after another, from one piece of memory to another. The input is written anew before
+each time, as in the run, where another segment has just made it: what was read a moment ago is read faster. Runs and
+segments take turns. Copies are counted by address: what a segment is handed must lie where another one put it, or where
+the caller has it. Each chain has a process of its own, for its memory: the most that was resident, and what is left
+when the session is closed, both above what there was before it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folde
 import nnadapter as nna
 from benchmarks.resident import MEGABYTE, peak_bytes, resident_bytes
 from benchmarks.timing import interleaved, table
+from nnadapter.ir.operand import Array
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.pool import ExecutionPool
 
@@ -78,9 +81,11 @@ def measured(pair: str, count: int, rounds: int) -> dict[str, Any]:
     copies = count_copies(calls, x)
     steps = session._engine._plans.newest.plan.steps
     assert len(steps) == count, "the devices take turns"
-    seconds = interleaved({"run": partial(session.run, None, {"v0": x})}, rounds, turn=0.5)
     peak = peak_bytes()
-    alone = [mean(_alone(step, x) for step in steps) * count for _ in range(rounds)]
+    ends, runs, alone = (np.empty_like(x), np.empty_like(x)), [], []
+    for _ in range(rounds):
+        runs.append(interleaved({"run": partial(session.run, None, {"v0": x})}, 1, turn=0.2)["run"])
+        alone.append(sum(_alone(step, x, *ends) for step in steps))
     del steps, calls
     session.close()
     del session
@@ -89,8 +94,8 @@ def measured(pair: str, count: int, rounds: int) -> dict[str, Any]:
     return {
         "devices": pair,
         "segments": count,
-        "run": seconds["run"],
-        "alone": sorted(alone)[rounds // 2],
+        "run": median(runs),
+        "alone": median(alone),
         "copies": copies,
         "peak": peak - before,
         "left": left - before,
@@ -133,12 +138,14 @@ def count_copies(calls: list[tuple[list[int], list[int]]], x: np.ndarray[Any, An
     return copies
 
 
-def _alone(step: BoundStep, x: np.ndarray[Any, Any]) -> float:
-    step.pool.compute([x])
-    started = time.perf_counter()
-    for _ in range(REPEATS):
-        step.pool.compute([x])
-    return (time.perf_counter() - started) / REPEATS
+def _alone(step: BoundStep, x: Array, source: Array, target: Array) -> float:
+    taken = []
+    for _ in range(REPEATS + 1):
+        np.copyto(source, x)
+        started = time.perf_counter()
+        step.pool.compute_into([source], [target])
+        taken.append(time.perf_counter() - started)
+    return mean(taken[1:])
 
 
 def _address(array: np.ndarray[Any, Any]) -> int:

@@ -1,7 +1,9 @@
 """How many threads numpy's BLAS computes with, where several computations are under way at once.
 
 BLAS libraries have one pool of threads per process. One computation may have all of it. Where several have, they wait
-for each other's threads, which spin on the processors that the others need: so each computes with one thread then.
+for each other's threads, which spin on the processors that the others need: so each computes with one thread then. As
+many compute at once as there are processors, and the others wait for their turn, in the order in which they came: more
+would only hand Python's lock around, and the caches.
 
 The number is the process's, and it changes only while no computation of ours is in the middle of an instruction. Who
 comes and needs another number waits; the others see that before their next instruction, and wait as well; the last one
@@ -82,6 +84,8 @@ class BlasThreads:
         with self._lock:
             others = list(self.users)
             self.users[one] = None
+            if len(others) >= self._cores:
+                return False
             if not others:
                 self._set(self._wanted([one]))
             elif self.is_asked or self._wanted([*others, one]) != self._number:
@@ -91,14 +95,18 @@ class BlasThreads:
             return True
 
     def settle(self) -> None:
-        """Set the number and let all go on that wait, if nobody computes."""
+        """Let all go on whose turn it is, once they have the right number of threads."""
         with self._lock:
-            users = list(self.users)
-            if any(one.computes for one in users):
+            admitted = list(self.users)[: self._cores]
+            waiting = [one for one in admitted if not one.computes]
+            number = self._wanted(admitted)
+            if len(waiting) == len(admitted):
+                self._set(number)
+                self.is_asked = False
+            elif self.is_asked or (waiting and number != self._number):
+                self.is_asked = bool(waiting)
                 return
-            self._set(self._wanted(users))
-            self.is_asked = False
-            for one in users:
+            for one in waiting:
                 one.go()
 
     def _wanted(self, computations: list[Computation]) -> int:

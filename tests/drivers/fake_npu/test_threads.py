@@ -107,6 +107,28 @@ def test_who_ends_makes_room_as_well(pool) -> None:
     assert not pool.users and not pool.is_asked
 
 
+def test_as_many_compute_as_there_are_processors_and_the_others_in_their_order() -> None:
+    pool = BlasThreads(cores=2)
+    workers = [Worker(pool)]
+    workers[0].began.wait()
+    workers.append(Worker(pool))
+    until(lambda: pool.is_asked)
+    workers[0].steps.release()
+    workers[1].began.wait()
+    for _ in range(2):
+        workers.append(Worker(pool))
+        until(lambda: len(pool.users) == len(workers))
+    assert not pool.is_asked, "nobody has to stop for those who wait"
+    workers[0].finish()
+    workers[2].began.wait()
+    assert not workers[3].began.is_set()
+    workers[1].finish()
+    workers[3].began.wait()
+    for worker in workers[2:]:
+        worker.finish()
+    assert not pool.users and not pool.is_asked
+
+
 def test_a_computation_that_never_began_ends(pool) -> None:
     Computation(1, pool).end()
     worker = Worker(pool)
