@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from nnadapter.ir.deferred import deferral_of
 from nnadapter.ir.digests import digest_of
 from nnadapter.ir.operand import Array, dtype_name
 from nnadapter.ir.traced_arrays import trace_of
@@ -35,7 +36,7 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
     """
     trace = trace_of(arrays)
     if trace is not None:
-        result: Result = trace.apply(partial(derived, function), arrays, parameters)
+        result: Result = trace.apply(partial(derived, function), arrays, parameters, deferral_of(function))
         return result
     present_arrays = [array for array in arrays if array is not None]
     if not present_arrays or any(array.flags.writeable or array.dtype.hasobject for array in present_arrays):
@@ -47,26 +48,32 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
         cached_result: Result = known[0]
         return cached_result
     made: Result = _keep(key, _sealed(function(*arrays, **parameters), present_arrays), filter(None, contents))
+    for each in contents:
+        if each is not None and each.release is not None:
+            each.release()
     return made
 
 
-def know_contents(array: Array, key: Hashable) -> None:
+def know_contents(array: Array, key: Hashable, release: Callable[[], object] | None = None) -> None:
     """Say what an array holds, so that no digest need be taken: it is part of a file, say, which is read-only.
 
     Args:
         array: not to be written to.
         key: arrays with this key have equal contents.
+        release: called when something was derived from it: what was made is mostly read in its place from then on.
+            It must not keep the array.
     """
-    _register(array, key)
+    _register(array, key).release = release
 
 
 class _Contents:
     """What equal arrays hold, for as long as one of them lives."""
 
-    __slots__ = ("__weakref__", "key")
+    __slots__ = ("__weakref__", "key", "release")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
+        self.release: Callable[[], object] | None = None
 
 
 # Arrays go at any time, in any thread: while a lock is held, or between the steps of anything here. What forgets them

@@ -21,6 +21,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from nnadapter.ir.deferred import Deferral, DeferredArray, contents_of, deferral_of
 from nnadapter.ir.digests import digest_of
 from nnadapter.ir.operand import Array, dtype_name
 
@@ -39,6 +40,8 @@ class _TracedStep:
     parameters: dict[str, Any]
     form: _Form
     """Of what it made; it has to make the like again. None for a question."""
+    deferral: Deferral | None = None
+    """Set if it need not be called before somebody asks for the contents."""
     answer: Hashable = None
     """To a question, which makes no array."""
 
@@ -69,7 +72,10 @@ class ArrayTrace:
         return [self._traced(number) for number in range(len(self._variables))]
 
     def finish(self) -> list[Any]:
-        """Let the contents go, and return them by number. Nothing can be traced any more; replays are what is left."""
+        """Let the contents go, and return them by number, some deferred (`ir.deferred`).
+
+        Nothing can be traced any more; replays are what is left.
+        """
         values, self._values = self._values, []
         for comparison in self._comparisons.values():
             comparison.known.clear()
@@ -82,7 +88,7 @@ class ArrayTrace:
         values: list[Any] = list(arrays)
         for step in self._steps:
             arguments = [values[each] if isinstance(each, int) else each for each in step.arrays]
-            made = step.function(*arguments, **step.parameters)
+            made = _made(step.function, arguments, step.parameters, step.deferral)
             if step.form is None:
                 if made != step.answer:
                     return None
@@ -90,15 +96,24 @@ class ArrayTrace:
                 return None
             else:
                 values.extend(made if isinstance(made, tuple) else (made,))
-        if any(digest_of(values[number]) != digest for number, digest in self._looked.items()):
+        if any(digest_of(contents_of(values[number])) != digest for number, digest in self._looked.items()):
             return None
         return values if all(_agrees(each, values) for each in self._comparisons.values()) else None
 
-    def apply(self, function: Callable[..., Any], arrays: Sequence[Any], parameters: dict[str, Any]) -> Any:
-        """What a function makes of arrays, of which one at least is traced: an array, None, or a tuple of these."""
-        made = function(*map(self._contents, arrays), **parameters)
+    def apply(
+        self,
+        function: Callable[..., Any],
+        arrays: Sequence[Any],
+        parameters: dict[str, Any],
+        deferral: Deferral | None = None,
+    ) -> Any:
+        """What a function makes of arrays, of which one at least is traced: an array, None, or a tuple of these.
+
+        If it is deferred, it is not called before somebody asks for what it makes.
+        """
+        made = _made(function, list(map(self._value, arrays)), parameters, deferral)
         form = _form(made)
-        self._steps.append(_TracedStep(function, tuple(map(_given, arrays)), parameters, form))
+        self._steps.append(_TracedStep(function, tuple(map(_given, arrays)), parameters, form, deferral))
         parts = made if isinstance(made, tuple) else (made,)
         first = len(self._values)
         self._values.extend(parts)
@@ -109,13 +124,13 @@ class ArrayTrace:
         """What a function says of arrays, on which something is decided from here on."""
         answer = function(*map(self._contents, arrays), **parameters)
         self._steps.append(
-            _TracedStep(function, tuple(map(_given, arrays)), parameters, None, cast("Hashable", answer))
+            _TracedStep(function, tuple(map(_given, arrays)), parameters, None, answer=cast("Hashable", answer))
         )
         return answer
 
     def look(self, array: TracedArray) -> Array:
         """The contents, which have to be the same ones from here on."""
-        contents: Array = self._values[array.number]
+        contents: Array = contents_of(self._values[array.number])
         if array.number not in self._looked:
             self._looked[array.number] = digest_of(contents)
         return contents
@@ -123,7 +138,7 @@ class ArrayTrace:
     def tell_apart(self, array: TracedArray, key: Callable[[Array], Hashable]) -> Hashable:
         """What arrays of this trace have in common that have the same key."""
         comparison = self._comparisons.setdefault(key, _Comparison(key))
-        first = comparison.known.setdefault(key(self._values[array.number]), array.number)
+        first = comparison.known.setdefault(key(contents_of(self._values[array.number])), array.number)
         comparison.arrays.append(array.number)
         comparison.firsts.append(first)
         return ("traced", first)
@@ -132,8 +147,11 @@ class ArrayTrace:
         value = self._values[number]
         return TracedArray(self, number, value.dtype, value.shape)
 
-    def _contents(self, array: Any) -> Any:
+    def _value(self, array: Any) -> Any:
         return self._values[array.number] if isinstance(array, TracedArray) else array
+
+    def _contents(self, array: Any) -> Any:
+        return contents_of(self._value(array))
 
 
 def _looking(convert: Callable[..., Any]) -> Callable[..., Any]:
@@ -198,7 +216,9 @@ def applied(function: Callable[..., Any], *arrays: Any, **parameters: Any) -> An
         parameters: what else the result depends on.
     """
     trace = trace_of(arrays)
-    return function(*arrays, **parameters) if trace is None else trace.apply(function, arrays, parameters)
+    if trace is None:
+        return function(*arrays, **parameters)
+    return trace.apply(function, arrays, parameters, deferral_of(function))
 
 
 def decided(function: Callable[..., _Answer], *arrays: Any, **parameters: Any) -> _Answer:
@@ -230,6 +250,14 @@ def trace_of(arrays: Sequence[Any]) -> ArrayTrace | None:
     return next((array.trace for array in arrays if isinstance(array, TracedArray)), None)
 
 
+def _made(
+    function: Callable[..., Any], arrays: Sequence[Any], parameters: dict[str, Any], deferral: Deferral | None
+) -> Any:
+    if deferral is not None and deferral.holds(arrays):
+        return DeferredArray(function, arrays, parameters, deferral.form(*arrays, **parameters))
+    return function(*map(contents_of, arrays), **parameters)
+
+
 def _given(array: Any) -> int | Array | None:
     return array.number if isinstance(array, TracedArray) else array
 
@@ -244,6 +272,6 @@ def _form(made: Any) -> _Form:
 def _agrees(comparison: _Comparison, values: Sequence[Any]) -> bool:
     known: dict[Hashable, int] = {}
     return all(
-        known.setdefault(comparison.key(values[number]), number) == first
+        known.setdefault(comparison.key(contents_of(values[number])), number) == first
         for number, first in zip(comparison.arrays, comparison.firsts, strict=True)
     )

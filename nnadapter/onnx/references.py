@@ -37,7 +37,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from nnadapter.errors import ModelFileError
 from nnadapter.ir.derived import know_contents
-from nnadapter.ir.operand import Array, freeze
+from nnadapter.ir.operand import Array, dtype_name, freeze
 
 REFERRED_BYTES = 1 << 16
 """Initializers from this size on are referred to; smaller ones stay in the message."""
@@ -75,7 +75,7 @@ def array_of(tensor: TensorProto) -> Array:
         return inline
     place = {entry.key: entry.value for entry in tensor.external_data}
     dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    return _shared(_key(tensor), lambda: _placed(place).view(dtype).reshape(tuple(tensor.dims)))
+    return _shared(_key(tensor), lambda: _known(place, _placed(place).view(dtype).reshape(tuple(tensor.dims))))
 
 
 def is_reference(tensor: TensorProto) -> bool:
@@ -225,6 +225,27 @@ def _key(tensor: TensorProto) -> Hashable:
     return (*((entry.key, entry.value) for entry in tensor.external_data), tensor.data_type, *tensor.dims)
 
 
+def _known(place: Mapping[str, str], array: Array) -> Array:
+    """An array, of which is said that its place tells what it holds."""
+    release = partial(_let_go, weakref.ref(array)) if place[_KIND] == MAPPED else None
+    know_contents(array, (*sorted(place.items()), dtype_name(array.dtype), array.shape), release)
+    return array
+
+
+def _let_go(reference: weakref.ref[Array]) -> None:
+    """Take the pages of a mapped array out of the process's memory; whoever looks again has them mapped again."""
+    array = reference()
+    whole = None if array is None else array.base
+    view = None if whole is None else whole.base
+    file = view.obj if isinstance(view, memoryview) else view
+    if array is None or not isinstance(file, mmap.mmap) or not hasattr(file, "madvise"):
+        return
+    start = array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    first, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, (start + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if end > first:
+        file.madvise(mmap.MADV_DONTNEED, first, end - first)
+
+
 def _placed(place: Mapping[str, str]) -> Array:
     """The bytes at a place."""
     made = _PLACES[place[_KIND]](place)
@@ -290,10 +311,7 @@ def _shared(key: Hashable, make: Callable[[], Array]) -> Array:
     """The array of a key that somebody holds, or a new one."""
     reference = _living.get(key)
     array = None if reference is None else reference()
-    if array is None:
-        array = _keep(key, make())
-        know_contents(array, key)
-    return array
+    return _keep(key, make()) if array is None else array
 
 
 def _keep(key: Hashable, array: Array) -> Array:

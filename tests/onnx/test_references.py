@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -213,3 +215,46 @@ def test_contents_are_let_go_with_the_last_who_holds_them(tmp_path):
     before = len(references._living)
     del array
     assert len(references._living) == before - 2
+
+
+def sparse_model(folder: Path, side: int) -> Path:
+    """Two products with weights of `side` by `side` zeros, in a file that takes no room on disk."""
+    tensors = [TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[side, side]) for name in "vw"]
+    for number, tensor in enumerate(tensors):
+        tensor.data_location = TensorProto.EXTERNAL
+        place = {"location": "weights.bin", "offset": 4 * side * side * number, "length": 4 * side * side}
+        for key, value in place.items():
+            tensor.external_data.add(key=key, value=str(value))
+    with (folder / "weights.bin").open("wb") as file:
+        file.truncate(8 * side * side)
+    nodes = [helper.make_node("MatMul", ["x", "v"], ["p"]), helper.make_node("MatMul", ["p", "w"], ["y"])]
+    given, made = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, side]) for name in "xy")
+    model = helper.make_model(helper.make_graph(nodes, "g", [given], [made], tensors), ir_version=10)
+    onnx.save_model(model, folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs the system's own count of memory")
+@pytest.mark.parametrize("device", ["fake_npu", "openvino", "null", "cpu"])
+def test_a_report_looks_at_no_weights(tmp_path, device):
+    path = sparse_model(tmp_path, 1 << 13)
+    code = (
+        "import sys, nnadapter\n"
+        "nnadapter.partition_report(sys.argv[1], sys.argv[2])\n"
+        "print(max(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code, str(path), device], capture_output=True, text=True, check=True)
+    assert int(told.stdout) < 300 << 10  # KiB; the weights have 512 MiB
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs the system's own count of memory")
+def test_what_was_packed_takes_the_place_of_what_it_was_made_of(tmp_path):
+    path = sparse_model(tmp_path, 1 << 13)
+    code = (
+        "import sys, numpy, nnadapter\n"
+        "x = numpy.zeros((1, 1 << 13), numpy.float32)\n"
+        "nnadapter.InferenceSession(sys.argv[1], devices='fake_npu').run(None, {'x': x})\n"
+        "print(max(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert int(told.stdout) < 950 << 10  # KiB; 512 MiB of weights, packed one after the other

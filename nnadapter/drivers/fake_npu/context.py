@@ -158,7 +158,7 @@ class FakeNpuContext(Context):
     def _program(self, model: Model, lowered_model: LoweredModel) -> Program:
         needs = self._needs(model, lowered_model)
         return FakeNpuProgram(
-            lowered_model.graph,
+            lowered_model.graph.with_contents(),
             lowered_model.memory,
             self.arenas,
             needs,

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.ir.deferred import DeferredArray, contents_of
 from nnadapter.ir.operand import Array
 from nnadapter.process.cache import remembered
 
@@ -50,7 +51,8 @@ class NpuTensor:
 
     type: TensorType
     value: Array | None = None
-    """The contents of a constant, packed as its kernel wants them; None for everything else."""
+    """The contents of a constant, packed as its kernel wants them; None for everything else. Before the graph is
+    compiled they may be deferred (`ir.deferred`)."""
     view_of: int | None = None
     """The tensor whose memory this one is, seen in other dimensions; None if it has memory of its own."""
 
@@ -105,6 +107,16 @@ class NpuGraph:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     """No two share memory, and none is an input, a constant, or a view of one."""
+
+    def with_contents(self) -> NpuGraph:
+        """The graph with the contents of all constants computed."""
+        tensors = tuple(
+            NpuTensor(tensor.type, contents_of(tensor.value), tensor.view_of)
+            if isinstance(tensor.value, DeferredArray)
+            else tensor
+            for tensor in self.tensors
+        )
+        return NpuGraph(tensors, self.instructions, self.inputs, self.outputs)
 
     def owners(self) -> Sequence[int]:
         """For every tensor, the one that has the memory in which it lies."""

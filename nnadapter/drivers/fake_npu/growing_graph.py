@@ -8,6 +8,7 @@ import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuTensor, Parameters, TensorType
 from nnadapter.drivers.fake_npu.kernels import KERNELS
+from nnadapter.ir.deferred import deferrable, same_form
 from nnadapter.ir.operand import Array, dtype_name
 from nnadapter.ir.traced_arrays import applied
 
@@ -90,6 +91,7 @@ class GrowingGraph:
         return len(self._tensors) - 1
 
 
+@deferrable(same_form, follows=True)
 def _contiguous(value: Array) -> Array:
     """Reshaped so that a scalar stays one."""
     return np.ascontiguousarray(value).reshape(value.shape)

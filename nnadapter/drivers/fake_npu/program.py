@@ -24,6 +24,7 @@ from nnadapter.drivers.fake_npu.needs import ProgramNeeds
 from nnadapter.drivers.fake_npu.tracing import InstructionEvents
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.errors import IncompatibleProgramError
+from nnadapter.ir.deferred import DeferredArray
 from nnadapter.ir.operand import Array
 from nnadapter.memory.arenas import Arenas
 
@@ -148,7 +149,9 @@ def _opened(blob: bytes) -> tuple[dict[str, Any], memoryview]:
 
 
 def _place(value: Array) -> tuple[int, int]:
-    """Address and bytes of a constant."""
+    """Address and bytes of a constant; what was not computed yet has no address."""
+    if isinstance(value, DeferredArray):
+        return -id(value), value.nbytes
     return value.__array_interface__["data"][0], value.nbytes
 
 

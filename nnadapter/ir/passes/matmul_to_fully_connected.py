@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from nnadapter.ir.editing import editing
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.operand import Array
 from nnadapter.ir.pattern import Match, constant, operand, operation
 from nnadapter.ir.rewrite import RewriteRule, apply_rules
+from nnadapter.ir.transposing import transposed
 
 
 @editing
@@ -30,13 +28,9 @@ def _replace(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     if editor.type_of(weight).rank != 2:
         return None
     if not old.attributes["transpose_y"]:
-        weight = editor.derived(weight, f"{editor.operand(weight).name}.transposed", _transposed)
+        weight = editor.derived(weight, f"{editor.operand(weight).name}.transposed", transposed)
     fused = {name: old.attributes[name] for name in ("fuse_code", "fuse_parameters")}
     return editor.add_operation("FULLY_CONNECTED", (match.operands["x"], weight), fused, origins=match.operations)
-
-
-def _transposed(value: Array) -> Array:
-    return np.ascontiguousarray(value.T)
 
 
 _RULES = (

@@ -1,0 +1,79 @@
+"""What is made of constants is computed when it is asked for, and not before."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nnadapter.ir.deferred import DeferredArray, contents_of, deferrable, deferral_of
+from nnadapter.ir.derived import derived
+from nnadapter.ir.traced_arrays import ArrayTrace, applied, decided, told_apart_by
+from nnadapter.ir.transposing import transposed
+
+CALLS: list[int] = []
+
+
+@deferrable(lambda array: (array.dtype, array.shape))
+def doubled(array):
+    CALLS.append(1)
+    return array * 2
+
+
+def total(array):
+    return float(array.sum())
+
+
+@pytest.fixture
+def constant():
+    CALLS.clear()
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize("call", [applied, derived])
+def test_a_trace_makes_nothing_that_is_deferred(constant, call):
+    trace = ArrayTrace([constant])
+    made = call(doubled, call(transposed, *trace.variables()))
+    assert (made.shape, made.dtype, made.nbytes, CALLS) == ((4, 3), np.float32, 48, [])
+    array = trace.finish()[made.number]
+    assert isinstance(array, DeferredArray) and (array.shape, array.nbytes, CALLS) == ((4, 3), 48, [])
+    assert np.array_equal(contents_of(array), constant.T * 2) and CALLS == [1]
+
+
+def test_a_replay_makes_nothing_that_is_deferred(constant):
+    trace = ArrayTrace([constant])
+    made = derived(doubled, *trace.variables())
+    trace.finish()
+    other = constant + 1
+    values = trace.replay([other])
+    assert isinstance(values[made.number], DeferredArray) and not CALLS
+    assert np.array_equal(contents_of(values[made.number]), other * 2)
+    assert trace.replay([constant.T]) is None
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda array: decided(total, array), lambda array: told_apart_by(total, array), np.sum]
+)
+def test_whoever_looks_gets_the_contents(constant, ask):
+    trace = ArrayTrace([constant])
+    ask(derived(doubled, *trace.variables()))
+    assert CALLS
+    trace.finish()
+    assert trace.replay([constant]) is not None
+
+
+def test_a_function_without_a_rule_gets_what_was_deferred(constant):
+    trace = ArrayTrace([constant])
+    made = applied(np.negative, derived(doubled, *trace.variables()))
+    assert deferral_of(np.negative) is None and CALLS == [1]
+    assert np.array_equal(trace.finish()[made.number], -2 * constant)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (0, 3), (3, 0), (64, 5), (65, 129), (200, 64)])
+@pytest.mark.parametrize("dtype", ["float32", "int8", "float64"])
+def test_matrices_are_transposed_in_strips(shape, dtype):
+    matrix = np.random.default_rng(0).integers(0, 99, shape).astype(dtype)
+    result = transposed(matrix)
+    assert result.flags.c_contiguous and result.dtype == matrix.dtype and np.array_equal(result, matrix.T)
+    assert deferral_of(transposed).form(matrix) == (result.dtype, result.shape)
