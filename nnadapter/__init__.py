@@ -5,8 +5,9 @@ Names are imported on first use, so that `import nnadapter` costs next to nothin
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from nnadapter.process.lazily import lazily
 
 if TYPE_CHECKING:
     from nnadapter import backend, errors, ort
@@ -114,14 +115,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name on its first use."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'nnadapter' has no attribute {name!r}")
-    value = getattr(import_module(home), name) if home else import_module(f"nnadapter.{name}")
-    globals()[name] = value
-    return value
+__getattr__ = lazily(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

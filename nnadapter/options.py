@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nnadapter.errors import InvalidOptionError, close_names, near_names
 from nnadapter.policies import POLICIES
-from nnadapter.rules.values import Rules
 
-_NO_RULES = Rules()
+if TYPE_CHECKING:
+    from nnadapter.rules.values import Rules
+
 FALLBACKS = ("warn", "allow", "forbid")
 
 
@@ -29,7 +30,7 @@ class Options:
     fallback: str = "warn"
     """When something a device should have done goes to the CPU instead: `warn`, `allow` silently (it is in the
     report all the same), or `forbid` (a typed error)."""
-    rules: str | os.PathLike[str] | Rules = _NO_RULES
+    rules: str | os.PathLike[str] | Rules = field(default_factory=lambda: _rules()())
     """Pins, bans and limits: a TOML file, its text, or `Rules`."""
     plan: str | os.PathLike[str] | None = None
     """A file made by `nnadapter report --save-plan`: where nodes go, as long as their device takes them."""
@@ -53,12 +54,19 @@ class Options:
         _positive("max_plans", self.max_plans)
         _positive("max_plan_bytes", self.max_plan_bytes)
         _seconds("deadline_s", self.deadline_s)
-        if not isinstance(self.rules, (str, os.PathLike, Rules)):
+        if not isinstance(self.rules, (str, os.PathLike, _rules())):
             raise InvalidOptionError(f"option 'rules' is a file, its text or nnadapter.Rules, got {self.rules!r}")
         if not isinstance(self.plan, (str, os.PathLike, type(None))):
             raise InvalidOptionError(f"option 'plan' is the path of a plan file, got {self.plan!r}")
         if not isinstance(self.trace, (str, os.PathLike, type(None))) or self.trace == "":
             raise InvalidOptionError(f"option 'trace' is the path of a file to be written, got {self.trace!r}")
+
+
+def _rules() -> type[Rules]:
+    """The class, imported where options are made: a session without any does not need it."""
+    from nnadapter.rules.values import Rules
+
+    return Rules
 
 
 def refuse_misplaced(arguments: Iterable[str], parameters: Sequence[str]) -> None:

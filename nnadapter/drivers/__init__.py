@@ -1,38 +1,86 @@
 """Everything that a driver author imports."""
 
-from nnadapter.drivers.capability import (
-    Capability,
-    DeviceInfo,
-    DeviceType,
-    MemoryStatistics,
-    ModelForm,
-    OpenSizes,
-    OperationSupport,
-    Option,
-    OptionValues,
-    SizeBounds,
-    Threading,
-)
-from nnadapter.drivers.control import Control
-from nnadapter.drivers.interface import (
-    INTERFACE_VERSION,
-    NO_OPERATION,
-    Admission,
-    Compatibility,
-    Context,
-    Device,
-    DeviceTensor,
-    Driver,
-    Execution,
-    Memory,
-    Program,
-    SegmentModel,
-)
-from nnadapter.drivers.kernel import Kernel, KernelType, Target
-from nnadapter.drivers.profile import Profile
-from nnadapter.drivers.streams import Event, Stream
-from nnadapter.traces.trace import Trace
-from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nnadapter.process.lazily import lazily
+
+if TYPE_CHECKING:
+    from nnadapter.drivers.capability import (
+        Capability,
+        DeviceInfo,
+        DeviceType,
+        MemoryStatistics,
+        ModelForm,
+        OpenSizes,
+        OperationSupport,
+        Option,
+        OptionValues,
+        SizeBounds,
+        Threading,
+    )
+    from nnadapter.drivers.control import Control
+    from nnadapter.drivers.interface import (
+        INTERFACE_VERSION,
+        NO_OPERATION,
+        Admission,
+        Compatibility,
+        Context,
+        Device,
+        DeviceTensor,
+        Driver,
+        Execution,
+        Memory,
+        Program,
+        SegmentModel,
+    )
+    from nnadapter.drivers.kernel import Kernel, KernelType, Target
+    from nnadapter.drivers.profile import Profile
+    from nnadapter.drivers.streams import Event, Stream
+    from nnadapter.traces.trace import Trace
+    from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
+
+_HOMES = {
+    "Admission": "nnadapter.drivers.interface",
+    "Capability": "nnadapter.drivers.capability",
+    "Compatibility": "nnadapter.drivers.interface",
+    "Context": "nnadapter.drivers.interface",
+    "Control": "nnadapter.drivers.control",
+    "Device": "nnadapter.drivers.interface",
+    "DeviceInfo": "nnadapter.drivers.capability",
+    "DeviceTensor": "nnadapter.drivers.interface",
+    "DeviceType": "nnadapter.drivers.capability",
+    "Driver": "nnadapter.drivers.interface",
+    "Event": "nnadapter.drivers.streams",
+    "Execution": "nnadapter.drivers.interface",
+    "INTERFACE_VERSION": "nnadapter.drivers.interface",
+    "Kernel": "nnadapter.drivers.kernel",
+    "KernelType": "nnadapter.drivers.kernel",
+    "Memory": "nnadapter.drivers.interface",
+    "MemoryStatistics": "nnadapter.drivers.capability",
+    "ModelForm": "nnadapter.drivers.capability",
+    "NO_OPERATION": "nnadapter.drivers.interface",
+    "OpenSizes": "nnadapter.drivers.capability",
+    "OperationSupport": "nnadapter.drivers.capability",
+    "Option": "nnadapter.drivers.capability",
+    "OptionValues": "nnadapter.drivers.capability",
+    "Profile": "nnadapter.drivers.profile",
+    "Program": "nnadapter.drivers.interface",
+    "Reason": "partition.verdict",
+    "SUPPORTED": "partition.verdict",
+    "SegmentModel": "nnadapter.drivers.interface",
+    "SizeBounds": "nnadapter.drivers.capability",
+    "Stream": "nnadapter.drivers.streams",
+    "Supported": "partition.verdict",
+    "Target": "nnadapter.drivers.kernel",
+    "Threading": "nnadapter.drivers.capability",
+    "Trace": "nnadapter.traces.trace",
+    "Unsupported": "partition.verdict",
+    "Verdict": "partition.verdict",
+    "all_of": "partition.verdict",
+}
+"""Where each public name lives."""
 
 __all__ = [
     "INTERFACE_VERSION",
@@ -73,3 +121,5 @@ __all__ = [
     "Verdict",
     "all_of",
 ]
+
+__getattr__ = lazily(__name__, _HOMES)

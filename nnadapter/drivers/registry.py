@@ -12,9 +12,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from nnadapter.drivers.capability import DeviceInfo, DeviceRole, ModelForm
 from nnadapter.drivers.common_names import devices_called
@@ -23,6 +23,9 @@ from nnadapter.drivers.declared import check_capability, check_info
 from nnadapter.drivers.interface import INTERFACE_VERSION, Device, Driver
 from nnadapter.drivers.native.discovery import PATH_VARIABLE, libraries, library_of
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, NNAdapterError, close_names, describe
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "nnadapter.drivers"
 """The entry point group; an entry point's name is the device's name."""
@@ -82,6 +85,8 @@ def sources() -> Mapping[str, DriverSource]:
 
 def _brought() -> Iterator[tuple[str, DriverSource]]:
     """Name and source of every driver that is not built in."""
+    from importlib import metadata  # it takes as long as ten of our modules, and built-in devices need it not
+
     for point in metadata.entry_points(group=GROUP):
         yield point.name, DriverSource(point.value, _distribution_of(point))
     for name, path in libraries():
@@ -135,7 +140,7 @@ def open_device(name: str) -> Device:
         DeviceUnavailableError: the driver or the device cannot be used here.
     """
     driver_name, _, device_id = name.partition(":")
-    if driver_name not in sources():
+    if driver_name not in _BUILT_IN and driver_name not in sources():
         raise DeviceNotFoundError(_unknown(driver_name))
     with _lock:
         if name not in _devices:
@@ -178,7 +183,7 @@ def _open(driver_name: str, device_id: str, name: str) -> Device:
 
 def _driver(name: str) -> Driver | _Failure:
     if name not in _loaded:
-        _loaded[name] = _load(name, sources()[name])
+        _loaded[name] = _load(name, _BUILT_IN.get(name) or sources()[name])
     return _loaded[name]
 
 
@@ -282,5 +287,5 @@ def _clash(name: str, known: DriverSource, other: DriverSource) -> str:
     )
 
 
-def _distribution_of(point: metadata.EntryPoint) -> str:
+def _distribution_of(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
 
 def cache_folder() -> Path:
     """The folder of everything that is kept: NNADAPTER_CACHE_DIR, else the platform's; it need not exist."""
+    from platformdirs import user_cache_path
+
     return Path(os.environ.get("NNADAPTER_CACHE_DIR") or user_cache_path("nnadapter", False, opinion=False))

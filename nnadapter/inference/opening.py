@@ -1,26 +1,33 @@
-"""What runs the model of a session: a compiled model by itself, any other by its plans or by ONNX Runtime.
+"""What runs the model of a session: a compiled model by itself, the CPU alone, or any other by its plans.
 
-Each is imported where it is used: a compiled model needs nothing that reads, judges or cuts models.
+Each is imported where it is used: a compiled model needs nothing that reads, judges or cuts models, and the CPU alone
+nothing that speaks of devices.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.compiled_models.reading import CompiledFile, is_compiled
-from nnadapter.drivers.selection import DeviceRequest
-from nnadapter.options import Options, default_devices
-from nnadapter.running.engine import Engine
-from nnadapter.traces.asking import trace_for
-from nnadapter.traces.recorder import Recorder
+from nnadapter.drivers.crashes import print_crashes
+from nnadapter.errors import InvalidModelError, ModelFileError
+from nnadapter.files.container import is_container
+from nnadapter.options import Options, default_devices, options_from
 
 if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-Requests = DeviceRequest | Sequence[DeviceRequest]
+    from nnadapter.drivers.selection import DeviceRequest
+    from nnadapter.planning.setting import Setting
+    from nnadapter.running.engine import Engine
+    from nnadapter.running.host import HostEngine
+
+    Requests = DeviceRequest | Sequence[DeviceRequest]
+
+CPU = "cpu"
 
 
 def open_engine(
@@ -28,26 +35,61 @@ def open_engine(
     session_options: onnxruntime.SessionOptions | None,
     providers: tuple[Sequence[Any] | None, Sequence[Mapping[str, Any]] | None],
     devices: Requests | None,
-    options: Options,
+    options: Options | Mapping[str, Any] | None,
     arguments: Mapping[str, Any],
 ) -> tuple[Engine, tuple[str, ...]]:
     """Return what runs a model, and the names of its devices. Arguments and errors are those of `InferenceSession`."""
-    requests = devices if devices is not None else _of_providers(*providers)
-    if isinstance(source, (str, os.PathLike, bytes)) and is_compiled(source):
-        return _of_file(CompiledFile(source), requests, options, session_options)
+    is_file = isinstance(source, (str, os.PathLike, bytes))
+    if is_file and is_container(source):
+        return _of_file(source, devices or _of_providers(*providers), options_from(options), session_options)
+    requests = devices if devices is not None else _of_providers(*providers) or default_devices()
+    if is_file and options is None and session_options is None and not providers[0] and requests in (CPU, [CPU]):
+        engine = _host_alone(source, arguments)
+        if engine is not None:
+            return engine, (CPU,)
     from nnadapter.planning.setting import open_setting
     from nnadapter.running.choosing import make_engine
 
-    setting = open_setting(default_devices() if requests is None else requests, options, session_options)
+    chosen = options_from(options)
+    setting = open_setting(requests, chosen, session_options)
     names = tuple(device.name for device in setting.devices if not device.is_spare)
-    return make_engine(source, setting, options, session_options, providers, arguments), names
+    return make_engine(source, setting, chosen, session_options, providers, arguments), names
+
+
+def _host_alone(source: str | os.PathLike[str] | bytes, arguments: Mapping[str, Any]) -> HostEngine | None:
+    """The model by ONNX Runtime alone; None where something has to be looked at that others tell more about."""
+    from nnadapter.onnx.mentions import mentions
+    from nnadapter.running.host import HostEngine
+
+    if mentions(source, b"Einsum"):
+        return None
+    print_crashes()
+    try:
+        return HostEngine(source, partial(_setting, CPU), None, {}, arguments)
+    except ModelFileError:
+        raise
+    except InvalidModelError:
+        return None
+
+
+def _setting(device: str) -> Setting:
+    from nnadapter.planning.setting import open_setting
+
+    return open_setting(device, Options())
 
 
 def _of_file(
-    file: CompiledFile, requests: Requests | None, options: Options, session_options: onnxruntime.SessionOptions | None
+    source: str | os.PathLike[str] | bytes,
+    requests: Requests | None,
+    options: Options,
+    session_options: onnxruntime.SessionOptions | None,
 ) -> tuple[Engine, tuple[str, ...]]:
     from nnadapter.compiled_models.engine import CompiledEngine
+    from nnadapter.compiled_models.reading import CompiledFile
+    from nnadapter.traces.asking import trace_for
+    from nnadapter.traces.recorder import Recorder
 
+    file = CompiledFile(source)
     trace = trace_for(options.trace, session_options)
     engine = CompiledEngine(file, requests, options, trace, session_options)
     if not isinstance(trace, Recorder):

@@ -1,33 +1,37 @@
-"""InferenceSession: shaped like ONNX Runtime's, so that changing an import is enough."""
+"""InferenceSession: shaped like ONNX Runtime's, so that changing an import is enough.
+
+What only some sessions use is imported by those.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import ClosedError, InvalidOptionError
-from nnadapter.inference.background import RunFuture
-from nnadapter.inference.binding import IOBinding
 from nnadapter.inference.opening import open_engine
-from nnadapter.inference.streaming import Stream
-from nnadapter.onnx.signature import ModelMetadata, NodeArg, read_shapes
-from nnadapter.options import Options, options_from, refuse_misplaced
-from nnadapter.reports.report import PartitionReport
-from nnadapter.reports.telling import report_told
-from nnadapter.running.control import RunControl
-from nnadapter.running.device_value import DeviceValue
-from nnadapter.running.engine import Engine
-from nnadapter.running.provenance import Provenance
+from nnadapter.options import Options, refuse_misplaced
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
     import onnx
     import onnxruntime
+
+    from nnadapter.drivers.selection import DeviceRequest
+    from nnadapter.inference.background import RunFuture
+    from nnadapter.inference.binding import IOBinding
+    from nnadapter.inference.streaming import Stream
+    from nnadapter.onnx.signature import ModelMetadata, NodeArg
+    from nnadapter.reports.report import PartitionReport
+    from nnadapter.running.control import RunControl
+    from nnadapter.running.device_value import DeviceValue
+    from nnadapter.running.engine import Engine
+    from nnadapter.running.provenance import Provenance
 
 _OF_ONNX_RUNTIME = frozenset({"disabled_optimizers", "enable_fallback", "read_config_from_model"})
 """What ONNX Runtime's session takes beside its parameters; everything else it ignores."""
@@ -70,13 +74,12 @@ class InferenceSession:
         **kwargs: Any,
     ) -> None:
         refuse_misplaced(kwargs.keys() - _OF_ONNX_RUNTIME, _PARAMETERS)
-        chosen = options_from(options)
         self._local = threading.local()
         self._workers: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._closed = False
         given = (providers, provider_options)
-        self._engine, self._devices = open_engine(path_or_bytes, sess_options, given, devices, chosen, kwargs)
+        self._engine, self._devices = open_engine(path_or_bytes, sess_options, given, devices, options, kwargs)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -146,6 +149,9 @@ class InferenceSession:
             A `concurrent.futures.Future` of the results. Once it is done it has the run's `provenance`; `cancel` also
             stops a run that is under way.
         """
+        from nnadapter.inference.background import RunFuture
+        from nnadapter.running.control import RunControl
+
         future = RunFuture(RunControl(is_held=True))
         self._pool().submit(future.work, partial(self._engine.run, output_names, input_feed, run_options))
         return future
@@ -163,6 +169,8 @@ class InferenceSession:
         Raises:
             InvalidOptionError: the depth is no whole number of at least 1.
         """
+        from nnadapter.inference.streaming import Stream
+
         depth = len(self._devices) + 1 if depth is None else depth
         if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
             raise InvalidOptionError(f"stream takes a depth of at least 1, got {depth!r}")
@@ -172,11 +180,15 @@ class InferenceSession:
 
     def prepare(self, shapes: Mapping[str, Sequence[int]] | Iterable[Mapping[str, Sequence[int]]]) -> None:
         """Make plans ahead of time: for one set of input shapes, or for several."""
+        from nnadapter.onnx.signature import read_shapes
+
         for one in read_shapes(shapes):
             self._engine.prepare(one)
 
     def report(self) -> PartitionReport:
         """What runs where and why: for the shapes of the last run, or for usual sizes if there was none."""
+        from nnadapter.reports.telling import report_told
+
         return report_told(self._engine.observed())
 
     def get_inputs(self) -> list[NodeArg]:
@@ -209,6 +221,8 @@ class InferenceSession:
 
     def io_binding(self) -> IOBinding:
         """A binding for `run_with_iobinding`."""
+        from nnadapter.inference.binding import IOBinding
+
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: onnxruntime.RunOptions | None = None) -> None:
@@ -222,7 +236,7 @@ class InferenceSession:
         run_options: onnxruntime.RunOptions | None = None,
     ) -> list[Any]:
         """Run on values that lie on devices or the host, and give such values back, in the host's memory."""
-        binding = IOBinding(self)
+        binding = self.io_binding()
         for name, value in input_dict_ort_values.items():
             binding.bind_ortvalue_input(name, value)
         for name in output_names or [value.name for value in self.get_outputs()]:
@@ -273,6 +287,8 @@ class InferenceSession:
         with self._lock:
             self._refuse_closed()
             if self._workers is None:
+                from concurrent.futures import ThreadPoolExecutor
+
                 self._workers = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="nnadapter")
             return self._workers
 

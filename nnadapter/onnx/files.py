@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,15 +79,10 @@ def check_not_empty(model: onnx.ModelProto, what: str) -> None:
         raise InvalidModelError(f"{what} has no nodes, so there is nothing to run; export it again")
 
 
-def refuse_empty(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto, inputs: Set[str], outputs: list[str]
-) -> None:
-    """Raise InvalidModelError for a model without nodes, which ONNX Runtime loads.
-
-    Only one whose outputs are all inputs, or that has none, can be such a model, so that others are not read twice.
-    """
+def refuse_empty(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> None:
+    """Raise InvalidModelError for a model without nodes, which ONNX Runtime loads."""
     is_onnx = not (isinstance(source, (str, os.PathLike)) and os.fspath(source).endswith(".ort"))
-    if is_onnx and (inputs >= set(outputs) or not inputs):
+    if is_onnx:
         check_not_empty(load_model(source), describe(source))
 
 

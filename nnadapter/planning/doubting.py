@@ -13,14 +13,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from math import hypot, log
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nnadapter.costs.calibration import spread
 from nnadapter.costs.device_costs import DeviceCosts
-from partition.by_cost.latency import Candidate, CheapestPlacement
 from partition.by_cost.origin import all_on
-from partition.by_cost.pricing import Prices
+
+if TYPE_CHECKING:
+    from partition.by_cost.latency import Candidate, CheapestPlacement
+    from partition.by_cost.pricing import Prices
 
 TWO_OF_THREE = 0.43
 """Standard deviations by which something has to be above 0 to be so in two of three cases, of a normal distribution."""

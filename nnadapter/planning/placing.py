@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,12 +21,13 @@ from nnadapter.planning.constraints import Kept
 from nnadapter.planning.doubting import beyond_doubt
 from nnadapter.planning.judgment import Judgment, homeless
 from nnadapter.planning.setting import Setting
-from partition.by_cost.blocks import Blocks, find_blocks
-from partition.by_cost.latency import Candidate, CheapestPlacement, place_by_latency
-from partition.by_cost.pricing import Prices
-from partition.by_cost.throughput import place_by_throughput
 from partition.graph import Graph
 from partition.placement import place_by_priority
+
+if TYPE_CHECKING:
+    from partition.by_cost.blocks import Blocks
+    from partition.by_cost.latency import Candidate, CheapestPlacement
+    from partition.by_cost.pricing import Prices
 
 Hashes = Callable[[], Sequence[str]]
 """Works out a hash for every node of a graph: what it is, but for where it stands."""
@@ -96,6 +98,8 @@ def _by_costs(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
             prices.run[others, number_of[atom]] = np.inf
     if setting.constraints.fallback == "forbid":
         _leave_only_named(prices, setting)
+    from partition.by_cost.latency import place_by_latency  # for policies that weigh costs alone
+
     placed = place_by_latency(whole.graph, prices, blocks=_repeats(whole.graph, model.hashes))
     placed = with_single_segments(placed, table)
     return Placement(whole.spread(placed.placement), placed, table, whole)
@@ -114,6 +118,8 @@ def _by_load(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
     cheapest = _by_costs(judgment, setting, kept)
     assert cheapest.placed is not None and cheapest.table is not None and cheapest.graph is not None, "costs decided"
     whole, starts = cheapest.graph, [each.placement for each in cheapest.placed.candidates]
+    from partition.by_cost.throughput import place_by_throughput
+
     balanced = place_by_throughput(whole.graph, cheapest.table.prices, starts=starts)
     busiest = max(balanced.loads, key=balanced.loads.__getitem__, default="")
     note = (
@@ -167,6 +173,8 @@ def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept: Kept) -> Merged:
 def _repeats(graph: Graph, hashes: Hashes | None) -> tuple[Blocks, ...]:
     """The blocks that repeat, each in a good part of the graph. Op types alone tell quickly that there are none."""
     least = max(2, len(graph.nodes) // _REPEATED)
+    from partition.by_cost.blocks import find_blocks
+
     if hashes is None or not find_blocks(graph, [(node.domain, node.op_type) for node in graph.nodes], least):
         return ()
     return find_blocks(graph, hashes(), least)

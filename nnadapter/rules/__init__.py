@@ -7,10 +7,32 @@ applying   rules and verdicts -> verdicts, and what each rule did
 limits     segments -> those that the limits have given up
 """
 
-from nnadapter.rules.applying import Applied, RuleEffect, apply_rules
-from nnadapter.rules.limits import GivenUp, SegmentCandidate, segments_to_drop
-from nnadapter.rules.reading import read_rules
-from nnadapter.rules.values import Ban, Limits, Pin, Rules
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nnadapter.process.lazily import lazily
+
+if TYPE_CHECKING:
+    from nnadapter.rules.applying import Applied, RuleEffect, apply_rules
+    from nnadapter.rules.limits import GivenUp, SegmentCandidate, segments_to_drop
+    from nnadapter.rules.reading import read_rules
+    from nnadapter.rules.values import Ban, Limits, Pin, Rules
+
+_HOMES = {
+    "Applied": "nnadapter.rules.applying",
+    "Ban": "nnadapter.rules.values",
+    "GivenUp": "nnadapter.rules.limits",
+    "Limits": "nnadapter.rules.values",
+    "Pin": "nnadapter.rules.values",
+    "RuleEffect": "nnadapter.rules.applying",
+    "Rules": "nnadapter.rules.values",
+    "SegmentCandidate": "nnadapter.rules.limits",
+    "apply_rules": "nnadapter.rules.applying",
+    "read_rules": "nnadapter.rules.reading",
+    "segments_to_drop": "nnadapter.rules.limits",
+}
+"""Where each public name lives."""
 
 __all__ = [
     "Applied",
@@ -25,3 +47,5 @@ __all__ = [
     "read_rules",
     "segments_to_drop",
 ]
+
+__getattr__ = lazily(__name__, _HOMES)

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.onnxruntime.driver import refused_nodes
-from nnadapter.drivers.providers import options_of_cpu
 from nnadapter.errors import InvalidModelError, ModelFileError
 from nnadapter.onnx.equations import check_equations_in
 from nnadapter.onnx.files import load_model
@@ -56,6 +55,8 @@ def make_engine(
     try:
         refused: Mapping[int, Unsupported] = {}
         if setting.devices[0].is_host:
+            from nnadapter.drivers.providers import options_of_cpu
+
             check_equations_in(source)
             trace = setting.trace
             if isinstance(trace, Recorder) and trace.of_session_options:
@@ -63,7 +64,7 @@ def make_engine(
             try:
                 of_cpu, deadline_s = options_of_cpu(*providers), options.deadline_s
                 return _traced(
-                    HostEngine(source, setting, session_options, of_cpu, arguments, deadline_s, trace), trace
+                    HostEngine(source, lambda: setting, session_options, of_cpu, arguments, deadline_s, trace), trace
                 )
             except ModelFileError:
                 raise

@@ -1,4 +1,8 @@
-"""A model on the CPU alone: ONNX Runtime on the original model, untouched, and bit-equal to it."""
+"""A model on the CPU alone: ONNX Runtime on the original model, untouched, and bit-equal to it.
+
+What a session that only loads and runs a model does not need (onnx, planning, bindings, traces) is imported where it is
+needed.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +14,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import onnxruntime
 
 from nnadapter.drivers.onnxruntime.errors import translated
-from nnadapter.drivers.onnxruntime.profiling import SessionProfile, profile_of
-from nnadapter.drivers.onnxruntime.sessions import new_session_options, options_lock, profiling
 from nnadapter.drivers.onnxruntime.values import goes_by_memory, inner_run, is_foreign, run_by_memory
 from nnadapter.errors import CancelledError, ClosedError, InvalidModelError, NNAdapterError
-from nnadapter.onnx.files import contents_of, describe, load_model, refuse_empty
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, loadable
-from nnadapter.onnx.preparation.sizes import default_shapes
-from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature, read_signature
-from nnadapter.planning.planner import Planner, prepare_for
-from nnadapter.planning.setting import Setting
-from nnadapter.running.bindings import Binding, HostBinding
-from nnadapter.running.control import RunControl
-from nnadapter.running.deadlines import Deadlines
-from nnadapter.running.observed import Observed
 from nnadapter.running.provenance import Provenance, StepRun
-from nnadapter.running.traced_programs import traced_run
 from nnadapter.traces.event import COMPILE
 from nnadapter.traces.trace import SILENT, Trace
 
 if TYPE_CHECKING:
     import onnx
 
+    from nnadapter.drivers.onnxruntime.profiling import SessionProfile
+    from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature
+    from nnadapter.planning.setting import Setting
+    from nnadapter.running.bindings import Binding
+    from nnadapter.running.control import RunControl
+    from nnadapter.running.observed import Observed
+
 _Result = TypeVar("_Result")
+CPU = "cpu"
+"""What reports and provenance call it."""
 _USUAL_NODES = 1_000
 """Of a model that only ONNX Runtime reads."""
 _ADVICE = "check the model with onnx.checker, or update onnxruntime"
@@ -44,35 +45,61 @@ class HostEngine:
     def __init__(
         self,
         source: str | os.PathLike[str] | bytes | onnx.ModelProto,
-        setting: Setting,
+        setting: Callable[[], Setting],
         session_options: onnxruntime.SessionOptions | None,
         provider_options: Mapping[str, Any],
         arguments: Mapping[str, Any],
         deadline_s: float | None = None,
         trace: Trace = SILENT,
     ) -> None:
+        """Load the model.
+
+        Args:
+            source: path, contents, or model.
+            setting: opens the CPU as a device of a session, with what a person demands: for reports.
+            session_options: ONNX Runtime's own.
+            provider_options: of ONNX Runtime's CPU provider.
+            arguments: what ONNX Runtime's session takes beside.
+            deadline_s: see `Options.deadline_s`.
+            trace: takes what happens.
+
+        Raises:
+            InvalidModelError, ModelFileError: ONNX Runtime does not load it.
+        """
         self._source, self._setting = source, setting
-        self._deadlines = Deadlines(deadline_s) if deadline_s is not None else None
+        self._deadlines = None
+        if deadline_s is not None:
+            from nnadapter.running.deadlines import Deadlines
+
+            self._deadlines = Deadlines(deadline_s)
         provider = (CPU_PROVIDER, dict(provider_options)) if provider_options else CPU_PROVIDER
-        self._profile = _profile(source, setting.host.name, trace) if trace.is_kept else None
+        self._profile = _profile(source, CPU, trace) if trace.is_kept else None
         if self._profile is None:
             self.session = _load(source, session_options, provider, arguments)
         else:
+            from nnadapter.drivers.onnxruntime.sessions import new_session_options, options_lock, profiling
+
             options = session_options or new_session_options()
             with (
-                trace.span(setting.host.name, COMPILE, "load the model"),
+                trace.span(CPU, COMPILE, "load the model"),
                 options_lock,
                 profiling(options, self._profile),
             ):
                 self.session = _load(source, options, provider, arguments)
             self._profile.begin(self.session)
         self._names = [value.name for value in self.session.get_outputs()]
-        refuse_empty(source, {value.name for value in self.session.get_inputs()}, self._names)
+        inputs = {value.name for value in self.session.get_inputs()}
+        if inputs >= set(self._names) or not inputs:  # others have nodes
+            from nnadapter.onnx.files import refuse_empty
+
+            refuse_empty(source)
         self._run = inner_run(self.session)
         self._run_binding = self.session.run_with_iobinding
         if trace.is_kept:
+            from nnadapter.running.traced_programs import traced_run
+
             self._run, self._run_binding = (
-                traced_run(trace, setting.host.name, run, self._profile) for run in (self._run, self._run_binding)
+                traced_run(trace, CPU, run, self._profile) for run in (self._run, self._run_binding)
             )
 
     def run(
@@ -85,14 +112,17 @@ class HostEngine:
         """See `Engine.run`."""
         if control is None and self._deadlines is None:
             return self._run_with(names, feed, options)
-        return self._controlled(lambda given: self._run_with(names, feed, given), options, control or RunControl())
+        return self._controlled(lambda given: self._run_with(names, feed, given), options, control)
 
-    def _controlled(self, run: Callable[[Any], _Result], options: Any, control: RunControl) -> _Result:
+    def _controlled(self, run: Callable[[Any], _Result], options: Any, control: RunControl | None) -> _Result:
         """What a run with run options gives, which ends where it is to stop."""
+        from nnadapter.running.control import RunControl
+
+        control = control or RunControl()
         try:
             return run(control.begin(options, self._deadlines))
         except CancelledError as error:
-            raise control.error("the model was under way", device=self._setting.host.name) from error
+            raise control.error("the model was under way", device=CPU) from error
         finally:
             control.end()
 
@@ -106,10 +136,12 @@ class HostEngine:
             raise
         except Exception as error:  # noqa: BLE001  it is raised again where it is not mended
             results = self._by_memory(names, feed, options, error)
-        return results, Provenance((StepRun(0, self._setting.host.name, time.perf_counter() - started),))
+        return results, Provenance((StepRun(0, CPU, time.perf_counter() - started),))
 
     def binding(self) -> Binding:
         """See `Engine.binding`."""
+        from nnadapter.running.bindings import HostBinding
+
         return HostBinding(self.session, self._run_bound)
 
     def prepare(self, shapes: Shapes) -> None:
@@ -117,9 +149,14 @@ class HostEngine:
 
     def observed(self) -> Observed:
         """See `Engine.observed`; the model is read again for it."""
-        model = load_model(self._source)
-        prepared = prepare_for(model, self._setting)
-        planner = Planner(prepared, self._setting)
+        from nnadapter.onnx.files import load_model
+        from nnadapter.onnx.preparation.sizes import default_shapes
+        from nnadapter.planning.planner import Planner, prepare_for
+        from nnadapter.running.observed import Observed
+
+        model, setting = load_model(self._source), self._setting()
+        prepared = prepare_for(model, setting)
+        planner = Planner(prepared, setting)
         settled = planner.settle(planner.judge(default_shapes(prepared)))
         return Observed(partitioning=settled, model=model.graph.name)
 
@@ -166,13 +203,13 @@ class HostEngine:
             _closed()
         if self._deadlines is None:
             return self._run_bound_with(binding, options)
-        return self._controlled(lambda given: self._run_bound_with(binding, given), options, RunControl())
+        return self._controlled(lambda given: self._run_bound_with(binding, given), options, None)
 
     def _run_bound_with(self, binding: Any, options: Any) -> Provenance:
         started = time.perf_counter()
         with translated("ONNX Runtime failed to run the model", "check what is bound"):
             self._run_binding(binding, options)
-        return Provenance((StepRun(0, self._setting.host.name, time.perf_counter() - started),))
+        return Provenance((StepRun(0, CPU, time.perf_counter() - started),))
 
     def _by_memory(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
         """The results, where all that ONNX Runtime's Python interface did not know is the data type of an array."""
@@ -195,6 +232,9 @@ class HostEngine:
             raise error
 
     def _signature(self) -> Signature:
+        from nnadapter.onnx.files import load_model
+        from nnadapter.onnx.signature import read_signature
+
         model = load_model(self._source)
         inputs = [value.name for value in self.session.get_inputs()]
         overridable = [value.name for value in self.session.get_overridable_initializers()]
@@ -205,6 +245,9 @@ def _profile(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto, device: str, trace: Trace
 ) -> SessionProfile | None:
     """What takes ONNX Runtime's own events."""
+    from nnadapter.drivers.onnxruntime.profiling import profile_of
+    from nnadapter.onnx.files import load_model
+
     try:
         nodes = len(load_model(source, external_data=False).graph.node)
     except NNAdapterError:  # ONNX Runtime may know it all the same, as a form of its own
@@ -222,10 +265,12 @@ def _load(
     provider: object,
     arguments: Mapping[str, Any],
 ) -> onnxruntime.InferenceSession:
-    path_or_bytes = source if isinstance(source, (str, bytes, os.PathLike)) else contents_of(load_model(source))
+    path_or_bytes = source if isinstance(source, (str, bytes, os.PathLike)) else _written(source)
     try:
         return onnxruntime.InferenceSession(path_or_bytes, session_options, providers=[provider], **arguments)
     except Exception as error:
+        from nnadapter.onnx.files import contents_of, describe, load_model
+
         model = load_model(source)  # says what is wrong with a file or its contents
         with translated(f"ONNX Runtime does not load {describe(source)}", _ADVICE, InvalidModelError):
             lowered = loadable(model)
@@ -233,3 +278,9 @@ def _load(
                 raise error
             contents = contents_of(lowered)
             return onnxruntime.InferenceSession(contents, session_options, providers=[provider], **arguments)
+
+
+def _written(model: onnx.ModelProto) -> bytes:
+    from nnadapter.onnx.files import contents_of, load_model
+
+    return contents_of(load_model(model))

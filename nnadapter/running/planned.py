@@ -30,7 +30,6 @@ from nnadapter.running.compilation import Compiler
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.fallback import refuse_fallback
 from nnadapter.running.filling import FilledClass
-from nnadapter.running.measuring import Measurer
 from nnadapter.running.observed import Observed, observed_of
 from nnadapter.running.open_plans import FixedSizesError, OpenPlans
 from nnadapter.running.plans import Lease, PlanCache, PlanCounts
@@ -42,6 +41,8 @@ from partition.verdict import Unsupported
 if TYPE_CHECKING:
     import onnx
     import onnxruntime
+
+    from nnadapter.running.measuring import Measurer
 
 
 _Made = TypeVar("_Made")
@@ -88,7 +89,7 @@ class PlannedEngine(PlansEngine[Compiled]):
             lambda shapes: self._make_open(shapes),
             options.max_plans,
         )
-        self._measurer = Measurer(self._compiler, session_options) if setting.constraints.policy.times else None
+        self._measurer = _measurer(self._compiler, session_options) if setting.constraints.policy.times else None
         shapes = self._declared_shapes()
         if shapes is None:
             return
@@ -245,3 +246,9 @@ def _nodes_of(partitioning: Partitioning) -> list[tuple[str, list[str]]]:
     """What runs where."""
     nodes = partitioning.plan.graph.nodes
     return [(step.device, [nodes[node].name for node in step.nodes]) for step in partitioning.plan.steps]
+
+
+def _measurer(compiler: Compiler, session_options: onnxruntime.SessionOptions | None) -> Measurer:
+    from nnadapter.running.measuring import Measurer  # for one policy alone
+
+    return Measurer(compiler, session_options)

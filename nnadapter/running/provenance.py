@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from nnadapter.drivers.copies import Transfer
+if TYPE_CHECKING:
+    from nnadapter.drivers.copies import Transfer
 
 
 class StepRun(NamedTuple):

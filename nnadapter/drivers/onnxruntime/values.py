@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnadapter.ir.operand import Array
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
 
 if TYPE_CHECKING:
     import onnxruntime
 
+    from nnadapter.ir.operand import Array
+
 Run = Callable[[Sequence[str], Mapping[str, Any], Any], list[Any]]
 """Output names, inputs by name, run options -> results."""
-RunInto = Callable[[Iterable[tuple[str, Any]], Iterable[tuple[str, Array]], Any], None]
+RunInto = Callable[[Iterable[tuple[str, Any]], Iterable[tuple[str, Any]], Any], None]
 """Inputs by name, arrays to write into by output name, run options."""
 
 _PLAIN = frozenset(

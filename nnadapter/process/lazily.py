@@ -1,0 +1,29 @@
+"""Names of a package that are imported when they are first used, so that its modules can be had without the others."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package.
+
+    Args:
+        package: its name.
+        homes: for each of its names, the module in which it lives; empty for a module of the package itself. No other
+            module of the package may be called like one of them.
+    """
+
+    def find(name: str) -> Any:
+        """Import a public name on its first use."""
+        home = homes.get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(home), name) if home else import_module(f"{package}.{name}")
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return find

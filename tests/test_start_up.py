@@ -1,0 +1,127 @@
+"""What a fresh process has loaded after its first result: what a device does not use is not imported for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import onnx
+import pytest
+
+from tests.models import CHAIN, parse
+
+PROGRAM = """
+import sys, numpy
+feed = {"x": numpy.ones(tuple(map(int, sys.argv[2].split(","))), numpy.float32)}
+before = set(sys.modules)
+import nnadapter
+with nnadapter.InferenceSession(sys.argv[1], devices=sys.argv[3].split(",")) as session:
+    session.run(None, feed)
+print(*sorted(set(sys.modules) - before))
+"""
+OF_CPU = {
+    "nnadapter",
+    "nnadapter.drivers",
+    "nnadapter.drivers.crashes",
+    "nnadapter.drivers.onnxruntime",
+    "nnadapter.drivers.onnxruntime.errors",
+    "nnadapter.drivers.onnxruntime.values",
+    "nnadapter.errors",
+    "nnadapter.inference",
+    "nnadapter.inference.opening",
+    "nnadapter.inference.session",
+    "nnadapter.onnx",
+    "nnadapter.onnx.mentions",
+    "nnadapter.onnx.onnxruntime_limits",
+    "nnadapter.onnx.wire_format",
+    "nnadapter.options",
+    "nnadapter.policies",
+    "nnadapter.process",
+    "nnadapter.process.cache",
+    "nnadapter.process.lazily",
+    "nnadapter.running",
+    "nnadapter.running.host",
+    "nnadapter.running.provenance",
+    "nnadapter.traces",
+    "nnadapter.traces.event",
+    "nnadapter.traces.trace",
+    "partition",
+    "partition.dtypes",
+    "partition.verdict",
+}
+"""Every module of ours that a session on the CPU alone may load."""
+OF_NO_DEVICE = (
+    "email",
+    "nnadapter.cli",
+    "nnadapter.drivers.execution_providers",
+    "nnadapter.drivers.isolated",
+    "nnadapter.drivers.native.driver",
+    "nnadapter.drivers.providers",
+    "nnadapter.eager",
+    "nnadapter.inference.binding",
+    "nnadapter.inference.comparing",
+    "nnadapter.inference.streaming",
+    "nnadapter.reports",
+    "nnadapter.running.measuring",
+    "nnadapter.runtime",
+    "nnadapter.testing",
+    "nnadapter.whatif",
+    "partition.by_cost.latency",
+    "partition.by_cost.throughput",
+    "platformdirs",
+    "rich",
+    "scipy",
+)
+"""Rooms and packages that no session needs to load and run a model."""
+OF_ONE_DEVICE = {"fake_npu": "nnadapter.drivers.fake_npu", "openvino": "openvino", "null": "nnadapter.drivers.null"}
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "model.onnx"
+    onnx.save(parse(CHAIN), path)
+    return path
+
+
+def loaded(path, devices):
+    """The modules that were loaded from the import of nnadapter to the first result."""
+    shape = ",".join(str(size.dim_value) for size in onnx.load(path).graph.input[0].type.tensor_type.shape.dim)
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(path), shape, devices]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+
+
+def within(modules, room):
+    return sorted(name for name in modules if name == room or name.startswith(f"{room}."))
+
+
+def test_the_cpu_alone_loads_what_it_uses(model_path):
+    modules = loaded(model_path, "cpu")
+    assert {name for name in modules if name.partition(".")[0] in ("nnadapter", "partition")} <= OF_CPU
+    for package in ("onnx", "google", "msgspec", "scipy", "asyncio", "ssl", "email", "ml_dtypes", "click", "rich"):
+        assert not within(modules, package)
+
+
+@pytest.mark.parametrize("device", OF_ONE_DEVICE)
+def test_a_device_loads_nothing_of_others(model_path, device):
+    modules = loaded(model_path, device)
+    others = {room for name, room in OF_ONE_DEVICE.items() if name != device}
+    own_packages = {"email"}  # onnx itself asks for its version
+    for room in {*OF_NO_DEVICE, *others} - own_packages:
+        if not (device == "openvino" and room == "scipy"):
+            assert not within(modules, room), room
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]])
+def test_help_loads_no_engine_before_devices_are_listed(arguments):
+    code = (
+        "import sys; sys.argv[1:] = sys.argv[1:]\n"
+        "from nnadapter.cli import main\n"
+        "main(sys.argv[1:], standalone_mode=False)\n"
+        "print('LOADED', *sorted(sys.modules))\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    modules = set(told.stdout.rpartition("LOADED")[2].split())
+    if arguments[0] != "run":
+        for package in ("numpy", "onnx", "onnxruntime", "openvino", "msgspec", "scipy"):
+            assert not within(modules, package), package
+    assert not within(modules, "scipy") and not within(modules, "nnadapter.testing")
