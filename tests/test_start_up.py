@@ -111,17 +111,14 @@ def test_a_device_loads_nothing_of_others(model_path, device):
             assert not within(modules, room), room
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]])
-def test_help_loads_no_engine_before_devices_are_listed(arguments):
+def test_the_command_line_loads_a_command_when_it_is_called():
     code = (
-        "import sys; sys.argv[1:] = sys.argv[1:]\n"
+        "import sys\n"
         "from nnadapter.cli import main\n"
-        "main(sys.argv[1:], standalone_mode=False)\n"
+        "main(['--version'], standalone_mode=False)\n"
         "print('LOADED', *sorted(sys.modules))\n"
     )
-    told = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = set(told.stdout.rpartition("LOADED")[2].split())
-    if arguments[0] != "run":
-        for package in ("numpy", "onnx", "onnxruntime", "openvino", "msgspec", "scipy"):
-            assert not within(modules, package), package
-    assert not within(modules, "scipy") and not within(modules, "nnadapter.testing")
+    for package in ("numpy", "onnx", "onnxruntime", "openvino", "msgspec", "scipy"):
+        assert not within(modules, package), package

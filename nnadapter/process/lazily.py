@@ -13,8 +13,8 @@ def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
     Args:
         package: its name.
-        homes: for each of its names, the module in which it lives; empty for a module of the package itself. No other
-            module of the package may be called like one of them.
+        homes: for each of its names, the module in which it lives, and where it is called otherwise there, a colon and
+            that name; empty for a module of the package itself. No other module of it may be called like one of them.
     """
 
     def find(name: str) -> Any:
@@ -22,7 +22,8 @@ def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         home = homes.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(home), name) if home else import_module(f"{package}.{name}")
+        module, _, attribute = home.partition(":")
+        value = getattr(import_module(module), attribute or name) if home else import_module(f"{package}.{name}")
         setattr(sys.modules[package], name, value)
         return value
 
