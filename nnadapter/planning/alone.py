@@ -8,9 +8,11 @@ here, among the candidates that were found.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from nnadapter.costs.cost_model import CostTable
-from partition.by_cost.latency import Candidate, CheapestPlacement
+if TYPE_CHECKING:
+    from nnadapter.costs.cost_model import CostTable
+    from partition.by_cost.latency import Candidate, CheapestPlacement
 
 
 def with_single_segments(placed: CheapestPlacement, table: CostTable) -> CheapestPlacement:
