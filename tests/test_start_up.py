@@ -27,6 +27,8 @@ OF_CPU = {
     "nnadapter.drivers.onnxruntime.errors",
     "nnadapter.drivers.onnxruntime.values",
     "nnadapter.errors",
+    "nnadapter.files",
+    "nnadapter.files.beginning",
     "nnadapter.inference",
     "nnadapter.inference.opening",
     "nnadapter.inference.session",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.crashes import print_crashes
 from nnadapter.errors import InvalidModelError, ModelFileError
-from nnadapter.files.container import is_container
+from nnadapter.files.beginning import is_container
 from nnadapter.options import Options, default_devices, options_from
 
 if TYPE_CHECKING:
@@ -40,9 +40,10 @@ def open_engine(
 ) -> tuple[Engine, tuple[str, ...]]:
     """Return what runs a model, and the names of its devices. Arguments and errors are those of `InferenceSession`."""
     is_file = isinstance(source, (str, os.PathLike, bytes))
+    requests = devices if devices is not None else _of_providers(*providers)
     if is_file and is_container(source):
-        return _of_file(source, devices or _of_providers(*providers), options_from(options), session_options)
-    requests = devices if devices is not None else _of_providers(*providers) or default_devices()
+        return _of_file(source, requests, options_from(options), session_options)
+    requests = default_devices() if requests is None else requests
     if is_file and options is None and session_options is None and not providers[0] and requests in (CPU, [CPU]):
         engine = _host_alone(source, arguments)
         if engine is not None:

@@ -9,8 +9,6 @@ from nnadapter.errors import CompiledModelError
 from nnadapter.files.container.descriptor import DESCRIPTOR
 from nnadapter.files.messages import Messages
 
-MAGIC = b"\x89NNA\r\n\x1a\n"
-"""The first bytes: not text, and damaged by whoever takes it for text."""
 VERSION = 1
 """The format's version, which files carry; newer ones are refused."""
 PREFIX = struct.Struct("<8sIIQQ32s")

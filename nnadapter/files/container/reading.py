@@ -12,14 +12,13 @@ import zlib
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from nnadapter.errors import CompiledModelError
+from nnadapter.files.beginning import MAGIC
 from nnadapter.files.container.layout import (
     ADVICE,
     ALIGNMENT,
     LARGEST_TABLE,
-    MAGIC,
     MESSAGES,
     PREFIX,
     VERSION,
@@ -29,22 +28,6 @@ from nnadapter.files.container.layout import (
 
 _DIGEST_BYTES = 32
 _CHECKED_BYTES = 1 << 24
-
-
-def is_container(source: Any) -> bool:
-    """Whether a path, or bytes, begin as a file of parts does; False where nothing can be read."""
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return bytes(source[: len(MAGIC)]) == MAGIC
-    if not isinstance(source, (str, os.PathLike)):
-        return False
-    try:
-        path = Path(source)
-        if not path.is_file():  # a pipe is read once
-            return False
-        with path.open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except (OSError, ValueError):
-        return False
 
 
 class Container:

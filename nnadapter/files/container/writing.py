@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from nnadapter.errors import CompiledModelError
-from nnadapter.files.container.layout import MAGIC, MESSAGES, PREFIX, VERSION, Part, aligned
+from nnadapter.files.beginning import MAGIC
+from nnadapter.files.container.layout import MESSAGES, PREFIX, VERSION, Part, aligned
 from nnadapter.files.replacing import replace_file
 
 
