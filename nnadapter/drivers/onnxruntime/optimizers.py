@@ -27,6 +27,6 @@ def wrong_optimizers(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def _holds_zero(shape: onnx.TensorProto) -> bool:
-    from onnx import numpy_helper
+    from nnadapter.onnx.references import array_of
 
-    return not numpy_helper.to_array(shape).all()
+    return not array_of(shape).all()
