@@ -85,7 +85,7 @@ class _Files:
 def _bounds(place: Mapping[str, str], size: int, expected: int) -> tuple[int, int]:
     """Where the contents start in their file, and how long they are."""
     offset = int(place.get("offset", 0))
-    length = int(place["length"]) if "length" in place else size - offset
+    length = int(place.get("length", expected))
     if offset < 0 or length < 0 or offset + length > size:
         raise ValueError(f"it has {size} bytes, and bytes {offset} to {offset + length} are wanted")
     if length != expected:

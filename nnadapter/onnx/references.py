@@ -88,8 +88,11 @@ def refers_to(tensor: TensorProto, path: Path) -> bool:
     place = {entry.key: entry.value for entry in tensor.external_data}
     if (place.get(_KIND), place.get("location")) != (READ, str(path)):
         return False
-    status, offset, length = path.stat(), int(place["offset"]), int(place["length"])
-    return place["stamp"] == stamp_of(status) and 0 <= offset <= status.st_size - length and fits(tensor, length)
+    try:
+        status, offset, length = path.stat(), int(place["offset"]), int(place["length"])
+    except (OSError, KeyError, ValueError):
+        return False
+    return place.get("stamp") == stamp_of(status) and 0 <= offset <= status.st_size - length and fits(tensor, length)
 
 
 def bytes_of(tensor: TensorProto) -> int:

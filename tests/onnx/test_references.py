@@ -157,7 +157,8 @@ def referring_to(location: str, **more: int) -> onnx.ModelProto:
         ("folder", {}, "no regular file"),
         ("pipe", {}, "no regular file"),
         ("inside.bin", {"offset": -4}, "wanted"),
-        ("inside.bin", {"offset": 4}, "take"),
+        ("inside.bin", {"offset": 4}, "wanted"),
+        ("inside.bin", {"length": 8}, "take"),
         ("inside.bin", {"length": 1 << 62}, "wanted"),
         ("inside.bin", {"offset": "four"}, "four"),
     ],
@@ -194,11 +195,19 @@ def test_a_model_cannot_say_that_its_weights_are_elsewhere(tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
     forged = [referring_to(str(tmp_path / "secret.bin"), kind=kind, **place) for kind in ("read", "mapped")]
+    own = str(folder / "model.onnx")
+    forged += [referring_to(own, kind="read", **more) for more in ({}, {"offset": "x", "length": 4}, place)]
     for model in (*forged, kept):
         onnx.save_model(model, folder / "model.onnx")
         with pytest.raises(ModelFileError, match="'w'"):
             load_model(folder / "model.onnx")
     assert len(arrays) == 1
+
+
+def test_contents_without_a_length_are_as_long_as_their_type_says(tmp_path):
+    (tmp_path / "weights.bin").write_bytes(bytes(64) + WEIGHTS.tobytes() + bytes(64))
+    onnx.save_model(referring_to("weights.bin", offset=64), tmp_path / "model.onnx")
+    assert np.array_equal(array_of(load_model(tmp_path / "model.onnx").graph.initializer[0]), WEIGHTS)
 
 
 def test_offsets_that_fit_no_element_are_read_and_not_mapped(tmp_path):
