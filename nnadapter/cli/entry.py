@@ -9,7 +9,18 @@ import click
 from nnadapter.cli.command import told
 from nnadapter.errors import close_names
 
-_COMMANDS = ("devices", "ops", "report", "run", "compare", "calibrate", "conformance", "new-driver", "doctor")
+_COMMANDS = (
+    "devices",
+    "ops",
+    "report",
+    "run",
+    "compile",
+    "compare",
+    "calibrate",
+    "conformance",
+    "new-driver",
+    "doctor",
+)
 """In the order of the help; each is a module beside this one with a command of its name, hyphens as underscores."""
 
 

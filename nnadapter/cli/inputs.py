@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from nnadapter.cli.parameters import Shapes
 from nnadapter.cli.pictures import PICTURE_SUFFIXES, picture_array
+from nnadapter.compiled_models.reading import CompiledFile, is_compiled
 from nnadapter.errors import InvalidInputError
 from nnadapter.ir.operand import Array
-from nnadapter.offering.feeds import feed_for, random_array
+from nnadapter.offering.feeds import SEED, feed_for, random_array
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.files import load_model
-from nnadapter.onnx.preparation.prepare import Prepared
 from partition.graph import Value
 
 RANDOM = "random"
@@ -42,19 +43,45 @@ def feed_of(model: str, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
         InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
         InvalidInputError: an input is not the model's, a file cannot be read, or a shape does not fit.
     """
+    if is_compiled(model):
+        return _feed_of_file(CompiledFile(model), shapes, sources)
     prepared = prepare(load_model(model))
-    _check_names(prepared, sources)
+    _check_names(prepared.graph.inputs, sources)
     loaded = {name: _load(name, source) for name, source in sources.items() if Path(source).suffix == ".npy"}
     known_shapes = {**shapes, **{name: array.shape for name, array in loaded.items()}}
     _check_agree(shapes, known_shapes)
 
-    def make(value: Value, shape: tuple[int, ...] | None, generator: np.random.Generator) -> Array:
-        array = loaded.get(value.name)
-        made = _made(value, sources.get(value.name, RANDOM), shape, generator) if array is None else array
-        return _named_type(made, value.dtype)
-
+    make = partial(_loaded_or_made, loaded, sources)
     arrays = feed_for(prepared, known_shapes, make=make, besides=sources)
     return Feed(arrays, {name: sources.get(name, RANDOM) for name in arrays})
+
+
+def _feed_of_file(file: CompiledFile, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
+    """See `feed_of`; the shapes are those that the file was compiled for first, where nothing says others."""
+    values = file.signature.by_name
+    _check_names([*values], sources)
+    loaded = {name: _load(name, source) for name, source in sources.items() if Path(source).suffix == ".npy"}
+    known_shapes = {**shapes, **{name: array.shape for name, array in loaded.items()}}
+    _check_agree(shapes, known_shapes)
+    first, generator = file.shapes(file.message.plans[0]), np.random.default_rng(SEED)
+    fed = dict.fromkeys([*(value.name for value in file.signature.inputs), *sources])
+    arrays = {
+        name: _loaded_or_made(loaded, sources, values[name], known_shapes.get(name, first[name]), generator)
+        for name in fed
+    }
+    return Feed(arrays, {name: sources.get(name, RANDOM) for name in arrays})
+
+
+def _loaded_or_made(
+    loaded: Mapping[str, Array],
+    sources: Mapping[str, str],
+    value: Value,
+    shape: tuple[int, ...] | None,
+    generator: np.random.Generator,
+) -> Array:
+    array = loaded.get(value.name)
+    made = _made(value, sources.get(value.name, RANDOM), shape, generator) if array is None else array
+    return _named_type(made, value.dtype)
 
 
 def _made(value: Value, source: str, shape: tuple[int, ...] | None, generator: np.random.Generator) -> Array:
@@ -89,12 +116,10 @@ def _load(name: str, path: str) -> Array:
         ) from error
 
 
-def _check_names(prepared: Prepared, sources: Mapping[str, str]) -> None:
+def _check_names(names: Sequence[str], sources: Mapping[str, str]) -> None:
     for name in sources:
-        if name not in prepared.graph.inputs:
-            raise InvalidInputError(
-                f"the model has no input {name!r}; its inputs are {list(prepared.graph.inputs)}", name=name
-            )
+        if name not in names:
+            raise InvalidInputError(f"the model has no input {name!r}; its inputs are {list(names)}", name=name)
 
 
 def _check_agree(said: Shapes, known_shapes: Shapes) -> None:

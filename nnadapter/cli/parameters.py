@@ -39,6 +39,13 @@ def takes_model(command: Decorated) -> Decorated:
     return command
 
 
+def takes_settings(command: Decorated) -> Decorated:
+    """Add what `takes_model` adds beside MODEL."""
+    for decorator in reversed(_DECORATORS):
+        command = decorator(command)
+    return command
+
+
 def takes_models(command: Decorated) -> Decorated:
     """Add MODELS, one or more, and what `takes_model` adds beside: `models`, and so on."""
     for decorator in reversed((click.argument("models", nargs=-1, required=True), *_DECORATORS)):

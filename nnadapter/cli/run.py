@@ -18,6 +18,7 @@ from nnadapter.cli.progress import progress
 from nnadapter.cli.run_costs import RunCosts, run_costs
 from nnadapter.cli.run_text import RunFacts, Times, to_text
 from nnadapter.cli.writing import to_json
+from nnadapter.compiled_models.reading import is_compiled
 from nnadapter.drivers.selection import HOSTS, DeviceRequest
 from nnadapter.process.standard_output import prints_to_stderr
 from nnadapter.running.provenance import Provenance
@@ -76,7 +77,8 @@ def run(
     to the input's height and width without regard to its proportions, scaled to 0..1 (not for uint8), and laid out as
     [N, C, H, W] or [N, H, W, C], as the input is.
     """
-    chosen = requests(devices, options)
+    is_ready = is_compiled(model) and not (devices or options)  # it has devices of its own
+    chosen = None if is_ready else requests(devices, options)
     with progress("preparing inputs"):
         feed = feed_of(model, shapes, sources)
     with prints_to_stderr():
@@ -96,7 +98,7 @@ def run(
     click.echo(to_json(facts.to_dict()) if form == "json" else to_text(facts))
 
 
-def _run(model: str, devices: list[DeviceRequest], options: nnadapter.Options, feed: Feed, repeat: int) -> _Ran:
+def _run(model: str, devices: list[DeviceRequest] | None, options: nnadapter.Options, feed: Feed, repeat: int) -> _Ran:
     started = time.perf_counter()
     with progress("loading and compiling"):
         session = nnadapter.InferenceSession(model, devices=devices, options=options)

@@ -167,9 +167,7 @@ class Loader:
     ) -> Program | None:
         """The program that the driver wrote; None where it does not fit."""
         blob = self.file.container.contents(step.program.part, PROGRAM)
-        says = named_call(device.name, "check_blob", *about)(device.context.check_blob, blob)
-        if says is None:
-            says = Compatibility.SAME if device.is_as_kept else Compatibility.RECOMPILE
+        says = says_of(device, blob, about)
         if says in (Compatibility.SAME, Compatibility.COMPATIBLE):
             try:
                 with making(self.trace, device.name, "deserialize", *about):
@@ -265,6 +263,14 @@ class Loader:
         say(instead="it runs on the CPU instead")
         inputs = tuple(slots[name] for name in instead.inputs)
         return Substitute(CPU, "the CPU", self._pool(instead, step.segment, message), inputs)
+
+
+def says_of(device: FileDevice, blob: memoryview, about: tuple[int, Sequence[str]]) -> Compatibility:
+    """What a driver says of a program; the host, where it does not tell."""
+    says = named_call(device.name, "check_blob", *about)(device.context.check_blob, blob)
+    if isinstance(says, Compatibility):
+        return says
+    return Compatibility.SAME if device.is_as_kept else Compatibility.RECOMPILE
 
 
 def _plan_of(file: CompiledFile, record: Message, devices: Sequence[str]) -> Plan:

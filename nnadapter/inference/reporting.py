@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from nnadapter.compiled_models.reading import CompiledFile, is_compiled
 from nnadapter.costs.calibration_files import driver_version
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.onnx.files import load_model
@@ -21,8 +22,9 @@ from nnadapter.planning.settling import Partitioning
 from nnadapter.process.collecting import paused_collection
 from nnadapter.reports.building import report_of
 from nnadapter.reports.report import PartitionReport
+from nnadapter.reports.telling import report_told
 from nnadapter.running.fallback import refuse_fallback, warn_of_idle, warn_of_last_resort
-from nnadapter.running.observed import Observed
+from nnadapter.running.observed import KeptReport, Observed
 from nnadapter.running.past_choices import EARLIER, PastChoices
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ def partition_report(
     placement that costs predict to be best, which a note of the report says.
 
     Args:
-        model: path, contents, or `onnx.ModelProto`.
+        model: path, contents, or `onnx.ModelProto`. Of a compiled model, the report is the one that is in it.
         devices: as for `InferenceSession`.
         input_shapes: shapes of inputs whose sizes the model leaves open; usual sizes are tried where none is given.
         options: how to decide.
@@ -55,6 +57,9 @@ def partition_report(
         InvalidInputError: `input_shapes` does not fit, or no usual size does.
         DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: as for `InferenceSession`.
     """
+    if isinstance(model, (str, os.PathLike, bytes)) and is_compiled(model):
+        file = CompiledFile(model)
+        return report_told(KeptReport(file.report(file.message.plans[0])))
     setting = open_setting(default_devices() if devices is None else devices, options_from(options))
     try:
         proto = load_model(model)

@@ -1,0 +1,89 @@
+"""`nnadapter compile`: compile a model ahead of time, or see whether what was compiled runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+import nnadapter
+from nnadapter.cli.command import NO, ModelCommand
+from nnadapter.cli.parameters import Shapes, placing, requests, takes_placing, takes_settings
+from nnadapter.cli.progress import progress
+from nnadapter.compiled_models.checking import reasons_against
+from nnadapter.compiled_models.reading import CompiledFile
+from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.reports.report import PartitionReport
+
+
+@click.command(cls=ModelCommand)
+@click.argument("model", required=False)
+@takes_settings
+@takes_placing
+@click.option("-o", "--output", metavar="FILE", help="The file to write.")
+@click.option("--keep-model", is_flag=True, help="The model goes in too: the CPU runs it at other shapes.")
+@click.option(
+    "--check", metavar="FILE",
+    help="Compile nothing: exit with 1 where this file, which was compiled, would not run here as it is.",
+)  # fmt: skip
+def compile(  # noqa: A001  the command's name
+    model: str | None,
+    devices: tuple[str, ...],
+    options: Mapping[str, Mapping[str, str]],
+    shapes: Shapes,
+    fallback: str,
+    policy: str,
+    rules: str | None,
+    plan: str | None,
+    output: str | None,
+    keep_model: bool,
+    check: str | None,
+) -> None:
+    """Compile MODEL for devices into one FILE, which `nnadapter run` and InferenceSession take in its place."""
+    if check is not None:
+        if model is not None or output is not None:
+            raise click.UsageError("--check FILE stands alone: it compiles nothing")
+        _check(check)
+        return
+    if model is None or output is None:
+        raise click.UsageError("compile takes a MODEL and -o FILE, or --check FILE")
+    chosen = placing(policy, rules, plan, fallback)
+    with prints_to_stderr(), progress("compiling"):
+        report = nnadapter.compile(
+            model,
+            output,
+            devices=requests(devices, options),
+            input_shapes=shapes or None,
+            options=chosen,
+            keep_model=keep_model,
+        )
+    click.echo(_summary(output, report))
+
+
+def _summary(output: str, report: PartitionReport) -> str:
+    size, file = Path(output).stat().st_size, CompiledFile(output)
+    written = sum(step.HasField("program") for plan in file.message.plans for step in plan.steps)
+    shapes = ", ".join(f"{name}={','.join(map(str, shape))}" for name, shape in report.input_shapes.items())
+    segments = ", ".join(
+        f"{sum(segment.device == device for segment in report.segments)} on {device}" for device in _used(report)
+    )
+    return (
+        f"{output}: {size / 1e6:.1f} MB, for {shapes or 'no inputs'}\n"
+        f"segments: {segments}; programs written by drivers: {written}, compiled when loaded: the others"
+    )
+
+
+def _used(report: PartitionReport) -> list[str]:
+    return list(dict.fromkeys(segment.device for segment in report.segments))
+
+
+def _check(path: str) -> None:
+    with prints_to_stderr(), progress("checking"):
+        reasons = reasons_against(CompiledFile(path))
+    if not reasons:
+        click.echo(f"{path}: runs here as it is")
+        return
+    for reason in reasons:
+        click.echo(reason)
+    raise click.exceptions.Exit(NO)

@@ -1,0 +1,52 @@
+"""Whether a compiled model runs here as it is: every byte, every device and every program looked at, nothing run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nnadapter.compiled_models.devices import FileDevices, open_devices
+from nnadapter.compiled_models.loading import says_of
+from nnadapter.compiled_models.reading import PROGRAM, CompiledFile
+from nnadapter.drivers.interface import Compatibility
+from nnadapter.drivers.selection import CPU
+from nnadapter.errors import NNAdapterError, describe
+from nnadapter.traces.trace import SILENT
+
+_FITTING = (Compatibility.SAME, Compatibility.COMPATIBLE)
+
+
+def reasons_against(file: CompiledFile) -> tuple[str, ...]:
+    """Return why a file would not run here as it is, in words; none where it would.
+
+    Raises:
+        CompiledModelError: the file is damaged.
+    """
+    file.container.verify()
+    reasons: dict[str, None] = {}
+    for record in file.message.devices:
+        try:
+            devices = open_devices([record], None, "forbid", None, SILENT)
+        except NNAdapterError as error:
+            reasons[describe(error)] = None
+            continue
+        try:
+            reasons.update(dict.fromkeys(_of_device(file, record.name, devices)))
+        finally:
+            devices.close()
+    return tuple(reasons)
+
+
+def _of_device(file: CompiledFile, name: str, devices: FileDevices) -> Iterator[str]:
+    device = devices.opened.get(name)
+    if device is None or name == CPU:
+        return
+    for plan in file.message.plans:
+        for number, step in enumerate(plan.steps):
+            if step.device != name:
+                continue
+            if step.HasField("program"):
+                says = says_of(device, file.container.contents(step.program.part, PROGRAM), (number, list(step.nodes)))
+                if says not in _FITTING:
+                    yield f"segment {number} was compiled by another driver or for another device than {name!r} is here"
+            elif not device.is_as_kept:
+                yield f"the driver of {name!r} is another one here, and compiles segment {number} when it is loaded"

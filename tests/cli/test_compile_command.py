@@ -1,0 +1,52 @@
+"""`nnadapter compile`, and what takes its file."""
+
+import json
+
+import onnx
+import pytest
+from click.testing import CliRunner
+
+from nnadapter.cli.entry import main
+from tests.models import CHAIN, parse
+
+
+def called(*arguments):
+    return CliRunner().invoke(main, list(map(str, arguments)))
+
+
+@pytest.fixture
+def model(tmp_path):
+    onnx.save(parse(CHAIN), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def test_a_model_is_compiled_checked_run_and_reported(tmp_path, model):
+    file = tmp_path / "m.compiled"
+    done = called("compile", model, "-d", "null,fake_npu", "-o", file)
+    assert done.exit_code == 0, done.output
+    assert "for x=2,3" in done.stdout and "1 on null" in done.stdout and "programs written by drivers: 0" in done.stdout
+    done = called("compile", "--check", file)
+    assert (done.exit_code, done.stdout) == (0, f"{file}: runs here as it is\n")
+    done = called("run", file, "--format", "json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["devices"] == ["null", "cpu"]
+    done = called("run", file, "-d", "cpu", "--input", "x=random")
+    assert done.exit_code == 0, done.output
+    done = called("report", file, "--format", "json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["segments"][0]["device"] == "null"
+
+
+def test_what_does_not_run_here_is_a_no(tmp_path, model):
+    file = tmp_path / "m.compiled"
+    assert called("compile", model, "-d", "fake_npu", "-o", file).exit_code == 0
+    contents = bytearray(file.read_bytes())
+    contents[len(contents) // 3] ^= 1
+    file.write_bytes(contents)
+    done = called("compile", "--check", file)
+    assert done.exit_code == 2 and "damaged" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["m.onnx"], ["m.onnx", "--check", "f"], ["-o", "f"]])
+def test_wrong_use(arguments):
+    assert called("compile", *arguments).exit_code == 2
