@@ -38,6 +38,14 @@ class Envelope:
             digest.update(part)
         return b"".join((_PREFIX.pack(self.magic, self.version, len(header), digest.digest()), *parts))
 
+    def header_of(self, blob: memoryview) -> bytes | None:
+        """Return the header of such bytes, which are not checked; None if they are of another kind or version."""
+        if len(blob) < PREFIX_BYTES:
+            return None
+        magic, version, length, _ = _PREFIX.unpack_from(blob)
+        known = (magic, version) == (self.magic, self.version) and length <= len(blob) - PREFIX_BYTES
+        return bytes(blob[PREFIX_BYTES : PREFIX_BYTES + length]) if known else None
+
     def open(self, blob: bytes) -> tuple[bytes, memoryview]:
         """Return the header and the contents, which are not copied.
 

@@ -13,7 +13,8 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.compiled_models.messages import MESSAGES
-from nnadapter.drivers import registry
+from nnadapter.drivers import Compatibility, registry
+from nnadapter.drivers.selection import check_options
 from nnadapter.errors import (
     CompilationError,
     CompiledModelError,
@@ -378,3 +379,15 @@ def test_what_cannot_be_compiled(tmp_path):
         nna.compile(parse(CHAIN), tmp_path / "nowhere" / "g", devices=["null"])
     with pytest.raises(InvalidOptionError):
         nna.compile(parse(CHAIN), tmp_path, devices=["null"])
+
+
+def test_openvino_tells_its_programs_by_their_headers():
+    pytest.importorskip("openvino")
+    context = registry.open_device("openvino:CPU").create_context
+    options = check_options("openvino:CPU", {})
+    here, other = context(options), context({**options, "threads": 1})
+    blob = here.compile(parse(CHAIN)).serialize()
+    assert here.check_blob(memoryview(blob)) is Compatibility.SAME
+    assert other.check_blob(memoryview(blob)) is Compatibility.RECOMPILE
+    assert here.check_blob(memoryview(b"something else")) is Compatibility.NO
+    assert here.check_blob(memoryview(blob.replace(b'"seal"', b'"sael"'))) is Compatibility.RECOMPILE

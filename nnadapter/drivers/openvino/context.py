@@ -9,11 +9,11 @@ import onnx
 
 from nnadapter.drivers.capability import OptionValues
 from nnadapter.drivers.culprits import find_refused
-from nnadapter.drivers.interface import Admission, Context, Program
+from nnadapter.drivers.interface import Admission, Compatibility, Context, Program
 from nnadapter.drivers.openvino.engine import brief, core, version
 from nnadapter.drivers.openvino.loading import read
 from nnadapter.drivers.openvino.options import properties_of
-from nnadapter.drivers.openvino.program import deserialized, program_of
+from nnadapter.drivers.openvino.program import compatibility, deserialized, program_of
 from nnadapter.drivers.openvino.signature import difference
 from nnadapter.drivers.openvino.verdicts import judge, judge_open, op_types_named
 from nnadapter.errors import CompilationError
@@ -80,6 +80,10 @@ class OpenvinoContext(Context):
     def deserialize(self, blob: bytes) -> Program:
         """See `Context.deserialize`."""
         return deserialized(blob, self._seal())
+
+    def check_blob(self, blob: memoryview) -> Compatibility:
+        """See `Context.check_blob`: engine, device and properties have to be the same."""
+        return compatibility(blob, self._seal())
 
     def _seal(self) -> dict[str, Any]:
         """What a program must have been compiled with to run here."""

@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 
 from nnadapter.drivers.envelope import ADVICE, Envelope
-from nnadapter.drivers.interface import Execution, Program
+from nnadapter.drivers.interface import Compatibility, Execution, Program
 from nnadapter.drivers.openvino.engine import core, translated
 from nnadapter.drivers.openvino.execution import OpenvinoExecution
 from nnadapter.drivers.openvino.signature import Ports, fits, outputs_of, signature_from, signature_of
@@ -65,6 +65,20 @@ def program_of(compiled: Any, model: onnx.ModelProto, seal: Mapping[str, Any]) -
         ValueError: the engine made other outputs of it than ONNX says.
     """
     return OpenvinoProgram(compiled, signature_of(compiled, model), seal, sum(map(bytes_of, model.graph.initializer)))
+
+
+def compatibility(blob: memoryview, seal: Mapping[str, Any]) -> Compatibility:
+    """Return what a program is to a context of this seal, by its header."""
+    header = _ENVELOPE.header_of(blob)
+    try:
+        recorded = None if header is None else json.loads(header)["seal"]
+        device = None if recorded is None else recorded["device"]
+    except (ValueError, KeyError, TypeError):
+        return Compatibility.RECOMPILE
+    if recorded is None or device != seal["device"]:
+        return Compatibility.NO
+    same = all(recorded.get(name) == value for name, value in seal.items())
+    return Compatibility.SAME if same else Compatibility.RECOMPILE
 
 
 def deserialized(blob: bytes, seal: Mapping[str, Any]) -> OpenvinoProgram:
