@@ -8,14 +8,15 @@ Each repetition has a cache folder of its own, so `measured` measures anew; `lat
 and of openvino, which are made once for all, first.
 
 Of ONNX Runtime and of OpenVINO there are two sessions each in every repetition, one made before ours and one behind,
-and the better one counts. OpenVINO computes in float32 and for latency, as our device does, and gets its inputs without
-a copy. One session of each, which does not count, comes before everything: the first ones of a process are slower.
+and their mean counts: two sessions made alike differ by up to 10 %, by where their memory came to lie. OpenVINO
+computes in float32 and for latency, as our device does, and gets its inputs without a copy. One session of each, which
+does not count, comes before everything: the first ones of a process are slower.
 
 Sessions of a repetition take turns in an order drawn by chance. A turn begins when the threads of the one before rest
 (ONNX Runtime's spin for 25 ms), its first run does not count, and its figure is the median of the runs that fit into 20
 ms. The least of a session's turns counts: a shared machine only adds time.
 
-The table has medians over repetitions; `control` is the other session of ONNX Runtime over the better one; `worst` is
+The table has medians over repetitions; `control` is the slower session of ONNX Runtime over both; `worst` is
 the greatest quotient of a repetition. Nothing is dropped. Behind it stands what the calibrations predict of the CPU and
 of openvino alone, over what their sessions took.
 """
@@ -149,23 +150,25 @@ def _predicted(rows: Sequence[Any]) -> list[list[str]]:
 
 
 def _quotient(found: Sequence[Any], name: str) -> str:
-    quotients = [each["predicted"][name] / _best(each, name) for each in found if each["predicted"].get(name)]
+    quotients = [each["predicted"][name] / _typical(each, name) for each in found if each["predicted"].get(name)]
     return f"{median(quotients):.2f}" if quotients else ""
 
 
-def _best(each: Any, name: str) -> float:
-    """Of both sessions of a peer."""
-    return float(min(each["seconds"][f"{name} {number}"] for number in (1, 2)))
+def _typical(each: Any, name: str) -> float:
+    """The mean of both sessions of a peer."""
+    return mean(each["seconds"][f"{name} {number}"] for number in (1, 2))
 
 
 def _regrets(found: Sequence[Any], policy: str) -> list[float]:
-    return [round(each["seconds"][policy] / min(_best(each, name) for name in _ALONE), 3) for each in found]
+    return [round(each["seconds"][policy] / min(_typical(each, name) for name in _ALONE), 3) for each in found]
 
 
 def _cells(row: Any, policies: Sequence[str]) -> list[str]:
     found = row["repetitions"]
-    middle = {name: median(_best(each, name) for each in found) for name in _ALONE}
-    control = median(max(each["seconds"][f"cpu {number}"] for number in (1, 2)) / _best(each, "cpu") for each in found)
+    middle = {name: median(_typical(each, name) for each in found) for name in _ALONE}
+    control = median(
+        max(each["seconds"][f"cpu {number}"] for number in (1, 2)) / _typical(each, "cpu") for each in found
+    )
     cells = [row["model"], f"{middle['cpu'] * 1e3:.3f}", f"{control:.3f}", f"{middle['openvino'] * 1e3:.3f}"]
     for policy in policies:
         regrets, chosen = _regrets(found, policy), Counter(each["chosen"][policy] for each in found)

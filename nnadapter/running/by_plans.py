@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -16,9 +17,8 @@ from nnadapter.running.control import RunControl
 from nnadapter.running.deadlines import Deadlines
 from nnadapter.running.outputs import Kept
 from nnadapter.running.plans import Lease, PlanCache
-from nnadapter.running.promise import Watch
 from nnadapter.running.provenance import Provenance
-from nnadapter.running.repeating import Done, Repeat
+from nnadapter.running.repeating import Repeat
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -85,7 +85,9 @@ class PlansEngine(ABC, Generic[Held]):
         ):
             done = latest.run(feed)
             if done is not None:
-                return done if latest.watch is None else self._held_to(latest.lease, latest.watch, done)
+                if latest.is_broken:
+                    self._contradicted(latest.lease)
+                return done
         wanted = self.signature.check_outputs(names)
         values = self.signature.check_feed(feed)
         if self.defaults:
@@ -101,7 +103,9 @@ class PlansEngine(ABC, Generic[Held]):
                 self._latest = Repeat(self._plans, lease, compiled, self.signature, values, sizes)
             if control is None:
                 done = compiled.plan.run(values, wanted, None, kept, sizes)
-                return done if compiled.watch is None else self._held_to(lease, compiled.watch, done)
+                if compiled.watch is not None and compiled.watch.is_broken_by(done[1].seconds, time.perf_counter()):
+                    self._contradicted(lease)
+                return done
             before = run_options.get()
             try:
                 run_options.set(control.begin(options, self._deadlines))
@@ -118,9 +122,9 @@ class PlansEngine(ABC, Generic[Held]):
         """See `Engine.binding`."""
         return PlannedBinding(self, self._all_outputs, self._devices)
 
-    def _held_to(self, lease: Lease[Held], watch: Watch, done: Done) -> Done:
-        """What a run gave, of a plan whose runs are held to what was measured."""
-        return done
+    def _contradicted(self, lease: Lease[Held]) -> None:
+        """Give up a plan whose runs contradict what was measured of it."""
+        self._plans.drop(lease)
 
     def inputs(self) -> list[NodeArg]:
         """See `Engine.inputs`."""

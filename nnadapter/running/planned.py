@@ -8,7 +8,6 @@ once. Where devices cannot, every set of shapes has a plan of its own.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from threading import Lock
@@ -33,8 +32,6 @@ from nnadapter.running.filling import FilledClass
 from nnadapter.running.observed import Observed, observed_of
 from nnadapter.running.open_plans import FixedSizesError, OpenPlans
 from nnadapter.running.plans import Lease, PlanCache, PlanCounts
-from nnadapter.running.promise import Watch
-from nnadapter.running.repeating import Done
 from nnadapter.traces.event import PLAN, SESSION
 from partition.verdict import Unsupported
 
@@ -98,14 +95,12 @@ class PlannedEngine(PlansEngine[Compiled]):
         else:  # the first run has the person's own input; what contradicts itself is known now
             self._planned(lambda planner: planner.settle(planner.judge(shapes)))
 
-    def _held_to(self, lease: Lease[Compiled], watch: Watch, done: Done) -> Done:
-        """What a run gave; where it breaks what was measured, the next run measures again."""
-        steps = done[1].steps
-        seconds = steps[0].seconds if len(steps) == 1 else sum([step.seconds for step in steps])
-        if watch.is_broken_by(seconds, time.perf_counter()) and self._measurer is not None and lease.plan is not None:
-            self._measurer.contradicted(lease.plan, watch)
-            self._plans.drop(lease)
-        return done
+    def _contradicted(self, lease: Lease[Compiled]) -> None:
+        """Forget what was measured: the next run measures again."""
+        compiled = lease.plan
+        if self._measurer is not None and compiled is not None and compiled.watch is not None:
+            self._measurer.contradicted(compiled, compiled.watch)
+            super()._contradicted(lease)
 
     @property
     def counts(self) -> PlanCounts:

@@ -28,6 +28,11 @@ class Provenance(NamedTuple):
     are given and give is not among it."""
 
     @property
+    def seconds(self) -> float:
+        """Of all steps together."""
+        return sum([step.seconds for step in self.steps])
+
+    @property
     def fell_back(self) -> bool:
         """Some step ran elsewhere than planned."""
         return any(step.failure for step in self.steps)

@@ -40,7 +40,9 @@ class Repeat:
         sizes: what the plan was told of them; None for one that is told none.
     """
 
-    __slots__ = ("_alone", "_direct", "_expected", "_outputs", "_plan", "_plans", "_sizes", "lease", "watch")
+    __slots__ = (
+        "_alone", "_direct", "_expected", "_outputs", "_plan", "_plans", "_sizes", "_watch", "is_broken", "lease",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -53,8 +55,9 @@ class Repeat:
     ) -> None:
         self.lease, self._sizes = lease, sizes
         self._plans, self._plan = plans, compiled.plan
-        self.watch = compiled.watch
-        """See `Compiled.watch`."""
+        self._watch = compiled.watch
+        self.is_broken = False
+        """Runs have contradicted what was measured, see `Compiled.watch`."""
         self._outputs = signature.output_names
         self._alone = compiled.plan.alone(self._outputs)
         dtypes = signature.dtypes
@@ -82,15 +85,19 @@ class Repeat:
                 return None
             if array.dtype is not dtype and array.dtype != dtype:  # nearly always the same object
                 return None
-        if self._direct is not None:
-            return self._run_directly(*self._direct, feed)
+        direct = self._direct
+        if direct is not None:
+            return self._run_directly(direct[0], direct[1], feed)
         if self._alone is not None:
             return self._run_alone(*self._alone, feed)
         use = object()
         try:
             if not self._plans.take_again(use, self.lease):
                 return None
-            return self._plan.run(feed, self._outputs, sizes=self._sizes)
+            done = self._plan.run(feed, self._outputs, sizes=self._sizes)
+            if self._watch is not None:
+                self.is_broken = self._watch.is_broken_by(done[1].seconds, time.perf_counter())
+            return done
         finally:
             self._plans.users.pop(use, None)
             self._plans.close_unused()
@@ -113,7 +120,10 @@ class Repeat:
         lease.again += 1
         started = time.perf_counter()
         results = run(self._outputs, feed)
-        seconds = bound.seconds = time.perf_counter() - started
+        ended = time.perf_counter()
+        seconds = bound.seconds = ended - started
+        if self._watch is not None:
+            self.is_broken = self._watch.is_broken_by(seconds, ended)
         # As the classes themselves do it, without their two calls: a tenth of what is left beside ONNX Runtime's run.
         run_of_step = _NEW(StepRun, (bound.step.segment, bound.step.device, seconds, ""))
         return results, _NEW(Provenance, ((run_of_step,), ()))

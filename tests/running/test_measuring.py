@@ -88,7 +88,7 @@ class Measured:
         self.judgment = self.planner.judge({"x": (512, 512)})
         self.past = PastChoices(setting, session_options)
         busy = metered_driver.now
-        watch = Stopwatch(stopwatch=metered_driver.STOPWATCH, busy=busy, sleep=lambda _: None)
+        watch = Stopwatch(clock=metered_driver.now, busy=busy, sleep=lambda _: None)
         self.measurer = Measurer(Compiler(setting), session_options, watch)
 
     def choose(self):
