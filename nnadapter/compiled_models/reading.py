@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import Any
 
 from nnadapter.compiled_models.messages import ADVICE, MESSAGES, VERSION, Message
@@ -38,6 +37,8 @@ class CompiledFile:
             raise self.container.damaged(f"it has {len(found)} parts that say what it is, expected one")
         self.message: Message = _parsed(self.container.contents(found[0]), self.container.name)
         self._check()
+        self.whole: Message | None = self._whole()
+        """The model as it was as a plan for any shapes: one step on the CPU; None where it was not kept."""
 
     @property
     def signature(self) -> Signature:
@@ -56,9 +57,7 @@ class CompiledFile:
         described = self.message.plans[0] if plan is self.whole else plan
         return bytes(self.container.contents(described.report, REPORT))
 
-    @cached_property
-    def whole(self) -> Message | None:
-        """The model as it was as a plan for any shapes: one step on the CPU; None where it was not kept."""
+    def _whole(self) -> Message | None:
         message = self.message
         if not message.HasField("whole"):
             return None
