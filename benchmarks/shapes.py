@@ -2,11 +2,14 @@
 
     python benchmarks/shapes.py [--device fake_npu] [--count 20] [--json FILE]
                                 [--runs 10000 --shapes 200 --max-plans 50]
+    python benchmarks/shapes.py --layers 24 [--device null]
 
 For each of RapidOCR's models, whose shapes are open: `session.prepare` of new shapes, and what their first run takes
 more than later ones, beside one of those.
 The first shapes stand apart, since what is made once per model is made with them. With `--runs`, the text recognizer
-then runs that often over `--shapes` shapes in random order, more than the session keeps plans for.
+then runs that often over `--shapes` shapes in random order, more than the session keeps plans for. With `--layers`, a
+narrow language model of so many layers (24: 1,049 nodes) runs at 100 lengths instead, of its text and of its cache:
+what a length takes more the first time than the next.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import rapidocr
 sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 
 import nnadapter as nna
+from benchmarks.language_model import Sizes, cache_names, first_feed, language_model
 from benchmarks.timing import table
 
 OCR = Path(rapidocr.__file__).parent / "models"
@@ -48,7 +52,11 @@ def main() -> None:
     parser.add_argument("--shapes", type=int, default=200, help="different shapes among the runs")
     parser.add_argument("--max-plans", type=int, default=50, help="plans that the session of these runs keeps")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--layers", type=int, help="new lengths of a language model of so many layers")
     arguments = parser.parse_args()
+    if arguments.layers:
+        print(table(["lengths of", "nodes", "new, ms more", "run ms", "plans"], new_lengths(arguments)))
+        return
     rows = [row for kind in SHAPES for row in new_shapes(kind, arguments.device, arguments.count)]
     print(table(["model", "shapes", "prepare ms", "first run ms", "run ms", "new shape / run"], list(map(cells, rows))))
     options = nna.Options(max_plans=arguments.max_plans)
@@ -95,6 +103,27 @@ def new_shapes(kind: str, device: str, count: int) -> Iterator[dict[str, Any]]:
         row = {"prepare": prepare, "first_run": first, "run": run}
         ratio = statistics.median((prepare + first - run) / run for prepare, first, run in part)
         yield {"model": path.stem, "shapes": name, **row, "ratio": ratio}
+
+
+def new_lengths(arguments: argparse.Namespace) -> list[list[object]]:
+    """A row for lengths of the text, and one for those of the cache."""
+    sizes = Sizes(layers=arguments.layers, width=32, heads=2, words=100)
+    model, rows = language_model(sizes), []
+    for kind in ("text", "cache"):
+        more, again = [], []
+        with nna.InferenceSession(model, devices=arguments.device, options=nna.Options(fallback="allow")) as session:
+            for length in np.random.default_rng(0).permutation(np.arange(2, 102 + FIRST)).tolist():
+                feed = first_feed(sizes, [1] * (length if kind == "text" else 1))
+                if kind == "cache":
+                    cache = np.zeros((1, sizes.heads, length, sizes.depth), np.float32)
+                    feed.update({f"past.{name}": cache for name in cache_names(sizes)})
+                first, *later = (seconds(lambda feed=feed: session.run(None, feed)) for _ in range(RUNS + 1))  # type: ignore[misc]
+                more.append(first - min(later))
+                again.append(min(later))
+            plans = session.report().plans
+        figures = (f"{1e3 * statistics.median(column[FIRST:]):.3f}" for column in (more, again))
+        rows.append([kind, len(model.graph.node), *figures, plans.made if plans else 0])
+    return rows
 
 
 def different(draw: Callable[[np.random.Generator], Shape], count: int) -> Sequence[Shape]:
