@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
 
 import numpy as np
@@ -27,6 +28,14 @@ FORKED = f"""{HEAD} g (float[4, 8] x) => (float[4, 8] y, float[4, 8] z) {{
 }}"""
 """The sine, which the device refuses, reads what the first of its segments makes."""
 X = np.random.default_rng(3).standard_normal((4, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def interruptible():
+    """A suite in the background of a shell ignores interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)
@@ -153,13 +162,12 @@ def test_a_run_that_is_stopped_names_the_step_and_leaves_nothing_behind():
     assert used() == memory
 
 
-def test_what_an_interrupt_leaves_under_way_is_done_before_it_is_used_again():
+def test_what_an_interrupt_leaves_under_way_is_done_before_it_is_used_again(interruptible):
     """The interrupt comes while the host waits."""
     GATE.append(gate := threading.Event())
     with session_of() as session:
-        import _thread
-
-        threading.Timer(0.2, _thread.interrupt_main).start()
+        main = threading.main_thread().ident
+        threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             session.run(None, {"x": X})
         held = used()
