@@ -47,8 +47,25 @@ class StayingValue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """The host waits for a device."""
+
+    device: str
+    segment: int
+    """The last one that is done then."""
+    before: int | None
+    """The segment that waits; None for the end of the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Borders:
     """All borders of a plan."""
 
     steps: tuple[BorderStep, ...] = ()
     stay: tuple[StayingValue, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    """For segments that are under way while the host goes on; all others are done before the next one is begun."""
+    enqueued: tuple[int, ...] = ()
+    """Segments that are work of a stream of their device."""
+    alongside: tuple[int, ...] = ()
+    """Segments that a thread of their device runs."""

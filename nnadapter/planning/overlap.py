@@ -7,29 +7,22 @@ one behind the other, and the host waits once:
    that have another such step of their device right before or behind them: to enqueue one alone saves no wait.
 2. A step that reads what an enqueued one made waits for that one first, unless it is enqueued behind it: devices do not
    wait for each other, the host does. What comes behind that one goes on.
-3. At its end a run waits for whatever is left, before its outputs are brought to the host.
+3. Independent steps of two devices run at the same time where that pays, those of one in a thread (`alongside.py`).
+4. At its end a run waits for whatever is left, before its outputs are brought to the host.
 
-What is done by one wait needs no other: work of a stream is done in its order.
+What is done by one wait needs no other: work of a stream, or of a thread, is done in its order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from nnadapter.planning.alongside import Reads, alongside, needs_of
+from nnadapter.planning.border_steps import Wait
 from nnadapter.planning.saving import saving_steps
+from nnadapter.planning.settling import Partitioning
 from partition.plan import Plan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """The host waits for a device."""
-
-    device: str
-    segment: int
-    """The last one that is done then."""
-    before: int | None
-    """The segment that waits; None for the end of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,43 +31,63 @@ class Overlap:
 
     enqueued: frozenset[int] = frozenset()
     """Segments that the host does not wait for where they are begun."""
+    alongside: frozenset[int] = frozenset()
+    """Segments that a thread of their device runs."""
     waits: tuple[Wait, ...] = ()
-    """For enqueued segments, in their order; every other segment is done when the host goes on."""
+    """For these segments, in their order; every other segment is done when the host goes on."""
     awaited: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """Segment -> the enqueued ones that are waited for before it."""
+    """Segment -> those of them that are waited for before it."""
+
+    @property
+    def is_serial(self) -> bool:
+        """The host waits for every step."""
+        return not self.waits
 
 
-def overlap_of(plan: Plan, streaming: Set[str], reads: Mapping[int, Collection[str]]) -> Overlap:
+def overlap_of(partitioning: Partitioning, reads: Reads) -> Overlap:
     """Return how the steps of a plan overlap.
 
     Args:
-        plan: the plan.
-        streaming: devices with streams and memory of their own.
+        partitioning: the plan.
         reads: per segment, names of what its program reads beside the step's inputs.
     """
-    enqueued = _enqueued(plan, streaming)
-    made_by = {name: step.segment for step in plan.steps if step.segment in enqueued for name in step.outputs}
+    plan = partitioning.plan
+    enqueued = enqueued_of(plan, partitioning.setting.streaming)
+    needs = needs_of(plan, reads)
+    return waiting(plan, needs, enqueued, alongside(partitioning, needs, enqueued))
+
+
+def waiting(plan: Plan, needs: Sequence[Set[int]], enqueued: frozenset[int], handed: frozenset[int]) -> Overlap:
+    """Return where a run waits.
+
+    Args:
+        plan: the plan.
+        needs: per segment, those that make what it reads.
+        enqueued: segments that are enqueued.
+        handed: segments that threads of their devices run.
+    """
+    begun = enqueued | handed
     device_of = {step.segment: step.device for step in plan.steps}
     done: dict[str, int] = {}
     waits: list[Wait] = []
     for step in plan.steps:
-        needed = {made_by[name] for name in (*step.inputs, *reads.get(step.segment, ())) if name in made_by}
-        for device, last in _last_by_device(sorted(needed), device_of).items():
-            behind = step.segment in enqueued and step.device == device
+        for device, last in _last_by_device(sorted(needs[step.segment] & begun), device_of).items():
+            behind = step.segment in begun and step.device == device
             if not behind and last > done.get(device, -1):
                 done[device] = last
                 waits.append(Wait(device=device, segment=last, before=step.segment))
-    for device, last in _last_by_device(sorted(enqueued), device_of).items():
+    for device, last in _last_by_device(sorted(begun), device_of).items():
         if last > done.get(device, -1):
             waits.append(Wait(device=device, segment=last, before=None))
     awaited: dict[int, tuple[int, ...]] = {}
     for wait in waits:
         if wait.before is not None:
             awaited[wait.before] = (*awaited.get(wait.before, ()), wait.segment)
-    return Overlap(enqueued=enqueued, waits=tuple(waits), awaited=awaited)
+    return Overlap(enqueued=enqueued, alongside=handed, waits=tuple(waits), awaited=awaited)
 
 
-def _enqueued(plan: Plan, streaming: Set[str]) -> frozenset[int]:
+def enqueued_of(plan: Plan, streaming: Set[str]) -> frozenset[int]:
+    """Return the segments that are enqueued, of devices with streams and memory of their own."""
     able = saving_steps(plan, streaming)
     pairs = [
         (first.segment, second.segment)

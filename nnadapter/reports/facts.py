@@ -236,7 +236,9 @@ class ReportFacts:
           `segment` that waits for it or made it, null for the caller; `source` and `target`, each `target` (the
           driver), `device_id`, `layout`, `dtype`; `nbytes`; `seconds` as predicted, null where not known), and `stay`:
           values that segments of a device with memory of its own share there (each `value`, `device`, `segments`,
-          `nbytes`).
+          `nbytes`); `enqueued` and `alongside`: segments that are under way while the host goes on, as work of a stream
+          or in a thread of their device; `waits` for them: each `device`, `segment` (the last one that is done then),
+          `before` (the segment that waits, null for the end of the run).
         - `transfers` of the last run to and from such memory, else null: `into` and `out` (how many), `bytes_into`,
           `bytes_out`, `seconds`, `returned` (brought to a device that had made them).
         - `versions`: `nnadapter`, `onnx`, `onnxruntime`, and of the driver of each device by its name; `machine`.

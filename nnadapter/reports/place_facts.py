@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nnadapter.planning.border_steps import Borders
 from nnadapter.planning.borders import borders_of
+from nnadapter.planning.overlap import overlap_of
 from nnadapter.planning.settling import Partitioning
 
 
 def border_facts(partitioning: Partitioning) -> Borders:
-    """Return what happens at the borders of a plan."""
-    setting = partitioning.setting
-    return borders_of(partitioning.plan, setting.costs, setting.host.name)
+    """Return what happens at the borders of a plan, and what is under way at once."""
+    setting, overlap = partitioning.setting, overlap_of(partitioning, {})
+    return replace(
+        borders_of(partitioning.plan, setting.costs, setting.host.name),
+        waits=overlap.waits,
+        enqueued=tuple(sorted(overlap.enqueued)),
+        alongside=tuple(sorted(overlap.alongside)),
+    )

@@ -54,7 +54,7 @@ class Binder:
         graph = self._plan.graph
         self._stay = residences(self._plan, setting.owning, self._slots, reads, partial(expected_outputs, graph))
         self._borders = borders_of(self._plan, reads, arenas)
-        self._overlap = overlap_of(self._plan, setting.streaming, reads)
+        self._overlap = overlap_of(partitioning, reads)
         self._on_failure = partial(run_failed, partitioning, self._slots)
         self._whole = partial(whole, partitioning)
         self._outputs = {name: self._slots[name] for name in graph.outputs}
@@ -94,7 +94,7 @@ class Binder:
             transfers_of(trace),
             sizes,
             self._borders,
-            Flights(steps, self._overlap, trace) if self._overlap.enqueued else None,
+            Flights(steps, self._overlap, trace) if not self._overlap.is_serial else None,
         )
 
 

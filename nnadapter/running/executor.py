@@ -39,7 +39,7 @@ class Ahead(Protocol):
         self,
         steps: Sequence[BoundStep],
         values: list[Any],
-        made: list[Transfer],
+        made: list[Transfer] | None,
         kept: Kept,
         control: RunControl | None,
         sizes: Sequence[Any] | None,
@@ -194,7 +194,7 @@ class CompiledPlan:
             if slot is not None:
                 values[slot] = array
         made = self._new_transfers() if self._stays or kept is not None else None
-        if self._ahead is not None and made is not None:
+        if self._ahead is not None:
             runs = self._ahead.run(self.steps, values, made, kept or NOTHING_KEPT, control, sizes, given)
         else:
             runs = []

@@ -1,4 +1,4 @@
-"""Runs that have work of several steps under way at once on devices with streams, and wait where it was planned.
+"""Runs that have several steps under way at once, and wait where it was planned: by streams, or by threads of devices.
 
 A run is lent a `Flight`: a stream per device, and for every enqueued step an execution and an event, which nobody else
 uses before all work is done. An enqueued step is *pending* until a wait has said that it is done. As long as one is, no
@@ -7,12 +7,15 @@ values with its flight, and whoever gets that next waits for them first.
 
 A wait that raises says that a pending step failed; the events of the steps say which. That one runs elsewhere, as one
 that failed at once; what is pending behind it read what it did not make, and runs again, step by step.
+
+Steps that run alongside do so in a thread of their device (`lanes.py`), as any step does, falling back included. They
+work in memory that the run gives back at its end, so a run never ends before them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +33,7 @@ from nnadapter.running.borders import Given
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.control import RunControl
 from nnadapter.running.executor import after_failure, ask_before, run_step
+from nnadapter.running.lanes import Job, Lane
 from nnadapter.running.outputs import Kept
 from nnadapter.running.provenance import StepRun
 from nnadapter.traces.event import WAIT
@@ -52,9 +56,10 @@ class Flight:
 
     Args:
         steps: those that are enqueued.
+        devices: those that have a thread.
     """
 
-    def __init__(self, steps: Sequence[BoundStep]) -> None:
+    def __init__(self, steps: Sequence[BoundStep], devices: Iterable[str]) -> None:
         self.streams: dict[str, Stream] = {}
         """By device."""
         self.events: dict[int, Event] = {}
@@ -64,8 +69,12 @@ class Flight:
         """In the order in which they were enqueued."""
         self.values: list[Any] = []
         """Of the run that has work under way."""
+        self.lanes: dict[str, Lane] = {}
+        """By device."""
         self._pools = [bound.pool for bound in steps]
         try:
+            for name in devices:
+                self.lanes[name] = Lane(name)
             for bound in steps:
                 device, segment = open_device(bound.step.device), bound.step.segment
                 if bound.step.device not in self.streams:
@@ -89,7 +98,7 @@ class Flight:
         self.settle()
         for pool in self._pools:
             pool.give_back(self)
-        close_all([*self.streams.values(), *self.events.values()])
+        close_all([*self.streams.values(), *self.events.values(), *self.lanes.values()])
 
 
 class Flights:
@@ -97,20 +106,22 @@ class Flights:
 
     Args:
         steps: of the plan.
-        overlap: how they overlap; at least one is enqueued.
+        overlap: how they overlap; at least one is not waited for at once.
         trace: of the session, which hears of waits.
     """
 
     def __init__(self, steps: Sequence[BoundStep], overlap: Overlap, trace: Trace) -> None:
         self._overlap, self._trace = overlap, trace
         self._shares = len({bound.step.device for bound in steps}) > 1
-        self._flights = Lending(lambda: Flight([each for each in steps if each.step.segment in overlap.enqueued]))
+        enqueued = [each for each in steps if each.step.segment in overlap.enqueued]
+        devices = dict.fromkeys(each.step.device for each in steps if each.step.segment in overlap.alongside)
+        self._flights = Lending(lambda: Flight(enqueued, devices))
 
     def run(
         self,
         steps: Sequence[BoundStep],
         values: list[Any],
-        made: list[Transfer],
+        made: list[Transfer] | None,
         kept: Kept,
         control: RunControl | None,
         sizes: Sequence[Any] | None,
@@ -125,8 +136,10 @@ class Flights:
             run = _Run(flight, self._overlap, self._trace, values, made, kept, control, sizes, given)
             try:
                 runs = run.all(steps, shared=self._shares)
-            except FAILURES:
-                flight.settle()
+            except BaseException as error:
+                run.wait_out()
+                if isinstance(error, FAILURES):
+                    flight.settle()
                 raise
             flight.values = []
             return runs
@@ -147,7 +160,7 @@ class _Run:
         overlap: Overlap,
         trace: Trace,
         values: list[Any],
-        made: list[Transfer],
+        made: list[Transfer] | None,
         kept: Kept,
         control: RunControl | None,
         sizes: Sequence[Any] | None,
@@ -157,6 +170,8 @@ class _Run:
         self._values, self._made, self._kept = values, made, kept
         self._control, self._sizes, self._given = control, sizes, given
         self._runs: dict[int, StepRun] = {}
+        self._jobs: dict[int, Job] = {}
+        """By segment, what threads have to run, in its order."""
         self._released: list[int] = []
         """Slots that nobody reads any more, but perhaps what is pending."""
 
@@ -169,22 +184,35 @@ class _Run:
                 ask_before(self._control, bound, shared=shared)
             for segment in self._overlap.awaited.get(bound.step.segment, ()):
                 self._wait_for(segment)
-            if bound.step.segment not in self._overlap.enqueued or not self._is_enqueued(bound):
-                self._run_now(bound)
+            self._begin(bound)
             self._released.extend(bound.released)
             self._let_go()
         self._wait_for_all()
         return [self._runs[bound.step.segment] for bound in steps]
 
+    def wait_out(self) -> None:
+        """Wait until no thread has anything of the run, whatever became of it."""
+        for job in self._jobs.values():
+            job.wait_out()
+
+    def _begin(self, bound: BoundStep) -> None:
+        """Begin a step; most are done then."""
+        segment, in_turn = bound.step.segment, self._control is not None and self._control.takes_turns
+        if segment in self._overlap.alongside and not in_turn:
+            self._jobs[segment] = self._flight.lanes[bound.step.device].submit(partial(self._run_of, bound))
+        elif segment not in self._overlap.enqueued or not self._is_enqueued(bound):
+            self._run_now(bound)
+
     def _run_now(self, bound: BoundStep) -> None:
+        self._runs[bound.step.segment] = self._run_of(bound)
+
+    def _run_of(self, bound: BoundStep) -> StepRun:
         told = self._sizes if bound.is_told_sizes else None
-        self._runs[bound.step.segment] = run_step(
-            bound, self._values, self._made, self._kept, self._control, told, self._given
-        )
+        return run_step(bound, self._values, self._made, self._kept, self._control, told, self._given)
 
     def _is_enqueued(self, bound: BoundStep) -> bool:
         """Enqueue a step; where that cannot be, wait for what is pending, since the step is to run now."""
-        assert bound.residence is not None, "only such steps are enqueued"
+        assert bound.residence is not None and self._made is not None, "only such steps are enqueued"
         segment = bound.step.segment
         entry = Pending(bound, self._flight.events[segment], time.perf_counter())
         self._flight.pending.append(entry)  # first: an interrupt may come at any time
@@ -217,7 +245,11 @@ class _Run:
         return bound.pool.enqueue(execution, tensors, stream, self._control, told)
 
     def _wait_for(self, segment: int) -> None:
-        """Wait for one step, and with it for those before it in its stream."""
+        """Wait for one step, and with it for those before it in its stream or thread."""
+        job = self._jobs.get(segment)
+        if job is not None:
+            self._wait_for_job(segment, job)
+            return
         entry = next((each for each in self._flight.pending if each.bound.step.segment == segment), None)
         if entry is not None:
             self._wait(entry, entry.event)
@@ -231,6 +263,21 @@ class _Run:
 
     def _wait_for_all(self) -> None:
         self._wait_for_others("")
+        while self._jobs:
+            self._wait_for_job(*next(reversed(self._jobs.items())))
+
+    def _wait_for_job(self, segment: int, job: Job) -> None:
+        asked = self._trace.now()
+        try:
+            self._runs[segment] = job.wait()
+        finally:
+            self._trace.add(job.device, WAIT, f"wait for segment {segment}", asked, {})
+        done = [each for each, other in self._jobs.items() if other.device == job.device and each <= segment]
+        for each in done:
+            self._runs[each] = self._jobs[each].wait()
+        for each in done:
+            del self._jobs[each]
+        self._let_go()
 
     def _wait(self, last: Pending, point: Event | Stream) -> None:
         """Wait for a step and those before it in its stream; what failed is run elsewhere."""
@@ -275,7 +322,7 @@ class _Run:
 
     def _let_go(self) -> None:
         """Let go of what nobody reads any more."""
-        if self._flight.pending:
+        if self._flight.pending or self._jobs:
             return
         for slot in self._released:
             self._values[slot] = None

@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.planning.overlap import Wait, overlap_of
+from nnadapter.planning.alongside import needs_of
+from nnadapter.planning.border_steps import Wait
+from nnadapter.planning.overlap import enqueued_of, waiting
 from partition import SUPPORTED, Segment, make_plan
 from tests.partition.small_graphs import edges, graph_of
 
@@ -15,6 +17,10 @@ def plan_of(predecessors, labels):
     segments = [Segment(label, (at,)) for at, label in enumerate(labels)]
     verdicts = {label: [SUPPORTED] * len(labels) for label in dict.fromkeys(labels)}
     return make_plan(graph_of(predecessors), tuple(verdicts), verdicts, tuple(labels), segments, exact=False)
+
+
+def overlap_of(plan, streaming, reads):
+    return waiting(plan, needs_of(plan, reads), enqueued_of(plan, streaming), frozenset())
 
 
 def test_steps_in_a_row_are_enqueued_and_waited_for_once():

@@ -35,6 +35,7 @@ ROWS = {
     "borders.steps": border_steps.BorderStep,
     "borders.steps.source": border_steps.ValuePlace,
     "borders.stay": border_steps.StayingValue,
+    "borders.waits": border_steps.Wait,
     "transfers": facts.TransferFacts,
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nnadapter.planning.border_steps import BorderStep
 from nnadapter.reports.facts import ReportFacts
@@ -22,9 +22,10 @@ def border_words(report: ReportFacts) -> list[str]:
 
     1. How many steps of each kind with bytes and predicted time, and the largest transfers.
     2. What stays on its device.
-    3. The copies of the last run.
+    3. What is under way at once, and where the host waits for it.
+    4. The copies of the last run.
     """
-    return [*_planned(report), *_staying(report), *_ran(report)]
+    return [*_planned(report), *_staying(report), *_waiting(report), *_ran(report)]
 
 
 def _planned(report: ReportFacts) -> Iterator[str]:
@@ -54,6 +55,28 @@ def _staying(report: ReportFacts) -> Iterator[str]:
         more = f" and {len(stay) - _SHOWN} more" if len(stay) > _SHOWN else ""
         held = quantity(sum(each.nbytes or 0 for each in stay), "B")
         yield f"{count(len(stay), 'value stays', 'values stay')} ({held}): {shown}{more}"
+
+
+def _waiting(report: ReportFacts) -> Iterator[str]:
+    borders = report.borders
+    for segments, how in (
+        (borders.enqueued, "enqueued one behind the other"),
+        (borders.alongside, "run beside others"),
+    ):
+        if segments:
+            yield f"{count(len(segments), 'segment is', 'segments are')} {how}: {_numbers(segments)}"
+    if borders.waits:
+        shown = ", ".join(
+            f"for {each.segment} {'at the end' if each.before is None else f'before {each.before}'}"
+            for each in borders.waits[:_SHOWN]
+        )
+        more = f" and {len(borders.waits) - _SHOWN} more" if len(borders.waits) > _SHOWN else ""
+        yield f"a run waits {count(len(borders.waits), 'time', 'times')} for them: {shown}{more}"
+
+
+def _numbers(segments: Sequence[int]) -> str:
+    more = f" and {len(segments) - _SHOWN} more" if len(segments) > _SHOWN else ""
+    return ", ".join(map(str, segments[:_SHOWN])) + more
 
 
 def _ran(report: ReportFacts) -> Iterator[str]:

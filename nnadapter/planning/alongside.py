@@ -1,0 +1,107 @@
+"""Which steps of a plan run beside others, in a thread of their device, and whether that pays.
+
+Two branches of a model on two devices can run at the same time. One of the devices is the run's own thread's; steps of
+the others are handed to a thread each, unless the very next step needs what they make. What that takes is added up as
+the run does it: in the plan's order, waiting where something is read. It has to take less than one step after the other
+by `_LEAST_SECONDS` and by `_LEAST_SHARE`, or nothing runs beside anything.
+
+Only what is known to run elsewhere counts: steps of devices of which nothing is known, and of devices that compute in
+the host's memory, take no time of a thread's away, since they may need the same processors. One of those may run beside
+steps of other devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from nnadapter.costs.device_costs import Source
+from nnadapter.planning.settling import Partitioning
+from partition.plan import Plan
+
+_HANDING_SECONDS = 100e-6
+"""To hand a step to a thread, and to hear that it is done."""
+_LEAST_SECONDS = 200e-6
+_LEAST_SHARE = 0.1
+
+Reads = Mapping[int, Collection[str]]
+
+
+def alongside(partitioning: Partitioning, needs: Sequence[frozenset[int]], taken: Collection[int]) -> frozenset[int]:
+    """Return the segments that run beside others; none where that does not pay.
+
+    Args:
+        partitioning: the plan, its sizes known.
+        needs: per segment, those that make what it reads.
+        taken: segments that are not waited for anyway.
+    """
+    plan, setting = partitioning.plan, partitioning.setting
+    if setting.constraints.policy.times or taken or not any(_apart(plan, needs)) or not _is_sized(plan):
+        return frozenset()
+    known = {name for name, each in setting.costs.items() if each.source is not Source.ASSUMED}
+    shared = {name for name, each in setting.costs.items() if name not in known or each.profile.host_memory}
+    seconds = [
+        price.total if step.device in known else 0.0
+        for step, price in zip(plan.steps, partitioning.price.segments, strict=True)
+    ]
+    devices = dict.fromkeys(step.device for step in plan.steps)
+    best: tuple[float, frozenset[int]] = sum(seconds), frozenset()
+    for own in sorted(devices, key=lambda device: device not in shared):  # the run's own thread, rather one of these
+        if len((shared & devices.keys()) - {own}) > 0:
+            continue  # two that may need the same processors would be under way at once
+        handed = _handed(plan, needs, own)
+        taken_seconds = _elapsed(plan, needs, seconds, handed)
+        if taken_seconds < best[0]:
+            best = taken_seconds, handed
+    saved = sum(seconds) - best[0]
+    return best[1] if saved >= max(_LEAST_SECONDS, _LEAST_SHARE * sum(seconds)) else frozenset()
+
+
+def needs_of(plan: Plan, reads: Reads) -> list[frozenset[int]]:
+    """Return, per segment, those that make what it reads; `reads` says what programs read beside the steps' inputs."""
+    made_by = {name: step.segment for step in plan.steps for name in step.outputs}
+    names = [(*step.inputs, *reads.get(step.segment, ())) for step in plan.steps]
+    return [frozenset(made_by[name] for name in each if name in made_by) for each in names]
+
+
+def _apart(plan: Plan, needs: Sequence[frozenset[int]]) -> list[bool]:
+    """Per segment, whether an earlier one on another device is none that it comes behind."""
+    behind: list[frozenset[int]] = []
+    found = []
+    for step, needed in zip(plan.steps, needs, strict=True):
+        behind.append(needed.union(*(behind[each] for each in needed)))
+        found.append(
+            any(other.device != step.device and other.segment not in behind[-1] for other in plan.steps[: step.segment])
+        )
+    return found
+
+
+def _is_sized(plan: Plan) -> bool:
+    names = {name for step in plan.steps for name in step.outputs}
+    return all(plan.graph.value(name).static_shape is not None for name in names)
+
+
+def _handed(plan: Plan, needs: Sequence[frozenset[int]], own: str) -> frozenset[int]:
+    """Segments that go to threads of their devices: not where the very next one needs them, or there is none."""
+    return frozenset(
+        step.segment
+        for step, later in zip(plan.steps, needs[1:], strict=False)
+        if step.device != own and step.segment not in later
+    )
+
+
+def _elapsed(plan: Plan, needs: Sequence[frozenset[int]], seconds: Sequence[float], handed: frozenset[int]) -> float:
+    """Seconds of a run."""
+    now, done = 0.0, [0.0] * len(seconds)
+    free: dict[str, float] = {}
+    for step, needed in zip(plan.steps, needs, strict=True):
+        same = step.segment in handed
+        for each in needed & handed:
+            if not (same and plan.steps[each].device == step.device):
+                now = max(now, done[each])
+        start = max(now, free.get(step.device, 0.0))
+        if same:
+            done[step.segment] = start + _HANDING_SECONDS + seconds[step.segment]
+        else:
+            now = done[step.segment] = start + seconds[step.segment]
+        free[step.device] = done[step.segment]
+    return max(now, *done)

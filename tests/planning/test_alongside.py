@@ -1,0 +1,25 @@
+"""Where a run waits for steps that go beside others."""
+
+from __future__ import annotations
+
+import pytest
+
+from nnadapter.planning.alongside import needs_of
+from nnadapter.planning.border_steps import Wait
+from nnadapter.planning.overlap import waiting
+from tests.planning.test_overlap import plan_of
+
+
+@pytest.mark.parametrize(
+    ("predecessors", "labels", "handed", "waits"),
+    [
+        ([{}, {}, {0, 1}], "abc", {0}, [("a", 0, 2)]),
+        ([{}, {}, {0}, {1, 2}], "abac", {0, 2}, [("a", 2, 3)]),  # a thread keeps the order of its device
+        ([{}, {}], "ab", {0}, [("a", 0, None)]),
+    ],
+)
+def test_a_run_waits_where_something_is_read_elsewhere(predecessors, labels, handed, waits):
+    plan = plan_of(predecessors, labels)
+    found = waiting(plan, needs_of(plan, {}), frozenset(), frozenset(handed))
+    assert found.alongside == handed and not found.is_serial
+    assert found.waits == tuple(Wait(device=device, segment=last, before=before) for device, last, before in waits)
