@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-import onnxruntime as _original
 from onnxruntime.capi import onnxruntime_pybind11_state as _native
 
 from nnadapter import errors
@@ -25,6 +24,7 @@ from nnadapter.drivers.providers import devices_of_providers, provider_of_device
 from nnadapter.drivers.selection import DeviceRequest, requests_of
 from nnadapter.inference.binding import IOBinding as IOBinding
 from nnadapter.inference.session import InferenceSession as _InferenceSession
+from nnadapter.process.real_onnxruntime import onnxruntime as _original
 
 _THEIRS: tuple[tuple[type[errors.NNAdapterError], type[Exception]], ...] = (
     (errors.ModelFileError, _native.NoSuchFile),

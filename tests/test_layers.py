@@ -52,6 +52,7 @@ ONNX = (
     "nnadapter.testing.operator_tests",
 )
 ONNXRUNTIME = (
+    "nnadapter.process.real_onnxruntime",
     "nnadapter.onnx.onnxruntime_limits",
     "nnadapter.onnx.preparation.folding",
     "nnadapter.drivers.onnxruntime",
@@ -115,9 +116,15 @@ OPENVINO = ("nnadapter.drivers.openvino.engine",)
 
 @pytest.mark.parametrize(("package", "allowed"), [("onnx", ONNX), ("onnxruntime", ONNXRUNTIME), ("openvino", OPENVINO)])
 def test_foreign_packages_stay_at_their_border(package, allowed):
+    names = (package, f"nnadapter.process.real_{package}")
     for name, path in modules().items():
-        uses = any(within(imported, package) for imported in imports(path))
+        uses = any(within(imported, each) for imported in imports(path) for each in names)
         assert not uses or any(within(name, room) for room in allowed), f"{name} imports {package}"
+
+
+def test_onnx_runtime_is_not_imported_by_the_name_that_another_may_bear():
+    importing = [name for name, path in modules().items() if "onnxruntime" in imports(path)]
+    assert importing == ["nnadapter.process.real_onnxruntime"]
 
 
 def test_partition_knows_no_device():

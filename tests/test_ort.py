@@ -109,6 +109,24 @@ assert onnxruntime is not nna.ort
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_what_runs_below_the_stand_in_is_onnxruntime():
+    """Modules and functions that import late would get the stand-in, and with it the chosen device once more."""
+    code = """
+import nnadapter as nna
+nna.ort.install()
+nna.ort.use("null")
+import numpy as np
+from onnx import parser
+text = '<ir_version: 10, opset_import: ["" : 17]> g (float[3] x) => (int64[2] s, float[3] y) '
+text += "{ n = NonZero(x) s = Shape(n) y = Relu(x) }"
+with nna.InferenceSession(parser.parse_model(text).SerializeToString(), devices=["null", "cpu"]) as session:
+    size, _ = session.run(None, {"x": np.float32([1, 0, 2])})
+    assert size.tolist() == [1, 2], size
+    assert [step.device for step in session.provenance.steps].count("cpu") == 1
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_devices_that_do_not_exist_are_refused_when_chosen():
     with pytest.raises(nna.errors.DeviceNotFoundError):
         ort.use("trail")

@@ -117,6 +117,6 @@ def _notes() -> Iterator[None]:
 
 def _silence_onnxruntime() -> None:
     """Keep ONNX Runtime from printing what it raises as well."""
-    import onnxruntime
+    from nnadapter.process.real_onnxruntime import onnxruntime
 
     onnxruntime.set_default_logger_severity(4)

@@ -42,9 +42,10 @@ def _newest_of(domain: str) -> int:
 
 
 def _loads(opsets: Mapping[str, int], ir_version: int) -> bool:
-    import onnxruntime
     from onnx import helper
     from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+    from nnadapter.process.real_onnxruntime import onnxruntime
 
     value = helper.make_tensor_value_info("x", 1, [1])
     graph = helper.make_graph([], "probe", [value], [value])
@@ -66,9 +67,8 @@ def loadable(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises:
         InvalidModelError: a node of it has no such meaning in any opset that ONNX Runtime knows.
     """
-    import onnxruntime
-
     from nnadapter.onnx.versions import check_versions, stamp_down
+    from nnadapter.process.real_onnxruntime import onnxruntime
 
     opsets, ir_version = onnxruntime_limits()
     check_versions(model)

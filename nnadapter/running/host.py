@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import onnxruntime
-
 from nnadapter.drivers.onnxruntime.errors import translated
 from nnadapter.drivers.onnxruntime.values import goes_by_memory, inner_run, is_foreign, run_by_memory
 from nnadapter.errors import CancelledError, ClosedError, InvalidModelError, NNAdapterError
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, loadable
+from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.running.provenance import Provenance, StepRun
 from nnadapter.traces.event import COMPILE
 from nnadapter.traces.trace import SILENT, Trace

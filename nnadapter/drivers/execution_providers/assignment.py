@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import onnx
-import onnxruntime
 
+from nnadapter.process.real_onnxruntime import onnxruntime
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
 _MARK = re.compile(r"nnadapter:(\d+):")

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import onnxruntime
-
 from nnadapter.drivers.capability import Option, OptionValues
 from nnadapter.drivers.execution_providers.libraries import (
     devices_of,
@@ -23,6 +21,7 @@ from nnadapter.drivers.onnxruntime.sessions import open_session
 from nnadapter.drivers.onnxruntime.weights import Loadable
 from nnadapter.errors import DeviceUnavailableError, DriverWarning, InvalidOptionError
 from nnadapter.onnx.onnxruntime_limits import QUIET
+from nnadapter.process.real_onnxruntime import onnxruntime
 
 _LEVELS = {
     "none": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 import onnx
-import onnxruntime
 
 from nnadapter.drivers.culprits import find_culprits
 from nnadapter.drivers.execution_providers.assignment import Assignment, marked, read_assignment
@@ -20,6 +19,7 @@ from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
 from nnadapter.drivers.onnxruntime.profiling import profile_of
 from nnadapter.errors import CompilationError
 from nnadapter.onnx.onnxruntime_limits import loadable
+from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.traces.trace import SILENT, Trace
 from partition.verdict import Reason, Unsupported, Verdict
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import onnxruntime
-
 from nnadapter.drivers.capability import Capability, DeviceInfo, ModelForm, OptionValues, Threading
 from nnadapter.drivers.execution_providers.backing import OPTIONS, find_backing
 from nnadapter.drivers.execution_providers.context import EpContext
@@ -15,6 +13,7 @@ from nnadapter.drivers.execution_providers.probing import takes_addition
 from nnadapter.drivers.hardware import Machine
 from nnadapter.drivers.interface import Context, Device, Driver
 from nnadapter.errors import DeviceNotFoundError
+from nnadapter.process.real_onnxruntime import onnxruntime
 
 _CAPABILITY = Capability(
     form=ModelForm.ONNX,

@@ -15,11 +15,10 @@ from importlib import metadata, util
 from pathlib import Path
 from types import MappingProxyType
 
-import onnxruntime
-
 from nnadapter.drivers.execution_providers.names import SUFFIX
 from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.errors import DeviceUnavailableError
+from nnadapter.process.real_onnxruntime import onnxruntime
 
 GROUP = "nnadapter.execution_providers"
 """The entry point group."""

@@ -10,7 +10,6 @@ import json
 from typing import Any
 
 import onnx
-import onnxruntime
 
 from nnadapter.drivers.envelope import ADVICE, Envelope
 from nnadapter.drivers.execution_providers.assignment import read_assignment
@@ -20,6 +19,7 @@ from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.drivers.onnxruntime.profiling import SessionProfile
 from nnadapter.drivers.onnxruntime.sessions import session_execution
 from nnadapter.errors import IncompatibleProgramError
+from nnadapter.process.real_onnxruntime import onnxruntime
 
 _ENVELOPE = Envelope(magic=b"NNAORTEP", version=1)
 _COMPILED = "EPContext"

@@ -31,7 +31,7 @@ _SMALLEST_MODEL = bytes.fromhex(
 @remembered(1)
 def register_arena() -> None:
     """Make the arena that sessions with `USES_SHARED_ARENA` share; once in the process."""
-    import onnxruntime
+    from nnadapter.process.real_onnxruntime import onnxruntime
 
     memory = onnxruntime.OrtMemoryInfo(
         "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
@@ -50,7 +50,7 @@ def shrink_arena() -> None:
     ONNX Runtime does so at the end of a run that asks for it: here of a session that does next to nothing, into memory
     of ours, so that nothing of its own stands in the way.
     """
-    import onnxruntime
+    from nnadapter.process.real_onnxruntime import onnxruntime
 
     session = _smallest_session()
     options = onnxruntime.RunOptions()
@@ -63,7 +63,7 @@ def shrink_arena() -> None:
 
 @remembered(1)
 def _smallest_session() -> Any:
-    import onnxruntime
+    from nnadapter.process.real_onnxruntime import onnxruntime
 
     register_arena()
     options = onnxruntime.SessionOptions()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from nnadapter.drivers.capability import (
@@ -32,6 +31,7 @@ from nnadapter.errors import CompilationError, DeviceNotFoundError, InvalidModel
 from nnadapter.onnx.nodes import opsets_of, plain_domain, with_nested
 from nnadapter.onnx.onnxruntime_limits import onnxruntime_limits
 from nnadapter.onnx.schemas import since_version
+from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.traces.trace import SILENT, Trace
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 

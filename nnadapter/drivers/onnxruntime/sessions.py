@@ -49,14 +49,14 @@ _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning
 
 def new_session_options() -> onnxruntime.SessionOptions:
     """ONNX Runtime's options as they come."""
-    import onnxruntime
+    from nnadapter.process.real_onnxruntime import onnxruntime
 
     return onnxruntime.SessionOptions()
 
 
 def new_run_options() -> onnxruntime.RunOptions:
     """ONNX Runtime's options of one run as they come."""
-    import onnxruntime
+    from nnadapter.process.real_onnxruntime import onnxruntime
 
     return onnxruntime.RunOptions()
 
@@ -180,7 +180,7 @@ def open_session(
         without: optimizers to do without, see `optimizers.wrong_optimizers`.
         profile: what takes the session's own events. Options that ask for a profile have their wish there alone.
     """
-    import onnxruntime
+    from nnadapter.process.real_onnxruntime import onnxruntime
 
     if session_options is None:
         options = new_session_options()

@@ -105,7 +105,7 @@ def inner_run(session: onnxruntime.InferenceSession) -> Any:
 
 def output_binder(binding: onnxruntime.IOBinding) -> Callable[[str], object]:
     """What binds an output to new memory of the host: a binding's own way without its Python layer, where known."""
-    import onnxruntime
+    from nnadapter.process.real_onnxruntime import onnxruntime
 
     inner = getattr(binding, "_iobinding", None)
     if inner is None:
@@ -119,13 +119,13 @@ def _bound_to(bind: Callable[[str, Any], object], device: Any, name: str) -> Non
 
 def native_value(array: Array) -> Any:
     """An array as ONNX Runtime's own sessions take it; it shares the array's memory."""
-    import onnxruntime
+    from nnadapter.process.real_onnxruntime import onnxruntime
 
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)._ortvalue
 
 
 def _handed_over(array: Array) -> onnxruntime.OrtValue:
-    import onnxruntime
+    from nnadapter.process.real_onnxruntime import onnxruntime
 
     name = array.dtype.name
     if not is_foreign(array):

@@ -32,7 +32,7 @@ class Loadable:
     def add_to(self, options: onnxruntime.SessionOptions) -> None:
         """Let the next session that is made with these options have the weights."""
         if self.weights:
-            import onnxruntime
+            from nnadapter.process.real_onnxruntime import onnxruntime
 
             values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self.weights.values()]
             options.add_external_initializers(list(self.weights), values)

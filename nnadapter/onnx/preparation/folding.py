@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
-import onnxruntime
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, freeze
@@ -15,6 +14,7 @@ from nnadapter.onnx.model import OnnxModel
 from nnadapter.onnx.onnxruntime_limits import QUIET, onnxruntime_limits
 from nnadapter.onnx.values import constant_value
 from nnadapter.onnx.versions import stamp_down
+from nnadapter.process.real_onnxruntime import onnxruntime
 from partition.verdict import Unsupported
 
 
