@@ -8,6 +8,9 @@ import numpy as np
 
 from nnadapter.ir.operand import Array
 
+_TWINS = frozenset(char for char in "bBhHiIlLqQ" if np.dtype(np.dtype(char).str).char != char)
+"""Numpy has two types for some integers, alike but for names; the engine refuses the one that ONNX Runtime makes."""
+
 
 class _Memory:
     """Somebody else's memory, as numpy takes it, which lives as long as this does."""
@@ -25,11 +28,16 @@ def shareable(array: Array) -> Array:
     Its Python interface refuses what is read-only, although it only reads from inputs and constants. So it gets the
     same memory under an array that does not say so.
     """
-    if array.flags.writeable:
-        return array
-    whole = array.base
-    if type(whole) is np.ndarray and whole.shape == array.shape and whole.dtype == array.dtype and whole.flags.carray:
-        return whole  # the caller's own array, of which the host gave a view
+    if array.dtype.char not in _TWINS:
+        if array.flags.writeable:
+            return array
+        whole = array.base
+        if type(whole) is np.ndarray and _is_like(whole, array):
+            return whole  # the caller's own array, of which the host gave a view
     interface = array.__array_interface__
     interface["data"] = (interface["data"][0], False)
     return np.asarray(_Memory(interface, array))
+
+
+def _is_like(whole: Array, array: Array) -> bool:
+    return whole.shape == array.shape and whole.dtype == array.dtype and bool(whole.flags.carray)

@@ -258,6 +258,17 @@ def test_large_weights_are_shared_with_the_engine_and_give_the_same(dtype):
         np.testing.assert_array_equal(computed(context(), each, [rows])[0], weights[rows].astype(np.float32))
 
 
+def test_integers_that_onnxruntime_made_go_in():
+    model = model_of(
+        "(float[2,3] x) => (float[2,3,4] y) <float[3,4] w = {0,1,2,3,4,5,6,7,8,9,10,11}>"
+        "{ i = Cast<to = 7>(x)  y = Gather(w, i) }"
+    )
+    with nna.InferenceSession(model, devices=("openvino", {"switched_off": "Cast"})) as session:
+        (y,) = session.run(None, {"x": np.array([[0, 1, 2], [2, 1, 0]], np.float32)})
+        assert [(step.device, step.failure) for step in session.provenance.steps] == [("cpu", ""), ("openvino", "")]
+    np.testing.assert_array_equal(y[0], np.arange(12, dtype=np.float32).reshape(3, 4))
+
+
 def test_the_engines_words_lose_their_places():
     error = RuntimeError("Exception from src/a/b.cpp:12:\nCheck 'x == y' failed at src/c.cpp:3:\nshapes differ\n")
     assert engine.brief(error) == "shapes differ"
