@@ -15,11 +15,11 @@ from nnadapter.drivers.openvino.loading import read
 from nnadapter.drivers.openvino.options import properties_of
 from nnadapter.drivers.openvino.program import compatibility, deserialized, program_of
 from nnadapter.drivers.openvino.signature import difference
-from nnadapter.drivers.openvino.verdicts import judge, judge_open, op_types_named
+from nnadapter.drivers.openvino.verdicts import Whole, judge, judge_open, op_types_named
 from nnadapter.errors import CompilationError
 from nnadapter.onnx.nodes import opsets_of
 from nnadapter.onnx.parts import Parts
-from nnadapter.onnx.sizes import has_open_inputs, size_names
+from nnadapter.onnx.sizes import has_open_inputs
 from partition.verdict import Reason, Unsupported, Verdict, all_of
 
 _CONSTANT_BYTES = 1 << 20
@@ -39,8 +39,9 @@ class OpenvinoContext(Context):
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """See `Context.supported`: the tables first, then the engine's own query, once for nodes that are alike."""
-        parts = Parts(model, _CONSTANT_BYTES)
-        verdicts = [judge(node, parts, self._switched_off) for node in model.graph.node]
+        whole = Whole.of(model, _CONSTANT_BYTES)
+        parts = whole.parts
+        verdicts = [judge(node, whole, self._switched_off) for node in model.graph.node]
         taken = [position for position, verdict in enumerate(verdicts) if verdict]
         cases = _cases(taken, model, parts, "queried")
         for position, why in self._refused(cases, parts, self._query).items():
@@ -51,11 +52,11 @@ class OpenvinoContext(Context):
         """See `Context.admit`: what was taken node by node; but with open sizes, not all of it is."""
         if not has_open_inputs(model):
             return Admission()
-        parts, sizes = Parts(model, _CONSTANT_BYTES), size_names(model)
-        verdict = all_of(judge_open(node, parts, sizes) for node in model.graph.node)
+        whole = Whole.of(model, _CONSTANT_BYTES)
+        verdict = all_of(judge_open(node, whole) for node in model.graph.node)
         if verdict:
-            cases = _cases(range(len(model.graph.node)), model, parts, "queried")
-            refused = self._refused(cases, parts, self._query)
+            cases = _cases(range(len(model.graph.node)), model, whole.parts, "queried")
+            refused = self._refused(cases, whole.parts, self._query)
             verdict = refused[min(refused)] if refused else verdict
         return Admission(verdict=verdict)
 

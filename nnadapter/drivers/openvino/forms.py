@@ -115,11 +115,23 @@ class Form:
         return tuple(size if isinstance(size, int) else OpenSize(size or "") for size in shape)
 
 
-def resized(form: Form) -> Sequence[float]:
-    """The sizes that the scales of Resize make, before they are cut to whole numbers; within what float32 can say."""
+def makes_part_of_pixel(form: Form) -> bool:
+    """Whether the scales of Resize make a size that is no whole number, within what float32 can say."""
     shape = form.shape(0)
     axes = form.attribute("axes", range(len(shape)))
-    return [round(scale * shape[axis], 4) for axis, scale in zip(axes, form.scales, strict=False)]
+    scaled = ((scale, shape[axis]) for axis, scale in zip(axes, form.scales, strict=False))
+    return any(scale % 1 and round(scale * size, 4) % 1 for scale, size in scaled)
+
+
+def changes_channels(form: Form) -> bool:
+    """Whether Resize of four dimensions or more is known to change batch or channels.
+
+    What changes them where sizes are open fails when it runs.
+    """
+    if len(form.shape(0)) < 4:
+        return False
+    pairs = zip(form.shape(0)[:2], form.output_shape[:2], strict=True)
+    return any(made != size for size, made in pairs if isinstance(size, int) and isinstance(made, int))
 
 
 def wide_strides(form: Form) -> bool:
@@ -184,6 +196,15 @@ def is_crossed(form: Form) -> bool:
     if form.opset < 11:
         return len(shape) == 1 and axis == 1
     return form.opset < 13 and any(size > 1 for size in shape[axis:][1:])
+
+
+def is_crosswise(form: Form) -> bool:
+    """Whether inputs that are broadcast leave different dimensions open, or are known to have no elements."""
+    shapes = [form.shape(position) for position in range(len(form.node.input)) if form.has(position)]
+    axes = [{len(shape) - at for at, size in enumerate(shape) if isinstance(size, OpenSize)} for shape in shapes]
+    opened = [each for each in axes if each]
+    empty = any(not isinstance(size, OpenSize) and size == 0 for shape in shapes for size in shape)
+    return empty or any(each != opened[0] for each in opened)
 
 
 def is_plain_einsum(form: Form) -> bool:

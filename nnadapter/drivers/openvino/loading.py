@@ -10,6 +10,7 @@ import onnx
 from onnx import TensorProto
 
 from nnadapter.drivers.openvino.engine import core, module
+from nnadapter.drivers.openvino.overlaps import exclude_thresholds
 from nnadapter.drivers.openvino.quantization import QUANTIZING
 from nnadapter.drivers.openvino.reals import keep_real
 from nnadapter.drivers.openvino.sharing import shareable
@@ -46,6 +47,8 @@ def _is_shared(tensor: onnx.TensorProto) -> bool:
 def _mended(engine_model: Any, model: onnx.ModelProto) -> Any:
     if any(node.op_type in QUANTIZING for node in model.graph.node):
         keep_real(engine_model)
+    if any(node.op_type == "NonMaxSuppression" for node in model.graph.node):
+        exclude_thresholds(engine_model)
     return _kept_apart(engine_model)
 
 

@@ -29,6 +29,7 @@ FLOATS = frozenset((DataType.FLOAT32, DataType.FLOAT16))
 _BYTES = frozenset((DataType.INT8, DataType.UINT8))
 _SHORTS = frozenset((DataType.INT16, DataType.UINT16))
 _BOOL = frozenset((DataType.BOOL,))
+_FLOAT32 = frozenset((DataType.FLOAT32,))
 _INT32 = frozenset((DataType.INT32,))
 _INT64 = frozenset((DataType.INT64,))
 _MOVED = FLOATS | _BYTES | _SHORTS | _INT32 | _BOOL
@@ -93,6 +94,11 @@ _ROWS: tuple[tuple[str, OperatorRow], ...] = (
     ("QuantizeLinear", OperatorRow(dtypes=FLOATS, inputs={2: _BYTES | _SHORTS}, outputs={0: _BYTES | _SHORTS})),
     ("DequantizeLinear", OperatorRow(dtypes=_BYTES | _SHORTS | _INT32, inputs={1: FLOATS}, outputs={0: FLOATS})),
     ("CumSum", OperatorRow(dtypes=FLOATS, inputs={1: _INDEX})),
+    ("NonZero", OperatorRow(dtypes=_FLOAT32 | _BOOL | _INT32, outputs=_COUNTED)),
+    (
+        "NonMaxSuppression",
+        OperatorRow(dtypes=_FLOAT32, inputs={2: _INT64}, outputs=_COUNTED),
+    ),
 )
 
 
@@ -103,5 +109,21 @@ def _by_name(rows: Iterable[tuple[str, OperatorRow]]) -> Mapping[str, OperatorRo
 OPERATORS = _by_name(_ROWS)
 """By op type of ONNX's own domain."""
 
-FIXED_SIZES = frozenset(("ConvTranspose", "GRU", "GroupNormalization", "LRN", "LSTM", "RNN", "Resize", "Trilu"))
+FIXED_SIZES = frozenset(("GroupNormalization", "LRN"))
 """Ops that are taken at known sizes alone: with open ones some were found wrong, some too seldom right."""
+
+EMPTY_SIZES = frozenset((
+    "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "Cast", "Ceil",
+    "Celu", "Clip", "Cos", "Cosh", "CumSum", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Floor", "Gather",
+    "GatherND", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN",
+    "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "Max", "Mean", "Min", "Mish",
+    "Mul", "Neg", "NonMaxSuppression", "NonZero", "Not", "Or", "Pow", "Reciprocal", "ReduceL2", "ReduceLogSumExp",
+    "ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Round", "Selu", "Shape",
+    "Sigmoid", "Sign", "Sin", "Sinh", "Size", "Slice", "Softmax", "Softsign", "Split", "Sqrt", "Squeeze", "Sub",
+    "Sum", "Tan", "Tanh", "Tile", "Transpose", "Unsqueeze", "Where", "Xor",
+))  # fmt: skip
+"""Ops that are taken where data decide over sizes: right with open sizes, and where there are no elements.
+
+Others make another shape then (Concat, Flatten, Expand), or end the process (AveragePool, MaxPool, ConvTranspose, Pad,
+Einsum).
+"""

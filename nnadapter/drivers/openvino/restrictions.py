@@ -7,7 +7,7 @@ onnx's operator tests and by a sweep over the attributes of every op (`tests/dri
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -15,13 +15,15 @@ import onnx
 from nnadapter.drivers.openvino.forms import (
     Form,
     OpenSizeError,
+    changes_channels,
     is_crossed,
+    is_crosswise,
     is_plain_einsum,
     lone_labels,
+    makes_part_of_pixel,
     overhanging,
     padded_pixels,
     padding_to_shape,
-    resized,
     single_column,
     wide_strides,
 )
@@ -51,16 +53,21 @@ def restriction(node: onnx.NodeProto, parts: Parts, sizes: Collection[str] = ())
         sizes: values that follow from the shapes of its inputs, which are open.
     """
     form = Form.of(node, parts, sizes)
+    return _first(form, (*RESTRICTIONS, *OPEN_RESTRICTIONS) if form.is_open else RESTRICTIONS)
+
+
+def data_restriction(node: onnx.NodeProto, parts: Parts) -> Verdict:
+    """The same for what else is refused where data decide over sizes."""
+    return _first(Form.of(node, parts), DATA_RESTRICTIONS)
+
+
+def _first(form: Form, table: Sequence[Restriction]) -> Verdict:
+    node = form.node
     try:
-        matching_row = next((row for row in _rows(form) if row.holds(form)), None)
+        matching_row = next((row for row in table if node.op_type in row.ops.split() and row.holds(form)), None)
     except OpenSizeError:
         return Unsupported(Reason.DYNAMIC_SHAPE, f"{node.op_type} is taken or not by sizes that are left open")
     return SUPPORTED if matching_row is None else Unsupported(matching_row.reason, f"{node.op_type} {matching_row.why}")
-
-
-def _rows(form: Form) -> Iterator[Restriction]:
-    tables = (RESTRICTIONS, OPEN_RESTRICTIONS) if form.is_open else (RESTRICTIONS,)
-    return (row for table in tables for row in table if form.node.op_type in row.ops.split())
 
 
 RESTRICTIONS = (
@@ -106,18 +113,24 @@ RESTRICTIONS = (
     ),
     Restriction(
         "Resize Upsample",
-        lambda form: len(form.shape(0)) > 3 and form.shape(0)[:2] != form.output_shape[:2],
+        changes_channels,
         "of four dimensions or more is compiled where batch and channels stay as they are",
     ),
     Restriction(
         "Resize",
-        lambda form: any(size % 1 for size in resized(form)),
+        makes_part_of_pixel,
         "with scales that make no whole size samples at other places than ONNX says",
     ),
     Restriction(
         "Upsample",
         lambda form: any(scale % 1 for scale in form.scales),
         "with scales that are no whole numbers samples at other places than ONNX says",
+    ),
+    Restriction(
+        "NonMaxSuppression",
+        lambda form: not form.constant(3),
+        "is taken with a constant iou_threshold",
+        Reason.NOT_CONSTANT,
     ),
     Restriction("LSTM", lambda form: form.has(7), "leaves peepholes out"),
     Restriction("LSTM", lambda form: form.attribute("input_forget", 0), "leaves input_forget out"),
@@ -250,5 +263,40 @@ OPEN_RESTRICTIONS = (
         lambda form: min(len(form.shape(0)), len(form.shape(1))) < 2,
         "of a vector is not compiled with open sizes",
     ),
+    Restriction(
+        "LSTM GRU RNN",
+        lambda form: form.has(4),
+        "with sequence_lens goes on behind the ends of sequences with open sizes",
+    ),
+    Restriction(
+        "LSTM GRU RNN",
+        lambda form: not form.parts.weights.issuperset(form.node.input[1:3]),
+        "with weights that are no constants is not compiled with open sizes",
+    ),
+    Restriction(
+        "ConvTranspose",
+        lambda form: form.attribute("output_shape", []) or form.attribute("auto_pad", b"").startswith(b"SAME"),
+        "that pads by itself or to an output_shape makes another shape with open sizes, or other numbers",
+    ),
+    Restriction(
+        "ConvTranspose",
+        lambda form: form.node.input[1] not in form.parts.weights,
+        "with a filter that is no constant is not compiled with open sizes",
+    ),
+    Restriction(
+        "Trilu",
+        lambda form: form.dtype(0) == "int32",
+        "of int32 passes through float32 with open sizes",
+        Reason.UNSUPPORTED_DTYPE,
+    ),
 )
 """The same where sizes of inputs are open."""
+DATA_RESTRICTIONS = (
+    Restriction(
+        "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mul Or PRelu Pow Sub Sum Where Xor",
+        is_crosswise,
+        "of each with each makes another shape where there is none",
+        Reason.DATA_DEPENDENT_SHAPE,
+    ),
+)
+"""The same where data decide over sizes."""

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 import onnx
 
-from nnadapter.drivers.openvino.operators import FIXED_SIZES, OPERATORS, OperatorRow
+from nnadapter.drivers.openvino.counting import MOVING, counted_names
+from nnadapter.drivers.openvino.operators import EMPTY_SIZES, FIXED_SIZES, OPERATORS, OperatorRow
 from nnadapter.drivers.openvino.quantization import QUANTIZING
-from nnadapter.drivers.openvino.restrictions import restriction
+from nnadapter.drivers.openvino.restrictions import data_restriction, restriction
 from nnadapter.errors import InvalidOptionError, close_names
 from nnadapter.ir.operand import DataType
 from nnadapter.onnx.nodes import plain_domain
 from nnadapter.onnx.parts import Parts
+from nnadapter.onnx.sizes import MEASURING, has_open_inputs, size_names
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
 _SIZING = frozenset((
     "Shape", "Size", "Gather", "Slice", "Concat", "Squeeze", "Unsqueeze", "Reshape", "Cast", "Add", "Sub", "Mul", "Div",
     "Min", "Max", "Neg", "Floor", "Ceil", "Range", "Expand", "Equal", "Less", "LessOrEqual", "Greater",
     "GreaterOrEqual", "And", "Or", "Not", "Where", "ConstantOfShape", "Identity", "ReduceProd", "Tile", "Transpose",
+    "Trilu",
 ))  # fmt: skip
 """Ops that make sizes, and masks and positions of them, in exported models."""
 
@@ -38,46 +42,102 @@ def op_types_named(names: Collection[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def judge(node: onnx.NodeProto, parts: Parts, switched_off: Collection[str]) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What is asked of a model beyond its single nodes."""
+
+    parts: Parts
+    sizes: Collection[str] = ()
+    """Values that follow from the shapes of others, and not from what they hold."""
+    counted: Collection[str] = ()
+    """See `counted_names`."""
+    is_open: bool = False
+    """Its inputs leave sizes open."""
+
+    @staticmethod
+    def of(model: onnx.ModelProto, constant_bytes: int) -> Whole:
+        """Read a model whose nodes are in order."""
+        parts = Parts(model, constant_bytes)
+        return Whole(parts, size_names(model), counted_names(model), has_open_inputs(model))
+
+    def counts(self, node: onnx.NodeProto, name: str) -> bool:
+        """Whether a value is int64 that counts, which a node moves."""
+        value = self.parts.value(name)
+        is_moved = node.op_type in MOVING and node.input[0] in self.counted and name in (node.input[0], *node.output)
+        return is_moved and value is not None and value.dtype == "int64"
+
+    def measures(self, node: onnx.NodeProto) -> bool:
+        """Whether a node makes sizes of the shapes of values, other than of constants."""
+        return all(name in self.sizes for name in node.output if name) and (
+            node.op_type in MEASURING or not self.sizes.isdisjoint(node.input)
+        )
+
+
+def judge(node: onnx.NodeProto, whole: Whole, switched_off: Collection[str] = ()) -> Verdict:
     """Return the verdict of the tables on a node.
 
     1. Ops of ONNX's own domain that stand in the table, and that nobody switched off.
     2. Every value is a tensor of known shape and of a data type that the row names, and has elements; parts that Concat
-       joins need not.
+       joins need not. Where data decide over sizes, the rank is known, and the op is right with open sizes.
     3. No restriction on its attributes holds.
     """
     if plain_domain(node.domain):
         return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"domain {node.domain!r} is not ONNX's own")
+    if node.op_type in switched_off:
+        return Unsupported(Reason.SWITCHED_OFF, f"{node.op_type} is switched off (option switched_off)")
+    of_sizes = _of_sizes(node, whole) if whole.measures(node) else None
+    if of_sizes is not None:
+        return of_sizes
     row = OPERATORS.get(node.op_type)
     if row is None:
         detail = f"{node.op_type} is not among the ops that were found right on OpenVINO"
         return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
-    if node.op_type in switched_off:
-        return Unsupported(Reason.SWITCHED_OFF, f"{node.op_type} is switched off (option switched_off)")
-    return all_of((_types(node, row, parts), restriction(node, parts)))
+    decided = _of_data(node, whole) if _is_open(node, whole.parts) else restriction(node, whole.parts)
+    return all_of((_types(node, row, whole), decided))
 
 
-def judge_open(node: onnx.NodeProto, parts: Parts, sizes: Collection[str]) -> Verdict:
+def judge_open(node: onnx.NodeProto, whole: Whole) -> Verdict:
     """Return the verdict of the tables on a node of a model whose sizes are open; some were taken at fixed sizes.
 
     Ops that make sizes get and make int64, small numbers as they are.
 
-    Args:
-        node: of a model.
-        parts: of the model.
-        sizes: values that follow from the shapes of its inputs.
+    What has no open size was taken as it is.
     """
-    # Constants that are dequantized follow from no data either, and are no sizes.
-    if sizes and node.op_type not in QUANTIZING and all(name in sizes for name in node.output if name):
-        is_known = node.op_type in _SIZING and not plain_domain(node.domain)
-        detail = f"{node.op_type} is not among the ops that were found right on sizes"
-        return SUPPORTED if is_known else Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
+    of_sizes = _of_sizes(node, whole)
+    if of_sizes is not None:
+        return of_sizes
+    if not _is_open(node, whole.parts):
+        return SUPPORTED
     row = OPERATORS.get(node.op_type)
     if row is None or plain_domain(node.domain) or node.op_type in FIXED_SIZES:
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} is taken at fixed sizes alone")
-    values = (name for name in (*node.input, *node.output) if name and name not in sizes)
-    open_types = all_of(_open_type(node, name, parts) for name in values)
-    return all_of((open_types, restriction(node, parts, sizes)))
+    values = (name for name in (*node.input, *node.output) if name and name not in whole.sizes)
+    open_types = all_of(_open_type(node, name, whole.parts) for name in values)
+    return all_of((open_types, restriction(node, whole.parts, whole.sizes)))
+
+
+def _of_data(node: onnx.NodeProto, whole: Whole) -> Verdict:
+    """The verdict on a node over whose sizes data decide: there may come to be no elements."""
+    if node.op_type not in EMPTY_SIZES:
+        detail = f"{node.op_type} is not among the ops that were found right where data decide over sizes"
+        return Unsupported(Reason.DATA_DEPENDENT_SHAPE, detail)
+    return all_of((judge_open(node, whole), data_restriction(node, whole.parts)))
+
+
+def _of_sizes(node: onnx.NodeProto, whole: Whole) -> Verdict | None:
+    """The verdict on a node that makes sizes of sizes; None for any other."""
+    # Constants that are dequantized follow from no data either, and are no sizes.
+    if node.op_type in QUANTIZING or not all(name in whole.sizes for name in node.output if name):
+        return None
+    is_known = node.op_type in _SIZING and not plain_domain(node.domain)
+    detail = f"{node.op_type} is not among the ops that were found right on sizes"
+    return SUPPORTED if is_known else Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
+
+
+def _is_open(node: onnx.NodeProto, parts: Parts) -> bool:
+    """Whether the shape of a value is not known."""
+    values = (parts.value(name) for name in (*node.input, *node.output) if name)
+    return any(value is None or value.static_shape is None for value in values)
 
 
 def _open_type(node: onnx.NodeProto, name: str, parts: Parts) -> Verdict:
@@ -90,25 +150,27 @@ def _open_type(node: onnx.NodeProto, name: str, parts: Parts) -> Verdict:
     return SUPPORTED
 
 
-def _types(node: onnx.NodeProto, row: OperatorRow, parts: Parts) -> Verdict:
+def _types(node: onnx.NodeProto, row: OperatorRow, whole: Whole) -> Verdict:
     values = (
         *((name, row.inputs.get(position, row.dtypes)) for position, name in enumerate(node.input)),
         *((name, row.outputs.get(position, row.dtypes)) for position, name in enumerate(node.output)),
     )
-    return all_of(_type(node, name, accepted, parts) for name, accepted in values if name)
+    return all_of(_type(node, name, accepted, whole) for name, accepted in values if name)
 
 
-def _type(node: onnx.NodeProto, name: str, accepted: Collection[DataType], parts: Parts) -> Verdict:
-    value = parts.value(name)
+def _type(node: onnx.NodeProto, name: str, accepted: Collection[DataType], whole: Whole) -> Verdict:
+    value, parts = whole.parts.value(name), whole.parts
     if value is None or value.dtype is None:
         return Unsupported(Reason.DYNAMIC_SHAPE, f"the type of {name!r} of {node.op_type} is not known")
-    if value.dtype not in {dtype.value for dtype in accepted}:
+    if not whole.counts(node, name) and value.dtype not in {dtype.value for dtype in accepted}:
         expected = ", ".join(sorted(dtype.value for dtype in accepted)) or "nothing there"
         detail = f"{node.op_type} got {value.dtype} for {name!r}, accepted: {expected}"
         is_tensor = "(" not in value.dtype and value.dtype != "string"
         return Unsupported(Reason.UNSUPPORTED_DTYPE if is_tensor else Reason.UNSUPPORTED_TYPE, detail)
-    if value.static_shape is None:
+    if value.static_shape is None and whole.is_open:
         return Unsupported(Reason.DYNAMIC_SHAPE, f"the shape of {name!r} of {node.op_type} is not known")
+    if value.static_shape is None:  # data decide over it
+        return SUPPORTED
     # An empty constant is how Resize has none, and an empty part how a cache begins.
     may_be_empty = name in parts.constants or (node.op_type == "Concat" and name in node.input)
     if 0 in value.static_shape and not may_be_empty:

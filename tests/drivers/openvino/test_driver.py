@@ -94,7 +94,7 @@ def test_options_reach_the_engine_and_floats_stay_exact(options):
         ("(float[N] x) => (float[N] y) { y = Relu(x) }", Reason.DYNAMIC_SHAPE),
         ("(float[2] x) => (float[2] y) { y = com.microsoft.Gelu(x) }", Reason.UNSUPPORTED_DOMAIN),
         ("(float[2] x) => (float[2] y) { y = Softplus(x) }", Reason.UNSUPPORTED_OPERATION),
-        ("(float[2] x, int64[1] s) => (float[N, M] y) { y = Reshape(x, s) }", Reason.DYNAMIC_SHAPE),
+        ("(float[2] x, int64[1] s) => (float[N, M] y) { y = Reshape(x, s) }", Reason.NOT_CONSTANT),
     ],
 )
 def test_what_would_be_computed_wrongly_is_refused(text, reason):

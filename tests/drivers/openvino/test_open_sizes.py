@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx.checker
+import onnx.parser
 import pytest
+from onnx import numpy_helper
 
 import nnadapter as nna
-from nnadapter.drivers.openvino.verdicts import judge_open
-from nnadapter.onnx.parts import Parts
-from nnadapter.onnx.sizes import size_names
+from nnadapter.drivers.openvino.verdicts import Whole, judge_open
 from partition.verdict import Reason
 from tests.drivers.openvino.harness import context, fixed, model_of
 from tests.models import numbers, parse, run_whole
@@ -81,6 +82,53 @@ def test_a_cache_that_is_empty_at_first():
         assert session.report().plans.made == 1 and not session.provenance.fell_back
 
 
+def with_weights(text, **weights):
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights.items())
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+UPWARDS = """<ir_version: 10, opset_import: ["" : 18]> g
+(float[b, 2, h, w] x) => (float[b, 4, h, w] y)
+<float[4] twice = {1, 1, 2, 2}, int64[1] zero = {0}, int64[1] two = {2}, int64[1] four = {4}> {
+    low = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x)
+    lower = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (low)
+    higher = Resize <mode = "nearest"> (lower, , twice)
+    sum = Add (higher, low)
+    high = ConvTranspose <strides = [2, 2], pads = [0, 0, 0, 0]> (sum, up)
+    whole = Shape (x)
+    size = Slice (whole, two, four)
+    kept = Shape <end = 2> (high)
+    wanted = Concat <axis = 0> (kept, size)
+    fitted = Resize <mode = "linear", coordinate_transformation_mode = "pytorch_half_pixel"> (lower, , , wanted)
+    y = Concat <axis = 1> (fitted, high)
+}"""
+
+
+def test_what_scales_up_is_compiled_once_for_many_sizes():
+    model = with_weights(UPWARDS, up=numbers(2, 2, 2, 2))
+    with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="forbid")) as session:
+        for batch, height, width in ((1, 8, 12), (2, 4, 4), (1, 16, 8), (1, 4, 40), (3, 8, 8)):
+            feed = {"x": numbers(batch, 2, height, width, seed=height)}
+            for got, expected in zip(session.run(None, feed), run_whole(model, feed), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+        assert session.report().plans.made == 2
+
+
+@pytest.mark.parametrize(("op_type", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_sequences_of_any_length_have_one_plan(op_type, gates):
+    text = f"""<ir_version: 10, opset_import: ["" : 18]> g (float[t, b, 3] x) => (float[t, 2, b, 4] y, float[2, b, 4] h)
+        {{ y, h = {op_type} <hidden_size = 4, direction = "bidirectional"> (x, w, r) }}"""
+    model = with_weights(text, w=numbers(2, 4 * gates, 3), r=numbers(2, 4 * gates, 4))
+    with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="forbid")) as session:
+        for length, batch in ((5, 1), (1, 1), (2, 3), (17, 2), (1, 4)):
+            feed = {"x": numbers(length, batch, 3, seed=length)}
+            for got, expected in zip(session.run(None, feed), run_whole(model, feed), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+        assert session.report().plans.made == 2
+
+
 def test_results_are_the_callers_own():
     with nna.InferenceSession(parse(CACHED), devices="openvino") as session:
         feeds = [
@@ -116,13 +164,31 @@ def test_a_program_with_open_sizes_is_kept():
         ("(float[n, c, 4] x, float[m] s) => (float[n, c, 4] y) { y = PRelu (x, s) }", "dynamic_shape", "left open"),
         ("(float16[n, 4] x) => (float16[n, 4] y) { y = Relu (x) }", "unsupported_dtype", "end the process"),
         ("(float[n, 4] x, float[4] w) => (float[n] y) { y = MatMul (x, w) }", "unsupported_attribute", "a vector"),
-        ("(float[n, m] x) => (float[n, m] y) { y = Trilu (x) }", "unsupported_operation", "fixed sizes alone"),
+        ("(float[n, c, m] x) => (float[n, c, m] y) { y = LRN <size = 3> (x) }", "unsupported_operation", "fixed sizes"),
+        ("(int32[n, m] x) => (int32[n, m] y) { y = Trilu (x) }", "unsupported_dtype", "int32"),
+        (
+            "(float[t, b, 2] x, int32[b] n) => (float[t, 1, b, 3] y) <float[1, 3, 2] w = {0, 0, 0, 0, 0, 0}, "
+            "float[1, 3, 3] r = {0, 0, 0, 0, 0, 0, 0, 0, 0}> { y = RNN <hidden_size = 3> (x, w, r, , n) }",
+            "unsupported_attribute",
+            "sequence_lens",
+        ),
+        (
+            "(float[b, 1, n] x) => (float[b, 1, m] y) <float[1, 1, 2] w = {0, 0}> "
+            '{ y = ConvTranspose <auto_pad = "SAME_UPPER"> (x, w) }',
+            "unsupported_attribute",
+            "pads by itself",
+        ),
+        (
+            "(float[b, 1, n] x) => (float[b, 1, m] y) <float[3] s = {1, 1, 1.5}> { y = Resize (x, , s) }",
+            "dynamic_shape",
+            "left open",
+        ),
         ("(float x) => (float y) { y = Mystery (x) }", "unsupported_operation", "fixed sizes alone"),
     ],
 )
 def test_what_is_not_taken_with_open_sizes(text, reason, detail):
     model = model_of(text)
-    verdict = judge_open(model.graph.node[0], Parts(model), size_names(model))
+    verdict = judge_open(model.graph.node[0], Whole.of(model, 1 << 12))
     assert not verdict and verdict.reason is Reason(reason) and detail in verdict.detail
 
 

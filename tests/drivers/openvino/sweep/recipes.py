@@ -214,6 +214,25 @@ def einsum(draft: Draft) -> None:
     ]
 
 
+def suppression(draft: Draft) -> None:
+    """Boxes anywhere, or on a grid, where overlaps are often equal to the threshold; scores with many equal ones."""
+    random, generator = draft.random, np.random.default_rng(draft.random.randrange(1 << 30))
+    batch, classes, count = random.choice((1, 2)), random.choice((1, 3)), random.choice((1, 2, 5, 30))
+    corners, sizes = generator.random((batch, count, 2)) * 10, generator.random((batch, count, 2)) * 4 + 0.1
+    if random.random() < 0.5:
+        corners, sizes = np.round(corners / 3), np.ceil(sizes / 2)
+    boxes = np.concatenate([corners, corners + sizes], 2)
+    scores = np.round(generator.random((batch, classes, count)), random.choice((1, 6)))
+    draft.shapes = [boxes.shape, scores.shape]
+    draft.drawn = {0: boxes.astype(np.float32), 1: scores.astype(np.float32)}
+    draft.arrays = {
+        2: np.array(random.choice((1, 3, 50)), np.int64),
+        3: np.array(random.choice((0.0, 0.25, 0.3, 0.5, 0.7, 1.0)), np.float32),
+        4: np.array(random.choice((0.0, 0.4)), np.float32),
+    }
+    draft.attributes = {"center_point_box": random.choice((0, 1))}
+
+
 RECIPES: dict[str, Callable[[Draft], None]] = {
     name: recipe
     for names, recipe in (
@@ -263,6 +282,8 @@ RECIPES: dict[str, Callable[[Draft], None]] = {
         ("Dropout", dropout),
         ("GridSample", grid_sample),
         ("CumSum", cumulated),
+        ("NonZero", ranked),
+        ("NonMaxSuppression", suppression),
         ("Einsum", einsum),
     )
     for name in names.split()

@@ -1,0 +1,94 @@
+"""Sizes that data decide stay inside of a segment on openvino, and are what ONNX Runtime makes of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import nnadapter as nna
+from tests.drivers.openvino.harness import context, model_of
+from tests.models import parse, run_whole
+
+DETECTION = parse("""<ir_version: 10, opset_import: ["" : 18]>
+g (float[1, 50, 4] boxes, float[1, 3, 50] scores) => (float[k, 4] found, float[k] best)
+<int64 most = {10}, float overlap = {0.5}, float least = {0.9}, int64 box = {2}, float[1] half = {0.5},
+ int64[2] flat = {-1, 4}, int64[2] both = {0, 1}> {
+    certain = Sigmoid (scores)
+    kept = NonMaxSuppression (boxes, certain, most, overlap, least)
+    at = Gather <axis = 1> (kept, box)
+    rows = Reshape (boxes, flat)
+    picked = Gather (rows, at)
+    found = Mul (picked, half)
+    by_class = ReduceMean <keepdims = 0> (certain, both)
+    best = Gather (by_class, at)
+}""")
+SELECTION = parse("""<ir_version: 10, opset_import: ["" : 18]>
+g (float[5, 7] x, float limit) => (float[k] y, int64[k, 2] at, float[m] means) <int64[1] last = {-1}> {
+    is_large = Less (limit, x)
+    found = NonZero (is_large)
+    at = Transpose (found)
+    values = GatherND (x, at)
+    grown = Exp (values)
+    count = Shape (grown)
+    same = Reshape (grown, count)
+    y = Sqrt (same)
+    means = ReduceSum (same, last)
+}""")
+
+
+def detections(seed):
+    generator = np.random.default_rng(seed)
+    corners = generator.random((1, 50, 2), np.float32) * 10
+    boxes = np.concatenate([corners, corners + generator.random((1, 50, 2), np.float32) * 4], 2)
+    return {"boxes": boxes, "scores": generator.standard_normal((1, 3, 50)).astype(np.float32) * 2}
+
+
+def devices_of(session):
+    return {node.name: node.device for node in session.report().nodes if node.state == "runs"}
+
+
+def test_boxes_that_are_kept_stay_in_the_segment():
+    with nna.InferenceSession(DETECTION, devices="openvino", options=nna.Options(fallback="forbid")) as session:
+        feeds = [detections(seed) for seed in range(4)]
+        feeds.append(feeds[0] | {"scores": np.full((1, 3, 50), -9, np.float32)})  # none
+        for feed in (*feeds, feeds[0]):
+            for got, expected in zip(session.run(None, feed), run_whole(DETECTION, feed), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+                assert got.shape == expected.shape
+        assert set(devices_of(session).values()) == {"openvino"} and len(session.report().segments) == 1
+
+
+def test_elements_that_are_found_stay_in_the_segment():
+    x = np.random.default_rng(0).standard_normal((5, 7)).astype(np.float32)
+    with nna.InferenceSession(SELECTION, devices="openvino", options=nna.Options(fallback="forbid")) as session:
+        for limit in (0.0, 1.0, 9.0, -9.0, 0.5):
+            feed = {"x": x, "limit": np.array(limit, np.float32)}
+            for got, expected in zip(session.run(None, feed), run_whole(SELECTION, feed), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+                assert got.dtype == expected.dtype and got.shape == expected.shape
+        assert set(devices_of(session).values()) == {"openvino"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "detail"),
+    [
+        ("c = Concat <axis = 0> (b, b)", "Concat is not among the ops that were found right where data decide"),
+        ("r = Unsqueeze (b, one) c = Add (b, r)", "Add of each with each"),
+    ],
+)
+def test_what_is_wrong_without_elements_is_refused(nodes, detail):
+    model = onnx.shape_inference.infer_shapes(
+        model_of(
+            "(float[6] x) => (float c) <int64[1] all = {-1}, int64[1] one = {1}> "
+            f"{{ i = NonZero (x) j = Transpose (i) b = GatherND (x, j) {nodes} }}"
+        )
+    )
+    *taken, refused = context().supported(model)
+    assert all(taken) and not refused and detail in refused.detail and refused.reason == "data_dependent_shape"
+
+
+def test_devices_of_fixed_sizes_refuse_as_before():
+    with nna.InferenceSession(SELECTION, devices="fake_npu", options=nna.Options(fallback="allow")) as session:
+        on_host = [node for node in session.report().nodes if node.device == "cpu"]
+        assert any("data_dependent_shape" in str(node) for node in on_host)
