@@ -51,6 +51,11 @@ class Parts:
         return found
 
     @cached_property
+    def makers(self) -> Mapping[str, onnx.NodeProto]:
+        """The node that makes a value, by its name."""
+        return {name: node for node in self._model.graph.node for name in node.output}
+
+    @cached_property
     def weights(self) -> frozenset[str]:
         """The names of all initializers, those that are given as inputs among them."""
         return frozenset(tensor.name for tensor in self._model.graph.initializer)

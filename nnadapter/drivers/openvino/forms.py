@@ -198,6 +198,17 @@ def is_crossed(form: Form) -> bool:
     return form.opset < 13 and any(size > 1 for size in shape[axis:][1:])
 
 
+def swaps_alike(form: Form) -> bool:
+    """Whether a Transpose of a product of matrices swaps dimensions of one size, so that the shape stays."""
+    maker = form.parts.makers.get(form.node.input[0])
+    if maker is None or maker.op_type != "MatMul" or form.is_open:
+        return False
+    shape = form.shape(0)
+    order = form.attribute("perm", range(len(shape))[::-1])
+    is_moved = any(shape[axis] > 1 for at, axis in enumerate(order) if at != axis)
+    return is_moved and tuple(shape[axis] for axis in order) == shape
+
+
 def is_crosswise(form: Form) -> bool:
     """Whether inputs that are broadcast leave different dimensions open, or are known to have no elements."""
     shapes = [form.shape(position) for position in range(len(form.node.input)) if form.has(position)]

@@ -25,6 +25,7 @@ from nnadapter.drivers.openvino.forms import (
     padded_pixels,
     padding_to_shape,
     single_column,
+    swaps_alike,
     wide_strides,
 )
 from nnadapter.drivers.openvino.quantization import has_scales_elsewhere, has_unsigned_filter, is_beside_quantized
@@ -252,6 +253,7 @@ RESTRICTIONS = (
     Restriction("DequantizeLinear", has_unsigned_filter, "of a filter of uint8 with zero point 0 is not compiled"),
     Restriction("GlobalMaxPool", is_beside_quantized, "of quantized values is half of what ONNX says in places"),
     Restriction("Conv", padded_pixels, "of single pixels that pads and strides makes another shape behind other nodes"),
+    Restriction("Transpose", swaps_alike, "of a product of matrices that swaps dimensions of one size may be left out"),
     Restriction(
         "Pad", lambda form: form.dtype(0) == "int32" and form.has(2), "of int32 rounds the value that it fills in"
     ),
