@@ -6,7 +6,8 @@ from collections.abc import Collection
 
 import onnx
 
-from nnadapter.onnx.nodes import plain_domain
+from nnadapter.onnx.nodes import captured_names, plain_domain
+from nnadapter.onnx.sizes import MEASURING
 
 _COUNTING = frozenset(("ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "Shape", "Size"))
 """Ops whose int64 results count."""
@@ -24,5 +25,17 @@ def counted_names(model: onnx.ModelProto) -> Collection[str]:
         if plain_domain(node.domain):
             continue
         if node.op_type in _COUNTING or (node.op_type in MOVING and node.input[0] in names):
+            names.update(filter(None, node.output))
+    return names
+
+
+def measured_names(model: onnx.ModelProto) -> Collection[str]:
+    """Return the values that nodes make of shapes of other values, and of constants beside them."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    names: set[str] = set()
+    for node in model.graph.node:
+        read = {*filter(None, node.input), *captured_names(node)}
+        is_measuring = node.op_type in MEASURING and not plain_domain(node.domain)
+        if is_measuring or (not names.isdisjoint(read) and all(name in names or name in constants for name in read)):
             names.update(filter(None, node.output))
     return names

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from nnadapter.drivers.openvino.counting import MOVING, counted_names
+from nnadapter.drivers.openvino.counting import MOVING, counted_names, measured_names
 from nnadapter.drivers.openvino.operators import EMPTY_SIZES, FIXED_SIZES, OPERATORS, OperatorRow
 from nnadapter.drivers.openvino.quantization import QUANTIZING
 from nnadapter.drivers.openvino.restrictions import data_restriction, restriction
@@ -15,7 +15,7 @@ from nnadapter.errors import InvalidOptionError, close_names
 from nnadapter.ir.operand import DataType
 from nnadapter.onnx.nodes import plain_domain
 from nnadapter.onnx.parts import Parts
-from nnadapter.onnx.sizes import MEASURING, has_open_inputs, size_names
+from nnadapter.onnx.sizes import has_open_inputs, size_names
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
 _SIZING = frozenset((
@@ -48,7 +48,9 @@ class Whole:
 
     parts: Parts
     sizes: Collection[str] = ()
-    """Values that follow from the shapes of others, and not from what they hold."""
+    """Values that follow from the shapes of others, and not from what they hold; or from constants alone."""
+    measured: Collection[str] = ()
+    """See `measured_names`."""
     counted: Collection[str] = ()
     """See `counted_names`."""
     is_open: bool = False
@@ -58,19 +60,14 @@ class Whole:
     def of(model: onnx.ModelProto, constant_bytes: int) -> Whole:
         """Read a model whose nodes are in order."""
         parts = Parts(model, constant_bytes)
-        return Whole(parts, size_names(model), counted_names(model), has_open_inputs(model))
+        names = measured_names(model), counted_names(model)
+        return Whole(parts, size_names(model), *names, has_open_inputs(model))
 
     def counts(self, node: onnx.NodeProto, name: str) -> bool:
         """Whether a value is int64 that counts, which a node moves."""
         value = self.parts.value(name)
         is_moved = node.op_type in MOVING and node.input[0] in self.counted and name in (node.input[0], *node.output)
         return is_moved and value is not None and value.dtype == "int64"
-
-    def measures(self, node: onnx.NodeProto) -> bool:
-        """Whether a node makes sizes of the shapes of values, other than of constants."""
-        return all(name in self.sizes for name in node.output if name) and (
-            node.op_type in MEASURING or not self.sizes.isdisjoint(node.input)
-        )
 
 
 def judge(node: onnx.NodeProto, whole: Whole, switched_off: Collection[str] = ()) -> Verdict:
@@ -85,7 +82,7 @@ def judge(node: onnx.NodeProto, whole: Whole, switched_off: Collection[str] = ()
         return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"domain {node.domain!r} is not ONNX's own")
     if node.op_type in switched_off:
         return Unsupported(Reason.SWITCHED_OFF, f"{node.op_type} is switched off (option switched_off)")
-    of_sizes = _of_sizes(node, whole) if whole.measures(node) else None
+    of_sizes = _of_sizes(node, whole) if any(name in whole.measured for name in node.output) else None
     if of_sizes is not None:
         return of_sizes
     row = OPERATORS.get(node.op_type)
