@@ -103,11 +103,11 @@ def judge_open(node: onnx.NodeProto, whole: Whole) -> Verdict:
     of_sizes = _of_sizes(node, whole)
     if of_sizes is not None:
         return of_sizes
-    if not _is_open(node, whole.parts):
-        return SUPPORTED
-    row = OPERATORS.get(node.op_type)
-    if row is None or plain_domain(node.domain) or node.op_type in FIXED_SIZES:
+    is_open, is_known = _is_open(node, whole.parts), node.op_type in OPERATORS and not plain_domain(node.domain)
+    if not is_known or (is_open and node.op_type in FIXED_SIZES):
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} is taken at fixed sizes alone")
+    if not is_open:
+        return SUPPORTED
     values = (name for name in (*node.input, *node.output) if name and name not in whole.sizes)
     open_types = all_of(_open_type(node, name, whole.parts) for name in values)
     return all_of((open_types, restriction(node, whole.parts, whole.sizes)))
