@@ -205,6 +205,8 @@ def swaps_alike(form: Form) -> bool:
         return False
     shape = form.shape(0)
     order = form.attribute("perm", range(len(shape))[::-1])
+    if len(order) != len(shape):  # the rank is not known
+        return False
     is_moved = any(shape[axis] > 1 for at, axis in enumerate(order) if at != axis)
     return is_moved and tuple(shape[axis] for axis in order) == shape
 
