@@ -141,7 +141,9 @@ class CompiledPlan:
         if self.note and self._whole is not None:
             return self._whole.run(feeds, wanted, self.note, kept, control)
         try:
-            if self._borders is None or control is not None or sizes is not None:
+            # What is under way when somebody stops the run would go on in memory that is given back.
+            may_leave_work = control is not None and self._ahead is not None
+            if self._borders is None or may_leave_work or sizes is not None:
                 return self._run_steps(feeds, wanted, control, kept, sizes)
             with self._borders.lent() as given:
                 return self._run_steps(feeds, wanted, control, kept, sizes, given)
@@ -325,8 +327,9 @@ def _computed(
     given: Given | None,
 ) -> Sequence[Any]:
     """What a step makes of arrays, in the memory that is given for it, if any is."""
-    into = () if given is None else given.of(bound.position)
     host = not bound.guarded
+    # Drivers are told of what may stop a run by another call, which makes its results new.
+    into = () if given is None or not (host or control is None) else given.of(bound.position)
     results = _of_host(bound, inputs, control, into) if host else _guarded(bound, inputs, control, sizes, into)
     return results if given is None else given.kept_apart(results, into)
 

@@ -112,6 +112,22 @@ def test_threads_have_memory_of_their_own():
         check(CHAIN, results, x)
 
 
+@pytest.mark.parametrize("device", ["fake_npu", "null", "reference"])
+def test_runs_that_may_be_stopped_use_memory_again_and_callers_keep_what_they_got(device):
+    def noted(frame, results):
+        return results[0].__array_interface__["data"][0]
+
+    feeds = [numbers(seed) for seed in range(12)]
+    with on(CHAIN, device) as session:
+        alone = [session.run(None, {"x": x}) for x in feeds]
+        got = [*session.stream([{"x": x} for x in feeds], depth=3)]
+        with watched(ExecutionPool.compute_into, noted) as places:
+            got += [session.run(None, {"x": x}, nna.ort.RunOptions()) for x in feeds]
+    for results, expected in zip(got, 2 * alone, strict=True):
+        assert all(np.array_equal(*pair) for pair in zip(results, expected, strict=True))
+    assert len(places) >= len(feeds) and (device == "fake_npu" or len(set(places)) < len(places))
+
+
 def test_what_a_segment_is_handed_lies_where_another_put_it():
     def noted(frame, results):
         return [address(each) for each in frame["inputs"]], [address(each) for each in results]
