@@ -35,10 +35,10 @@ class Options:
     plan: str | os.PathLike[str] | None = None
     """A file made by `nnadapter report --save-plan`: where nodes go, as long as their device takes them."""
     max_plans: int = 64
-    """How many sets of input shapes keep their compiled plan; the one used longest ago goes first."""
+    """How many sets of input shapes keep their compiled plan; what was used once and longest ago goes first."""
     max_plan_bytes: int = 1 << 30
     """How many bytes the compiled plans may hold together, beside weights that they share, as far as their devices
-    say what they hold; the one used longest ago goes first, the one used last stays however large it is."""
+    say what they hold; what was used once and longest ago goes first, the one used last stays however large it is."""
     deadline_s: float | None = None
     """Seconds that a run may take once it has its plan; in a stream, waits for its turn on a device do not count.
     Then it raises DeadlineExceededError, before its next step or, where the device can stop, in the middle of one. A

@@ -1,6 +1,9 @@
 """The compiled plans of one session, one per set of input shapes: bounded in number and bytes, and counted.
 
-The plan used longest ago is dropped first. The one used last stays, however large it is.
+What was used once is dropped first, the plan used longest ago before others: shapes that grow by one at each run never
+come back, and shall not drive out those that do. A plan that is made again not long after it was dropped counts as used
+twice, so that shapes which begin to come back get room. The one used last stays, however large it is.
+Source: the idea of 2Q (Johnson and Shasha, VLDB 1994).
 """
 
 from __future__ import annotations
@@ -9,12 +12,15 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from nnadapter.errors import ClosedError
 from nnadapter.process.closing import Closable, close_all
 from nnadapter.traces.event import PLAN, SESSION, WAIT
 from nnadapter.traces.trace import SILENT, Trace
+
+_GONE = 4
+"""Keys that are remembered after their plans were dropped, times the plans that are kept."""
 
 
 class HeldPlan(Closable, Protocol):
@@ -45,9 +51,11 @@ class PlanCounts:
 class Lease(Generic[Kept]):
     """A plan, made or to be made; it is not closed while it is in use."""
 
-    __slots__ = ("again", "dropped", "made", "plan")
+    __slots__ = ("again", "came_back", "dropped", "made", "plan")
 
-    def __init__(self) -> None:
+    def __init__(self, *, came_back: bool = False) -> None:
+        self.came_back = came_back
+        """It was dropped a while ago, and is made again."""
         self.again = 0
         """Uses after the first; many threads at once may count too few."""
         self.plan: Kept | None = None
@@ -71,6 +79,8 @@ class PlanCache(Generic[Kept]):
         self._lock = threading.Lock()
         self.users: dict[object, Lease[Kept]] = {}
         """Who uses which plan now."""
+        self._gone: OrderedDict[Hashable, None] = OrderedDict()
+        """Keys of what was dropped for want of room, the last ones."""
         self._left: list[Lease[Kept]] = []
         """Dropped, and not closed yet."""
         self._made = self._used_again = self._dropped = 0
@@ -110,7 +120,7 @@ class PlanCache(Generic[Kept]):
             lease = self._leases.get(key)
             if lease is None:
                 self._is_tidy = False  # it may not come to be made
-                lease = self._leases[key] = Lease()
+                lease = self._leases[key] = Lease(came_back=key in self._gone)
             else:
                 self._leases.move_to_end(key)
             self.users[use] = lease
@@ -191,15 +201,20 @@ class PlanCache(Generic[Kept]):
         return plan
 
     def _trim(self) -> None:
-        """Drop what is too much, the plan used longest ago first and the one used last never."""
-        kept = [(key, lease.plan.memory_bytes) for key, lease in self._leases.items() if lease.plan is not None]
-        held = sum(nbytes for _, nbytes in kept)
-        for key, nbytes in kept[:-1]:
+        """Drop what is too much: first what was used once, the one used longest ago first; the one used last never."""
+        kept = [(key, lease, lease.plan.memory_bytes) for key, lease in self._leases.items() if lease.plan is not None]
+        held = sum(nbytes for _, _, nbytes in kept)
+        if len(self._leases) <= self._limit and held <= self._limit_bytes:
+            return
+        for key, _, nbytes in sorted(kept[:-1], key=_recurs):
             if len(self._leases) <= self._limit and held <= self._limit_bytes:
                 break
             held -= nbytes
             self._dropped += 1
             self._drop(key)
+            self._gone[key] = None
+        while len(self._gone) > _GONE * self._limit:
+            self._gone.popitem(last=False)
 
     def _drop(self, key: Hashable) -> None:
         """Take a lease out, to be closed when nobody uses it."""
@@ -208,3 +223,9 @@ class PlanCache(Generic[Kept]):
         self._used_again += lease.again
         del self._leases[key]
         self._left.append(lease)
+
+
+def _recurs(kept: tuple[Hashable, Lease[Any], int]) -> bool:
+    """Whether a plan was used more than once."""
+    _, lease, _ = kept
+    return bool(lease.again) or lease.came_back

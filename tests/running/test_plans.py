@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import random
 import sys
 import threading
 from contextlib import contextmanager
+from itertools import product
 
 import pytest
 
@@ -149,3 +151,51 @@ def test_a_plan_is_made_once_however_many_ask():
             assert len(made) == 1
     finally:
         sys.setswitchinterval(interval)
+
+
+def made_by_lru(trace, limit):
+    """How many plans a cache makes that drops the one used longest ago."""
+    kept, made = [], 0
+    for key in trace:
+        if key in kept:
+            kept.remove(key)
+        else:
+            made += 1
+        kept = [*kept, key][-limit:]
+    return made
+
+
+def made_of(trace, limit):
+    cache = PlanCache(limit, 1 << 30)
+    for key in trace:
+        with used(cache, key):
+            pass
+        assert cache.counts.kept <= limit and cache.newest is cache._leases[key].plan
+    return cache.counts.made
+
+
+@pytest.mark.parametrize("limit", [2, 4, 8])
+@pytest.mark.parametrize("seed", range(8))
+def test_shapes_that_grow_do_not_drive_out_those_that_come_back(limit, seed):
+    chosen = random.Random(seed)
+    recurrent = [f"shape {number}" for number in range(limit - 1)]
+    trace = [chosen.choice(recurrent) if chosen.random() < 0.3 else number for number in range(400)]
+    came = sum(isinstance(key, str) for key in trace)
+    assert made_of(trace, limit) <= made_by_lru(trace, limit)
+    settled = made_of(trace, limit) - (len(trace) - came)
+    assert settled <= 8 * limit  # of those that come back; LRU makes them again and again
+
+
+@pytest.mark.parametrize("limit", [2, 3, 4])
+def test_where_nothing_grows_it_is_nearly_as_good_as_the_one_used_longest_ago(limit):
+    worst = 0
+    for trace in product(range(limit + 1), repeat=7):
+        worst = max(worst, made_of(trace, limit) - made_by_lru(trace, limit))
+    assert worst <= 2
+
+
+@pytest.mark.parametrize("limit", [4, 8])
+def test_shapes_that_begin_to_come_back_get_room(limit):
+    before, after = [f"a{number}" for number in range(limit)], [f"b{number}" for number in range(limit)]
+    trace = before * 5 + after * 20
+    assert made_of(trace, limit) <= 4 * limit
