@@ -12,6 +12,11 @@ def resident_bytes() -> int:
     return _status("VmRSS")
 
 
+def anonymous_bytes() -> int:
+    """Bytes in memory now that no file is mapped to."""
+    return _status("RssAnon")
+
+
 def peak_bytes() -> int:
     """The most bytes that were in memory since the program began; what getrusage says goes back before that."""
     return _status("VmHWM")

@@ -37,6 +37,7 @@ from nnadapter.running.borders import borders_of
 from nnadapter.running.bound_step import BoundStep, Substitute
 from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.failing import fall_back
+from nnadapter.running.plan_memory import Holding
 from nnadapter.running.promise import Watch
 from nnadapter.running.residence import residences
 from nnadapter.running.slots import expected_outputs, planned_values, slots_of
@@ -62,9 +63,9 @@ class FilePlan:
     is_open: bool = False
 
     @property
-    def memory_bytes(self) -> int:
-        """See `RunnablePlan.memory_bytes`."""
-        return self.plan.memory_bytes
+    def holding(self) -> Holding:
+        """See `RunnablePlan.holding`."""
+        return self.plan.holding
 
     def close(self) -> None:
         """Free every program."""

@@ -110,11 +110,13 @@ def checked_program(program: object) -> Program:
 
     Raises:
         CompilationError: it is no program.
-        TypeError: what it says of its memory is no number.
+        TypeError: what it says of its memory are no numbers.
     """
     if not isinstance(program, Program):
         raise CompilationError(f"the driver gave {type(program).__name__}, expected a Program")
-    operator.index(program.memory_bytes)  # what is no number fails here, where a failing driver is dealt with
+    # What are no numbers fails here, where a failing driver is dealt with.
+    for nbytes in (program.memory_bytes, program.execution_bytes, *program.shared_bytes.values()):
+        operator.index(nbytes)
     return program
 
 

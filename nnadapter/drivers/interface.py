@@ -23,7 +23,7 @@ Source: NNAdapter's driver interface (`open_device`, `create_context`, `validate
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import prod
@@ -208,11 +208,25 @@ class Program(ABC):
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the program and one execution of it hold, beside weights shared with other programs; 0 if unknown.
+        """Bytes that the program and one execution of it hold now, beside `shared_bytes`; 0 if unknown.
 
-        The host drops the plans used longest ago when all of them together hold too much.
+        The host drops the plans used longest ago when all of them together hold too much. It asks when a plan is made
+        and when somebody asks for a report, so what grows from run to run may be told as it grows.
         """
         return 0
+
+    @property
+    def execution_bytes(self) -> int:
+        """How many of `memory_bytes` every execution holds once more; all of them where a driver does not say."""
+        return self.memory_bytes
+
+    @property
+    def shared_bytes(self) -> Mapping[Hashable, int]:
+        """What the program holds together with other programs of its device, counted once for all of them.
+
+        By what tells one such piece of memory from others, its bytes: packed weights, an arena of the context.
+        """
+        return {}
 
     def serialize(self) -> bytes | None:
         """The program as bytes that `Context.deserialize` takes, or None where the device has no such form."""

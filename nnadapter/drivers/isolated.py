@@ -14,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from typing import IO, Any, BinaryIO
 
@@ -234,10 +235,26 @@ class IsolatedProgram(Program):
         """See `Program.create_execution`."""
         return IsolatedExecution(self.device, self.device.ask("create_execution", program=self.number))
 
+    @cached_property
+    def _memory(self) -> tuple[int, int, Mapping[Hashable, int]]:
+        """What the program said first: a device that computes is not asked again."""
+        memory: tuple[int, int, Mapping[Hashable, int]] = self.device.ask("memory", program=self.number)
+        return memory
+
     @property
     def memory_bytes(self) -> int:
         """See `Program.memory_bytes`."""
-        return int(self.device.ask("memory_bytes", program=self.number))
+        return self._memory[0]
+
+    @property
+    def execution_bytes(self) -> int:
+        """See `Program.execution_bytes`."""
+        return self._memory[1]
+
+    @property
+    def shared_bytes(self) -> Mapping[Hashable, int]:
+        """See `Program.shared_bytes`."""
+        return {(id(self.device), key): nbytes for key, nbytes in self._memory[2].items()}
 
     def serialize(self) -> bytes | None:
         """See `Program.serialize`."""

@@ -10,7 +10,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -75,8 +75,9 @@ class _Served:
             raise DriverError(f"the driver gave {type(blob).__name__} for a program, expected bytes or None")
         return blob
 
-    def memory_bytes(self, program: int) -> int:
-        return int(self._made[program].memory_bytes)
+    def memory(self, program: int) -> tuple[int, int, Mapping[Hashable, int]]:
+        made = self._made[program]
+        return int(made.memory_bytes), int(made.execution_bytes), dict(made.shared_bytes)
 
     def create_execution(self, program: int) -> int:
         return self._keep(create_execution(self._made[program]))

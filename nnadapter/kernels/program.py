@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nnadapter.drivers.border import OutputCheck, check_results, create_execution, read_only
@@ -62,6 +62,16 @@ class KernelProgram(Program):
         return sum(each.memory_bytes for each in self._programs) + sum(
             array.nbytes for array in self._constants.values()
         )
+
+    @property
+    def execution_bytes(self) -> int:
+        """See `Program.execution_bytes`."""
+        return sum(each.execution_bytes for each in self._programs)
+
+    @property
+    def shared_bytes(self) -> Mapping[Hashable, int]:
+        """See `Program.shared_bytes`."""
+        return {key: nbytes for each in self._programs for key, nbytes in each.shared_bytes.items()}
 
     def serialize(self) -> bytes | None:
         """See `Program.serialize`: None where the driver has no such form of one of its programs."""

@@ -28,6 +28,8 @@ class Arena:
         """Uninitialized; starts at a multiple of the alignment."""
         self.bound: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
         """What executions keep that points into these bytes; it goes when the arena goes."""
+        self.used_bytes = 0
+        """The most that anybody asked for; nobody wrote to what lies beyond."""
 
 
 class Arenas:
@@ -51,6 +53,12 @@ class Arenas:
         finally:
             self._idle.append(arena)  # no lock: this may run in a finalizer, after an interrupt
 
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the arenas that nobody uses now, as far as they were ever used."""
+        with self._lock:
+            return sum(arena.used_bytes for arena in self._idle)
+
     def close(self) -> None:
         """Free what nobody uses now."""
         with self._lock:
@@ -62,10 +70,11 @@ class Arenas:
             arena = max(self._idle, key=lambda arena: (holder in arena.bound, arena.bytes.size), default=None)
             if arena is not None:
                 self._idle.remove(arena)
-        if arena is not None and arena.bytes.size >= nbytes:
-            return arena
-        # Powers of two, so that it seldom has to grow; pages that nobody writes to cost nothing.
-        return Arena(1 << (max(nbytes, _SMALLEST_BYTES) - 1).bit_length())
+        if arena is None or arena.bytes.size < nbytes:
+            # Powers of two, so that it seldom has to grow; pages that nobody writes to cost nothing.
+            arena = Arena(1 << (max(nbytes, _SMALLEST_BYTES) - 1).bit_length())
+        arena.used_bytes = max(arena.used_bytes, nbytes)
+        return arena
 
 
 def _aligned(nbytes: int) -> Array:

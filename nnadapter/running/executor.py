@@ -21,6 +21,7 @@ from nnadapter.running.borders import Borders, Given, Into
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.control import RunControl
 from nnadapter.running.outputs import NOTHING_KEPT, Kept, output_of, own_value
+from nnadapter.running.plan_memory import Holding
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.provenance import Provenance, StepRun
 from nnadapter.running.slots import OtherShapeError
@@ -214,9 +215,11 @@ class CompiledPlan:
         return outputs, Provenance(tuple(runs), self.transfers)
 
     @property
-    def memory_bytes(self) -> int:
-        """Bytes that the programs and their executions hold, as far as the drivers say so."""
-        return sum(pool.memory_bytes for pool in self._pools())
+    def holding(self) -> Holding:
+        """The memory of the programs and their executions, as far as the drivers say so."""
+        holdings = [pool.holding for pool in self._pools()]
+        shared = {key: nbytes for holding in holdings for key, nbytes in holding.shared_bytes.items()}
+        return Holding(sum(holding.own_bytes for holding in holdings), shared)
 
     def close(self) -> None:
         """Free every program, when nothing is under way any more."""

@@ -8,7 +8,7 @@ grows, only what reads the cache is compiled again. Programs of the host and of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
@@ -25,6 +25,7 @@ from nnadapter.running.binder import Binder
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.built import Built, Programs, atoms_of
 from nnadapter.running.compiled import Compiled
+from nnadapter.running.plan_memory import Holding
 from partition.plan import Step
 from partition.verdict import Unsupported
 
@@ -45,8 +46,6 @@ class _Made:
     step: BoundStep
     seconds: float
     """What compiling took."""
-    nbytes: int
-    """Of the program and one execution."""
 
 
 class Filling:
@@ -71,8 +70,7 @@ class Filling:
         self._partitioning, self._opening, self._binder, self._compile = partitioning, opening, binder, compile_
         self._shared = tuple((position, _SHARED) for position in shared)
         self._made: dict[_Key, _Made] = {
-            (position, _SHARED): _Made(step, seconds, step.pool.memory_bytes)
-            for position, (step, seconds) in shared.items()
+            (position, _SHARED): _Made(step, seconds) for position, (step, seconds) in shared.items()
         }
         self._fillable = {
             position: opening.fillable[step.segment]
@@ -85,8 +83,6 @@ class Filling:
         self._held: dict[object, tuple[_Key, ...]] = {self: self._shared}
         """What each plan is made of; and what the class itself holds, as long as it is kept."""
         self._holders: dict[_Key, int] = dict.fromkeys(self._shared, 1)
-        self._owners: dict[_Key, object] = dict.fromkeys(self._shared, self)
-        self._bytes: dict[object, int] = {self: sum(made.nbytes for made in self._made.values())}
         self._lock = Lock()
 
     def at(self, sizes: Sequence[Any]) -> Filled:
@@ -114,42 +110,35 @@ class Filling:
         """What runs of its plans are told of sizes: nothing where no program leaves them open."""
         return sizes if self._is_told else None
 
-    def memory_of(self, holder: object) -> int:
-        """Bytes of the programs that were made for a plan, and its share of those that serve all, or outlived one."""
+    def holding_of(self, holder: object) -> Holding:
+        """The memory of the programs of a plan, any of which other plans may have too."""
         # Without the lock, which is held while drivers compile.
-        return self._bytes.get(holder, 0) + self._bytes.get(self, 0) // max(len(self._held) - 1, 1)
+        shared = dict[Hashable, int]()
+        for key in self._held.get(holder, ()):
+            made = self._made.get(key)
+            if made is not None:
+                own_bytes, shared_bytes = made.step.pool.holding
+                shared.update({**shared_bytes, (id(self), key): own_bytes})
+        return Holding(0, shared)
 
     def release(self, holder: object) -> None:
         """Close what a plan alone had."""
         with self._lock:
             for key in self._held.pop(holder, ()):
                 self._holders[key] -= 1
-                if self._owners[key] is holder:
-                    self._own(key, self)
-            if holder is not self:
-                self._bytes.pop(holder, None)
             self._close_unheld()
 
     def _hold(self, holder: object, keys: tuple[_Key, ...]) -> None:
         for key in keys:
             self._holders[key] = self._holders.get(key, 0) + 1
-            if key not in self._owners:
-                self._own(key, holder)
         self._held[holder] = keys
-
-    def _own(self, key: _Key, owner: object) -> None:
-        self._owners[key] = owner
-        self._bytes[owner] = self._bytes.get(owner, 0) + self._made[key].nbytes
 
     def _close_unheld(self) -> None:
         unheld = [key for key in self._made if not self._holders.get(key)]
         closing = []
         for key in unheld:
-            made, owner = self._made.pop(key), self._owners.pop(key, None)
             self._holders.pop(key, None)
-            if owner in self._bytes:
-                self._bytes[owner] -= made.nbytes
-            closing += made.step.pools
+            closing += self._made.pop(key).step.pools
         close_all(closing)
 
     def _make(self, keys: Sequence[_Key], sizes: Sequence[Any]) -> None:
@@ -166,7 +155,7 @@ class Filling:
                 raise NotFilledError(message) from error
             programs.add(atoms_of(opened.plan, step), built)
             bound = replace(self._binder.step(position, built), expected=_expected(part))
-            self._made[key] = _Made(bound, built.seconds, bound.pool.memory_bytes)
+            self._made[key] = _Made(bound, built.seconds)
 
     def _admitted(self, step: Step, part: Part) -> AdmittedSegment:
         context, model = self._partitioning.setting.by_name[step.device].context, part.model
@@ -187,9 +176,9 @@ class FilledClass(Compiled):
     filling: Filling
 
     @property
-    def memory_bytes(self) -> int:
-        """Nothing: what its programs hold counts for the plans that have them."""
-        return 0
+    def holding(self) -> Holding:
+        """The memory of the programs that serve all of its plans."""
+        return self.filling.holding_of(self.filling)
 
     def close(self) -> None:
         """Close what no plan of the class has."""
@@ -203,9 +192,9 @@ class Filled(Compiled):
     of: Filling
 
     @property
-    def memory_bytes(self) -> int:
-        """See `Filling.memory_of`."""
-        return self.of.memory_of(self)
+    def holding(self) -> Holding:
+        """See `Filling.holding_of`."""
+        return self.of.holding_of(self)
 
     def close(self) -> None:
         """Close what no other plan of the class has."""

@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from nnadapter.errors import ClosedError
 from nnadapter.process.closing import Closable, close_all
+from nnadapter.running.plan_memory import Holding, most_kept, total_bytes
 from nnadapter.traces.event import PLAN, SESSION, WAIT
 from nnadapter.traces.trace import SILENT, Trace
 
@@ -27,8 +28,8 @@ class HeldPlan(Closable, Protocol):
     """What is kept."""
 
     @property
-    def memory_bytes(self) -> int:
-        """Bytes that it holds now."""
+    def holding(self) -> Holding:
+        """The memory that it holds now."""
 
 
 Kept = TypeVar("Kept", bound=HeldPlan)
@@ -43,7 +44,7 @@ class PlanCounts:
     used_again: int
     dropped: int
     memory_bytes: int = 0
-    """What those kept hold, as far as their devices say so."""
+    """What those kept hold together, as far as their devices say so."""
     sizes: str = ""
     """Which shapes a plan serves, and why not more, in words; empty as long as only one set of them was seen."""
 
@@ -92,7 +93,7 @@ class PlanCache(Generic[Kept]):
     def counts(self) -> PlanCounts:
         """How the plans were used so far."""
         with self._lock:
-            held = sum(lease.plan.memory_bytes for lease in self._leases.values() if lease.plan is not None)
+            held = total_bytes(lease.plan.holding for lease in self._leases.values() if lease.plan is not None)
             used_again = self._used_again + sum(lease.again for lease in self._leases.values())
             return PlanCounts(len(self._leases), self._made, used_again, self._dropped, held)
 
@@ -202,14 +203,11 @@ class PlanCache(Generic[Kept]):
 
     def _trim(self) -> None:
         """Drop what is too much: first what was used once, the one used longest ago first; the one used last never."""
-        kept = [(key, lease, lease.plan.memory_bytes) for key, lease in self._leases.items() if lease.plan is not None]
-        held = sum(nbytes for _, _, nbytes in kept)
-        if len(self._leases) <= self._limit and held <= self._limit_bytes:
-            return
-        for key, _, nbytes in sorted(kept[:-1], key=_recurs):
-            if len(self._leases) <= self._limit and held <= self._limit_bytes:
-                break
-            held -= nbytes
+        kept = [(key, lease, lease.plan.holding) for key, lease in self._leases.items() if lease.plan is not None]
+        in_the_making = len(self._leases) - len(kept)
+        ordered = [*sorted(kept[:-1], key=_recurs), kept[-1]]
+        stay = most_kept([holding for _, _, holding in ordered], self._limit - in_the_making, self._limit_bytes)
+        for key, _, _ in ordered[:-stay]:
             self._dropped += 1
             self._drop(key)
             self._gone[key] = None

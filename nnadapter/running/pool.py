@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -13,10 +14,12 @@ from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import DeviceTensor, Execution, Program
 from nnadapter.drivers.registry import device_lock
 from nnadapter.drivers.streams import Stream
+from nnadapter.errors import FAILURES
 from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all
 from nnadapter.process.lending import Lending
 from nnadapter.running.control import RunControl
+from nnadapter.running.plan_memory import Holding
 
 
 class ExecutionPool:
@@ -27,16 +30,19 @@ class ExecutionPool:
         self.program = program
         self._call = named_call(device, "compute", *step)
         self._close = named_call(device, "close", *step)
-        self._bytes = program.memory_bytes
+        self._held = partial(named_call(device, "memory_bytes", *step), _held, program)
+        self._holding: Holding = self._held(1)
         self._reentrant = threading_ is Threading.REENTRANT
         self._device_lock = device_lock(device) if threading_ is Threading.SERIAL else None
         self._shared: Execution | None = None
         self._executions = Lending(partial(named_call(device, "create_execution", *step), create_execution, program))
 
     @property
-    def memory_bytes(self) -> int:
-        """Bytes of the program with its executions, of which there will be one at least."""
-        return self._bytes * max(len(self._executions.all), 1)
+    def holding(self) -> Holding:
+        """The memory of the program with its executions, of which there will be one at least; the last that it told."""
+        with suppress(*FAILURES):
+            self._holding = self._held(max(len(self._executions.all), 1))
+        return self._holding
 
     @property
     def shared(self) -> Execution | None:
@@ -115,6 +121,12 @@ class ExecutionPool:
         """Close every execution, then the program."""
         self._shared = None
         self._close(close_all, [*self._executions.clear(), self.program])
+
+
+def _held(program: Program, executions: int) -> Holding:
+    nbytes = program.memory_bytes
+    more = executions - 1 and (executions - 1) * program.execution_bytes
+    return Holding(nbytes + more, program.shared_bytes)
 
 
 def _method(execution: Execution, sizes: Sequence[Any] | None, how: str, *arguments: Any) -> Any:

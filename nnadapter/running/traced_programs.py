@@ -5,7 +5,7 @@ A plan is bound to these as to any others, so that a run without a trace does no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from threading import Lock
@@ -154,6 +154,16 @@ class _TracedProgram(Program):
     def memory_bytes(self) -> int:
         """See `Program.memory_bytes`."""
         return self._program.memory_bytes
+
+    @property
+    def execution_bytes(self) -> int:
+        """See `Program.execution_bytes`."""
+        return self._program.execution_bytes
+
+    @property
+    def shared_bytes(self) -> Mapping[Hashable, int]:
+        """See `Program.shared_bytes`."""
+        return self._program.shared_bytes
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""

@@ -61,8 +61,8 @@ def test_shapes_get_a_plan_each_and_the_oldest_goes():
 def test_plans_are_bounded_by_what_drivers_say_that_they_hold():
     with nna.InferenceSession(parse(CHAIN), devices="trial") as session:
         session.run(None, {"x": numbers(2, 3)})
-        assert session.report().plans.memory_bytes == 1000
-        assert "plans      1 kept (1000 B), 1 made" in str(session.report())
+        assert 1000 < session.report().plans.memory_bytes < 3000
+        assert "plans      1 kept (2.0 KiB), 1 made" in str(session.report())
     with nna.InferenceSession(parse(SANDWICH), devices="fake_npu", options={"max_plan_bytes": 1}) as session:
         for rows in (1, 2, 2):
             session.run(None, {"x": numbers(rows, 4)})

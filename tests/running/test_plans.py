@@ -9,14 +9,15 @@ from itertools import product
 import pytest
 
 from nnadapter.errors import ClosedError
+from nnadapter.running.plan_memory import Holding
 from nnadapter.running.plans import PlanCache, PlanCounts
 
 
 class Plan:
     closed = False
 
-    def __init__(self, memory_bytes=0):
-        self.memory_bytes = memory_bytes
+    def __init__(self, memory_bytes=0, shared_bytes=None):
+        self.holding = Holding(memory_bytes, shared_bytes or {})
 
     def close(self):
         assert not self.closed
@@ -92,6 +93,11 @@ def use(cache, key, nbytes):
         return plan
 
 
+def use_plan(cache, key, made):
+    with used(cache, key, lambda: made) as plan:
+        return plan
+
+
 def test_bytes_are_bounded_too():
     cache = PlanCache(9, 100)
     a, b, c = (use(cache, key, 40) for key in "abc")
@@ -114,9 +120,21 @@ def test_the_plan_used_last_stays_however_large_it_is():
 def test_what_a_plan_holds_may_grow_while_it_is_kept():
     cache = PlanCache(9, 100)
     grown = use(cache, "a", 10)
-    grown.memory_bytes = 90
+    grown.holding = Holding(90, {})
     assert cache.counts.memory_bytes == 90
     assert not use(cache, "b", 20).closed and grown.closed
+
+
+def test_what_plans_share_is_counted_once_and_no_reason_to_drop_who_holds_it_with_the_last():
+    cache = PlanCache(9, 100)
+    weights = {"weights": 1000}
+    first = use_plan(cache, "a", Plan(40, weights))
+    assert not use_plan(cache, "b", Plan(40, weights)).closed
+    assert not first.closed
+    assert cache.counts.memory_bytes == 1080
+    use_plan(cache, "c", Plan(10, {"other weights": 5}))
+    assert first.closed
+    assert cache.counts.memory_bytes == 15
 
 
 def test_a_plan_is_made_once_however_many_ask():

@@ -44,6 +44,11 @@ class EpProgram(Program):
         """See `Program.memory_bytes`: the model, kept to be serialized, and as much for what was compiled of it."""
         return 2 * len(self._contents)
 
+    @property
+    def execution_bytes(self) -> int:
+        """See `Program.execution_bytes`: the session computes for all."""
+        return 0
+
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
         return session_execution(self._session, self._backing.provider, self._profile)

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from nnadapter.drivers.fake_npu.clock import simulated_seconds
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
+from nnadapter.drivers.fake_npu.footprint import packed_bytes
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.kernels.winograd import WINOGRAD
 from nnadapter.drivers.fake_npu.lowering import lower
@@ -143,7 +144,8 @@ class FakeNpuContext(Context):
             graph = lower(model, self._options.arithmetic).graph
         available = self._options.memory_bytes - weight_bytes(graph)
         events = None if self._traced is None else partial(InstructionEvents, *self._traced)
-        return FakeNpuOpenProgram(graph, available, self.arenas, self._memory, self._options.threads, events)
+        around = self.arenas, self._memory, self._options.threads
+        return FakeNpuOpenProgram(graph, available, *around, packed_bytes(graph, model), events)
 
     def _prepare(self, model: Model) -> LoweredModel:
         options = self._options
@@ -164,6 +166,7 @@ class FakeNpuContext(Context):
             needs,
             device_memory=self._memory,
             threads=self._options.threads,
+            packed=packed_bytes(lowered_model.graph, model),
             events=None if self._traced is None else InstructionEvents(*self._traced, lowered_model.graph),
         )
 

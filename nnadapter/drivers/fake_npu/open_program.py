@@ -6,14 +6,14 @@ whose sizes change get room to grow in the arena, so that a size that grows by o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from nnadapter.drivers.fake_npu.binding import Bound
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
 from nnadapter.drivers.fake_npu.execution import FakeNpuExecution
+from nnadapter.drivers.fake_npu.footprint import arena_bytes, bound_bytes
 from nnadapter.drivers.fake_npu.graph import NpuGraph
-from nnadapter.drivers.fake_npu.program import estimated_bytes
 from nnadapter.drivers.fake_npu.sized_binding import Layout, SizedBinding
 from nnadapter.drivers.fake_npu.traced_graph import TracedGraph
 from nnadapter.drivers.fake_npu.tracing import InstructionEvents
@@ -32,6 +32,7 @@ class FakeNpuOpenProgram(Program):
         arenas: of the context.
         device_memory: of the device.
         threads: of BLAS.
+        packed: what was made of weights, see `footprint.packed_bytes`.
         events: makes the instructions of a graph events of a trace; None where there is none.
     """
 
@@ -42,19 +43,25 @@ class FakeNpuOpenProgram(Program):
         arenas: Arenas,
         device_memory: DeviceMemory,
         threads: int,
+        packed: Mapping[Hashable, int],
         events: Callable[[NpuGraph], InstructionEvents] | None = None,
     ) -> None:
         self._traced = TracedGraph(graph)
         self._available_bytes = available_bytes
         self._last: tuple[Sequence[Any], SizedBinding] | None = None
         """The sizes that came last, and the binding at these."""
-        self._around, self._events = (arenas, device_memory, threads), events
+        self._around, self._packed, self._events = (arenas, device_memory, threads), packed, events
 
     @property
     def memory_bytes(self) -> int:
         """See `Program.memory_bytes`: as of a program for the sizes that came last; without an arena as yet."""
         last = self._last
-        return estimated_bytes(self._traced.graph, 0 if last is None else last[1].frame.memory.arena_bytes)
+        return bound_bytes(self._traced.graph, 0 if last is None else last[1].frame.memory.arena_bytes)
+
+    @property
+    def shared_bytes(self) -> Mapping[Hashable, int]:
+        """See `Program.shared_bytes`: packed weights, and the arenas of the context."""
+        return {**self._packed, **arena_bytes(self._around[0])}
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -18,6 +19,7 @@ from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
 from nnadapter.drivers.fake_npu.binding import Binding, Frame
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
 from nnadapter.drivers.fake_npu.execution import FakeNpuExecution
+from nnadapter.drivers.fake_npu.footprint import arena_bytes, bound_bytes
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, TensorType
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
 from nnadapter.drivers.fake_npu.needs import ProgramNeeds
@@ -34,9 +36,6 @@ VERSION = 5
 
 _ENVELOPE = Envelope(magic=MAGIC, version=VERSION)
 _ALIGNMENT = 64
-_BYTES_PER_INSTRUCTION = 3 << 10
-_ARENA_PER_BOUND_BYTE = 14
-"""Both measured on networks of 80 to 150 instructions."""
 
 
 class FakeNpuProgram(Program):
@@ -51,6 +50,7 @@ class FakeNpuProgram(Program):
         *,
         device_memory: DeviceMemory,
         threads: int,
+        packed: Mapping[Hashable, int] | None = None,
         unshared_bytes: int = 0,
         events: InstructionEvents | None = None,
     ) -> None:
@@ -60,13 +60,23 @@ class FakeNpuProgram(Program):
         self._arenas = arenas
         self._device_memory = device_memory
         self._threads = threads
-        self._unshared_bytes = unshared_bytes
+        self._packed, self._unshared_bytes = packed or {}, unshared_bytes
         self._events = events
 
     @property
     def memory_bytes(self) -> int:
         """See `Program.memory_bytes`: the weights where they are this program's own, and bound instructions."""
-        return estimated_bytes(self.graph, self.memory.arena_bytes) + self._unshared_bytes
+        return self.execution_bytes + self._unshared_bytes
+
+    @property
+    def execution_bytes(self) -> int:
+        """See `Program.execution_bytes`."""
+        return bound_bytes(self.graph, self.memory.arena_bytes)
+
+    @property
+    def shared_bytes(self) -> Mapping[Hashable, int]:
+        """See `Program.shared_bytes`: packed weights, and the arenas of the context."""
+        return {**self._packed, **arena_bytes(self._arenas)}
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
@@ -91,11 +101,6 @@ class FakeNpuProgram(Program):
         ).encode()
         header += bytes(-(PREFIX_BYTES + len(header)) % _ALIGNMENT)
         return _ENVELOPE.close(header, weights.parts)
-
-
-def estimated_bytes(graph: NpuGraph, arena_bytes: int) -> int:
-    """What bound instructions hold: Python objects, some per instruction, more where there are more blocks."""
-    return _BYTES_PER_INSTRUCTION * len(graph.instructions) + arena_bytes // _ARENA_PER_BOUND_BYTE
 
 
 def weight_bytes(graph: NpuGraph) -> int:

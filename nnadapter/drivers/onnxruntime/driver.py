@@ -124,7 +124,7 @@ class CpuContext(Context):
                 without=wrong_optimizers(model),
                 profile=profile,
             )
-            return CpuProgram(session, permit, contents, profile)
+            return CpuProgram(session, permit, contents, len(model.graph.node), profile)
         except Exception as error:
             raise self._failed(model, error) from error
         finally:

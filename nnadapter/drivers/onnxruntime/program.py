@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.interface import Execution, Program
+from nnadapter.drivers.onnxruntime.footprint import session_bytes
 from nnadapter.drivers.onnxruntime.profiling import SessionProfile
 from nnadapter.drivers.onnxruntime.sessions import PoolPermit, session_execution
 from nnadapter.drivers.onnxruntime.weights import Loadable
@@ -21,17 +22,23 @@ class CpuProgram(Program):
         session: onnxruntime.InferenceSession,
         permit: PoolPermit | None,
         model: Loadable,
+        nodes: int = 0,
         profile: SessionProfile | None = None,
     ) -> None:
         self._session = session
-        self._model_bytes, self._weights = model.nbytes, model.weights
+        self._held_bytes, self._weights = session_bytes(model, nodes), model.weights
         self._permit = permit
         self._profile = profile
 
     @property
     def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`: the model with its weights; ONNX Runtime does not say what a run needs."""
-        return self._model_bytes
+        """See `Program.memory_bytes`, and `session_bytes`."""
+        return self._held_bytes
+
+    @property
+    def execution_bytes(self) -> int:
+        """See `Program.execution_bytes`: the session computes for all."""
+        return 0
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""

@@ -40,6 +40,11 @@ def read(model: onnx.ModelProto) -> Any:
     return _mended(engine_model, model)
 
 
+def copied_bytes(model: onnx.ModelProto) -> int:
+    """Return the bytes of the constants that the engine does not share."""
+    return sum(bytes_of(tensor) for tensor in model.graph.initializer if not _is_shared(tensor))
+
+
 def _is_shared(tensor: onnx.TensorProto) -> bool:
     return tensor.data_type in _SHARED_TYPES and bytes_of(tensor) >= _LARGE_BYTES
 

@@ -12,6 +12,8 @@ from nnadapter.drivers.envelope import ADVICE, Envelope
 from nnadapter.drivers.interface import Compatibility, Execution, Program
 from nnadapter.drivers.openvino.engine import core, translated
 from nnadapter.drivers.openvino.execution import OpenvinoExecution
+from nnadapter.drivers.openvino.footprint import footprint_of
+from nnadapter.drivers.openvino.loading import copied_bytes
 from nnadapter.drivers.openvino.signature import Ports, fits, outputs_of, signature_from, signature_of
 from nnadapter.errors import ExecutionError, IncompatibleProgramError
 from nnadapter.onnx.references import bytes_of
@@ -22,24 +24,36 @@ _ENVELOPE = Envelope(magic=b"nna-ov\r\n", version=1)
 class OpenvinoProgram(Program):
     """One compiled model of the engine."""
 
-    def __init__(self, compiled: Any, signature: Ports, seal: Mapping[str, Any], weight_bytes: int) -> None:
+    def __init__(
+        self, compiled: Any, signature: Ports, seal: Mapping[str, Any], weight_bytes: int, copied: int
+    ) -> None:
         """Hold a compiled model.
 
         Args:
             compiled: the engine's.
             signature: its ports.
             seal: what it was compiled with, as plain data.
-            weight_bytes: what it takes at least.
+            weight_bytes: of the model that it was compiled from.
+            copied: how many of them the engine has a copy of.
         """
         self._compiled = compiled
         self._signature = signature
         self._seal = dict(seal)
-        self._weight_bytes = weight_bytes
+        self._weight_bytes, self._copied_bytes = weight_bytes, copied
+        self._footprint = footprint_of(compiled)
+        self._is_open = any(None in output.shape for output in signature.outputs)
 
     @property
     def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`: the weights; the engine does not say what a run needs."""
-        return self._weight_bytes
+        """See `Program.memory_bytes`, and `footprint`; where sizes are open, as at those of the last run."""
+        if self._is_open:
+            self._footprint = footprint_of(self._compiled)
+        return self._footprint.held_bytes(self._copied_bytes)
+
+    @property
+    def execution_bytes(self) -> int:
+        """See `Program.execution_bytes`: requests take turns in one working memory."""
+        return 0
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
@@ -64,7 +78,8 @@ def program_of(compiled: Any, model: onnx.ModelProto, seal: Mapping[str, Any]) -
     Raises:
         ValueError: the engine made other outputs of it than ONNX says.
     """
-    return OpenvinoProgram(compiled, signature_of(compiled, model), seal, sum(map(bytes_of, model.graph.initializer)))
+    weight_bytes = sum(map(bytes_of, model.graph.initializer))
+    return OpenvinoProgram(compiled, signature_of(compiled, model), seal, weight_bytes, copied_bytes(model))
 
 
 def compatibility(blob: memoryview, seal: Mapping[str, Any]) -> Compatibility:
@@ -108,4 +123,4 @@ def deserialized(blob: bytes, seal: Mapping[str, Any]) -> OpenvinoProgram:
         compiled = core().import_model(bytes(contents), seal["device"], dict(seal["properties"]))
         if not fits(signature, compiled.inputs, outputs_of(compiled)):
             raise IncompatibleProgramError(f"the program has other inputs and outputs than its header says; {ADVICE}")
-    return OpenvinoProgram(compiled, signature, seal, weight_bytes)
+    return OpenvinoProgram(compiled, signature, seal, weight_bytes, weight_bytes)

@@ -1,0 +1,17 @@
+"""What programs say that they hold is what the process holds for them, by the system's own count."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from benchmarks.plan_memory import in_process
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux what the process holds")
+@pytest.mark.parametrize("case", ["openvino", "cpu"])
+def test_plans_hold_what_they_are_counted_for(case):
+    (few_counted, few_held), (many_counted, many_held) = in_process(case, "perceptron, 64 rows", (2, 8))
+    assert many_held - few_held > 50e6
+    assert many_counted - few_counted == pytest.approx(many_held - few_held, rel=0.25)
