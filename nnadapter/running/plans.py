@@ -223,7 +223,7 @@ class PlanCache(Generic[Kept]):
         self._left.append(lease)
 
 
-def _recurs(kept: tuple[Hashable, Lease[Any], int]) -> bool:
+def _recurs(kept: tuple[Hashable, Lease[Any], Holding]) -> bool:
     """Whether a plan was used more than once."""
     _, lease, _ = kept
     return bool(lease.again) or lease.came_back
