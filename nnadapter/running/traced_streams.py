@@ -48,7 +48,7 @@ class Watchers:
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
-        self._used: set[Watcher] = set()
+        self._used: dict[Watcher, Stream] = {}
 
     def enqueued(
         self,
@@ -72,7 +72,7 @@ class Watchers:
             return None
         stream.record(end)
         watcher = _watcher_of(stream, self._now)
-        self._used.add(watcher)
+        self._used[watcher] = stream  # a watcher ends with its stream, and could not tell any more what is noted
         watcher.put(begin, end, noting(outputs))
         return outputs
 
@@ -108,6 +108,7 @@ def _watch(jobs: SimpleQueue[_Job | Lock | None], now: Callable[[], int]) -> Non
         except FAILURES as error:
             failure = error
         note(start, end.happened_ns or now(), failure)
-        begin.close()
-        end.close()
+        with suppress(*FAILURES):
+            begin.close()
+            end.close()
         del job, begin, end, note  # nothing is kept until the next one comes

@@ -1,0 +1,34 @@
+"""Watchers of streams: what is noted, and that nobody waits for one that is gone."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+
+from nnadapter.drivers.fake_npu.driver import FakeNpuDevice
+from nnadapter.running.traced_streams import Watchers
+
+
+def enqueued(watchers, device, noted):
+    """Enqueue work in a stream that nobody else keeps."""
+    stream = device.create_stream()
+
+    def enqueue():
+        stream.submit(lambda: time.sleep(0.02))
+        return ()
+
+    watchers.enqueued(device, stream, enqueue, lambda _: lambda *note: noted.append(note))
+
+
+def test_what_a_stream_did_is_noted_after_its_owner_let_go_of_it():
+    noted, watchers = [], Watchers(time.perf_counter_ns)
+    enqueued(watchers, FakeNpuDevice(), noted)
+    gc.collect()
+    time.sleep(0.1)
+    waiting = threading.Thread(target=watchers.finish, daemon=True)
+    waiting.start()
+    waiting.join(10)
+    assert not waiting.is_alive() and len(noted) == 1
+    (start, end, failure) = noted[0]
+    assert failure is None and end - start >= 15e6
