@@ -268,7 +268,7 @@ def test_without_a_trace_nothing_stands_around_programs():
         engine = session._engine
         pools = [bound.pool for bound in engine._plans.newest.plan.steps]
     assert type(engine).__name__ == "PlannedEngine" and all(type(pool) is ExecutionPool for pool in pools)
-    assert not any(type(pool._program).__name__ == "_TracedProgram" for pool in pools)
+    assert not any(type(pool.program).__name__ == "_TracedProgram" for pool in pools)
 
 
 def test_many_shapes_and_runs_stay_bounded(path):
