@@ -113,6 +113,13 @@ enum { /* why an operation or a segment is refused; they reach reports under the
     NNADAPTER_DEVICE_REFUSED = 9 /* the device's own software said no and gave no code */
 };
 
+enum { /* what a serialized program is to a context */
+    NNADAPTER_SAME = 1,       /* this version compiled it for this device, with these options */
+    NNADAPTER_COMPATIBLE = 2, /* it did not, and the program runs all the same */
+    NNADAPTER_RECOMPILE = 3,  /* the program does not run here; the model that it was compiled from may */
+    NNADAPTER_NO = 4          /* it is none of this device's */
+};
+
 enum { /* what a device can do with sizes that are left open */
     NNADAPTER_SIZES_NONE = 0,  /* it compiles for fixed ones */
     NNADAPTER_SIZES_ANY = 1,   /* it compiles once, and runs at whatever sizes come */
@@ -373,6 +380,10 @@ typedef struct NNAdapterSerializationFunctions {
     NNAdapterStatus (*serialize)(NNAdapterProgram *program, const NNAdapterWriter *writer, NNAdapterError *error);
     NNAdapterStatus (*deserialize)(NNAdapterContext *context, const NNAdapterDeserializeRequest *request,
                                NNAdapterProgram **program, NNAdapterError *error);
+    /* optional; without it the host compares `driver_version` and the device with those that it kept:
+     * what bytes that `serialize` wrote, or somebody changed, are to a context. Their beginning is enough: the rest may
+     * lie in a file of which nothing was read. 0 where that does not tell: the host compares */
+    int32_t (*check_blob)(NNAdapterContext *context, const void *data, uint64_t bytes);
 } NNAdapterSerializationFunctions;
 
 /* ---- the table -------------------------------------------------------------------------------------------------- */

@@ -45,7 +45,7 @@ setup(
         Extension(
             "acme_c.nnadapter_acme_c",
             sources=sorted(str(path.relative_to(HERE)) for path in (HERE / "csrc").glob("*.c")),
-            depends=["csrc/acme.h"],
+            depends=["csrc/acme.h", "csrc/blob.h"],
             include_dirs=[header_folder()],
             define_macros=[("_POSIX_C_SOURCE", "200809L")],
             extra_compile_args=["-std=c11", "-O3", "-fvisibility=hidden", "-pthread"],

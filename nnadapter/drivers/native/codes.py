@@ -7,6 +7,7 @@ from enum import IntEnum
 from types import MappingProxyType
 
 from nnadapter.drivers.capability import DeviceType, OpenSizes, Threading
+from nnadapter.drivers.interface import Compatibility
 from nnadapter.ir.operand import DataType, Layout, Lifetime
 from partition.verdict import Reason
 
@@ -42,6 +43,7 @@ LAYOUTS: Mapping[Layout, int] = MappingProxyType({Layout.NCHW: 1, Layout.NHWC: 2
 LIFETIMES: Mapping[Lifetime, int] = MappingProxyType({each: code for code, each in enumerate(Lifetime, start=1)})
 DEVICE_TYPES: Mapping[int, DeviceType] = MappingProxyType(dict(enumerate(DeviceType, start=1)))
 THREADINGS: Mapping[int, Threading] = MappingProxyType(dict(enumerate(Threading, start=1)))
+COMPATIBILITIES: Mapping[int, Compatibility] = MappingProxyType(dict(enumerate(Compatibility, start=1)))
 OPEN_SIZES: Mapping[int, OpenSizes] = MappingProxyType(dict(enumerate(OpenSizes)))
 REASONS: Mapping[int, Reason] = MappingProxyType(
     dict(

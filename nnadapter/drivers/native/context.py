@@ -9,13 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnadapter.drivers.control import UNLIMITED, Control
-from nnadapter.drivers.interface import Admission, Context, Program
+from nnadapter.drivers.interface import Admission, Compatibility, Context, Program
 from nnadapter.drivers.native.calls import Seat
+from nnadapter.drivers.native.codes import COMPATIBILITIES
 from nnadapter.drivers.native.control import build_control
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.models import build, contents
 from nnadapter.drivers.native.program import NativeProgram
-from nnadapter.drivers.native.serialized import Border, unseal
+from nnadapter.drivers.native.serialized import Border, unseal, written_by
 from nnadapter.drivers.native.sizes import OpenSizes, untold
 from nnadapter.drivers.native.streams import NativeStream
 from nnadapter.drivers.native.structures import Holder, make
@@ -124,6 +125,18 @@ class NativeContext(Context):
                 misuse=IncompatibleProgramError,
             )
         return NativeProgram(self._functions, self._device, handle, border, held, self._seats)
+
+    def check_blob(self, blob: memoryview) -> Compatibility | None:
+        """See `Context.check_blob`; a code that is none of ours is taken for "recompile", which is always right."""
+        if "check_blob" not in self._functions:
+            return None
+        written = written_by(self._functions.driver, blob)
+        if written is None:
+            return Compatibility.NO
+        array = np.frombuffer(written, np.uint8)
+        with self._lock:
+            code = self._functions.plain("check_blob", self._handle, contents(array), array.nbytes)
+        return COMPATIBILITIES.get(code, Compatibility.RECOMPILE) if code else None
 
     def _taken(self, model: Model) -> tuple[Holder, int]:
         """A model in C for a program, which keeps it from here on."""

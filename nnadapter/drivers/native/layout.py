@@ -46,7 +46,7 @@ _STRUCTURES = {
     "StreamFunctions": "create_stream:pointer destroy_stream:pointer create_event:pointer destroy_event:pointer "
     "record_event:pointer wait_event:pointer synchronize_stream:pointer synchronize_device:pointer "
     "synchronize_event:pointer query_event:pointer",
-    "SerializationFunctions": "serialize:pointer deserialize:pointer",
+    "SerializationFunctions": "serialize:pointer deserialize:pointer check_blob:pointer",
     "Driver": "vendor:text driver_version:text open_device:pointer close_device:pointer create_context:pointer "
     "destroy_context:pointer supported:pointer compile:pointer destroy_program:pointer create_execution:pointer "
     "destroy_execution:pointer compute:pointer list_devices:pointer describe_device:pointer admit:pointer "
@@ -90,6 +90,7 @@ _FUNCTIONS = {
     "query_event": "i32 pointer",
     "serialize": "status pointer pointer pointer",
     "deserialize": "status pointer pointer pointer pointer",
+    "check_blob": "i32 pointer pointer u64",
     "cancelled": "i32 pointer",
     "progress": "nothing pointer f64",
     "write": "status pointer pointer u64",
@@ -133,5 +134,5 @@ GROUPS: Mapping[str, str] = MappingProxyType(
     {"memory": "MemoryFunctions", "streams": "StreamFunctions", "serialization": "SerializationFunctions"}
 )
 """Groups of optional functions: the member of the table that points to one, and its structure."""
-LATER = frozenset(("synchronize_event", "query_event"))
+LATER = frozenset(("synchronize_event", "query_event", "check_blob"))
 """Functions that came to a group when there were drivers that had it: they may lack them."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nnadapter.drivers.envelope import ADVICE, Envelope
+from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
 from nnadapter.errors import IncompatibleProgramError
 from nnadapter.ir.operand import DataType, Layout, OperandType
 
@@ -46,6 +46,18 @@ def unseal(driver: str, blob: bytes) -> tuple[Border, memoryview]:
     if writer != driver:
         raise IncompatibleProgramError(f"the program was compiled by {writer!r}, expected {driver!r}; {ADVICE}")
     return border, contents
+
+
+def written_by(driver: str, blob: memoryview) -> memoryview | None:
+    """Return the driver's own bytes, which are neither read nor checked; None if they are not this driver's."""
+    header = _ENVELOPE.header_of(blob)
+    if header is None:
+        return None
+    try:
+        writer = json.loads(header)["driver"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return blob[PREFIX_BYTES + len(header) :] if writer == driver else None
 
 
 def _plain(type_: OperandType) -> list[object]:

@@ -8,6 +8,7 @@ wants `acme_c` among the devices.
 from __future__ import annotations
 
 import gc
+import struct
 import threading
 import warnings
 from itertools import permutations
@@ -16,6 +17,8 @@ import numpy as np
 
 import nnadapter as nna
 from nnadapter.drivers import registry
+from nnadapter.drivers.native.serialized import seal, unseal
+from nnadapter.errors import IncompatibleProgramError
 from nnadapter.ir import DataType, ModelBuilder, OperandType
 from tests.models import parse, run_whole
 
@@ -51,6 +54,8 @@ MODELS = {
 OPTIONS = {"memory_bytes": 1 << 20, "switched_off": ()}
 ORDERS = tuple(permutations(range(3)))
 """In which three programs are destroyed."""
+HEAD_BYTES = 40
+"""Of a program in bytes: 8 of magic, 8 of chip, format and release (uint32), bytes and checksum (uint64)."""
 
 
 def model_of(name):
@@ -108,6 +113,39 @@ def check_bound(order, device="acme_c"):
     context.close()
 
 
+def inside(blob):
+    """The types at the border, and the driver's own bytes."""
+    border, contents = unseal("acme_c", blob)
+    return border, bytes(contents)
+
+
+def checksum(contents):
+    """As blob.c counts it."""
+    value = 0
+    for (word,) in struct.iter_unpack("<Q", contents):
+        value = (value ^ word) * 0x9E3779B97F4A7C15 % (1 << 64)
+        value ^= value >> 29
+    return value
+
+
+def check_bounds(context):
+    """Deserialize a program with every number changed and a checksum that is right; return how many are refused."""
+    border, contents = inside(context.compile(dense(0)[0]).serialize())
+    head, body = contents[: HEAD_BYTES - 8], contents[HEAD_BYTES:]
+    assert contents[HEAD_BYTES - 8 : HEAD_BYTES] == struct.pack("<Q", checksum(body))
+    refused = 0
+    for place in range(0, len(body), 4):
+        for number in (0xFFFFFFFF, 0x7FFFFFFF, 100):
+            changed = body[:place] + struct.pack("<I", number) + body[place + 4 :]
+            try:  # a weight may be any number
+                context.deserialize(
+                    seal("acme_c", border, [head, struct.pack("<Q", checksum(changed)), changed])
+                ).close()
+            except IncompatibleProgramError:
+                refused += 1
+    return refused
+
+
 def run_beside_each_other(session, feeds, expected):
     """The same results in several threads at once."""
     wrong = []
@@ -132,6 +170,7 @@ def main():
     check("mixed", ("acme_c:1", {"switched_off": ["RELU"]}))
     for order in ORDERS:
         check_bound(order)
+    check_bounds(registry.open_device("acme_c").create_context(OPTIONS))
     statistics = registry.open_device("acme_c").memory_statistics()
     assert statistics.used_bytes == 0 and statistics.peak_bytes > 0, statistics
     print(f"{len(MODELS)} models are right, no device memory is left behind")

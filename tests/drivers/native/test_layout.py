@@ -57,7 +57,7 @@ def test_every_code_means_the_same(tmp_path):
         *codes.LIFETIMES.items(),
     ]
     pairs = [(each.name, each) if not isinstance(each, tuple) else (each[0].name, each[1]) for each in named]
-    for table in (codes.DEVICE_TYPES, codes.THREADINGS, codes.REASONS):
+    for table in (codes.DEVICE_TYPES, codes.THREADINGS, codes.REASONS, codes.COMPATIBILITIES):
         pairs += [(each.name, code) for code, each in table.items()]
     found = printed(tmp_path, [f'printf("%d\\n", (int)NNADAPTER_{name});' for name, _ in pairs])
     assert found == [(int(code),) for _, code in pairs]

@@ -153,8 +153,17 @@ static NNAdapterStatus deserialize(NNAdapterContext *context, const NNAdapterDes
     return NNADAPTER_OK;
 }
 
+/* What the option `fault` wants it to say: "says3". */
+static int32_t check_blob(NNAdapterContext *context, const void *data, uint64_t bytes) {
+    if (bytes < 5 || memcmp(data, "trial", 5)) return NNADAPTER_NO;
+    return strncmp(context->fault, "says", 4) ? NNADAPTER_SAME : atoi(context->fault + 4);
+}
+
+#ifndef GROUP_SIZE
+#define GROUP_SIZE sizeof(NNAdapterSerializationFunctions)
+#endif
 static const NNAdapterSerializationFunctions serialization = {
-    HEAD(NNAdapterSerializationFunctions), .serialize = serialize,
+    .size = GROUP_SIZE, .version = NNADAPTER_VERSION, .serialize = serialize, .check_blob = check_blob,
 #ifndef HALF_GROUP
     .deserialize = deserialize,
 #endif

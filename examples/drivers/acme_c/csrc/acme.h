@@ -7,7 +7,15 @@
 
 #include "nnadapter_driver.h"
 
-#define ACME_VERSION "1.0"
+#ifndef ACME_RELEASE
+#define ACME_RELEASE 1 /* counts up; a driver runs programs that older ones wrote, and none of newer ones */
+#endif
+#define ACME_TEXT_OF(number) #number
+#define ACME_TEXT(number) ACME_TEXT_OF(number)
+#define ACME_VERSION "1." ACME_TEXT(ACME_RELEASE)
+#ifndef ACME_CHIP
+#define ACME_CHIP "A1" /* up to 7 characters */
+#endif
 #define ACME_DEVICES 2
 #define ACME_DEVICE_BYTES (INT64_C(1) << 30) /* 1 GiB of memory on each device */
 #define ACME_CHUNK_BYTES 256                  /* the smallest piece of it */
@@ -88,6 +96,7 @@ NNAdapterStatus acme_create_context(NNAdapterDevice *, uint32_t, const NNAdapter
 void acme_destroy_context(NNAdapterContext *);
 NNAdapterStatus acme_supported(NNAdapterContext *, const NNAdapterModel *, NNAdapterVerdict *const *,
                                NNAdapterError *);
+void acme_judge(const NNAdapterContext *, const NNAdapterModel *, const NNAdapterOperation *, NNAdapterVerdict *);
 NNAdapterStatus acme_admit(NNAdapterContext *, const NNAdapterModel *, NNAdapterAdmission *, NNAdapterError *);
 
 /* ---- operations.c: the one table of what the device can do ---- */
@@ -140,8 +149,23 @@ NNAdapterStatus acme_plan_slots(const NNAdapterModel *model, acme_slots *slots, 
 void acme_size_slots(const acme_slots *slots, const acme_tensor *values, uint32_t operand_count, uint64_t *bytes);
 void acme_free_slots(acme_slots *slots);
 
+/* ---- blob.c, restore.c: programs as bytes ---- */
+
+typedef struct acme_restored acme_restored;
+void acme_free_restored(acme_restored *restored);
+extern const NNAdapterSerializationFunctions acme_serialization_functions;
+
 /* ---- program.c ---- */
 
+struct NNAdapterProgram {
+    NNAdapterContext *context;
+    const NNAdapterModel *model;
+    struct acme_plan *plan;
+    acme_restored *restored; /* what the model lies in, of a program that was deserialized; else null, it is the host's */
+};
+
+/* The program of a model whose operations all have kernels. */
+NNAdapterStatus acme_make_program(NNAdapterContext *, const NNAdapterModel *, NNAdapterProgram **, NNAdapterError *);
 NNAdapterStatus acme_compile(NNAdapterContext *, const NNAdapterCompileRequest *, NNAdapterProgram **,
                              NNAdapterError *);
 NNAdapterStatus acme_bind(NNAdapterProgram *, const NNAdapterCompileRequest *, NNAdapterProgram **, NNAdapterError *);

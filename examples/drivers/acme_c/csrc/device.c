@@ -4,9 +4,9 @@
 #include <stdlib.h>
 
 static const NNAdapterDeviceInfo infos[ACME_DEVICES] = {
-    {ACME_HEAD(NNAdapterDeviceInfo), .id = "0", .sub_type = "A1", .device_version = "rev 2",
+    {ACME_HEAD(NNAdapterDeviceInfo), .id = "0", .sub_type = ACME_CHIP, .device_version = "rev 2",
      .type = NNADAPTER_ACCELERATOR, .available = 1},
-    {ACME_HEAD(NNAdapterDeviceInfo), .id = "1", .sub_type = "A1", .device_version = "rev 2",
+    {ACME_HEAD(NNAdapterDeviceInfo), .id = "1", .sub_type = ACME_CHIP, .device_version = "rev 2",
      .type = NNADAPTER_ACCELERATOR, .available = 1},
 };
 static const NNAdapterDeviceInfo *const list[ACME_DEVICES] = {&infos[0], &infos[1]};

@@ -10,16 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct plan {
+typedef struct acme_plan {
     atomic_uint programs; /* that have it; they are destroyed from any thread */
     acme_slots slots;
-} plan;
-
-struct NNAdapterProgram {
-    NNAdapterContext *context;
-    const NNAdapterModel *model;
-    plan *plan;
-};
+} acme_plan;
 
 struct NNAdapterExecution {
     NNAdapterProgram *program;
@@ -52,8 +46,13 @@ NNAdapterStatus acme_compile(NNAdapterContext *context, const NNAdapterCompileRe
         if (request->control->progress)
             request->control->progress(request->control->user, (i + 1.0) / model->operation_count);
     }
+    return acme_make_program(context, model, program, error);
+}
+
+NNAdapterStatus acme_make_program(NNAdapterContext *context, const NNAdapterModel *model, NNAdapterProgram **program,
+                                  NNAdapterError *error) {
     NNAdapterProgram *made = malloc(sizeof *made);
-    plan *shared = made ? malloc(sizeof *shared) : NULL;
+    acme_plan *shared = made ? malloc(sizeof *shared) : NULL;
     if (!shared) return no_room(made, error);
     *made = (NNAdapterProgram){.context = context, .model = model, .plan = shared};
     atomic_init(&shared->programs, 1);
@@ -83,6 +82,7 @@ void acme_destroy_program(NNAdapterProgram *program) {
         acme_free_slots(&program->plan->slots);
         free(program->plan);
     }
+    acme_free_restored(program->restored);
     free(program);
 }
 

@@ -20,6 +20,7 @@ static const NNAdapterDriver driver = {
     .admit = acme_admit,
     .memory = &acme_memory_functions,
     .streams = &acme_stream_functions,
+    .serialization = &acme_serialization_functions,
     .bind = acme_bind,
 };
 

@@ -45,8 +45,8 @@ static bool takes_operand(const acme_operation *known, const NNAdapterOperation 
     return true;
 }
 
-static void judge(const NNAdapterContext *context, const NNAdapterModel *model, const NNAdapterOperation *operation,
-                  NNAdapterVerdict *verdict) {
+void acme_judge(const NNAdapterContext *context, const NNAdapterModel *model, const NNAdapterOperation *operation,
+                NNAdapterVerdict *verdict) {
     const acme_operation *known = acme_find(operation->type);
     if (!known) {
         acme_refuse(verdict, NNADAPTER_UNSUPPORTED_OPERATION, "acme_c has no kernel for %.64s", operation->type);
@@ -69,7 +69,7 @@ static void judge(const NNAdapterContext *context, const NNAdapterModel *model, 
 NNAdapterStatus acme_supported(NNAdapterContext *context, const NNAdapterModel *model,
                                NNAdapterVerdict *const *verdicts, NNAdapterError *error) {
     (void)error;
-    for (uint32_t i = 0; i < model->operation_count; i++) judge(context, model, model->operations[i], verdicts[i]);
+    for (uint32_t i = 0; i < model->operation_count; i++) acme_judge(context, model, model->operations[i], verdicts[i]);
     return NNADAPTER_OK;
 }
 

@@ -1,0 +1,181 @@
+/* Bytes -> a model, piece by piece in the order in which blob.c writes them.
+ *
+ * The first thing that is wrong ends it: `status` is looked at once, at the end, and what is read until then is empty. */
+#include "blob.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct source {
+    acme_restored *into;
+    const char *place;
+    uint64_t left;
+    NNAdapterStatus status;
+} source;
+
+static void spoil(source *from, NNAdapterStatus status) {
+    if (!from->status) from->status = status;
+    from->left = 0;
+}
+
+/* The next piece; null if there is none of that size. */
+static const void *take(source *from, uint64_t count, uint64_t each) {
+    uint64_t bytes = count * each, filled;
+    if (count > from->left / each || (filled = bytes + -bytes % 8) > from->left) {
+        spoil(from, NNADAPTER_INCOMPATIBLE_PROGRAM);
+        return NULL;
+    }
+    const char *piece = from->place;
+    from->place += filled;
+    from->left -= filled;
+    return piece;
+}
+
+static const char *take_text(source *from) {
+    const uint64_t *bytes = take(from, 1, sizeof *bytes);
+    const char *text = bytes ? take(from, *bytes, 1) : NULL;
+    if (text && (!*bytes || text[*bytes - 1])) spoil(from, NNADAPTER_INCOMPATIBLE_PROGRAM);
+    return text && *bytes ? text : "";
+}
+
+/* Room for `count` things, filled with 0, that is freed with the model. Each of them is at least 8 bytes in the file,
+ * so no count asks for more than the bytes are worth. */
+static void *room(source *from, uint64_t count, uint64_t each) {
+    acme_restored *into = from->into;
+    void *made = NULL;
+    if (count > from->left / 8) {
+        spoil(from, NNADAPTER_INCOMPATIBLE_PROGRAM);
+        return NULL;
+    }
+    void **grown = realloc(into->made, (into->made_count + 1) * sizeof *grown);
+    if (grown) into->made = grown;
+    if (grown) made = calloc(count + 1, each);
+    if (made)
+        into->made[into->made_count++] = made;
+    else
+        spoil(from, NNADAPTER_OUT_OF_MEMORY);
+    return made;
+}
+
+/* Positions of operands. */
+static const int32_t *take_positions(source *from, uint32_t count, uint32_t operands, int32_t smallest) {
+    const int32_t *positions = take(from, count, sizeof *positions);
+    for (uint32_t i = 0; positions && i < count; i++)
+        if (positions[i] < smallest || positions[i] >= (int64_t)operands) spoil(from, NNADAPTER_INCOMPATIBLE_PROGRAM);
+    return positions;
+}
+
+static bool has_bytes(const int64_t *dimensions, uint32_t rank, uint64_t bytes) {
+    uint64_t count = 1;
+    for (uint32_t i = 0; i < rank; i++) {
+        if (dimensions[i] < 0 || (count && (uint64_t)dimensions[i] > UINT64_MAX / sizeof(float) / count)) return false;
+        count *= (uint64_t)dimensions[i];
+    }
+    return count * sizeof(float) == bytes;
+}
+
+static NNAdapterOperand operand_of(source *from) {
+    static const acme_operand_row nothing;
+    const acme_operand_row *row = take(from, 1, sizeof *row);
+    if (!row) row = &nothing;
+    NNAdapterOperand made = {ACME_HEAD(NNAdapterOperand), .data_type = row->data_type, .layout = row->layout,
+                             .lifetime = row->lifetime, .rank = row->rank, .bytes = row->bytes};
+    made.name = take_text(from);
+    made.dimensions = take(from, row->rank, sizeof *made.dimensions);
+    if (row->lifetime == NNADAPTER_CONSTANT) made.data = take(from, row->bytes, 1);
+    bool counted = row->data_type == NNADAPTER_FLOAT32; /* others only pass from an input to an output */
+    if (!made.dimensions || (counted && !has_bytes(made.dimensions, made.rank, made.bytes)))
+        spoil(from, NNADAPTER_INCOMPATIBLE_PROGRAM);
+    if (!made.bytes) made.data = NULL;
+    return made;
+}
+
+static NNAdapterAttribute attribute_of(source *from) {
+    static const acme_attribute_row nothing;
+    const acme_attribute_row *row = take(from, 1, sizeof *row);
+    if (!row) row = &nothing;
+    NNAdapterAttribute made = {ACME_HEAD(NNAdapterAttribute), .kind = row->kind, .count = row->count};
+    made.name = take_text(from);
+    switch (row->kind) {
+    case NNADAPTER_KIND_BOOL: made.value.boolean = (int32_t)row->number; break;
+    case NNADAPTER_KIND_INT: made.value.integer = row->number; break;
+    case NNADAPTER_KIND_FLOAT: memcpy(&made.value.real, &row->number, sizeof made.value.real); break;
+    case NNADAPTER_KIND_STRING: made.value.string = take_text(from); break;
+    case NNADAPTER_KIND_INTS: made.value.integers = take(from, row->count, sizeof(int64_t)); break;
+    case NNADAPTER_KIND_FLOATS: made.value.reals = take(from, row->count, sizeof(double)); break;
+    default: spoil(from, NNADAPTER_INCOMPATIBLE_PROGRAM);
+    }
+    return made;
+}
+
+static NNAdapterOperation operation_of(source *from, uint32_t operands) {
+    static const uint32_t nothing[4];
+    const uint32_t *row = take(from, 4, sizeof *row);
+    if (!row) row = nothing;
+    NNAdapterOperation made = {ACME_HEAD(NNAdapterOperation), .input_count = row[0], .output_count = row[1]};
+    made.type = take_text(from);
+    made.inputs = take_positions(from, row[0], operands, NNADAPTER_ABSENT);
+    made.outputs = take_positions(from, row[1], operands, 0);
+    if (!row[1]) spoil(from, NNADAPTER_INCOMPATIBLE_PROGRAM);
+    NNAdapterAttribute *attributes = room(from, row[2], sizeof *attributes);
+    const NNAdapterAttribute **pointers = room(from, row[2], sizeof *pointers);
+    for (; pointers && made.attribute_count < row[2] && !from->status; made.attribute_count++) {
+        attributes[made.attribute_count] = attribute_of(from);
+        pointers[made.attribute_count] = &attributes[made.attribute_count];
+    }
+    made.attributes = pointers;
+    return made;
+}
+
+static void restore(source *from, NNAdapterModel *model) {
+    static const uint32_t nothing[4];
+    const uint32_t *row = take(from, 4, sizeof *row);
+    if (!row) row = nothing;
+    *model = (NNAdapterModel){ACME_HEAD(NNAdapterModel), .operand_count = row[0], .operation_count = row[1],
+                              .input_count = row[2], .output_count = row[3]};
+    model->inputs = take_positions(from, row[2], row[0], 0);
+    model->outputs = take_positions(from, row[3], row[0], 0);
+    NNAdapterOperand *operands = room(from, row[0], sizeof *operands);
+    const NNAdapterOperand **operand_pointers = room(from, row[0], sizeof *operand_pointers);
+    NNAdapterOperation *operations = room(from, row[1], sizeof *operations);
+    const NNAdapterOperation **operation_pointers = room(from, row[1], sizeof *operation_pointers);
+    for (uint32_t i = 0; i < row[0] && !from->status; i++) {
+        operands[i] = operand_of(from);
+        operand_pointers[i] = &operands[i];
+    }
+    for (uint32_t i = 0; i < row[1] && !from->status; i++) {
+        operations[i] = operation_of(from, row[0]);
+        operation_pointers[i] = &operations[i];
+    }
+    model->operands = operand_pointers;
+    model->operations = operation_pointers;
+    if (from->left) spoil(from, NNADAPTER_INCOMPATIBLE_PROGRAM);
+}
+
+NNAdapterStatus acme_restore(const void *data, uint64_t bytes, acme_restored **restored, NNAdapterError *error) {
+    acme_restored *made = calloc(1, sizeof *made);
+    char *copy = malloc(bytes + 1); /* aligned, whatever `data` is, and there when the host's bytes are gone */
+    if (made) made->bytes = copy;
+    if (!made || !copy) {
+        free(made);
+        free(copy);
+        return acme_fail(error, NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for a program");
+    }
+    memcpy(copy, data, bytes);
+    source from = {.into = made, .place = copy, .left = bytes};
+    restore(&from, &made->model);
+    if (!from.status) {
+        *restored = made;
+        return NNADAPTER_OK;
+    }
+    acme_free_restored(made);
+    return acme_fail(error, from.status, "the program's model cannot be read; compile it again");
+}
+
+void acme_free_restored(acme_restored *restored) {
+    if (!restored) return;
+    for (size_t i = 0; i < restored->made_count; i++) free(restored->made[i]);
+    free(restored->made);
+    free(restored->bytes);
+    free(restored);
+}

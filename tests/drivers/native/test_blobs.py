@@ -1,0 +1,236 @@
+"""Programs of C drivers as bytes: what the driver says of them by their heads, and what it makes of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import closing
+from random import Random
+
+import numpy as np
+import onnx
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers.interface import Compatibility
+from nnadapter.drivers.native.driver import NativeDriver
+from nnadapter.drivers.native.serialized import seal
+from nnadapter.errors import IncompatibleProgramError
+from nnadapter.ir import DataType, ModelBuilder, OperandType
+from tests.c_compiler import ROOT, compile_acme, compile_library, needs_compiler
+from tests.drivers.native.acme_models import (
+    HEAD_BYTES,
+    MODELS,
+    OPTIONS,
+    check_bounds,
+    dense,
+    feeds_of,
+    inside,
+    model_of,
+)
+from tests.drivers.native.test_binding import TRIAL
+
+pytestmark = needs_compiler
+X = np.random.default_rng(3).standard_normal((2, 6)).astype(np.float32)
+OTHERS = {"older": "-DACME_RELEASE=0", "newer": "-DACME_RELEASE=2", "other chip": '-DACME_CHIP="B7"'}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Folders of the example driver in other versions, by what they are."""
+    return {name: compile_acme(tmp_path_factory.mktemp("other"), "-O0", flag).parent for name, flag in OTHERS.items()}
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory):
+    """The trial driver's context, with a fault, compiled with flags."""
+
+    def context(fault, *flags):
+        folder = tmp_path_factory.mktemp("trial")
+        library = compile_library(folder / "nnadapter_trial.so", *flags, TRIAL)
+        return NativeDriver("trial_c", library).open("").create_context({"fault": fault})
+
+    return context
+
+
+@pytest.fixture
+def context(device):
+    return device.create_context(OPTIONS)
+
+
+def written(folder):
+    driver = NativeDriver("acme_c", folder / "nnadapter_acme_c.so")
+    return driver.open("").create_context(OPTIONS).compile(dense(0)[0]).serialize()
+
+
+def says(context, blob):
+    return context.check_blob(memoryview(blob))
+
+
+def check_computes(context, blob):
+    with closing(context.deserialize(blob)) as program, closing(program.create_execution()) as execution:
+        np.testing.assert_allclose(execution.compute([X])[0], dense(0)[1](X), rtol=1e-5, atol=1e-6)
+
+
+def test_one_of_the_same_version(context):
+    blob = context.compile(dense(0)[0]).serialize()
+    assert says(context, blob) is Compatibility.SAME
+    check_computes(context, blob)
+
+
+@pytest.mark.parametrize(
+    ("other", "answer"),
+    [
+        ("older", Compatibility.COMPATIBLE),
+        ("newer", Compatibility.RECOMPILE),
+        ("other chip", Compatibility.NO),
+    ],
+)
+def test_one_of_another(context, folders, other, answer):
+    blob = written(folders[other])
+    assert says(context, blob) is answer
+    if answer is Compatibility.COMPATIBLE:
+        check_computes(context, blob)
+    else:
+        with pytest.raises(IncompatibleProgramError, match="of another device or version; compile the model again"):
+            context.deserialize(blob)
+
+
+def test_what_it_wrote_is_what_it_reads(context):
+    """Also from bytes that lie at any address, and after those are gone."""
+    blob = bytearray(b"1" + context.compile(dense(0)[0]).serialize())
+    program = context.deserialize(bytes(memoryview(blob)[1:]))
+    blob[:] = bytes(len(blob))
+    assert says(context, program.serialize()) is Compatibility.SAME
+    check_computes(context, program.serialize())
+
+
+def test_a_deserialized_program_is_bound_and_outlived(context):
+    program = context.deserialize(context.compile(dense(0)[0]).serialize())
+    model, expected = dense(1)
+    bound = context.bind(program, model)
+    program.close()
+    with closing(bound), closing(bound.create_execution()) as execution:
+        np.testing.assert_allclose(execution.compute([X])[0], expected(X), rtol=1e-5, atol=1e-6)
+
+
+def test_truncated(context):
+    """Behind every cut the answer is no program, and what is read of it ends in an error."""
+    border, contents = inside(context.compile(dense(0)[0]).serialize())
+    for length in range(len(contents)):
+        blob = seal("acme_c", border, [contents[:length]])
+        assert says(context, blob) is (Compatibility.NO if length < HEAD_BYTES else Compatibility.RECOMPILE)
+        with pytest.raises(IncompatibleProgramError):
+            context.deserialize(blob)
+    blob = seal("acme_c", border, [contents])
+    assert all(says(context, blob[:length]) is not Compatibility.SAME for length in range(len(blob)))
+
+
+def test_every_byte_changed(context):
+    border, contents = inside(context.compile(dense(0)[0]).serialize())
+    for place in range(len(contents)):
+        changed = contents[:place] + bytes([contents[place] ^ 0x55]) + contents[place + 1 :]
+        blob = seal("acme_c", border, [changed])
+        if place < 20:
+            assert says(context, blob) in (Compatibility.NO, Compatibility.RECOMPILE)
+        # A release that becomes a greater number is a newer one; none becomes a smaller one by this change.
+        with pytest.raises(IncompatibleProgramError):
+            context.deserialize(blob)
+
+
+def test_random_bytes(context):
+    border = inside(context.compile(dense(0)[0]).serialize())[0]
+    random = Random(5)
+    for length in (0, 1, 39, 40, 41, 500):
+        noise = random.randbytes(length)
+        assert says(context, noise) is Compatibility.NO
+        assert says(context, seal("acme_c", border, [noise])) is Compatibility.NO
+        with pytest.raises(IncompatibleProgramError):
+            context.deserialize(seal("acme_c", border, [noise]))
+
+
+def test_counts_that_lead_nowhere(context):
+    """With a checksum that is right: bounds are looked at all the same."""
+    assert check_bounds(context) > 100
+
+
+def test_what_a_context_refuses_it_does_not_deserialize(device, context):
+    blob = context.compile(dense(0)[0]).serialize()
+    with pytest.raises(IncompatibleProgramError, match="RELU is switched off"):
+        device.create_context({**OPTIONS, "switched_off": ("RELU",)}).deserialize(blob)
+    with pytest.raises(IncompatibleProgramError, match="memory_bytes is 256"):
+        device.create_context({**OPTIONS, "memory_bytes": 256}).deserialize(blob)
+
+
+def test_another_drivers_is_none_of_its(context, trial):
+    border, contents = inside(context.compile(dense(0)[0]).serialize())
+    assert says(context, seal("other_c", border, [contents])) is Compatibility.NO
+    blob = seal("acme_c", border, [contents])
+    assert says(context, blob.replace(b'"driver"', b'"drivel"')) is Compatibility.NO
+    assert says(context, blob.replace(json.dumps("acme_c").encode(), b"\xff" * 8)) is Compatibility.NO
+
+
+def assigning():
+    builder = ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, (2, 3)))
+    return builder.finish(builder.add_operation("ASSIGN", (x,)))
+
+
+@pytest.mark.parametrize(
+    ("code", "answer"),
+    [
+        (0, None),
+        (1, Compatibility.SAME),
+        (2, Compatibility.COMPATIBLE),
+        (3, Compatibility.RECOMPILE),
+        (4, Compatibility.NO),
+        (5, Compatibility.RECOMPILE),
+        (-7, Compatibility.RECOMPILE),
+    ],
+)
+def test_codes(trial, code, answer):
+    blob = trial("").compile(assigning()).serialize()
+    assert says(trial(f"says{code}"), blob) is answer
+
+
+def test_a_driver_of_an_older_header_does_not_tell(trial):
+    """The function stands behind the end of its group: it is not called, and the rest of the group is there."""
+    older = trial("", "-DGROUP_SIZE=offsetof(NNAdapterSerializationFunctions, check_blob)")
+    blob = older.compile(assigning()).serialize()
+    assert says(older, blob) is None
+    np.testing.assert_array_equal(older.deserialize(blob).create_execution().compute([X[:, :3]])[0], X[:, :3])
+
+
+@pytest.mark.parametrize(
+    ("other", "note"),
+    [
+        ("older", None),
+        ("newer", "segment 0 was compiled again for acme_c: driver, device or options are others"),
+        ("other chip", "segment 0 was compiled again for acme_c: its program is another device's"),
+    ],
+)
+def test_a_compiled_model_of_another_version(tmp_path, acme, folders, other, note):
+    """A process has one driver of a name, so the other one compiles in its own."""
+    onnx.save(model_of("twice"), tmp_path / "m.onnx")
+    command = [sys.executable, "-m", "nnadapter", "compile", tmp_path / "m.onnx", "-d", acme, "-o", tmp_path / "f"]
+    environment = {**os.environ, "NNADAPTER_DRIVER_PATH": str(folders[other]), "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    feeds = feeds_of(model_of("twice"))
+    with nna.InferenceSession(tmp_path / "f") as session:
+        np.testing.assert_array_equal(session.run(None, feeds)[0], np.maximum(feeds["x"], 0))
+        assert session.report().notes == ((note,) if note else ())
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_model_is_loaded_as_it_was_compiled(tmp_path, acme, name):
+    model = model_of(name)
+    feeds = feeds_of(model)
+    with nna.InferenceSession(model, devices=acme) as session:
+        expected = session.run(None, feeds)
+    nna.compile(model, tmp_path / "f", devices=acme)
+    with nna.InferenceSession(tmp_path / "f") as session:
+        for ours, theirs in zip(session.run(None, feeds), expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        assert session.report().notes == ()
