@@ -136,19 +136,26 @@ def test_inputs_with_contents_constants_and_inputs_that_are_outputs(tmp_path):
             assert [each.name for each in session.get_overridable_initializers()] == ["b"]
 
 
-def test_it_needs_neither_onnx_nor_scipy_nor_the_model_and_no_onnx_runtime_without_cpu_segments(tmp_path):
+@pytest.mark.parametrize(
+    ("device", "blocked"),
+    [("fake_npu", "onnx,scipy,onnxruntime"), ("openvino", "onnx,scipy,onnxruntime"), ("cpu", "onnx,scipy")],
+)
+def test_it_needs_neither_onnx_nor_scipy_nor_the_model_and_no_onnx_runtime_without_cpu_segments(
+    tmp_path, device, blocked
+):
+    if device == "openvino":
+        pytest.importorskip("openvino")
     path = tmp_path / "f"
-    for device, blocked in (("fake_npu", "onnx,scipy,onnxruntime"), ("cpu", "onnx,scipy")):
-        nna.compile(network(), path, devices=[device])
-        np.savez(tmp_path / "x.npz", **X)
-        done = subprocess.run(
-            [sys.executable, "-c", BLOCKED, path, tmp_path / "x.npz", tmp_path / "y.npy", blocked],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        np.testing.assert_allclose(np.load(tmp_path / "y.npy"), run_whole(network(), X)[0], rtol=1e-5, atol=1e-6)
+    nna.compile(network(), path, devices=[device])
+    np.savez(tmp_path / "x.npz", **X)
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED, path, tmp_path / "x.npz", tmp_path / "y.npy", blocked],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), run_whole(network(), X)[0], rtol=1e-5, atol=1e-6)
 
 
 BLOCKED = """

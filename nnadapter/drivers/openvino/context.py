@@ -2,63 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
-import onnx
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.capability import OptionValues
-from nnadapter.drivers.culprits import find_refused
 from nnadapter.drivers.interface import Admission, Compatibility, Context, Program
-from nnadapter.drivers.openvino.engine import brief, core, version
-from nnadapter.drivers.openvino.loading import read
-from nnadapter.drivers.openvino.options import properties_of
-from nnadapter.drivers.openvino.program import compatibility, deserialized, program_of
-from nnadapter.drivers.openvino.signature import difference
-from nnadapter.drivers.openvino.verdicts import Whole, judge, judge_open, op_types_named
-from nnadapter.errors import CompilationError
-from nnadapter.onnx.nodes import opsets_of
-from nnadapter.onnx.parts import Parts
-from nnadapter.onnx.sizes import has_open_inputs
-from partition.verdict import Reason, Unsupported, Verdict, all_of
+from nnadapter.drivers.openvino.engine import version
+from nnadapter.drivers.openvino.options import op_types_named, properties_of
+from nnadapter.drivers.openvino.program import compatibility, deserialized
+from partition.verdict import Verdict
 
-_CONSTANT_BYTES = 1 << 20
-"""The engine is asked with constants up to this size; larger ones are weights, which decide nothing."""
-_MOST_KNOWN = 1 << 14
-"""Answers of the engine that are kept."""
+if TYPE_CHECKING:
+    import onnx
+
+    from nnadapter.drivers.openvino.asking import Asker
 
 
 class OpenvinoContext(Context):
-    """Asks the engine about nodes that the tables take, and compiles segments."""
+    """Loads programs; what has to do with ONNX models is imported when one is judged or compiled."""
 
     def __init__(self, device: str, options: OptionValues, understood: frozenset[str]) -> None:
         self._device = device
         self._properties = properties_of(options, understood)
         self._switched_off = op_types_named(options["switched_off"])  # type: ignore[arg-type]
-        self._known: dict[object, Unsupported | None] = {}
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """See `Context.supported`: the tables first, then the engine's own query, once for nodes that are alike."""
-        whole = Whole.of(model, _CONSTANT_BYTES)
-        parts = whole.parts
-        verdicts = [judge(node, whole, self._switched_off) for node in model.graph.node]
-        taken = [position for position, verdict in enumerate(verdicts) if verdict]
-        cases = _cases(taken, model, parts, "queried")
-        for position, why in self._refused(cases, parts, self._query).items():
-            verdicts[position] = why
-        return verdicts
+        return self._asker.supported(model)
 
     def admit(self, model: onnx.ModelProto) -> Admission:
         """See `Context.admit`: what was taken node by node; but with open sizes, not all of it is."""
-        if not has_open_inputs(model):
-            return Admission()
-        whole = Whole.of(model, _CONSTANT_BYTES)
-        verdict = all_of(judge_open(node, whole) for node in model.graph.node)
-        if verdict:
-            cases = _cases(range(len(model.graph.node)), model, whole.parts, "queried")
-            refused = self._refused(cases, whole.parts, self._query)
-            verdict = refused[min(refused)] if refused else verdict
-        return Admission(verdict=verdict)
+        return self._asker.admit(model)
 
     def compile(self, model: onnx.ModelProto) -> Program:
         """See `Context.compile`.
@@ -66,17 +41,7 @@ class OpenvinoContext(Context):
         Raises:
             CompilationError: the engine does not take the segment; with the nodes to blame, where there are some.
         """
-        try:
-            return program_of(self._compiled(model), model, self._seal())
-        except Exception as error:
-            parts = Parts(model, _CONSTANT_BYTES)
-            cases = _cases(range(len(model.graph.node)), model, parts, "compiled")
-            raise CompilationError(
-                f"OpenVINO does not compile the segment for {self._device}: {brief(error)}; "
-                "its nodes can be kept from it by option switched_off",
-                device=f"openvino:{self._device}",
-                refused=self._refused(cases, parts, self._compile_part),
-            ) from error
+        return self._asker.compile(model, self._seal())
 
     def deserialize(self, blob: bytes) -> Program:
         """See `Context.deserialize`."""
@@ -90,45 +55,8 @@ class OpenvinoContext(Context):
         """What a program must have been compiled with to run here."""
         return {"device": self._device, "engine": version(), "properties": dict(self._properties)}
 
-    def _compiled(self, model: onnx.ModelProto) -> Any:
-        return core().compile_model(read(model), self._device, dict(self._properties))
+    @cached_property
+    def _asker(self) -> Asker:
+        from nnadapter.drivers.openvino.asking import Asker
 
-    def _refused(
-        self,
-        cases: dict[object, list[int]],
-        parts: Parts,
-        attempt: Callable[[onnx.ModelProto], Unsupported | None],
-    ) -> dict[int, Unsupported]:
-        """Ask about the cases that were not asked about before."""
-        if len(self._known) > _MOST_KNOWN:
-            self._known.clear()
-        fresh = {positions[0]: case for case, positions in cases.items() if case not in self._known}
-        refused = find_refused(list(fresh), parts, attempt)
-        self._known.update((case, refused.get(position)) for position, case in fresh.items())
-        answers = ((self._known.get(case), positions) for case, positions in cases.items())
-        return {position: why for why, positions in answers if why is not None for position in positions}
-
-    def _query(self, part: onnx.ModelProto) -> Unsupported | None:
-        try:
-            model = read(part)
-            taken = core().query_model(model, self._device, dict(self._properties))
-        except Exception as error:  # noqa: BLE001  whatever the engine raises is why it does not take it
-            return Unsupported(Reason.DEVICE_REFUSED, f"OpenVINO does not read it: {brief(error)}")
-        left = sorted({op.get_type_name() for op in model.get_ops() if op.get_friendly_name() not in taken})
-        if left:
-            return Unsupported(Reason.DEVICE_REFUSED, f"OpenVINO's {self._device} does not take {', '.join(left)}")
-        wrong = difference(part, model)
-        return Unsupported(Reason.DEVICE_REFUSED, wrong) if wrong else None
-
-    def _compile_part(self, part: onnx.ModelProto) -> Unsupported | None:
-        try:
-            self._compiled(part)
-        except Exception as error:  # noqa: BLE001  whatever the engine raises is why it does not take it
-            return Unsupported(Reason.COMPILE_FAILED, f"OpenVINO's {self._device} does not compile it: {brief(error)}")
-        return None
-
-
-def _cases(positions: Sequence[int], model: onnx.ModelProto, parts: Parts, asked: str) -> dict[object, list[int]]:
-    """Positions of nodes by what decides the engine's answer."""
-    opsets = tuple(sorted(opsets_of(model.opset_import).items()))
-    return {(asked, opsets, case): alike for case, alike in parts.sized_cases(positions).items()}
+        return Asker(self._device, self._properties, self._switched_off)

@@ -11,8 +11,8 @@ import numpy as np
 from nnadapter.drivers.control import Control
 from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.openvino.engine import brief, module
+from nnadapter.drivers.openvino.ports import Ports
 from nnadapter.drivers.openvino.sharing import shareable
-from nnadapter.drivers.openvino.signature import Ports
 from nnadapter.errors import ExecutionError
 from nnadapter.ir.operand import Array
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from nnadapter.drivers.capability import Option, OptionValues
+from nnadapter.drivers.openvino.operators import OPERATORS
+from nnadapter.errors import InvalidOptionError, close_names
 
 PRECISIONS = {"float32": ("FP32", "f32"), "float16": ("FP16", "f16"), "bfloat16": ("BF16", "bf16")}
 """By data type: the ability that a device declares for it, and the engine's name for it as inference precision."""
@@ -63,3 +65,18 @@ def properties_of(options: OptionValues, understood: frozenset[str]) -> Mapping[
     if options.get("threads"):
         wanted["INFERENCE_NUM_THREADS"] = str(options["threads"])
     return {name: value for name, value in wanted.items() if name in understood}
+
+
+def op_types_named(names: Collection[str]) -> frozenset[str]:
+    """Return the op types that a person switches off.
+
+    Raises:
+        InvalidOptionError: one is not among those that the device takes.
+    """
+    for name in names:
+        if name not in OPERATORS:
+            raise InvalidOptionError(
+                f"option switched_off names {name!r}, none of the {len(OPERATORS)} op types that openvino takes; "
+                f"{close_names(name, OPERATORS)}"
+            )
+    return frozenset(names)

@@ -6,17 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import onnx
-
 from nnadapter.drivers.envelope import ADVICE, Envelope
 from nnadapter.drivers.interface import Compatibility, Execution, Program
 from nnadapter.drivers.openvino.engine import core, translated
 from nnadapter.drivers.openvino.execution import OpenvinoExecution
 from nnadapter.drivers.openvino.footprint import footprint_of
-from nnadapter.drivers.openvino.loading import copied_bytes
-from nnadapter.drivers.openvino.signature import Ports, fits, outputs_of, signature_from, signature_of
+from nnadapter.drivers.openvino.ports import Ports, fits, outputs_of, ports_from
 from nnadapter.errors import ExecutionError, IncompatibleProgramError
-from nnadapter.onnx.references import bytes_of
 
 _ENVELOPE = Envelope(magic=b"nna-ov\r\n", version=1)
 
@@ -72,16 +68,6 @@ class OpenvinoProgram(Program):
         del self._compiled
 
 
-def program_of(compiled: Any, model: onnx.ModelProto, seal: Mapping[str, Any]) -> OpenvinoProgram:
-    """Return the program of a compiled ONNX model.
-
-    Raises:
-        ValueError: the engine made other outputs of it than ONNX says.
-    """
-    weight_bytes = sum(map(bytes_of, model.graph.initializer))
-    return OpenvinoProgram(compiled, signature_of(compiled, model), seal, weight_bytes, copied_bytes(model))
-
-
 def compatibility(blob: memoryview, seal: Mapping[str, Any]) -> Compatibility:
     """Return what a program is to a context of this seal, by its header."""
     header = _ENVELOPE.header_of(blob)
@@ -108,7 +94,7 @@ def deserialized(blob: bytes, seal: Mapping[str, Any]) -> OpenvinoProgram:
         said = json.loads(header)
         recorded_seal, signature, weight_bytes = (
             said["seal"],
-            signature_from(said["signature"]),
+            ports_from(said["signature"]),
             int(said["weight_bytes"]),
         )
     except (ValueError, KeyError, TypeError) as error:

@@ -11,7 +11,6 @@ from nnadapter.drivers.openvino.counting import MOVING, counted_names, measured_
 from nnadapter.drivers.openvino.operators import EMPTY_SIZES, FIXED_SIZES, OPERATORS, OperatorRow
 from nnadapter.drivers.openvino.quantization import QUANTIZING
 from nnadapter.drivers.openvino.restrictions import data_restriction, restriction
-from nnadapter.errors import InvalidOptionError, close_names
 from nnadapter.ir.operand import DataType
 from nnadapter.onnx.nodes import plain_domain
 from nnadapter.onnx.parts import Parts
@@ -25,21 +24,6 @@ _SIZING = frozenset((
     "Trilu",
 ))  # fmt: skip
 """Ops that make sizes, and masks and positions of them, in exported models."""
-
-
-def op_types_named(names: Collection[str]) -> frozenset[str]:
-    """Return the op types that a person switches off.
-
-    Raises:
-        InvalidOptionError: one is not among those that the device takes.
-    """
-    for name in names:
-        if name not in OPERATORS:
-            raise InvalidOptionError(
-                f"option switched_off names {name!r}, none of the {len(OPERATORS)} op types that openvino takes; "
-                f"{close_names(name, OPERATORS)}"
-            )
-    return frozenset(names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def test_nodes_that_fail_to_compile_go_elsewhere_and_the_rest_stays(monkeypatch)
     rows = dict(operators.OPERATORS)
     rows["Neg"] = replace(rows["Neg"], dtypes=frozenset((DataType.UINT8,)))
     monkeypatch.setattr("nnadapter.drivers.openvino.verdicts.OPERATORS", rows)
-    monkeypatch.setattr("nnadapter.drivers.openvino.context.OpenvinoContext._query", lambda self, part: None)
+    monkeypatch.setattr("nnadapter.drivers.openvino.asking.Asker._query", lambda self, part: None)
     model = model_of("(uint8[4] x) => (uint8[4] y) { a = Identity(x)  b = Identity(a)  c = Max(b, a)  y = Neg(c) }")
     pair = [("openvino:CPU", {}), "reference"]
     with (
