@@ -41,6 +41,7 @@ OF_CPU = {
     "nnadapter.process",
     "nnadapter.process.cache",
     "nnadapter.process.lazily",
+    "nnadapter.process.real_onnxruntime",
     "nnadapter.running",
     "nnadapter.running.host",
     "nnadapter.running.provenance",

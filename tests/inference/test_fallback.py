@@ -157,7 +157,7 @@ def test_a_substitute_is_closed_with_its_plan():
     with pytest.warns(FallbackWarning):
         session.run(None, {"x": X})
     (bound,) = session._engine._plans.newest.plan.steps
-    program = bound.substitute.pool._program
+    program = bound.substitute.pool.program
     session.close()
     assert program._permit is None
 

@@ -158,16 +158,16 @@ class FakeNpuContext(Context):
             return prepared(lower(model, options.arithmetic, check=watch), model)
 
     def _program(self, model: Model, lowered_model: LoweredModel) -> Program:
-        needs = self._needs(model, lowered_model)
+        needs, graph = self._needs(model, lowered_model), lowered_model.graph.with_contents()
         return FakeNpuProgram(
-            lowered_model.graph.with_contents(),
+            graph,
             lowered_model.memory,
             self.arenas,
             needs,
             device_memory=self._memory,
             threads=self._options.threads,
-            packed=packed_bytes(lowered_model.graph, model),
-            events=None if self._traced is None else InstructionEvents(*self._traced, lowered_model.graph),
+            packed=packed_bytes(graph, model),
+            events=None if self._traced is None else InstructionEvents(*self._traced, graph),
         )
 
     def _needs(self, model: Model, lowered_model: LoweredModel) -> ProgramNeeds:
