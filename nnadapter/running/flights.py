@@ -199,7 +199,9 @@ class _Run:
         """Begin a step; most are done then."""
         segment, in_turn = bound.step.segment, self._control is not None and self._control.takes_turns
         if segment in self._overlap.alongside and not in_turn:
-            self._jobs[segment] = self._flight.lanes[bound.step.device].submit(partial(self._run_of, bound))
+            lane = self._flight.lanes[bound.step.device]
+            job = self._jobs[segment] = lane.job(partial(self._run_of, bound))  # first: an interrupt may come any time
+            lane.submit(job)
         elif segment not in self._overlap.enqueued or not self._is_enqueued(bound):
             self._run_now(bound)
 

@@ -18,7 +18,7 @@ RunStep = Callable[[], StepRun]
 class Job:
     """One step that is run elsewhere."""
 
-    __slots__ = ("device", "error", "result", "run_step", "under_way")
+    __slots__ = ("_claim", "device", "error", "result", "run_step", "under_way")
 
     def __init__(self, device: str, run_step: RunStep) -> None:
         self.device, self.run_step = device, run_step
@@ -27,9 +27,12 @@ class Job:
         self.under_way = Lock()
         """Held until there is a result or an error."""
         self.under_way.acquire()
+        self._claim: dict[str, str] = {}
 
     def do(self) -> None:
-        """Run it."""
+        """Run it, unless nobody wants it any more."""
+        if self._claimed_by("lane") != "lane":
+            return
         try:
             self.result = self.run_step()
         except BaseException as error:  # noqa: BLE001  raised by `wait`
@@ -46,13 +49,19 @@ class Job:
         return self.result
 
     def wait_out(self) -> None:
-        """Wait until it is done, whatever came of it, and however often somebody interrupts."""
+        """Wait until it is done, however often somebody interrupts; where it has not begun, it never will."""
         while self.under_way.locked():
             try:
+                if self._claimed_by("waiter") == "waiter":
+                    return
                 with self.under_way:
                     return
             except KeyboardInterrupt:
                 continue  # one is being raised already; the step works in memory that is about to be given back
+
+    def _claimed_by(self, who: str) -> str:
+        """Who was first to claim it; one step for the interpreter, which may be repeated after an interrupt."""
+        return self._claim.setdefault("by", who)
 
 
 class Lane:
@@ -64,12 +73,14 @@ class Lane:
         self._thread = Thread(target=_work, args=(self._jobs,), name=f"nnadapter {device}", daemon=True)
         self._thread.start()
 
-    def submit(self, run_step: RunStep) -> Job:
-        """Have a step run behind those before it, as if in the caller's context."""
+    def job(self, run_step: RunStep) -> Job:
+        """Return a step that is to be run as if in the caller's context; `submit` takes it when it is noted."""
         context = copy_context()
-        job = Job(self._device, lambda: context.run(run_step))
+        return Job(self._device, lambda: context.run(run_step))
+
+    def submit(self, job: Job) -> None:
+        """Have a step run behind those before it."""
         self._jobs.put(job)
-        return job
 
     def close(self) -> None:
         """Wait for its steps, and end it."""

@@ -204,6 +204,8 @@ class PlanCache(Generic[Kept]):
     def _trim(self) -> None:
         """Drop what is too much: first what was used once, the one used longest ago first; the one used last never."""
         kept = [(key, lease, lease.plan.holding) for key, lease in self._leases.items() if lease.plan is not None]
+        if not kept:
+            return  # closed while the plan was made
         in_the_making = len(self._leases) - len(kept)
         ordered = [*sorted(kept[:-1], key=_recurs), kept[-1]]
         stay = most_kept([holding for _, _, holding in ordered], self._limit - in_the_making, self._limit_bytes)

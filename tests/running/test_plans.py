@@ -217,3 +217,15 @@ def test_shapes_that_begin_to_come_back_get_room(limit):
     before, after = [f"a{number}" for number in range(limit)], [f"b{number}" for number in range(limit)]
     trace = before * 5 + after * 20
     assert made_of(trace, limit) <= 4 * limit
+
+
+def test_a_plan_that_was_made_while_the_cache_was_closed_serves_its_run():
+    cache = PlanCache(4, 1 << 30)
+
+    def make():
+        cache.close()
+        return Plan()
+
+    with used(cache, "x", make) as plan:
+        assert not plan.closed
+    assert plan.closed

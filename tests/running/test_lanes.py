@@ -1,0 +1,44 @@
+"""Steps that run beside others: none goes on, or begins, when its run has ended."""
+
+from __future__ import annotations
+
+import threading
+
+from nnadapter.running.lanes import Lane
+from nnadapter.running.provenance import StepRun
+
+
+def step(done, go=None):
+    def run():
+        if go is not None:
+            done.append("begun")
+            assert go.wait(10)
+        done.append("done")
+        return StepRun(0, "null", 0.0)
+
+    return run
+
+
+def test_a_step_that_was_noted_and_not_handed_over_is_not_waited_for():
+    """As after an interrupt between the two."""
+    lane, done = Lane("null"), []
+    job = lane.job(step(done))
+    waiting = threading.Thread(target=job.wait_out, daemon=True)
+    waiting.start()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    lane.submit(job)
+    lane.close()
+    assert done == []
+
+
+def test_a_step_that_has_begun_is_waited_for():
+    lane, done, go = Lane("null"), [], threading.Event()
+    job = lane.job(step(done, go))
+    lane.submit(job)
+    while not done:
+        pass
+    threading.Timer(0.05, go.set).start()
+    job.wait_out()
+    assert done == ["begun", "done"]
+    lane.close()
