@@ -118,6 +118,9 @@ class Loader:
             if record is self.file.whole:
                 notes.append("the CPU ran the model as it was: the file has no plan for these shapes")
             return FilePlan(plan=self._bound(record, loaded), record=record, notes=tuple(dict.fromkeys(notes)))
+        except (KeyError, IndexError, TypeError) as error:  # of the record: what drivers raise is translated before
+            close_all(each.program for each in loaded)
+            raise self.file.container.damaged(f"a plan contradicts itself ({describe(error)})") from error
         except BaseException:
             close_all(each.program for each in loaded)
             raise

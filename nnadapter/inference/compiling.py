@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,10 +62,12 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
     check_writable(target)
     if isinstance(model, (str, os.PathLike, bytes)) and is_compiled(model):
         raise InvalidOptionError("the model is compiled already; give the ONNX model that it was made of")
+    wanted = [] if input_shapes is None else list(read_shapes(input_shapes))
+    kept = replace(chosen, max_plans=max(chosen.max_plans, len(wanted)), max_plan_bytes=sys.maxsize)
     setting = open_setting(default_devices() if devices is None else devices, chosen, sess_options)
-    engine = _engine(model, setting, chosen, sess_options)
+    engine = _engine(model, setting, kept, sess_options)
     try:
-        for shapes in [] if input_shapes is None else read_shapes(input_shapes):
+        for shapes in wanted:
             engine.prepare(shapes)
         report = report_told(engine.observed())  # makes a plan for usual shapes if there is none
         save(target, engine, setting, keeps_model=keep_model)
@@ -80,7 +84,7 @@ def _engine(
     session_options: onnxruntime.SessionOptions | None,
 ) -> PlannedEngine:
     try:
-        return PlannedEngine(load_model(model), setting, options, session_options)
+        return PlannedEngine(load_model(model), setting, options, session_options, may_leave_open=False)
     except BaseException:
         setting.close()
         raise

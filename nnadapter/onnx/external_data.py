@@ -84,9 +84,12 @@ class _Files:
 
 def _bounds(place: Mapping[str, str], size: int, expected: int) -> tuple[int, int]:
     """Where the contents start in their file, and how long they are."""
+    for name in place.keys() & {"offset", "length"}:
+        if not (place[name].isascii() and place[name].isdigit()):
+            raise ValueError(f"its {name} is {place[name]!r}, expected a number")
     offset = int(place.get("offset", 0))
     length = int(place.get("length", expected))
-    if offset < 0 or length < 0 or offset + length > size:
+    if offset + length > size:
         raise ValueError(f"it has {size} bytes, and bytes {offset} to {offset + length} are wanted")
     if length != expected:
         raise ValueError(f"{length} bytes are named, its type and dimensions take {expected}")

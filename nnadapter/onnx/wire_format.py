@@ -8,6 +8,8 @@ from collections.abc import Iterator
 Contents = bytes | mmap.mmap
 BYTES = 2
 """The wire type of messages, strings and bytes."""
+_LONGEST = 10
+"""Bytes of a number of 64 bits."""
 _FIXED_BYTES = {1: 8, 5: 4}
 """By wire type."""
 
@@ -30,12 +32,19 @@ def fields(contents: Contents, start: int, end: int) -> Iterator[tuple[int, int,
 
 
 def varint(contents: Contents, at: int) -> tuple[int, int]:
-    """Return a number, seven bits a byte and the lowest first, and where it ends."""
-    value = shift = 0
-    while contents[at] & 0x80:
-        value |= (contents[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-    return value | contents[at] << shift, at + 1
+    """Return a number, seven bits a byte and the lowest first, and where it ends.
+
+    Raises:
+        IndexError: the contents end in the middle of it, or it is too long.
+    """
+    value = 0
+    for shift in range(0, 7 * _LONGEST, 7):
+        byte = contents[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            return value, at
+    raise IndexError(f"a number of more than {_LONGEST} bytes")
 
 
 def varint_bytes(value: int) -> bytes:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from threading import RLock
 from typing import Any
+
+_importing = RLock()
+"""Two threads that enter modules from different ends would each wait for the other's."""
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
@@ -23,7 +27,8 @@ def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, _, attribute = home.partition(":")
-        value = getattr(import_module(module), attribute or name) if home else import_module(f"{package}.{name}")
+        with _importing:
+            value = getattr(import_module(module), attribute or name) if home else import_module(f"{package}.{name}")
         setattr(sys.modules[package], name, value)
         return value
 

@@ -55,6 +55,8 @@ class PlannedEngine(PlansEngine[Compiled]):
         options: Options,
         session_options: onnxruntime.SessionOptions | None = None,
         refused_by_host: Mapping[int, Unsupported] | None = None,
+        *,
+        may_leave_open: bool = True,
     ) -> None:
         prepared = prepare_for(model, setting)
         # Positions are those of the model that was given; where preparation changed it, they are found again.
@@ -73,6 +75,7 @@ class PlannedEngine(PlansEngine[Compiled]):
         self._planner = Planner(prepared, setting, refused)
         self._switching = Lock()
         self._compiler = Compiler(setting)
+        self._may_leave_open = may_leave_open
         self._first: InputShapes | None = None
         """The shapes that have a plan of their own though others need none; empty where nobody came back to them."""
         self._has_room = options.max_plans > 1
@@ -164,7 +167,8 @@ class PlannedEngine(PlansEngine[Compiled]):
         """
         if self._first is None:
             self._first, self._first_is_prepared = () if self._open.growing else shapes, feed is None
-        taken = None if shapes == self._first else self._open.take(use, shapes)
+        has_own = shapes == self._first or not self._may_leave_open
+        taken = None if has_own else self._open.take(use, shapes)
         return taken or (*self._plans.take(use, shapes, lambda: self._make(shapes, feed)), None)
 
     def _make_open(self, shapes: Shapes) -> Compiled:

@@ -398,3 +398,17 @@ def test_openvino_tells_its_programs_by_their_headers():
     assert other.check_blob(memoryview(blob)) is Compatibility.RECOMPILE
     assert here.check_blob(memoryview(b"something else")) is Compatibility.NO
     assert here.check_blob(memoryview(blob.replace(b'"seal"', b'"sael"'))) is Compatibility.RECOMPILE
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "cpu"])
+def test_every_set_of_shapes_that_was_asked_for_has_a_plan(device, tmp_path):
+    model = parse(f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ t = Relu(x) y = Add(t, x) }}")
+    rows = (2, 3, 5, 7, 1)
+    shapes, options = [{"x": (size, 4)} for size in rows], nna.Options(max_plans=2)
+    with compiled(tmp_path / "m", model, devices=device, input_shapes=shapes, options=options) as session:
+        for size in rows:
+            feed = {"x": numbers(size, 4, seed=size)}
+            np.testing.assert_array_equal(session.run(None, feed)[0], run_whole(model, feed)[0])
+            assert [step.device for step in session.provenance.steps] == [device]
+        with pytest.raises(InvalidInputError, match=r"got x=\[4, 4\]"):
+            session.run(None, {"x": numbers(4, 4)})

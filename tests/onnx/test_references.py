@@ -137,7 +137,7 @@ def test_a_file_of_external_data_that_is_too_short(tmp_path):
         load_model(path)
 
 
-def referring_to(location: str, **more: int) -> onnx.ModelProto:
+def referring_to(location: str, **more: object) -> onnx.ModelProto:
     model = model_with()
     weights = model.graph.initializer[0]
     weights.ClearField("raw_data")
@@ -156,7 +156,8 @@ def referring_to(location: str, **more: int) -> onnx.ModelProto:
         ("", {}, "not inside"),
         ("folder", {}, "no regular file"),
         ("pipe", {}, "no regular file"),
-        ("inside.bin", {"offset": -4}, "wanted"),
+        ("inside.bin", {"offset": -4}, "expected a number"),
+        ("inside.bin", {"length": "1_6"}, "expected a number"),
         ("inside.bin", {"offset": 4}, "wanted"),
         ("inside.bin", {"length": 8}, "take"),
         ("inside.bin", {"length": 1 << 62}, "wanted"),

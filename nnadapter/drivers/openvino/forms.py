@@ -211,6 +211,12 @@ def swaps_alike(form: Form) -> bool:
     return is_moved and tuple(shape[axis] for axis in order) == shape
 
 
+def is_read_plainly_too(form: Form) -> bool:
+    """Whether the weights that a Gemm transposes are read by another node as well."""
+    name = form.node.input[1]
+    return bool(form.attribute("transB", 0)) and name in form.parts.weights and len(form.parts.readers[name]) > 1
+
+
 def is_crosswise(form: Form) -> bool:
     """Whether inputs that are broadcast leave different dimensions open, or are known to have no elements."""
     shapes = [form.shape(position) for position in range(len(form.node.input)) if form.has(position)]

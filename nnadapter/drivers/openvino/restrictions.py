@@ -19,6 +19,7 @@ from nnadapter.drivers.openvino.forms import (
     is_crossed,
     is_crosswise,
     is_plain_einsum,
+    is_read_plainly_too,
     lone_labels,
     makes_part_of_pixel,
     overhanging,
@@ -254,6 +255,7 @@ RESTRICTIONS = (
     Restriction("GlobalMaxPool", is_beside_quantized, "of quantized values is half of what ONNX says in places"),
     Restriction("Conv", padded_pixels, "of single pixels that pads and strides makes another shape behind other nodes"),
     Restriction("Transpose", swaps_alike, "of a product of matrices that swaps dimensions of one size may be left out"),
+    Restriction("Gemm", is_read_plainly_too, "that transposes weights which another node reads takes them as they are"),
     Restriction(
         "Pad", lambda form: form.dtype(0) == "int32" and form.has(2), "of int32 rounds the value that it fills in"
     ),

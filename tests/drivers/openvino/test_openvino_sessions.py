@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import nnadapter as nna
@@ -108,3 +109,16 @@ def test_as_many_heads_as_tokens():
     model, feed = parse(ATTENTION), {"x": numbers(1, 4, 192)}
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
         np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "order", ["b = MatMul (x, w) y = Gemm <transB = 1> (b, w)", "b = Gemm <transB = 1> (x, w) y = Gemm (b, w)"]
+)
+def test_weights_that_are_read_plainly_and_transposed(order):
+    """The engine takes them for one constant, and one of both ways for the other."""
+    head = '<ir_version: 10, opset_import: ["" : 17]>'
+    model = onnx.parser.parse_model(f"{head} g (float[n, 16] x) => (float[n, 16] y) {{ {order} }}")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(numbers(16, 16, seed=1), "w"))
+    feed = {"x": numbers(2, 16)}
+    with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
+        np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-4)

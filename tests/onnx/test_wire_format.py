@@ -1,0 +1,21 @@
+"""Fields of messages, walked through without protobuf."""
+
+from __future__ import annotations
+
+import pytest
+
+from nnadapter.onnx.wire_format import fields, varint, varint_bytes
+
+
+@pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**32, 2**63 - 1, 2**64 - 1])
+def test_numbers_come_back(value):
+    written = varint_bytes(value)
+    assert varint(written, 0) == (value, len(written))
+
+
+@pytest.mark.parametrize("contents", [b"\x80", b"\x80" * 11 + b"\0", b"\x80" * 1_000_000])
+def test_numbers_that_do_not_end_are_refused(contents):
+    with pytest.raises(IndexError):
+        varint(contents, 0)
+    with pytest.raises(IndexError):
+        list(fields(contents, 0, len(contents)))
