@@ -3,13 +3,15 @@
     python benchmarks/startup.py [--models NAME ...] [--ways NAME ...] [--rounds 5] [--folder FOLDER]
 
 Every start is a process of its own; ways take turns, medians count. Peak memory is what the system counts for that
-process (VmHWM). Files are read once before, so that all find them in the system's memory. Models are kept in FOLDER if
-one is given: `largest`, which has 3 GiB, is only measured if it is named.
+process (VmHWM). A round that does not count comes first: all find files in the system's memory, and modules compiled to
+bytecode, as installers leave them, whatever PYTHONDONTWRITEBYTECODE says. Models are kept in FOLDER if one is given:
+`largest`, which has 3 GiB, is only measured if it is named.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
 import subprocess
@@ -63,23 +65,32 @@ def main() -> None:
 
 def measured(ways: Mapping[str, str], arguments: tuple[str, ...], rounds: int) -> Mapping[str, tuple[float, float]]:
     """Return the median seconds and peak megabytes of every way, after a round that does not count."""
+    with tempfile.TemporaryDirectory() as bytecode:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return _medians(ways, arguments, rounds, {**environment, "PYTHONPYCACHEPREFIX": bytecode})
+
+
+def _medians(
+    ways: Mapping[str, str], arguments: tuple[str, ...], rounds: int, environment: Mapping[str, str]
+) -> Mapping[str, tuple[float, float]]:
     taken: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     chance, order = random.Random(0), list(ways)
     for number in range(rounds + 1):
         chance.shuffle(order)
         for way in order:
-            result = start(ways[way], arguments)
+            result = start(ways[way], arguments, environment)
             if number:
                 taken[way].append(result)
     medians = {way: tuple(map(statistics.median, zip(*results, strict=True))) for way, results in taken.items()}
     return {way: (seconds, megabytes) for way, (seconds, megabytes) in medians.items()}
 
 
-def start(code: str, arguments: tuple[str, ...]) -> tuple[float, float]:
+def start(code: str, arguments: tuple[str, ...], environment: Mapping[str, str]) -> tuple[float, float]:
     """Run code in a process of its own: seconds until it has its result, and the megabytes that it had at most."""
     began = time.perf_counter()
     command = [sys.executable, "-W", "ignore", "-c", code + _END, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as process:
+    folder = Path(__file__).parents[1]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         seconds = time.perf_counter() - began
