@@ -41,7 +41,6 @@ to know is in fields, not in the text.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -251,6 +250,8 @@ def close_names(name: object, known: Iterable[str]) -> str:
 
 def near_names(name: object, known: Iterable[str], before: str = "") -> str:
     """Return a question for the known names that are close to an unknown one, behind `before`; empty if none is."""
+    from difflib import get_close_matches  # most sessions end without a wrong name
+
     by_upper = {each.upper(): each for each in known}
     close = get_close_matches(str(name).upper(), by_upper, n=3, cutoff=0.6)
     return f"{before}did you mean {' or '.join(repr(by_upper[each]) for each in close)}?" if close else ""

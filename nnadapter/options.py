@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +80,8 @@ def refuse_misplaced(arguments: Iterable[str], parameters: Sequence[str]) -> Non
             raise InvalidOptionError(
                 f"{name!r} is a field of nnadapter.Options, not an argument; pass options=nnadapter.Options({name}=...)"
             )
+        from difflib import get_close_matches  # most sessions end without a wrong name
+
         close = get_close_matches(name, [*known, *parameters], n=1, cutoff=0.75)
         if close:
             raise InvalidOptionError(f"a session takes no argument {name!r}; did you mean {close[0]!r}?")

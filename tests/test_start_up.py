@@ -102,6 +102,7 @@ def test_the_cpu_alone_loads_what_it_uses(model_path):
     assert {name for name in modules if name.partition(".")[0] in ("nnadapter", "partition")} <= OF_CPU
     for package in ("onnx", "google", "msgspec", "scipy", "asyncio", "ssl", "email", "ml_dtypes", "click", "rich"):
         assert not within(modules, package)
+    assert "difflib" not in modules
 
 
 @pytest.mark.parametrize("device", OF_ONE_DEVICE)
@@ -114,14 +115,16 @@ def test_a_device_loads_nothing_of_others(model_path, device):
             assert not within(modules, room), room
 
 
-def test_the_command_line_loads_a_command_when_it_is_called():
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_the_command_line_loads_a_command_when_it_is_called(option):
     code = (
         "import sys\n"
         "from nnadapter.cli import main\n"
-        "main(['--version'], standalone_mode=False)\n"
+        f"main(['{option}'], standalone_mode=False)\n"
         "print('LOADED', *sorted(sys.modules))\n"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = set(told.stdout.rpartition("LOADED")[2].split())
     for package in ("numpy", "onnx", "onnxruntime", "openvino", "msgspec", "scipy"):
         assert not within(modules, package), package
+    assert not modules & {"nnadapter.cli.run", "nnadapter.cli.report"}

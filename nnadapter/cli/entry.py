@@ -9,19 +9,20 @@ import click
 from nnadapter.cli.command import told
 from nnadapter.errors import close_names
 
-_COMMANDS = (
-    "devices",
-    "ops",
-    "report",
-    "run",
-    "compile",
-    "compare",
-    "calibrate",
-    "conformance",
-    "new-driver",
-    "doctor",
-)
-"""In the order of the help; each is a module beside this one with a command of its name, hyphens as underscores."""
+_COMMANDS = {
+    "devices": "List the devices, available or not, with their options.",
+    "ops": "List what a device takes, with its limits.",
+    "report": "Say what of a model would run where, and why.",
+    "run": "Run a model, and say where it ran and how long.",
+    "compile": "Compile a model ahead of time into one file.",
+    "compare": "Compare what devices compute with the CPU alone.",
+    "calibrate": "Measure a device for predictions of time.",
+    "conformance": "Test whether a device does what it says.",
+    "new-driver": "Write a package with a driver for a new device.",
+    "doctor": "Try every device, and say what is missing.",
+}
+"""In the order of the help, with what it says of each: a module beside this one, with a command of its name, hyphens as
+underscores."""
 
 
 class CommandGroup(click.Group):
@@ -38,6 +39,11 @@ class CommandGroup(click.Group):
         module = cmd_name.replace("-", "_")
         command: click.Command = getattr(import_module(f"nnadapter.cli.{module}"), module)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See `click.Group.format_commands`; nothing is imported."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
