@@ -7,7 +7,7 @@ from typing import Any
 
 from nnadapter.drivers.capability import OptionValue
 from nnadapter.drivers.native.codes import AttributeCode
-from nnadapter.drivers.native.sizes import OpenSizes, known
+from nnadapter.drivers.native.sizes import NumberedSizes, known
 from nnadapter.drivers.native.structures import ATTRIBUTE_VALUE, Holder, read, read_pointers, read_text
 from nnadapter.errors import DriverError
 from nnadapter.ir.schema import AttributeKind, AttributeValue
@@ -33,7 +33,7 @@ _OPTION_KINDS: dict[type, AttributeCode] = {
 
 
 def attribute(
-    holder: Holder, name: str, kind: AttributeKind, value: AttributeValue, sizes: OpenSizes | None = None
+    holder: Holder, name: str, kind: AttributeKind, value: AttributeValue, sizes: NumberedSizes | None = None
 ) -> int:
     """The address of an attribute of an operation, with its places among the sizes of an open model."""
     if sizes is None:

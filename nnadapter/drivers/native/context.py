@@ -17,7 +17,7 @@ from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.models import build, contents
 from nnadapter.drivers.native.program import NativeProgram
 from nnadapter.drivers.native.serialized import Border, unseal, written_by
-from nnadapter.drivers.native.sizes import OpenSizes, untold
+from nnadapter.drivers.native.sizes import NumberedSizes, untold
 from nnadapter.drivers.native.streams import NativeStream
 from nnadapter.drivers.native.structures import Holder, make
 from nnadapter.drivers.native.verdicts import VerdictSink
@@ -83,7 +83,7 @@ class NativeContext(Context):
             handle = self._functions.made(
                 "compile", self._handle, request, failure=CompilationError, misuse=CompilationError
             )
-        sizes = OpenSizes(model) if model.is_open else None
+        sizes = NumberedSizes(model) if model.is_open else None
         return NativeProgram(self._functions, self._device, handle, _border(model), held, self._seats, sizes)
 
     def bind(self, program: Program, model: Model) -> NativeProgram | None:

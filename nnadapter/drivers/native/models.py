@@ -5,7 +5,7 @@ from __future__ import annotations
 from nnadapter.drivers.native.attributes import attribute
 from nnadapter.drivers.native.codes import DATA_TYPES, LAYOUTS, LIFETIMES
 from nnadapter.drivers.native.packing import PACKED, pack
-from nnadapter.drivers.native.sizes import OpenSizes, known
+from nnadapter.drivers.native.sizes import NumberedSizes, known
 from nnadapter.drivers.native.structures import Holder
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.operand import Array, Operand, Quantization
@@ -14,7 +14,7 @@ from nnadapter.ir.operations import schema_of
 
 def build(model: Model, holder: Holder) -> int:
     """Return the address of `model` in C; it lives as long as `holder`. Only constants that are packed are copied."""
-    sizes = OpenSizes(model) if model.is_open else None
+    sizes = NumberedSizes(model) if model.is_open else None
     operands = [_operand(holder, operand, sizes) for operand in model.operands]
     operations = [_operation(holder, operation, sizes) for operation in model.operations]
     return holder.make(
@@ -43,7 +43,7 @@ def aligned(array: Array) -> Array:
     return array if array.flags.c_contiguous and array.flags.aligned else array.copy(order="C")
 
 
-def _operand(holder: Holder, operand: Operand, sizes: OpenSizes | None) -> int:
+def _operand(holder: Holder, operand: Operand, sizes: NumberedSizes | None) -> int:
     type_ = operand.type
     places = None if sizes is None else sizes.places(holder, type_.dimensions)
     return holder.make(
@@ -75,7 +75,7 @@ def _quantization(holder: Holder, quantization: Quantization) -> int:
     )
 
 
-def _operation(holder: Holder, operation: Operation, sizes: OpenSizes | None) -> int:
+def _operation(holder: Holder, operation: Operation, sizes: NumberedSizes | None) -> int:
     kinds = {row.name: row.kind for row in schema_of(operation.type).attributes}
     attributes = [attribute(holder, name, kinds[name], value, sizes) for name, value in operation.attributes.items()]
     return holder.make(

@@ -15,7 +15,7 @@ from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.memory import DeviceMemory
 from nnadapter.drivers.native.packing import PACKED
 from nnadapter.drivers.native.serialized import Border, seal
-from nnadapter.drivers.native.sizes import OpenSizes
+from nnadapter.drivers.native.sizes import NumberedSizes
 from nnadapter.drivers.native.streams import NativeStream
 from nnadapter.drivers.native.structures import SIGNATURES, Holder, make
 from nnadapter.drivers.streams import Stream
@@ -44,7 +44,7 @@ class NativeExecution(Execution):
         handle: int,
         border: Border,
         held: Holder,
-        sizes: OpenSizes | None,
+        sizes: NumberedSizes | None,
         seats: Lending[Seat],
     ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
@@ -231,7 +231,7 @@ class NativeProgram(Program):
         border: Border,
         held: Holder,
         seats: Lending[Seat],
-        sizes: OpenSizes | None = None,
+        sizes: NumberedSizes | None = None,
     ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
         self._border, self._held, self._sizes, self._seats = border, held, sizes, seats

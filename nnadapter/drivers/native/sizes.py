@@ -15,7 +15,7 @@ OPEN = -1
 """NNADAPTER_OPEN, and in `sizes` of a structure the place of what is known."""
 
 
-class OpenSizes:
+class NumberedSizes:
     """The sizes that a model leaves open, each once."""
 
     def __init__(self, model: Model) -> None:

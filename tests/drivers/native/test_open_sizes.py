@@ -14,8 +14,7 @@ from nnadapter.drivers.native.driver import NativeDriver
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.layout import STRUCTURES
 from nnadapter.drivers.native.models import build
-from nnadapter.drivers.native.sizes import OPEN
-from nnadapter.drivers.native.sizes import OpenSizes as Sizes
+from nnadapter.drivers.native.sizes import OPEN, NumberedSizes
 from nnadapter.drivers.native.structures import CLASSES, Holder, make, read_pointers
 from nnadapter.errors import CancelledError
 from nnadapter.ir import DataType, ModelBuilder, OperandType
@@ -96,7 +95,7 @@ def test_a_model_says_which_of_the_sizes_a_number_is():
     model, trace = opened()
     holder = Holder()
     found = CLASSES["Model"].from_address(build(model, holder))
-    sizes = Sizes(model)
+    sizes = NumberedSizes(model)
     assert found.size_count == len(sizes) == 1
     x, y = (CLASSES["Operand"].from_address(each) for each in read_pointers(found.operands, 2))
     assert list((ctypes.c_int64 * 2).from_address(x.dimensions)) == [3, OPEN]
