@@ -176,7 +176,7 @@ class Loader:
             try:
                 with making(self.trace, device.name, "deserialize", *about):
                     deserialize = named_call(device.name, "deserialize", *about)
-                    return checked_program(deserialize(device.context.deserialize, bytes(blob)))
+                    return checked_program(deserialize(device.context.deserialize_view, blob))
             except FAILURES as error:
                 notes.append(f"segment {about[0]} was compiled again for {device.name}: {describe(error)}")
                 return None

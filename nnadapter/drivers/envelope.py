@@ -46,14 +46,15 @@ class Envelope:
         known = (magic, version) == (self.magic, self.version) and length <= len(blob) - PREFIX_BYTES
         return bytes(blob[PREFIX_BYTES : PREFIX_BYTES + length]) if known else None
 
-    def open(self, blob: bytes) -> tuple[bytes, memoryview]:
-        """Return the header and the contents, which are not copied.
+    def open(self, blob: bytes | memoryview) -> tuple[bytes, memoryview]:
+        """Return the header and the contents, which are not copied; a view has to be read-only.
 
         Raises:
             IncompatibleProgramError: the bytes are damaged, or of another kind or version.
         """
-        if not isinstance(blob, bytes) or len(blob) < PREFIX_BYTES:
-            got = f"{len(blob)} bytes" if isinstance(blob, bytes) else type(blob).__name__
+        fixed = isinstance(blob, bytes) or (isinstance(blob, memoryview) and blob.readonly)
+        if not fixed or len(blob) < PREFIX_BYTES:
+            got = f"{len(blob)} bytes" if fixed else type(blob).__name__
             raise IncompatibleProgramError(f"a program is at least {PREFIX_BYTES} bytes, got {got}; {ADVICE}")
         magic, version, length, digest = _PREFIX.unpack_from(blob)
         if magic != self.magic:

@@ -307,6 +307,10 @@ class Context(ABC):
         """
         raise IncompatibleProgramError(f"{type(self).__name__} cannot deserialize programs; compile the model instead")
 
+    def deserialize_view(self, blob: memoryview) -> Program:
+        """As `deserialize`, of a read-only view of a mapped file. Programs may keep it; override it to copy nothing."""
+        return self.deserialize(bytes(blob))
+
     def check_blob(self, blob: memoryview) -> Compatibility | None:
         """Say whether what `Program.serialize` gave, here or elsewhere, can be deserialized: by its header alone.
 

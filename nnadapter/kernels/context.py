@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from nnadapter.drivers.border import ask_admission, ask_supported, checked_program
 from nnadapter.drivers.capability import Capability, ModelForm
-from nnadapter.drivers.interface import KERNEL, NO_OPERATION, Admission, Context, Program, SegmentModel
+from nnadapter.drivers.interface import KERNEL, NO_OPERATION, Admission, Compatibility, Context, Program, SegmentModel
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, IncompatibleProgramError
 from nnadapter.ir.model import ABSENT, Model, Operation
@@ -100,10 +100,18 @@ class KernelContext(Context):
         Raises:
             IncompatibleProgramError: also where no kernel fits a call any more.
         """
-        if blob[: len(MAGIC)] != MAGIC:
+        if not _calls_kernels(blob):
             return self.inner.deserialize(blob)
         stored, blobs = read(blob)
         return _assembled(stored, [_Deserialized(self.inner, each) for each in blobs], self._bound_again(stored.calls))
+
+    def deserialize_view(self, blob: memoryview) -> Program:
+        """See `Context.deserialize_view`: for what the device alone wrote."""
+        return super().deserialize_view(blob) if _calls_kernels(blob) else self.inner.deserialize_view(blob)
+
+    def check_blob(self, blob: memoryview) -> Compatibility | None:
+        """See `Context.check_blob`: the device's answer, to what it alone wrote."""
+        return None if _calls_kernels(blob) else self.inner.check_blob(blob)
 
     def close(self) -> None:
         """See `Context.close`."""
@@ -148,6 +156,10 @@ class _Compiled:
 
     def program(self) -> Program:
         return checked_program(self._inner.compile(self._model))
+
+
+def _calls_kernels(blob: bytes | memoryview) -> bool:
+    return blob[: len(MAGIC)] == MAGIC
 
 
 class _Deserialized:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,13 @@ BLOB = ENVELOPE.close(b"header", [b"some", memoryview(b"thing")])
 def test_what_is_written_comes_back(header, parts):
     read, contents = ENVELOPE.open(ENVELOPE.close(header, parts))
     assert read == header and bytes(contents) == b"".join(parts)
+
+
+def test_a_view_is_read_where_it_lies():
+    _, contents = ENVELOPE.open(memoryview(BLOB))
+    assert np.shares_memory(np.frombuffer(contents, np.uint8), np.frombuffer(BLOB, np.uint8))
+    with pytest.raises(IncompatibleProgramError, match="got memoryview"):
+        ENVELOPE.open(memoryview(bytearray(BLOB)))  # it may become another thing behind its digest
 
 
 def test_the_prefix():

@@ -113,6 +113,13 @@ class FakeNpuContext(Context):
 
     def deserialize(self, blob: bytes) -> Program:
         """See `Context.deserialize`."""
+        return self._deserialized(blob)
+
+    def deserialize_view(self, blob: memoryview) -> Program:
+        """See `Context.deserialize_view`: weights stay where they lie."""
+        return self._deserialized(blob)
+
+    def _deserialized(self, blob: bytes | memoryview) -> Program:
         program = deserialize_program(blob, self.arenas, self._memory, self._options.threads)
         check_needs(program.needs, self._options)
         return program

@@ -109,8 +109,10 @@ def weight_bytes(graph: NpuGraph) -> int:
     return sum(nbytes + -nbytes % _ALIGNMENT for _, nbytes in places)
 
 
-def deserialize_program(blob: bytes, arenas: Arenas, device_memory: DeviceMemory, threads: int) -> FakeNpuProgram:
-    """Return the program that `FakeNpuProgram.serialize` wrote.
+def deserialize_program(
+    blob: bytes | memoryview, arenas: Arenas, device_memory: DeviceMemory, threads: int
+) -> FakeNpuProgram:
+    """Return the program that `FakeNpuProgram.serialize` wrote; its weights lie in `blob`.
 
     Raises:
         IncompatibleProgramError: the bytes are truncated, were changed, or come from another version.
@@ -141,7 +143,7 @@ def deserialize_program(blob: bytes, arenas: Arenas, device_memory: DeviceMemory
     )
 
 
-def _opened(blob: bytes) -> tuple[dict[str, Any], memoryview]:
+def _opened(blob: bytes | memoryview) -> tuple[dict[str, Any], memoryview]:
     """Check the bytes and return the header and the weights."""
     written, weights = _ENVELOPE.open(blob)
     header = json.loads(written.rstrip(b"\0"))

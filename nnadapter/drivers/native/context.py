@@ -110,6 +110,13 @@ class NativeContext(Context):
         """See `Context.deserialize`."""
         if "deserialize" not in self._functions:
             return super().deserialize(blob)  # type: ignore[return-value]  # it raises
+        return self._deserialized(blob)
+
+    def deserialize_view(self, blob: memoryview) -> Program:
+        """See `Context.deserialize_view`: the driver reads from the view, which its program keeps."""
+        return self._deserialized(blob) if "deserialize" in self._functions else super().deserialize_view(blob)
+
+    def _deserialized(self, blob: bytes | memoryview) -> NativeProgram:
         border, data = unseal(self._functions.driver, blob)
         held, passing = Holder(), Holder()
         array = held.keep(np.frombuffer(data, np.uint8))

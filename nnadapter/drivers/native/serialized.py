@@ -30,7 +30,7 @@ def seal(driver: str, border: Border, parts: Sequence[bytes]) -> bytes:
     return _ENVELOPE.close(json.dumps(header).encode(), parts)
 
 
-def unseal(driver: str, blob: bytes) -> tuple[Border, memoryview]:
+def unseal(driver: str, blob: bytes | memoryview) -> tuple[Border, memoryview]:
     """Return the types at the border and the driver's own bytes.
 
     Raises:

@@ -47,6 +47,10 @@ class OpenvinoContext(Context):
         """See `Context.deserialize`."""
         return deserialized(blob, self._seal())
 
+    def deserialize_view(self, blob: memoryview) -> Program:
+        """See `Context.deserialize_view`: the engine gets the one copy that it wants."""
+        return deserialized(blob, self._seal())
+
     def check_blob(self, blob: memoryview) -> Compatibility:
         """See `Context.check_blob`: engine, device and properties have to be the same."""
         return compatibility(blob, self._seal())

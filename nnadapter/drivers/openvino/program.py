@@ -82,7 +82,7 @@ def compatibility(blob: memoryview, seal: Mapping[str, Any]) -> Compatibility:
     return Compatibility.SAME if same else Compatibility.RECOMPILE
 
 
-def deserialized(blob: bytes, seal: Mapping[str, Any]) -> OpenvinoProgram:
+def deserialized(blob: bytes | memoryview, seal: Mapping[str, Any]) -> OpenvinoProgram:
     """Return the program that was written as `blob`.
 
     Raises:
