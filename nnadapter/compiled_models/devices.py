@@ -14,6 +14,7 @@ from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.registry import device_info
 from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest, named_requests, select_one
+from nnadapter.drivers.streams import is_streaming
 from nnadapter.errors import (
     DeviceNotFoundError,
     DeviceUnavailableError,
@@ -39,6 +40,8 @@ class FileDevice:
     capability: Capability
     context: Context
     has_memory: bool
+    is_streaming: bool
+    """Its steps are enqueued where that saves a wait."""
     is_as_kept: bool
     """Its driver and its hardware are those that the file was compiled with."""
 
@@ -69,6 +72,11 @@ class FileDevices:
     def owning(self) -> frozenset[str]:
         """Names of the devices that have memory of their own."""
         return frozenset(name for name, device in self.opened.items() if device.has_memory)
+
+    @property
+    def streaming(self) -> frozenset[str]:
+        """See `Setting.streaming`."""
+        return frozenset(name for name, device in self.opened.items() if device.is_streaming)
 
     def close(self) -> None:
         """Close every context."""
@@ -134,9 +142,11 @@ def _open(
         context = context.with_session_options(session_options)
     context, _ = with_kernels(selected.name, device.capability, context)
     has_memory = bool(named_call(selected.name, "has_memory")(getattr, device, "has_memory"))
+    has_streams = bool(named_call(selected.name, "has_streams")(getattr, device, "has_streams"))
+    streams = is_streaming(device.capability.threading, has_memory=has_memory, has_streams=has_streams)
     info = device_info(selected.name)
     is_as_kept = (info.version or info.distribution, info.sub_type) == (record.version, record.hardware)
-    return FileDevice(selected.name, device.capability, context, has_memory, is_as_kept)
+    return FileDevice(selected.name, device.capability, context, has_memory, streams, is_as_kept)
 
 
 def _absent(name: str, error: NNAdapterError) -> NNAdapterError:

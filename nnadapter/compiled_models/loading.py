@@ -6,10 +6,10 @@ the driver says that it fits; where it does not, the segment is compiled again, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nnadapter.compiled_models.devices import FileDevice, FileDevices
 from nnadapter.compiled_models.messages import Message
@@ -32,16 +32,16 @@ from nnadapter.errors import (
     describe,
 )
 from nnadapter.memory.arenas import Arenas
+from nnadapter.planning.overlap import Overlap, Reads, enqueued_of, needs_of, waiting
 from nnadapter.process.closing import close_all
-from nnadapter.running.borders import borders_of
-from nnadapter.running.bound_step import BoundStep, Substitute
+from nnadapter.running.binder import Bindable, Binder
+from nnadapter.running.bound_step import Substitute
 from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.failing import fall_back
 from nnadapter.running.plan_memory import Holding
 from nnadapter.running.promise import Watch
-from nnadapter.running.residence import residences
-from nnadapter.running.slots import expected_outputs, planned_values, slots_of
-from nnadapter.running.traced_programs import making, pool_of, transfers_of
+from nnadapter.running.site import Site
+from nnadapter.running.traced_programs import making
 from nnadapter.traces.trace import Trace
 from partition.graph import Graph, Node
 from partition.plan import Plan, Step, make_plan
@@ -95,6 +95,13 @@ class Loader:
     def __post_init__(self) -> None:
         """Take the segments of the file."""
         self._segments = Segments(self.file.container)
+        opened = self.devices.opened
+        self._site = Site(
+            accelerators=self.devices.accelerators,
+            owning=self.devices.owning,
+            threading={CPU: Threading.REENTRANT, **{name: each.capability.threading for name, each in opened.items()}},
+            trace=self.trace,
+        )
         self._uses_host = False
 
     def close(self) -> None:
@@ -216,36 +223,17 @@ class Loader:
 
     def _bound(self, record: Message, loaded: Sequence[_Loaded]) -> CompiledPlan:
         plan = _plan_of(self.file, record, [each.device for each in loaded])
-        graph, slots = plan.graph, slots_of(plan)
         reads = {number: each.inputs for number, each in enumerate(loaded)}
-        accelerators = self.devices.accelerators
-        stay = residences(plan, self.devices.owning, slots, reads, partial(expected_outputs, graph))
-        steps = [
-            BoundStep(
-                step=step,
-                position=step.segment,
-                pool=self._pool(each, step.segment, record.steps[step.segment]),
-                inputs=tuple(slots[name] for name in each.inputs),
-                outputs=tuple(slots[name] for name in step.outputs),
-                released=tuple(slots[name] for name in step.released),
-                expected=expected_outputs(graph, step.outputs) if step.device in accelerators else (),
-                names=each.inputs,
-                residence=stay.get(step.segment),
-                guarded=step.device in accelerators,
-                planned=tuple(planned_values(graph, slots, each.inputs)),
-                on_failure=partial(self._run_failed, record, slots),
-            )
-            for step, each in zip(plan.steps, loaded, strict=True)
-        ]
-        outputs = {name: slots[name] for name in graph.outputs}
-        constants = {slots[row.name]: read_array(row, self.file.container) for row in record.constants}
-        borders = borders_of(plan, reads, self.arenas)
-        return CompiledPlan(steps, slots, outputs, constants, None, transfers_of(self.trace), None, borders)
-
-    def _pool(self, loaded: _Loaded, segment: int, step: Message) -> Any:
-        device = self.devices.opened.get(loaded.device)
-        threading = Threading.REENTRANT if device is None else device.capability.threading
-        return pool_of(self.trace, loaded.program, threading, loaded.device, segment, list(step.nodes))
+        bindable = Bindable(
+            plan=plan,
+            reads=reads,
+            overlap=_overlap_of(plan, reads, self.devices.streaming, record),
+            constants={row.name: read_array(row, self.file.container) for row in record.constants},
+            nodes_of=lambda step: list(record.steps[step.segment].nodes),
+            run_failed=partial(self._run_failed, record),
+        )
+        binder = Binder(self._site, self.arenas, bindable)
+        return binder.plan([binder.step(at, each.program, each.inputs) for at, each in enumerate(loaded)])
 
     def _run_failed(self, record: Message, slots: Mapping[str, int], step: Step, error: BaseException) -> Substitute:
         """What runs a failed step: the CPU. Raises where the policy says so, or where the file has nothing for it."""
@@ -266,7 +254,8 @@ class Loader:
             ) from error
         say(instead="it runs on the CPU instead")
         inputs = tuple(slots[name] for name in instead.inputs)
-        return Substitute(CPU, "the CPU", self._pool(instead, step.segment, message), inputs)
+        pool = self._site.pool(CPU, instead.program, step.segment, nodes)
+        return Substitute(CPU, "the CPU", pool, inputs)
 
 
 def says_of(device: FileDevice, blob: memoryview, about: tuple[int, Sequence[str]]) -> Compatibility:
@@ -275,6 +264,15 @@ def says_of(device: FileDevice, blob: memoryview, about: tuple[int, Sequence[str
     if isinstance(says, Compatibility):
         return says
     return Compatibility.SAME if device.is_as_kept else Compatibility.RECOMPILE
+
+
+def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) -> Overlap:
+    """How the steps of a plan overlap; beside each other only as the file says, which weighed its own devices alone."""
+    enqueued = enqueued_of(plan, streaming)
+    is_as_kept = all(step.device == each.device for step, each in zip(plan.steps, record.steps, strict=True))
+    beside = {number for number, each in enumerate(record.steps) if each.alongside}
+    handed = frozenset(beside if is_as_kept and not enqueued else ())
+    return waiting(plan, needs_of(plan, reads), enqueued, handed)
 
 
 def _plan_of(file: CompiledFile, record: Message, devices: Sequence[str]) -> Plan:

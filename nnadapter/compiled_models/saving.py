@@ -6,7 +6,8 @@
    stays, since another version of a driver compiles it again.
 4. Of a step on a device that accelerates, the same nodes for the CPU, should the device fail; not where fallback is
    forbidden.
-5. The model as it was, if it is asked for: the CPU runs it at shapes for which there is no plan.
+5. Of a step that runs beside others, that it does: what costs said when it was compiled is not known where it runs.
+6. The model as it was, if it is asked for: the CPU runs it at shapes for which there is no plan.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from nnadapter.files.container import ContainerWriter, write_container
 from nnadapter.ir.model import Model
 from nnadapter.offering.segments import Part
 from nnadapter.onnx.onnxruntime_limits import loadable
+from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
 from nnadapter.reports.building import report_of
@@ -102,8 +104,11 @@ def _write_plan(message: Message, compiled: Compiled, engine: PlannedEngine, wri
     known = partitioning.model.specialized.constants
     for name in dict.fromkeys(name for name in graph.outputs if name in known):
         write_array(message.constants.add(), name, known[name], writer)
+    overlap = overlap_of(partitioning, {bound.step.segment: bound.names for bound in compiled.plan.steps})
     for bound in compiled.plan.steps:
-        _write_step(message.steps.add(), bound, compiled, writer)
+        row = message.steps.add()
+        row.alongside = bound.step.segment in overlap.alongside
+        _write_step(row, bound, compiled, writer)
     report = report_of(observed_of(compiled, engine.counts))
     message.report = writer.add(REPORT, report.to_json().encode())
 

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from nnadapter.drivers.capability import Threading
+
 
 class Event(ABC):
     """A point in the work of a stream. It may be recorded again; what counts is its last record."""
@@ -67,3 +69,16 @@ class Stream(ABC):
     @abstractmethod
     def close(self) -> None:
         """Destroy it, after its work is done; nothing happens the second time."""
+
+
+def is_streaming(threading: Threading, *, has_memory: bool, has_streams: bool) -> bool:
+    """Return whether steps of a device are enqueued where that saves a wait.
+
+    Not those of one that does one thing at a time: streams of several runs would be under way there at once.
+
+    Args:
+        threading: of the device.
+        has_memory: it has memory of its own.
+        has_streams: it works while the host goes on.
+    """
+    return has_memory and has_streams and threading is not Threading.SERIAL

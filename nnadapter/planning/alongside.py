@@ -12,9 +12,10 @@ steps of other devices.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from nnadapter.costs.device_costs import Source
+from nnadapter.planning.overlap import Overlap, Reads, enqueued_of, needs_of, waiting
 from nnadapter.planning.settling import Partitioning
 from partition.plan import Plan
 
@@ -23,7 +24,18 @@ _HANDING_SECONDS = 100e-6
 _LEAST_SECONDS = 200e-6
 _LEAST_SHARE = 0.1
 
-Reads = Mapping[int, Collection[str]]
+
+def overlap_of(partitioning: Partitioning, reads: Reads) -> Overlap:
+    """Return how the steps of a plan overlap.
+
+    Args:
+        partitioning: the plan.
+        reads: per segment, names of what its program reads beside the step's inputs.
+    """
+    plan = partitioning.plan
+    enqueued = enqueued_of(plan, partitioning.setting.streaming)
+    needs = needs_of(plan, reads)
+    return waiting(plan, needs, enqueued, alongside(partitioning, needs, enqueued))
 
 
 def alongside(partitioning: Partitioning, needs: Sequence[frozenset[int]], taken: Collection[int]) -> frozenset[int]:
@@ -54,13 +66,6 @@ def alongside(partitioning: Partitioning, needs: Sequence[frozenset[int]], taken
             best = taken_seconds, handed
     saved = sum(seconds) - best[0]
     return best[1] if saved >= max(_LEAST_SECONDS, _LEAST_SHARE * sum(seconds)) else frozenset()
-
-
-def needs_of(plan: Plan, reads: Reads) -> list[frozenset[int]]:
-    """Return, per segment, those that make what it reads; `reads` says what programs read beside the steps' inputs."""
-    made_by = {name: step.segment for step in plan.steps for name in step.outputs}
-    names = [(*step.inputs, *reads.get(step.segment, ())) for step in plan.steps]
-    return [frozenset(made_by[name] for name in each if name in made_by) for each in names]
 
 
 def _apart(plan: Plan, needs: Sequence[frozenset[int]]) -> list[bool]:

@@ -11,18 +11,20 @@ one behind the other, and the host waits once:
 4. At its end a run waits for whatever is left, before its outputs are brought to the host.
 
 What is done by one wait needs no other: work of a stream, or of a thread, is done in its order.
+
+The third takes costs (`alongside.overlap_of`); a compiled file says what came of them. All else follows from the plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from nnadapter.planning.alongside import Reads, alongside, needs_of
 from nnadapter.planning.border_steps import Wait
 from nnadapter.planning.saving import saving_steps
-from nnadapter.planning.settling import Partitioning
 from partition.plan import Plan
+
+Reads = Mapping[int, Collection[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +46,11 @@ class Overlap:
         return not self.waits
 
 
-def overlap_of(partitioning: Partitioning, reads: Reads) -> Overlap:
-    """Return how the steps of a plan overlap.
-
-    Args:
-        partitioning: the plan.
-        reads: per segment, names of what its program reads beside the step's inputs.
-    """
-    plan = partitioning.plan
-    enqueued = enqueued_of(plan, partitioning.setting.streaming)
-    needs = needs_of(plan, reads)
-    return waiting(plan, needs, enqueued, alongside(partitioning, needs, enqueued))
+def needs_of(plan: Plan, reads: Reads) -> list[frozenset[int]]:
+    """Return, per segment, those that make what it reads; `reads` says what programs read beside the steps' inputs."""
+    made_by = {name: step.segment for step in plan.steps for name in step.outputs}
+    names = [(*step.inputs, *reads.get(step.segment, ())) for step in plan.steps]
+    return [frozenset(made_by[name] for name in each if name in made_by) for each in names]
 
 
 def waiting(plan: Plan, needs: Sequence[Set[int]], enqueued: frozenset[int], handed: frozenset[int]) -> Overlap:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from nnadapter.costs.device_costs import DeviceCosts, Source, device_costs
 from nnadapter.drivers.border import open_context
-from nnadapter.drivers.capability import Capability, DeviceRole, ModelForm, OptionValues, Threading
+from nnadapter.drivers.capability import Capability, DeviceRole, ModelForm, OptionValues
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.selection import REFERENCE, DeviceRequest, Selected, check_options, select
+from nnadapter.drivers.streams import is_streaming
 from nnadapter.errors import InvalidOptionError
 from nnadapter.kernels.choosing import KernelTable
 from nnadapter.kernels.context import with_kernels
@@ -116,14 +117,11 @@ class Setting:
 
     @cached_property
     def streaming(self) -> frozenset[str]:
-        """Names of the devices whose steps are enqueued where that saves a wait.
-
-        Not those that do one thing at a time: streams of several runs would be under way there at once.
-        """
+        """Names of the devices whose steps are enqueued where that saves a wait."""
         return frozenset(
             device.name
             for device in self.devices
-            if device.has_memory and device.has_streams and device.capability.threading is not Threading.SERIAL
+            if is_streaming(device.capability.threading, has_memory=device.has_memory, has_streams=device.has_streams)
         )
 
     @cached_property

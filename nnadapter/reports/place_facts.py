@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.border_steps import Borders
 from nnadapter.planning.borders import borders_of
-from nnadapter.planning.overlap import overlap_of
 from nnadapter.planning.settling import Partitioning
 
 

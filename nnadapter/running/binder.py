@@ -1,103 +1,111 @@
-"""Binds the compiled segments of one plan: to slots of values, to memory between steps, to what takes their place."""
+"""Binds the programs of one plan: to slots of values, to memory between steps, to what takes their place.
+
+Plans of models and plans of compiled files are bound by this alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from nnadapter.drivers.interface import Program
 from nnadapter.errors import NNAdapterError
+from nnadapter.ir.operand import Array
 from nnadapter.memory.arenas import Arenas
-from nnadapter.planning.overlap import overlap_of
-from nnadapter.planning.setting import Setting
-from nnadapter.planning.settling import Partitioning
-from nnadapter.planning.size_class import SizeClass
+from nnadapter.planning.overlap import Overlap
 from nnadapter.running.borders import borders_of
 from nnadapter.running.bound_step import BoundStep, Substitute
-from nnadapter.running.built import Built, about_step
 from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.flights import Flights
-from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.residence import residences
+from nnadapter.running.site import Site
 from nnadapter.running.slots import expected_outputs, planned_values, slots_of
-from nnadapter.running.traced_programs import pool_of, transfers_of
+from nnadapter.running.traced_programs import transfers_of
 from nnadapter.running.whole import Whole
-from partition.plan import Step
+from partition.plan import Plan, Step
 
-RunFailed = Callable[[Partitioning, Mapping[str, int], Step, BaseException], Substitute]
+if TYPE_CHECKING:
+    from nnadapter.planning.size_class import SizeClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bindable:
+    """A plan, and what was decided of it before its programs are bound."""
+
+    plan: Plan
+    reads: Mapping[int, tuple[str, ...]]
+    """Per segment, what its program reads."""
+    overlap: Overlap
+    constants: Mapping[str, Array]
+    """Contents of values by name; those of the plan's outputs count."""
+    nodes_of: Callable[[Step], Sequence[str]]
+    """Names of the model's nodes in a step."""
+    run_failed: Callable[[Mapping[str, int], Step, BaseException], Substitute]
+    """Makes what runs a step that failed, or raises; it gets the slots by name."""
+    whole: Callable[[NNAdapterError], Whole] | None = None
+    """Makes what runs the model as it was, or raises; None where that is not at hand."""
 
 
 class Binder:
     """Makes the steps of a plan as they run.
 
     Args:
-        setting: the devices.
+        site: the devices.
         arenas: memory for values between steps.
-        partitioning: the plan.
-        reads: per segment, what its program reads.
-        run_failed: makes what runs a step that failed, or raises.
-        whole: makes what runs the model as it was, or raises.
+        bindable: the plan.
     """
 
-    def __init__(
-        self,
-        setting: Setting,
-        arenas: Arenas,
-        partitioning: Partitioning,
-        reads: Mapping[int, tuple[str, ...]],
-        run_failed: RunFailed,
-        whole: Callable[[Partitioning, NNAdapterError], Whole],
-    ) -> None:
-        self._setting, self._partitioning, self._plan = setting, partitioning, partitioning.plan
+    def __init__(self, site: Site, arenas: Arenas, bindable: Bindable) -> None:
+        self._site, self._bindable, self._plan = site, bindable, bindable.plan
         self._slots = slots_of(self._plan)
         graph = self._plan.graph
-        self._stay = residences(self._plan, setting.owning, self._slots, reads, partial(expected_outputs, graph))
-        self._borders = borders_of(self._plan, reads, arenas)
-        self._overlap = overlap_of(partitioning, reads)
-        self._on_failure = partial(run_failed, partitioning, self._slots)
-        self._whole = partial(whole, partitioning)
+        self._stay = residences(self._plan, site.owning, self._slots, bindable.reads, partial(expected_outputs, graph))
+        self._borders = borders_of(self._plan, bindable.reads, arenas)
+        self._on_failure = partial(bindable.run_failed, self._slots)
         self._outputs = {name: self._slots[name] for name in graph.outputs}
-        known = partitioning.model.specialized.constants
+        known = bindable.constants
         self._constants = {slot: known[name] for name, slot in self._outputs.items() if name in known}
 
-    def step(self, position: int, built: Built) -> BoundStep:
-        """The step at a position of the plan, with its program."""
+    def step(self, position: int, program: Program, inputs: Sequence[str], *, is_told_sizes: bool = False) -> BoundStep:
+        """The step at a position of the plan.
+
+        Args:
+            position: among the steps.
+            program: of its segment.
+            inputs: names of values in the order of the program's inputs.
+            is_told_sizes: the program leaves sizes open, and is adapter IR.
+        """
         step, graph, slots = self._plan.steps[position], self._plan.graph, self._slots
-        accelerates = step.device in self._setting.accelerators
+        accelerates = step.device in self._site.accelerators
         return BoundStep(
             step=step,
             position=position,
-            pool=pool_on(self._setting, step.device, built.program, *about_step(self._partitioning, step)),
-            inputs=tuple(slots[name] for name in built.inputs),
+            pool=self._site.pool(step.device, program, step.segment, self._bindable.nodes_of(step)),
+            inputs=tuple(slots[name] for name in inputs),
             outputs=tuple(slots[name] for name in step.outputs),
             released=tuple(slots[name] for name in step.released),
             expected=expected_outputs(graph, step.outputs) if accelerates else (),
-            names=built.inputs,
+            names=tuple(inputs),
             residence=self._stay.get(step.segment),
             guarded=accelerates,
-            planned=tuple(planned_values(graph, slots, built.inputs)),
-            is_told_sizes=built.is_told_sizes,
+            planned=tuple(planned_values(graph, slots, inputs)),
+            is_told_sizes=is_told_sizes,
             on_failure=self._on_failure,
         )
 
     def plan(self, steps: Sequence[BoundStep], sizes: SizeClass | None = None) -> CompiledPlan:
         """The plan of all its steps; for many sizes where its programs are told them."""
-        whole = None if len(steps) == 1 and not steps[0].guarded else self._whole
-        trace = self._setting.trace
+        overlap, trace = self._bindable.overlap, self._site.trace
         return CompiledPlan(
             steps,
             self._slots,
             self._outputs,
             self._constants,
-            whole,
+            None if len(steps) == 1 and not steps[0].guarded else self._bindable.whole,
             transfers_of(trace),
             sizes,
             self._borders,
-            Flights(steps, self._overlap, trace) if not self._overlap.is_serial else None,
+            Flights(steps, overlap, trace) if not overlap.is_serial else None,
         )
-
-
-def pool_on(setting: Setting, device: str, program: Program, *about: Any) -> ExecutionPool:
-    """Return executions of a program of a device, as its threading says."""
-    return pool_of(setting.trace, program, setting.by_name[device].capability.threading, device, *about)

@@ -12,6 +12,8 @@ from nnadapter.offering.segments import Part
 from nnadapter.planning.judgment import Atoms
 from nnadapter.planning.settling import Partitioning
 from nnadapter.process.closing import close_all
+from nnadapter.running.binder import Binder
+from nnadapter.running.bound_step import BoundStep
 from partition.plan import Plan, Step
 
 _TRIES = 4
@@ -88,7 +90,17 @@ class Programs:
 
 def about_step(partitioning: Partitioning, step: Step) -> About:
     """How a crash calls the step."""
-    return step.segment, [partitioning.plan.graph.nodes[node].name for node in step.nodes]
+    return step.segment, nodes_of(partitioning, step)
+
+
+def nodes_of(partitioning: Partitioning, step: Step) -> list[str]:
+    """Return the names of the nodes in a step."""
+    return [partitioning.plan.graph.nodes[node].name for node in step.nodes]
+
+
+def bound_by(binder: Binder, position: int, built: Built) -> BoundStep:
+    """Return the step at a position of a plan with what was built for it."""
+    return binder.step(position, built.program, built.inputs, is_told_sizes=built.is_told_sizes)
 
 
 def atoms_of(plan: Plan, step: Step) -> Atoms:

@@ -10,12 +10,10 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
 
 from nnadapter.drivers.border import bind, blamed_nodes, checked_program
 from nnadapter.drivers.crashes import named_call
-from nnadapter.drivers.interface import Program
 from nnadapter.errors import (
     FAILURES,
     CompilationError,
@@ -27,21 +25,32 @@ from nnadapter.errors import (
 from nnadapter.ir.model import Model
 from nnadapter.memory.arenas import Arenas
 from nnadapter.offering.segments import Part
+from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.judgment import Atoms, Judgment, banning
 from nnadapter.planning.opening import Opened
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.planning.size_class import SizeClass
-from nnadapter.running.binder import Binder, pool_on
+from nnadapter.running.binder import Bindable, Binder
 from nnadapter.running.bound_step import Substitute
-from nnadapter.running.built import About, Built, Likeness, Programs, about_step, atoms_of, likeness_of
+from nnadapter.running.built import (
+    About,
+    Built,
+    Likeness,
+    Programs,
+    about_step,
+    atoms_of,
+    bound_by,
+    likeness_of,
+    nodes_of,
+)
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.failing import fall_back
 from nnadapter.running.fallback import named, refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.running.filling import FilledClass, Filling
-from nnadapter.running.pool import ExecutionPool
+from nnadapter.running.site import Site
 from nnadapter.running.slots import OtherShapeError
 from nnadapter.running.traced_programs import making
 from nnadapter.running.whole import Whole
@@ -219,10 +228,25 @@ class Compiler:
         built = [programs[atoms_of(partitioning.plan, step)] for step in partitioning.plan.steps]
         segments = [step.segment for step in partitioning.plan.steps]
         binder = self._binder(partitioning, dict(zip(segments, [each.inputs for each in built], strict=True)))
-        return binder.plan([binder.step(position, each) for position, each in enumerate(built)], sizes)
+        return binder.plan([bound_by(binder, position, each) for position, each in enumerate(built)], sizes)
 
     def _binder(self, partitioning: Partitioning, reads: Mapping[int, tuple[str, ...]]) -> Binder:
-        return Binder(self.setting, self.arenas, partitioning, reads, self._run_failed, self._whole)
+        bindable = Bindable(
+            plan=partitioning.plan,
+            reads=reads,
+            overlap=overlap_of(partitioning, reads),
+            constants=partitioning.model.specialized.constants,
+            nodes_of=partial(nodes_of, partitioning),
+            run_failed=partial(self._run_failed, partitioning),
+            whole=partial(self._whole, partitioning),
+        )
+        return Binder(self._site, self.arenas, bindable)
+
+    @cached_property
+    def _site(self) -> Site:
+        setting = self.setting
+        threading = {device.name: device.capability.threading for device in setting.devices}
+        return Site(accelerators=setting.accelerators, owning=setting.owning, threading=threading, trace=setting.trace)
 
     def _filling(self, partitioning: Partitioning, opening: Opened, programs: Programs) -> Compiled:
         """The class of a plan some of whose segments are compiled for each set of sizes."""
@@ -236,7 +260,7 @@ class Compiler:
         reads = {segment: part.inputs for segment, part in opening.fillable.items()}
         reads |= {opened.plan.steps[position].segment: each.inputs for position, each in built.items()}
         binder = self._binder(opened, reads)
-        shared = {position: (binder.step(position, each), each.seconds) for position, each in built.items()}
+        shared = {position: (bound_by(binder, position, each), each.seconds) for position, each in built.items()}
         filling = Filling(partitioning, opening, binder, shared, self._program)
         return FilledClass(partitioning, binder.plan([]), (), {}, opening=opening, filling=filling)
 
@@ -252,7 +276,7 @@ class Compiler:
             built = None
         if built is None:
             raise error
-        pool = self._pool(host.name, built.program)
+        pool = self._site.pool(host.name, built.program)
         return Whole(host.name, pool, built.inputs, outputs, partial(self._given_up, partitioning))
 
     def _given_up(self, partitioning: Partitioning, error: NNAdapterError) -> None:
@@ -281,7 +305,7 @@ class Compiler:
         return Substitute(
             device.name,
             device.display_name,
-            self._pool(device.name, built.program, *about_step(partitioning, step)),
+            self._site.pool(device.name, built.program, *about_step(partitioning, step)),
             tuple(slots[name] for name in built.inputs),
         )
 
@@ -317,9 +341,6 @@ class Compiler:
         detail = f"ONNX Runtime does not load segment {left.segment}, which is left then"
         why = Unsupported(Reason.COMPILE_FAILED, detail)
         return {atoms_of(plan, step): why for step in plan.steps if step.device in self.setting.accelerators}
-
-    def _pool(self, device: str, program: Program, *about: Any) -> ExecutionPool:
-        return pool_on(self.setting, device, program, *about)
 
     def _fall_back(
         self,

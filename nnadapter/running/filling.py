@@ -23,7 +23,7 @@ from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.process.closing import close_all
 from nnadapter.running.binder import Binder
 from nnadapter.running.bound_step import BoundStep
-from nnadapter.running.built import Built, Programs, atoms_of
+from nnadapter.running.built import Built, Programs, atoms_of, bound_by
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.plan_memory import Holding
 from partition.plan import Step
@@ -154,7 +154,7 @@ class Filling:
                 message = f"{step.device} fails to compile segment {step.segment}: {describe(error)}"
                 raise NotFilledError(message) from error
             programs.add(atoms_of(opened.plan, step), built)
-            bound = replace(self._binder.step(position, built), expected=_expected(part))
+            bound = replace(bound_by(self._binder, position, built), expected=_expected(part))
             self._made[key] = _Made(bound, built.seconds)
 
     def _admitted(self, step: Step, part: Part) -> AdmittedSegment:

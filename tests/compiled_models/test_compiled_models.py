@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.compiled_models.messages import MESSAGES
+from nnadapter.compiled_models.messages import MESSAGES, VERSION
 from nnadapter.drivers import Compatibility, registry
 from nnadapter.drivers.selection import check_options
 from nnadapter.errors import (
@@ -373,7 +373,7 @@ def test_a_message_that_contradicts_itself_is_damaged(tmp_path, change):
 
 def test_a_newer_one_says_what_to_do(tmp_path):
     nna.compile(parse(CHAIN), tmp_path / "f", devices=["null"])
-    changed(tmp_path / "f", lambda message: message.__setattr__("version", 2))
+    changed(tmp_path / "f", lambda message: message.__setattr__("version", VERSION + 1))
     with pytest.raises(CompiledModelError, match="update nnadapter"):
         nna.InferenceSession(tmp_path / "f")
 

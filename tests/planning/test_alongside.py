@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.planning.alongside import needs_of
 from nnadapter.planning.border_steps import Wait
-from nnadapter.planning.overlap import waiting
+from nnadapter.planning.overlap import needs_of, waiting
 from tests.planning.test_overlap import plan_of
 
 
