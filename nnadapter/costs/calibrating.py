@@ -19,9 +19,9 @@ from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.costs.timing import ProgramTimer, ProgramTiming
 from nnadapter.drivers.border import ask_profile, open_context
 from nnadapter.drivers.crashes import named_call
-from nnadapter.drivers.interface import INTERFACE_VERSION
+from nnadapter.drivers.interface import INTERFACE_VERSION, Device
 from nnadapter.drivers.profile import Profile
-from nnadapter.drivers.selection import HOSTS, select_one
+from nnadapter.drivers.selection import HOSTS, Selected, select_one
 from nnadapter.errors import InvalidOptionError, NotDelegatedError
 from nnadapter.ir.model import Model
 from nnadapter.process.closing import close_all
@@ -81,6 +81,22 @@ def calibrate(
             seen = _timed(bench, selected.name, budget_seconds, advance)
     finally:
         named_call(selected.name, "close")(close_all, [context])
+    return _calibration(selected, opened, seen)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Seen:
+    """What was timed."""
+
+    pairs: list[Pair]
+    networks: Mapping[str, ProgramTiming]
+    segments: list[ProgramTiming]
+    """Of little work, where segments stand."""
+    left_out: Mapping[OperationClass, str]
+
+
+def _calibration(selected: Selected, opened: Device, seen: _Seen) -> Calibration:
+    """What the times of a device's programs come to."""
     lines = lines_of(seen.pairs)
     shorts = [pair.short for pair in seen.pairs]
     light = [pair.short for pair in seen.pairs if pair.kind.operation_class in RIDERS] or shorts
@@ -102,17 +118,6 @@ def calibrate(
         },
         left_out=seen.left_out,
     )
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _Seen:
-    """What was timed."""
-
-    pairs: list[Pair]
-    networks: Mapping[str, ProgramTiming]
-    segments: list[ProgramTiming]
-    """Of little work, where segments stand."""
-    left_out: Mapping[OperationClass, str]
 
 
 def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Callable[[], None]) -> _Seen:
