@@ -60,6 +60,7 @@ def trial_drivers(nothing_installed, tmp_path_factory):
             "onnxform": "tests.onnx_form_driver:OnnxFormDriver",
             "opensizes": "tests.open_sizes_driver:OpenSizesDriver",
             "openir": "tests.open_ir_driver:OpenIrDriver",
+            "keeping": "tests.keeping_driver:KeepingDriver",
             "latency": "tests.latency_driver:LatencyDriver",
             "old": "tests.trial_driver:OldDriver",
             "abstract": "tests.trial_driver:AbstractDriver",

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nnadapter.compiled_models.devices import FileDevices, open_devices
-from nnadapter.compiled_models.loading import says_of
+from nnadapter.compiled_models.fitting import reason_against
 from nnadapter.compiled_models.reading import PROGRAM, CompiledFile
-from nnadapter.drivers.interface import Compatibility
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import NNAdapterError, describe
 from nnadapter.traces.trace import SILENT
-
-_FITTING = (Compatibility.SAME, Compatibility.COMPATIBLE)
 
 
 def reasons_against(file: CompiledFile) -> tuple[str, ...]:
@@ -45,8 +42,9 @@ def _of_device(file: CompiledFile, name: str, devices: FileDevices) -> Iterator[
             if step.device != name:
                 continue
             if step.HasField("program"):
-                says = says_of(device, file.container.contents(step.program.part, PROGRAM), (number, list(step.nodes)))
-                if says not in _FITTING:
-                    yield f"segment {number} was compiled by another driver or for another device than {name!r} is here"
+                blob = file.container.contents(step.program.part, PROGRAM)
+                why = reason_against(device, blob, (number, list(step.nodes)))
+                if why:
+                    yield f"segment {number} is compiled again for {name!r}: {why}"
             elif not device.is_as_kept:
                 yield f"the driver of {name!r} is another one here, and compiles segment {number} when it is loaded"

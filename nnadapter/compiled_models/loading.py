@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nnadapter.compiled_models.devices import FileDevice, FileDevices
+from nnadapter.compiled_models.fitting import reason_against
 from nnadapter.compiled_models.messages import Message
 from nnadapter.compiled_models.reading import PROGRAM, CompiledFile
 from nnadapter.compiled_models.segments import Segments, loadable_part
@@ -19,7 +20,7 @@ from nnadapter.compiled_models.values import read_array, values_by_name
 from nnadapter.drivers.border import bind, checked_program
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.crashes import named_call
-from nnadapter.drivers.interface import Compatibility, Program
+from nnadapter.drivers.interface import Program
 from nnadapter.drivers.onnxruntime.arena import shrink_arena
 from nnadapter.drivers.onnxruntime.loading import load_program
 from nnadapter.drivers.selection import CPU
@@ -153,6 +154,8 @@ class Loader:
             raise
         except FAILURES as error:  # a driver may raise anything; this is its border
             return self._not_compiled(number, step, error, notes)
+        if not step.HasField("program"):
+            notes.append(f"segment {number} was compiled for {step.device}: the file has no program of it")
         return _Loaded(program, step.device, tuple(step.segment.inputs))
 
     def _not_compiled(self, number: int, step: Message, error: BaseException, notes: list[str]) -> _Loaded:
@@ -178,16 +181,14 @@ class Loader:
     ) -> Program | None:
         """The program that the driver wrote; None where it does not fit."""
         blob = self.file.container.contents(step.program.part, PROGRAM)
-        says = says_of(device, blob, about)
-        if says in (Compatibility.SAME, Compatibility.COMPATIBLE):
+        why = reason_against(device, blob, about)
+        if not why:
             try:
                 with making(self.trace, device.name, "deserialize", *about):
                     deserialize = named_call(device.name, "deserialize", *about)
                     return checked_program(deserialize(device.context.deserialize_view, blob))
             except FAILURES as error:
-                notes.append(f"segment {about[0]} was compiled again for {device.name}: {describe(error)}")
-                return None
-        why = {Compatibility.NO: "its program is another device's"}.get(says, "driver, device or options are others")
+                why = describe(error)
         notes.append(f"segment {about[0]} was compiled again for {device.name}: {why}")
         return None
 
@@ -256,14 +257,6 @@ class Loader:
         inputs = tuple(slots[name] for name in instead.inputs)
         pool = self._site.pool(CPU, instead.program, step.segment, nodes)
         return Substitute(CPU, "the CPU", pool, inputs)
-
-
-def says_of(device: FileDevice, blob: memoryview, about: tuple[int, Sequence[str]]) -> Compatibility:
-    """What a driver says of a program; the host, where it does not tell."""
-    says = named_call(device.name, "check_blob", *about)(device.context.check_blob, blob)
-    if isinstance(says, Compatibility):
-        return says
-    return Compatibility.SAME if device.is_as_kept else Compatibility.RECOMPILE
 
 
 def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) -> Overlap:

@@ -13,15 +13,18 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 
 from nnadapter.compiled_models.messages import MESSAGES, VERSION, Message
 from nnadapter.compiled_models.reading import MODEL, PROGRAM, REPORT
 from nnadapter.compiled_models.segments import write_ir, write_onnx
 from nnadapter.compiled_models.values import write_array, write_metadata, write_options, write_shape, write_value
+from nnadapter.drivers.border import checked_bytes
+from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
 from nnadapter.drivers.registry import device_info
-from nnadapter.errors import CompiledModelError, InvalidModelError, describe
+from nnadapter.errors import FAILURES, CompiledModelError, DriverWarning, InvalidModelError, describe
 from nnadapter.files.container import ContainerWriter, write_container
 from nnadapter.ir.model import Model
 from nnadapter.offering.segments import Part
@@ -124,7 +127,7 @@ def _write_step(message: Message, bound: BoundStep, compiled: Compiled, writer: 
     twin = compiled.bound_to.get(step.segment)
     if twin is not None:
         message.twin = twin
-    blob = bound.pool.program.serialize()
+    blob = _blob(bound, message.nodes)
     if blob is not None:
         message.program.part = writer.add(PROGRAM, blob)
         message.program.inputs.extend(bound.names)
@@ -146,6 +149,21 @@ def _write_step(message: Message, bound: BoundStep, compiled: Compiled, writer: 
         write_onnx(message.segment, part.model, part.inputs, (), writer)
     if device.accelerates and partitioning.setting.constraints.fallback != "forbid" and _host_takes(partitioning, step):
         _write_for_host(message.instead, parts.part(step), writer)
+
+
+def _blob(bound: BoundStep, nodes: Sequence[str]) -> bytes | None:
+    """What the driver writes of a program; None where it does not, and where it fails to, which a warning says."""
+    device, segment = bound.step.device, bound.step.segment
+    try:
+        return checked_bytes(named_call(device, "serialize", segment, nodes)(bound.pool.program.serialize))
+    except FAILURES as error:
+        warnings.warn(
+            f"device {device!r} did not write segment {segment} down: {describe(error)}; it is compiled whenever the "
+            "file is loaded, so report this to the vendor",
+            DriverWarning,
+            stacklevel=2,
+        )
+        return None
 
 
 def _write_for_host(message: Message, part: Part, writer: ContainerWriter) -> None:

@@ -14,7 +14,16 @@ import numpy as np
 
 from nnadapter.drivers.capability import Capability
 from nnadapter.drivers.crashes import named_call
-from nnadapter.drivers.interface import Admission, Context, Device, DeviceTensor, Execution, Program, SegmentModel
+from nnadapter.drivers.interface import (
+    Admission,
+    Compatibility,
+    Context,
+    Device,
+    DeviceTensor,
+    Execution,
+    Program,
+    SegmentModel,
+)
 from nnadapter.drivers.profile import Profile, flaw
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import Selected
@@ -22,6 +31,7 @@ from nnadapter.errors import (
     FAILURES,
     CompilationError,
     DeviceUnavailableError,
+    DriverError,
     ExecutionError,
     NNAdapterError,
     describe,
@@ -90,6 +100,18 @@ def ask_admission(context: Context, model: SegmentModel) -> Admission:
     return Admission(verdict=Unsupported(Reason.DRIVER_ERROR, detail))
 
 
+def ask_compatibility(context: Context, blob: memoryview) -> Compatibility | Unsupported | None:
+    """Return what a context says of a program as bytes, None if it does not tell; or why no use is made of it."""
+    try:
+        says = context.check_blob(blob)
+    except FAILURES as error:
+        return Unsupported(Reason.DRIVER_ERROR, f"the driver failed when asked about it: {describe(error)}")
+    if says is None or isinstance(says, Compatibility):
+        return says
+    detail = f"the driver gave {type(says).__name__} when asked about it, expected a Compatibility or None"
+    return Unsupported(Reason.DRIVER_ERROR, detail)
+
+
 def ask_profile(context: Context, capability: Capability) -> Profile | Unsupported | None:
     """Return how fast a device says it is, or why that cannot be used; None if it says nothing."""
     try:
@@ -118,6 +140,17 @@ def checked_program(program: object) -> Program:
     for nbytes in (program.memory_bytes, program.execution_bytes, *program.shared_bytes.values()):
         operator.index(nbytes)
     return program
+
+
+def checked_bytes(blob: object) -> bytes | None:
+    """Return what a program was written as; None where its device has no such form.
+
+    Raises:
+        DriverError: the driver gave something else.
+    """
+    if blob is None or isinstance(blob, bytes):
+        return blob
+    raise DriverError(f"it gave {type(blob).__name__} for a program, expected bytes or None")
 
 
 def bind(context: Context, program: Program, model: SegmentModel) -> Program | None:

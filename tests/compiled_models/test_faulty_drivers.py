@@ -1,0 +1,93 @@
+"""Whatever a driver does with its programs as bytes, a compiled model is written, loaded and right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.compiled_models.checking import reasons_against
+from nnadapter.compiled_models.reading import CompiledFile
+from nnadapter.drivers import Compatibility
+from nnadapter.errors import DriverWarning
+from tests.keeping_driver import ASKED, FAULTS
+from tests.models import CHAIN, numbers, parse, run_whole
+
+X = {"x": numbers(2, 3)}
+AGAIN = "segment 0 was compiled again for keeping: "
+
+
+@pytest.fixture(autouse=True)
+def sound():
+    yield
+    FAULTS.clear()
+    ASKED.clear()
+
+
+def loaded_notes(path):
+    with nna.InferenceSession(path) as session:
+        for _ in range(2):
+            np.testing.assert_allclose(session.run(None, X)[0], run_whole(parse(CHAIN), X)[0], rtol=1e-6)
+            assert [step.device for step in session.provenance.steps] == ["keeping"]
+        return session.report().notes
+
+
+def test_one_without_faults_deserializes(tmp_path):
+    nna.compile(parse(CHAIN), tmp_path / "f", devices=["keeping"])
+    ASKED.clear()
+    assert loaded_notes(tmp_path / "f") == ()
+    assert ASKED == ["check_blob", "deserialize"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("check_blob raises", "the driver failed when asked about it: KeyError: 'no such thing'"),
+        ("check_blob exits", "the driver failed when asked about it: SystemExit: 3"),
+        ("check_blob gives a word", "the driver gave str when asked about it, expected a Compatibility or None"),
+        ("check_blob gives a number", "the driver gave int when asked about it, expected a Compatibility or None"),
+        (
+            "check_blob gives a class",
+            f"the driver gave {type(Compatibility).__name__} when asked about it, expected a Compatibility or None",
+        ),
+        ("deserialize raises", "KeyError: 'no such thing'"),
+        ("deserialize gives nothing", "the driver gave NoneType, expected a Program"),
+        ("deserialize gives words for bytes", "TypeError: 'str' object cannot be interpreted as an integer"),
+    ],
+)
+def test_what_is_not_read_back_is_compiled_again_and_the_report_says_so(tmp_path, fault, said):
+    nna.compile(parse(CHAIN), tmp_path / "f", devices=["keeping"])
+    FAULTS.add(fault)
+    assert loaded_notes(tmp_path / "f") == (AGAIN + said,)
+    assert ASKED[-1] == "compile"
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("serialize raises", "KeyError: 'no such thing'"),
+        ("serialize gives a word", "it gave str for a program, expected bytes or None"),
+    ],
+)
+def test_what_is_not_written_is_compiled_when_the_file_is_loaded(tmp_path, fault, said):
+    FAULTS.add(fault)
+    with pytest.warns(DriverWarning, match="'keeping' did not write segment 0 down: ") as heard:
+        nna.compile(parse(CHAIN), tmp_path / "f", devices=["keeping"])
+    assert said in str(heard[0].message)
+    FAULTS.clear()
+    assert loaded_notes(tmp_path / "f") == ("segment 0 was compiled for keeping: the file has no program of it",)
+
+
+def test_a_driver_that_writes_no_programs_compiles_and_the_report_says_so(tmp_path):
+    nna.compile(parse(CHAIN), tmp_path / "f", devices=["trial"])
+    with nna.InferenceSession(tmp_path / "f") as session:
+        assert session.report().notes == ("segment 0 was compiled for trial: the file has no program of it",)
+
+
+@pytest.mark.parametrize("fault", ["check_blob raises", "check_blob gives a word"])
+def test_a_check_says_what_the_driver_did(tmp_path, fault):
+    nna.compile(parse(CHAIN), tmp_path / "f", devices=["keeping"])
+    assert reasons_against(CompiledFile(tmp_path / "f")) == ()
+    FAULTS.add(fault)
+    (reason,) = reasons_against(CompiledFile(tmp_path / "f"))
+    assert "segment 0 is compiled again for 'keeping': the driver" in reason and "when asked about it" in reason
