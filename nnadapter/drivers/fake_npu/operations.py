@@ -61,8 +61,6 @@ class OperationRow:
     """Data types of the outputs."""
     ranks: tuple[int, int] = (0, LARGEST_RANK)
     """Smallest and largest rank of the first input."""
-    constants: Mapping[int, str] = field(default_factory=dict)
-    """Inputs that must be known at compile time: position -> role."""
     limits: str = ""
     """What else a person should know, in words."""
     moves: bool = False
@@ -71,13 +69,9 @@ class OperationRow:
     @property
     def limits_in_words(self) -> str:
         """All limits beside data types and ranks."""
-        words = [f"{', '.join(self.constants.values())} constant"] if self.constants else []
         more = sorted(self.quantized & EIGHT_BITS - self.dtypes)
-        words += [f"also quantized {', '.join(more)}"] if more else []
+        words = [f"also quantized {', '.join(more)}"] if more else []
         return "; ".join([*words, *([self.limits] if self.limits else [])])
-
-
-_FILTER = {1: "filter", 2: "bias"}
 
 
 def _floating(*functions: str) -> dict[str, OperationRow]:
@@ -121,10 +115,8 @@ _ELEMENTWISE = {
 }
 
 _IMAGES = {
-    "CONV_2D": OperationRow(lower=images.lower_convolution, constants=_FILTER, dtypes=FLOATS, ranks=(4, 4)),
-    "CONV_2D_TRANSPOSE": OperationRow(
-        lower=images.lower_transposed_convolution, constants=_FILTER, dtypes=FLOATS, ranks=(4, 4)
-    ),
+    "CONV_2D": OperationRow(lower=images.lower_convolution, dtypes=FLOATS, ranks=(4, 4)),
+    "CONV_2D_TRANSPOSE": OperationRow(lower=images.lower_transposed_convolution, dtypes=FLOATS, ranks=(4, 4)),
     "MAX_POOL_2D": OperationRow(lower=images.pooling("max_pool"), dtypes=NUMBERS, ranks=(4, 4)),
     "AVERAGE_POOL_2D": OperationRow(
         lower=images.pooling("average_pool", "count_include_pad"), dtypes=FLOATS, ranks=(4, 4)
@@ -133,15 +125,13 @@ _IMAGES = {
     "SPACE_TO_DEPTH": OperationRow(lower=images.lower_space_to_depth, dtypes=HELD, ranks=(4, 4), moves=True),
 }
 
-_STATISTICS = {1: "scale", 2: "bias", 3: "mean", 4: "variance"}
-
 _MATRIX_AND_NORMALIZATION = {
     "FULLY_CONNECTED": OperationRow(lower=direct("fully_connected"), dtypes=ALL_FLOATS, ranks=(1, LARGEST_RANK)),
     "MAT_MUL": OperationRow(
         lower=direct("matmul", "transpose_x", "transpose_y"), dtypes=ALL_FLOATS | INDICES, ranks=(1, LARGEST_RANK)
     ),
     "BATCH_NORMALIZATION": OperationRow(
-        lower=normalization.lower_batch_normalization, dtypes=FLOATS, ranks=(2, LARGEST_RANK), constants=_STATISTICS
+        lower=normalization.lower_batch_normalization, dtypes=FLOATS, ranks=(2, LARGEST_RANK)
     ),
     "LAYER_NORMALIZATION": OperationRow(
         lower=direct("layer_normalization", "axis", "epsilon"), dtypes=ALL_FLOATS, ranks=(1, LARGEST_RANK)

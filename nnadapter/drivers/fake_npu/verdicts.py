@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
 from nnadapter.drivers.fake_npu.operations import LARGEST_RANK, NOT_EMPTY, OPERATIONS, SMALL_RANK, OperationRow, Types
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Lifetime, Operand
+from nnadapter.ir.operand import Operand
 from nnadapter.ir.verify import verify
 from nnadapter.process.cache import Cache
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
@@ -92,12 +92,6 @@ def _refusals(model: Model, operation: Operation, row: OperationRow) -> Iterator
             yield _wrong_dtype(operation, model_operand, row.results)
     touched = [*(model_operand for _, model_operand in inputs), *outputs]
     yield from _refused_ranks(operation, operands[operation.inputs[0]], touched, row)
-    for position, model_operand in inputs if row.constants else ():
-        if position in row.constants and model_operand.lifetime is not Lifetime.CONSTANT:
-            detail = (
-                f"{row.constants[position]} {model_operand.name!r} of {operation.type} is computed, expected a constant"
-            )
-            yield Unsupported(Reason.NOT_CONSTANT, detail)
     for model_operand in touched:
         if model_operand.type.size == 0:
             detail = f"{operation.type} has {model_operand.type} in {model_operand.name!r}, accepted: {NOT_EMPTY}"

@@ -33,13 +33,29 @@ CONVOLUTIONS = {
 
 @pytest.mark.parametrize("case", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
-def test_convolution(case, bias):
+@pytest.mark.parametrize("computed", [False, True], ids=["constant", "computed"])
+def test_convolution(case, bias, computed):
     kernel, strides, pads, dilations, group, outputs = case
     arrays = [floats(2, 8, 13, 11), floats(outputs, 8 // group, *kernel, seed=1)]
     arrays += [floats(outputs, seed=2)] if bias else []
     attributes = {"strides": strides, "pads": pads, "dilations": dilations, "group": group}
-    constants = range(1, len(arrays))
+    constants = range(1, 1 if computed else len(arrays))
     close(run("CONV_2D", arrays, attributes, constants), oracle("Conv", arrays, attributes, constants), 1e-4)
+
+
+@pytest.mark.parametrize("constant", [1, 2], ids=["filter", "bias"])
+def test_convolution_of_which_one_operand_is_constant(constant):
+    arrays = [floats(2, 8, 13, 11), floats(6, 8, 3, 3, seed=1), floats(6, seed=2)]
+    close(run("CONV_2D", arrays, {}, (constant,)), oracle("Conv", arrays, {}, (constant,)), 1e-4)
+
+
+def test_a_computed_filter_is_read_at_every_run():
+    arrays = [floats(2, 8, 13, 11), floats(8, 1, 3, 3, seed=1)]
+    model, _ = model_of("CONV_2D", arrays, {"group": 8})
+    execution = context().compile(model).create_execution()
+    for seed in range(2):
+        feeds = [floats(2, 8, 13, 11, seed=seed), floats(8, 1, 3, 3, seed=seed + 1)]
+        close(execution.compute(feeds)[0], oracle("Conv", feeds, {"group": 8}), 1e-5)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -71,14 +87,16 @@ TILED = {
 
 
 @pytest.mark.parametrize("case", TILED.values(), ids=TILED)
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
-def test_convolution_of_transformed_tiles(case, bias):
+@pytest.mark.parametrize(
+    ("bias", "computed"), [(True, False), (False, False), (True, True)], ids=["bias", "no bias", "computed"]
+)
+def test_convolution_of_transformed_tiles(case, bias, computed):
     image, outputs, pads = case
     arrays = [floats(*image), floats(outputs, image[1], 3, 3, seed=1)]
     arrays += [floats(outputs, seed=2)] if bias else []
-    constants = range(1, len(arrays))
+    constants = range(1, 1 if computed else len(arrays))
     fused = {"pads": pads, "fuse_code": "relu"}
-    assert kernels_of("CONV_2D", arrays, fused, constants) == ["winograd_convolution"]
+    assert kernels_of("CONV_2D", arrays, fused, constants)[-1] == "winograd_convolution"
     expected = oracle("Relu", [oracle("Conv", arrays, {"pads": pads}, constants)])
     close(run("CONV_2D", arrays, fused, constants), expected, 2e-4)
 
@@ -170,13 +188,14 @@ TRANSPOSED = {
 
 @pytest.mark.parametrize("case", TRANSPOSED.values(), ids=TRANSPOSED)
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
-def test_transposed_convolution(case, bias):
+@pytest.mark.parametrize("computed", [False, True], ids=["constant", "computed"])
+def test_transposed_convolution(case, bias, computed):
     kernel, strides, pads, dilations, group, output_padding = case
     arrays = [floats(2, 6, 9, 7), floats(6, 4 // group, *kernel, seed=1)]
     arrays += [floats(4, seed=2)] if bias else []
     attributes = {"strides": strides, "pads": pads, "dilations": dilations, "group": group}
     attributes["output_padding"] = output_padding
-    constants = range(1, len(arrays))
+    constants = range(1, 1 if computed else len(arrays))
     expected = oracle("ConvTranspose", arrays, attributes, constants)
     close(run("CONV_2D_TRANSPOSE", arrays, attributes, constants), expected, 1e-4)
 

@@ -91,7 +91,6 @@ REFUSALS = {
     "uint16 sum": ("ADD", [np.zeros(3, np.uint16)] * 2, {}, Reason.UNSUPPORTED_DTYPE, "uint16"),
     "output": ("CAST", [np.zeros(3, np.int8)], {"to": "uint16"}, Reason.UNSUPPORTED_DTYPE, "uint16"),
     "rank": ("RELU", [floats(1, 1, 1, 1, 1, 1, 1)], {}, Reason.UNSUPPORTED_RANK, "rank 0 to 6"),
-    "filter": ("CONV_2D", [floats(1, 2, 5, 5), floats(2, 2, 3, 3)], {}, Reason.NOT_CONSTANT, "filter 'input1'"),
     "empty": ("RELU", [floats(3, 0)], {}, Reason.UNSUPPORTED_TYPE, "at least one element"),
 }
 

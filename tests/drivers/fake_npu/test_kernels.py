@@ -40,10 +40,18 @@ def test_fully_connected(shape, constants):
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (2, 3, 4, 5)])
-def test_batch_normalization(shape):
+@pytest.mark.parametrize("constants", [(1, 2, 3, 4), (3, 4), ()], ids=["constant", "affine computed", "computed"])
+def test_batch_normalization(shape, constants):
     arrays = [floats(*shape), floats(3), floats(3, seed=1), floats(3, seed=2), np.abs(floats(3, seed=3))]
-    expected = oracle("BatchNormalization", arrays, {"epsilon": 1e-3}, range(1, 5))
-    close(run("BATCH_NORMALIZATION", arrays, {"epsilon": 1e-3}, range(1, 5)), expected)
+    expected = oracle("BatchNormalization", arrays, {"epsilon": 1e-3}, constants)
+    close(run("BATCH_NORMALIZATION", arrays, {"epsilon": 1e-3}, constants), expected)
+
+
+def test_batch_normalization_by_a_computed_mean_keeps_its_digits():
+    mean = 1e5 + floats(3, seed=1)
+    arrays = [mean.reshape(1, 3, 1) + floats(2, 3, 50), np.ones(3, np.float32), np.zeros(3, np.float32), mean]
+    expected = (arrays[0] - mean.reshape(1, 3, 1)) / np.sqrt(1 + 1e-5)
+    close(run("BATCH_NORMALIZATION", [*arrays, np.ones(3, np.float32)]), expected, 1e-6)
 
 
 @pytest.mark.parametrize("axis", [1, 2])

@@ -77,6 +77,18 @@ def test_small_sums_are_added_up_in_float32_and_large_ones_in_float64(value, dty
     assert graph.tensors[product.outputs[0]].type.dtype == dtype
 
 
+@pytest.mark.parametrize("group", [1, 2, 4])
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 2)])
+def test_a_filter_may_be_computed(group, kernel):
+    filled = np.random.default_rng(0).integers
+    types = [quantized("uint8", 0.1, 3), quantized("int8", 0.2, 100), quantized("int32", 0.02, 0)]
+    arrays = [filled(0, 256, (2, 4, 7, 5), np.uint8), filled(-128, 128, (4, 4 // group, *kernel), np.int8)]
+    arrays.append(filled(-(2**20), 2**20, 4, np.int32))
+    attributes, result = {"group": group, "pads": (1, 0, 0, 1)}, quantized("int8", 5.0, 3)
+    model, feeds = model_of("CONV_2D", arrays, types, attributes, result=result)
+    np.testing.assert_array_equal(run_model(model, feeds)[0], by_definition(model, feeds)[0])
+
+
 def test_a_bias_counts_among_the_sums():
     types = [quantized("uint8", 1.0, 0), quantized("int8", 1.0, 0), quantized("int32", 1.0, 0)]
     arrays = [np.full((1, 2), 255, np.uint8), np.ones((1, 2), np.int8), np.array([2**24 + 1], np.int32)]

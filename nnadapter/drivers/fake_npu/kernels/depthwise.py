@@ -25,7 +25,12 @@ def pack_depthwise_filter(weight: Array) -> Array:
     """[C, 1, kH, kW] -> [kH * kW, repeat * C]: every tap's weights for as many columns as fill one inner loop."""
     channels = weight.shape[0]
     taps = weight.reshape(channels, -1).T
-    return np.ascontiguousarray(np.tile(taps, (1, max(1, _RUN_ELEMENTS // channels))))
+    return np.ascontiguousarray(np.tile(taps, (1, depthwise_repeats(channels))))
+
+
+def depthwise_repeats(channels: int) -> int:
+    """How often the weights of a tap stand side by side in a packed filter."""
+    return max(1, _RUN_ELEMENTS // channels)
 
 
 def _column_blocks(width: int, most: int) -> list[tuple[slice, int]]:

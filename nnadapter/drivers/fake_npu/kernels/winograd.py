@@ -31,7 +31,8 @@ from nnadapter.ir.operand import Array
 WINOGRAD = "winograd_convolution"
 """The kernel's name."""
 
-_FILTER_TRANSFORM = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+FILTER_TRANSFORM = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+"""What a filter's rows, and then its columns, are multiplied by."""
 _BLOCK_TILES = 256
 """Tiles of one block: rows of each matrix product. Fewer make the products slow, more fall out of cache."""
 _LEAST_CHANNELS = 32
@@ -45,7 +46,7 @@ _LEAST_OUTPUTS = 3
 
 def pack_winograd_filter(weight: Array) -> Array:
     """[O, C, 3, 3] -> [16, C, O], transformed; computed in float64 and rounded once."""
-    transformed = np.einsum("ik,jl,ockl->ijco", _FILTER_TRANSFORM, _FILTER_TRANSFORM, weight, optimize=True)
+    transformed = np.einsum("ik,jl,ockl->ijco", FILTER_TRANSFORM, FILTER_TRANSFORM, weight, optimize=True)
     return np.ascontiguousarray(transformed.reshape(16, weight.shape[1], weight.shape[0]), weight.dtype)
 
 

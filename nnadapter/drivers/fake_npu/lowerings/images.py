@@ -10,16 +10,12 @@ from typing import Any
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
-from nnadapter.drivers.fake_npu.kernels.convolution import pack_filter
-from nnadapter.drivers.fake_npu.kernels.depthwise import pack_depthwise_filter
-from nnadapter.drivers.fake_npu.kernels.matrix import pack_bias
-from nnadapter.drivers.fake_npu.kernels.transposed_convolution import pack_transposed_filter
 from nnadapter.drivers.fake_npu.kernels.windows import Window
-from nnadapter.drivers.fake_npu.kernels.winograd import WINOGRAD, pack_winograd_filter, suits_winograd
+from nnadapter.drivers.fake_npu.kernels.winograd import WINOGRAD, suits_winograd
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, activation_of
-from nnadapter.ir.derived import derived
-from nnadapter.ir.model import ABSENT, Operation
-from nnadapter.ir.operand import Array, Layout
+from nnadapter.drivers.fake_npu.lowerings.filters import place_bias, place_filter, plain_convolution
+from nnadapter.ir.model import Operation
+from nnadapter.ir.operand import Layout
 
 _TO_CHANNELS_LAST = (0, 2, 3, 1)
 _TO_CHANNELS_FIRST = (0, 3, 1, 2)
@@ -55,43 +51,29 @@ def window_parameters(operation: Operation, kernel_shape: object) -> Parameters:
 def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     """CONV_2D: by one matrix product, channel by channel, by transformed tiles, or by a matrix of windows."""
     image, result = image_of(emitter, operation.inputs[0]), image_type(emitter, operation.outputs[0])
-    weight = emitter.constant(operation.inputs[1])
-    parameters = window_parameters(operation, weight.shape[2:])
+    weight = emitter.model.operands[operation.inputs[1]].type.dimensions
+    parameters = window_parameters(operation, weight[2:])
     group: Any = operation.attributes["group"]
-    kernel, packed = _packed(emitter, weight, group, Window.of(parameters), result.dimensions)
-    inputs = [image, emitter.add_constant(packed)]
-    if _has_bias(operation):
-        inputs.append(emitter.add_constant(derived(pack_bias, emitter.constant(operation.inputs[2]))))
+    kernel = _kernel(emitter, weight, group, Window.of(parameters), result.dimensions)
+    inputs = [image, place_filter(emitter, kernel, operation.inputs[1], group), *place_bias(emitter, operation)]
     (output,) = emitter.emit(kernel, inputs, (result,), parameters, activation_of(operation))
     set_image(emitter, operation.outputs[0], output)
 
 
-def _packed(emitter: Emitter, weight: Array, group: int, window: Window, result: tuple[int, ...]) -> tuple[str, Array]:
-    """The kernel that suits a convolution, and the filter as that kernel wants it."""
-    if group == 1:
-        if not emitter.exact and suits_winograd(window, weight.shape, result):
-            return WINOGRAD, derived(pack_winograd_filter, weight)
-        kernel = "pointwise_convolution" if window.is_pointwise else "convolution"
-        return kernel, derived(pack_filter, weight, group=group)
-    if group == weight.shape[0] and weight.shape[1] == 1:
-        return "depthwise_convolution", derived(pack_depthwise_filter, weight)
-    return "convolution", derived(pack_filter, weight, group=group)
-
-
-def _has_bias(operation: Operation) -> bool:
-    return len(operation.inputs) > 2 and operation.inputs[2] != ABSENT
+def _kernel(emitter: Emitter, weight: tuple[int, ...], group: int, window: Window, result: tuple[int, ...]) -> str:
+    if group == 1 and not emitter.exact and suits_winograd(window, weight, result):
+        return WINOGRAD
+    return plain_convolution(weight, group, window)
 
 
 def lower_transposed_convolution(emitter: Emitter, operation: Operation) -> None:
     """CONV_2D_TRANSPOSE."""
     image, result = image_of(emitter, operation.inputs[0]), image_type(emitter, operation.outputs[0])
-    weight = emitter.constant(operation.inputs[1])
+    kernel, weight = "transposed_convolution", operation.inputs[1]
     group: Any = operation.attributes["group"]
-    inputs = [image, emitter.add_constant(derived(pack_transposed_filter, weight, group=group))]
-    if _has_bias(operation):
-        inputs.append(emitter.add_constant(derived(pack_bias, emitter.constant(operation.inputs[2]))))
-    parameters = window_parameters(operation, weight.shape[2:])
-    (output,) = emitter.emit("transposed_convolution", inputs, (result,), parameters, activation_of(operation))
+    inputs = [image, place_filter(emitter, kernel, weight, group), *place_bias(emitter, operation)]
+    parameters = window_parameters(operation, emitter.model.operands[weight].type.dimensions[2:])
+    (output,) = emitter.emit(kernel, inputs, (result,), parameters, activation_of(operation))
     set_image(emitter, operation.outputs[0], output)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
@@ -17,17 +19,39 @@ def _channel_axis(emitter: Emitter, operand: int) -> int:
 
 
 def lower_batch_normalization(emitter: Emitter, operation: Operation) -> None:
-    """BATCH_NORMALIZATION with known statistics: one multiplication, one addition."""
+    """BATCH_NORMALIZATION: one multiplication and one addition where all but the input is constant."""
+    channels = [1] * len(emitter.result_type(operation.outputs[0]).dimensions)
+    channels[_channel_axis(emitter, operation.inputs[0])] = -1
+    if all(map(emitter.is_constant, operation.inputs[1:])):
+        _scale_and_shift(emitter, operation, tuple(channels))
+    else:
+        _normalize(emitter, operation, channels)
+
+
+def _scale_and_shift(emitter: Emitter, operation: Operation, channels: tuple[int, ...]) -> None:
     statistics = [emitter.constant(operand) for operand in operation.inputs[1:]]
     result = emitter.result_type(operation.outputs[0])
-    channels = [1] * len(result.dimensions)
-    channels[_channel_axis(emitter, operation.inputs[0])] = -1
-    coefficients = applied(
-        _factors_and_offsets, *statistics, epsilon=operation.attributes["epsilon"], shape=tuple(channels)
-    )
+    coefficients = applied(_factors_and_offsets, *statistics, epsilon=operation.attributes["epsilon"], shape=channels)
     factors, offsets = map(emitter.add_constant, coefficients)
     (scaled,) = emitter.emit("multiply", (emitter.tensor(operation.inputs[0]), factors), (result,))
     emitter.assign(operation.outputs[0], emitter.emit("add", (scaled, offsets), (result,))[0])
+
+
+def _normalize(emitter: Emitter, operation: Operation, channels: Sequence[int]) -> None:
+    """(x - mean) * (scale / sqrt(variance + epsilon)) + bias: a mean that is far from 0 costs no digits."""
+    x, *statistics = map(emitter.tensor, operation.inputs)
+    scale, bias, mean, variance = (
+        emitter.view(each, [emitter.type_of(each).size if axis < 0 else axis for axis in channels])
+        for each in statistics
+    )
+    each_channel, result = emitter.type_of(variance), emitter.result_type(operation.outputs[0])
+    epsilon = emitter.add_constant(np.array(operation.attributes["epsilon"], each_channel.dtype))
+    (wide,) = emitter.emit("add", (variance, epsilon), (each_channel,))
+    (deviation,) = emitter.emit("unary", (wide,), (each_channel,), {"function": "sqrt", "arguments": ()})
+    (factor,) = emitter.emit("divide", (scale, deviation), (each_channel,))
+    (centered,) = emitter.emit("subtract", (x, mean), (result,))
+    (scaled,) = emitter.emit("multiply", (centered, factor), (result,))
+    emitter.assign(operation.outputs[0], emitter.emit("add", (scaled, bias), (result,))[0])
 
 
 def _factors_and_offsets(

@@ -10,17 +10,17 @@ needed is decided here, by the largest sum of magnitudes that the weights allow.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import TensorType
-from nnadapter.drivers.fake_npu.kernels.convolution import pack_filter
-from nnadapter.drivers.fake_npu.kernels.depthwise import pack_depthwise_filter
 from nnadapter.drivers.fake_npu.kernels.matrix import pack_bias
 from nnadapter.drivers.fake_npu.kernels.windows import Window
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower
+from nnadapter.drivers.fake_npu.lowerings.filters import emit_filter, place_constant_filter, plain_convolution
 from nnadapter.drivers.fake_npu.lowerings.images import image_of, image_type, set_image, window_parameters
 from nnadapter.ir.derived import derived
 from nnadapter.ir.model import ABSENT, Operation
@@ -242,24 +242,20 @@ def _sum_as_array(weight: Array, *, zero_points: tuple[int, ...], axis: int, kep
 
 def lower_convolution(emitter: Emitter, operation: Operation) -> None:
     """CONV_2D of quantized operands."""
-    product = _Product(emitter, operation)
-    weight = emitter.constant(operation.inputs[1])
-    product.weigh(weight, 0)
+    product, weight = _Product(emitter, operation), operation.inputs[1]
+    dimensions = product.types[1].dimensions
     group: Any = operation.attributes["group"]
-    parameters = window_parameters(operation, weight.shape[2:])
-    kernel, packed = _packed(product.weight(), group, Window.of(parameters))
-    image = product.factor(0, image_of(emitter, operation.inputs[0]))
-    inputs = [image, emitter.add_constant(packed), *product.bias(pack_bias)]
+    parameters = window_parameters(operation, dimensions[2:])
+    kernel = plain_convolution(dimensions, group, Window.of(parameters))
+    if emitter.is_constant(weight):
+        product.weigh(emitter.constant(weight), 0)
+        packed = place_constant_filter(emitter, kernel, product.weight(), group)
+    else:
+        product.count(prod(dimensions[1:]))
+        packed = emit_filter(emitter, kernel, product.factor(1, emitter.tensor(weight)), group)
+    inputs = [product.factor(0, image_of(emitter, operation.inputs[0])), packed, *product.bias(pack_bias)]
     sums = product.sums(kernel, inputs, image_type(emitter, operation.outputs[0]).dimensions, parameters)
     set_image(emitter, operation.outputs[0], product.finished(sums))
-
-
-def _packed(weight: Array, group: int, window: Window) -> tuple[str, Array]:
-    """The kernel that suits a convolution, of those that only add and multiply, and the filter as it wants it."""
-    if group == weight.shape[0] and weight.shape[1] == 1:
-        return "depthwise_convolution", derived(pack_depthwise_filter, weight)
-    kernel = "pointwise_convolution" if group == 1 and window.is_pointwise else "convolution"
-    return kernel, derived(pack_filter, weight, group=group)
 
 
 def lower_fully_connected(emitter: Emitter, operation: Operation) -> None:
