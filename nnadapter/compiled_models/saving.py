@@ -27,7 +27,7 @@ from nnadapter.drivers.registry import device_info
 from nnadapter.errors import FAILURES, CompiledModelError, DriverWarning, InvalidModelError, describe
 from nnadapter.files.container import ContainerWriter, write_container
 from nnadapter.ir.model import Model
-from nnadapter.offering.segments import Part
+from nnadapter.offering.part import Part
 from nnadapter.onnx.onnxruntime_limits import loadable
 from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.setting import Setting

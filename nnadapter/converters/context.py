@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from nnadapter.converters.known import passed_on
-from nnadapter.converters.sizes import SizeArray
 from nnadapter.converters.values import GraphValues
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.builder import ModelBuilder
@@ -16,6 +15,7 @@ from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import Array, OperandType, Quantization, QuantizedType
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir.size_arrays import SizeArray
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.graph import Value

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from math import floor, inf
 from typing import TypeVar
 
-import numpy as np
-
 from nnadapter.converters.axes import constant_integers, normalize_axes
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.registry import converter
 from nnadapter.ir.operand import Array
 from nnadapter.ir.schema import AttributeValue
+from nnadapter.ir.size_arithmetic import quotient_of_sizes, scaled_size
 from nnadapter.ir.tracing import computed
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.refusal import Refusal
@@ -141,11 +140,7 @@ def _scales_of(dimensions: tuple[int, ...], sizes: tuple[int, ...], scales: tupl
 
 def _ratio(size: int, dimension: int) -> float:
     """The scale from a size, in float32 as scales are given; 1 where there is nothing to scale."""
-    return computed(_quotient, size, dimension) if dimension else 1.0
-
-
-def _quotient(size: float, dimension: float) -> float:
-    return float(np.float32(size) / np.float32(dimension))
+    return computed(quotient_of_sizes, size, dimension) if dimension else 1.0
 
 
 def _spread(axes: Sequence[int], values: Sequence[_Number], complete: list[_Number]) -> tuple[_Number, ...]:
@@ -156,11 +151,7 @@ def _spread(axes: Sequence[int], values: Sequence[_Number], complete: list[_Numb
 
 def _sizes(dimensions: Sequence[int], scales: Sequence[float]) -> tuple[int, ...]:
     """Source: ONNX Resize-11: floor(input dimension * scale), in float32 as the scales are."""
-    return tuple(computed(_scaled, size, scale) for size, scale in zip(dimensions, scales, strict=True))
-
-
-def _scaled(size: int, scale: float) -> int:
-    return int(np.floor(np.float32(size) * np.float32(scale)))
+    return tuple(computed(scaled_size, size, scale) for size, scale in zip(dimensions, scales, strict=True))
 
 
 def _numbers(array: Array) -> tuple[float, ...]:

@@ -9,54 +9,24 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
 
-from nnadapter.ir.operand import Array, freeze
-from nnadapter.ir.tracing import Traced, computed, current
+from nnadapter.ir.operand import Array
+from nnadapter.ir.size_arithmetic import (
+    IN_FLOAT32,
+    ceil_of,
+    floor_of,
+    quotient_of_integers,
+    to_float32,
+    to_float64,
+    to_integer,
+)
+from nnadapter.ir.size_arrays import SizeArray
+from nnadapter.ir.tracing import computed
 from nnadapter.onnx.node import OnnxNode
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SizeArray:
-    """An array whose elements may be traced."""
-
-    items: Array
-    """Python numbers and traced ones, of numpy type `object`."""
-    dtype: np.dtype[Any]
-    """The type that the model has."""
-
-    @classmethod
-    def of(cls, array: Array) -> SizeArray:
-        """The same contents; nothing is traced yet."""
-        return cls(array.astype(object), array.dtype)
-
-    @property
-    def is_traced(self) -> bool:
-        """Whether an element is a traced number."""
-        return any(isinstance(item, Traced) for item in self.items.flat)
-
-    def plain(self) -> Array:
-        """The contents now, on which something is decided from here on."""
-        for item in self.items.flat:
-            if isinstance(item, Traced):
-                item.trace.answer(item)
-        return self.now()
-
-    def now(self) -> Array:
-        """The contents for the sizes that are traced."""
-        return self._filled(list(map(current, self.items.flat)))
-
-    def filled(self, known: Sequence[Any]) -> Array:
-        """The contents for the sizes of a replay."""
-        return self._filled([known[item.number] if type(item) is Traced else item for item in self.items.flat])
-
-    def _filled(self, items: list[Any]) -> Array:
-        return freeze(np.array(items, self.dtype).reshape(self.items.shape))
-
 
 MOST_ELEMENTS = 1024
 """Larger arrays are no shapes: tables, which are taken as they are."""
@@ -203,45 +173,9 @@ def _each(function: Callable[[Any, Any], Any], first: Array, second: Array) -> A
     return _objects(made).reshape(first.shape)
 
 
-def _to_integer(value: float, _: object) -> int:
-    return int(value)
-
-
-def _to_float32(value: float, _: object) -> float:
-    return float(np.float32(value))
-
-
-def _to_float64(value: float, _: object) -> float:
-    return float(value)
-
-
-def _quotient(first: int, second: int) -> int:
-    """Towards zero, as C divides."""
-    quotient = abs(first) // abs(second)
-    return quotient if (first < 0) == (second < 0) else -quotient
-
-
-def _rounded(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """The same in float32."""
-
-    def rounded(first: float, second: float) -> float:
-        with np.errstate(all="ignore"):
-            return float(function(np.float32(first), np.float32(second)))
-
-    return rounded
-
-
-def _floor(value: float, _: object) -> float:
-    return float(math.floor(value))
-
-
-def _ceil(value: float, _: object) -> float:
-    return float(math.ceil(value))
-
-
 def _arithmetic(function: Callable[[Any, Any], Any], of_integers: Callable[[Any, Any], Any] | None = None) -> Rule:
     whole = of_integers or function
-    return _by_element(2, {"int64": whole, "int32": whole, "float32": _rounded(function), "float64": function})
+    return _by_element(2, {"int64": whole, "int32": whole, "float32": IN_FLOAT32[function], "float64": function})
 
 
 def _on_floats(function: Callable[[Any, Any], Any]) -> Rule:
@@ -250,9 +184,9 @@ def _on_floats(function: Callable[[Any, Any], Any]) -> Rule:
 
 _CASTS: Mapping[tuple[str, str], Callable[[Any, Any], Any]] = MappingProxyType(
     {
-        **{(kind, whole): _to_integer for kind in "iuf" for whole in ("int64", "int32")},
-        **{(kind, "float32"): _to_float32 for kind in "iuf"},
-        **{(kind, "float64"): _to_float64 for kind in "iuf"},
+        **{(kind, whole): to_integer for kind in "iuf" for whole in ("int64", "int32")},
+        **{(kind, "float32"): to_float32 for kind in "iuf"},
+        **{(kind, "float64"): to_float64 for kind in "iuf"},
     }
 )
 
@@ -269,11 +203,11 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "Add": _arithmetic(operator.add),
         "Sub": _arithmetic(operator.sub),
         "Mul": _arithmetic(operator.mul),
-        "Div": _arithmetic(operator.truediv, _quotient),
+        "Div": _arithmetic(operator.truediv, quotient_of_integers),
         "Max": _arithmetic(max),
         "Min": _arithmetic(min),
-        "Floor": _on_floats(_floor),
-        "Ceil": _on_floats(_ceil),
+        "Floor": _on_floats(floor_of),
+        "Ceil": _on_floats(ceil_of),
     }
 )
 """Ops that sizes go through in exported models."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from nnadapter.converters.known import Dequantized, KnownContents
-from nnadapter.converters.sizes import SizeArray
 from nnadapter.ir.operand import Array, DataType, OperandType
+from nnadapter.ir.size_arrays import SizeArray
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.graph import Value

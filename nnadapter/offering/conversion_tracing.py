@@ -16,8 +16,10 @@ from typing import Any
 from nnadapter.converters.calls import KernelCalls
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convert import Conversion, GrowingConversion
-from nnadapter.converters.sizes import MOST_ELEMENTS, SizeArray, evaluate, shape_of
+from nnadapter.converters.sizes import MOST_ELEMENTS, evaluate, shape_of
 from nnadapter.ir.operand import Array
+from nnadapter.ir.size_arrays import SizeArray
+from nnadapter.ir.size_class import open_dimensions
 from nnadapter.ir.structure import TracedModel
 from nnadapter.ir.tracing import Trace, Traced, settled
 from nnadapter.offering.atoms import groups_of, with_atoms
@@ -68,23 +70,6 @@ class ConversionTemplate:
 
     def _conversion(self, known: Sequence[Any]) -> Conversion:
         return replace(self.conversion, model=self.model.filled(known), source=(self.model, known))
-
-
-def open_dimensions(traced: Mapping[str, tuple[Any, ...]], shapes: Shapes) -> list[int] | None:
-    """Return the sizes that stand for traced dimensions, in their order; None if the shapes differ elsewhere."""
-    if shapes.keys() != traced.keys():
-        return None
-    variables = []
-    for name, dimensions in traced.items():
-        sizes = shapes[name]
-        if len(sizes) != len(dimensions):
-            return None
-        for size, dimension in zip(sizes, dimensions, strict=True):
-            if type(dimension) is Traced:
-                variables.append(size)
-            elif size != dimension:
-                return None
-    return variables
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,13 +7,13 @@ from contextlib import suppress
 from typing import Any
 
 from nnadapter.errors import InvalidModelError
+from nnadapter.ir.given import Given
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Lifetime, Operand
 from nnadapter.ir.structure import TracedModel, numbers
 from nnadapter.ir.tracing import Traced
 from nnadapter.ir.verify import verify
-from nnadapter.offering.given import Given
-from nnadapter.offering.segments import Part
+from nnadapter.offering.part import Part
 
 
 class FillablePart:

@@ -13,7 +13,7 @@ from nnadapter.ir.model import Model
 from nnadapter.ir.operations.custom import CUSTOM
 from nnadapter.offering.conversion_tracing import ConversionTracing, OpenConversion
 from nnadapter.offering.model import ShapedModel
-from nnadapter.offering.segments import Part
+from nnadapter.offering.part import Part
 from partition.plan import Step
 
 

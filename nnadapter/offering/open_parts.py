@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
 
-from nnadapter.offering.segments import OnnxParts, Part, Placed
+from nnadapter.offering.part import Part
+from nnadapter.offering.segments import OnnxParts, Placed
 from nnadapter.onnx.building import info_of
 from nnadapter.onnx.preparation.prepare import Prepared
 from partition.graph import Graph, Value

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.capability import Capability, ModelForm
-from nnadapter.drivers.interface import SegmentModel
+from nnadapter.offering.part import Part
 from nnadapter.onnx.building import tensor_of
 from nnadapter.onnx.extracting import OnnxIndex, extract
 from nnadapter.onnx.preparation.prepare import Specialized
@@ -23,14 +23,6 @@ if TYPE_CHECKING:
 
 Placed = tuple[int, Node]
 """The position of a node in the model, and the node as it is placed: one that was repeated makes values of its own."""
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """A model cut out for one step, and the values that its inputs stand for, in their order."""
-
-    model: SegmentModel
-    inputs: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,14 +7,13 @@ sizes that come, and nothing between is: sizes of models grow with those of inpu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from operator import le
 
-from nnadapter.errors import InvalidModelError
-from nnadapter.onnx.preparation.prepare import Prepared, Shapes, specialize
+from nnadapter.onnx.signature import Shapes
 
 _FURTHER = 4
 """How many times the largest size that was looked at may be passed before it is looked again."""
@@ -52,19 +51,3 @@ class Bounds:
             {name: tuple(map(min, self.least[name], shape)) for name, shape in shapes.items()},
             {name: tuple(map(max, self.most[name], shape)) for name, shape in shapes.items()},
         )
-
-
-def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:
-    """Whether a model at these shapes is run by these of its nodes, and each of them makes elements of such.
-
-    Args:
-        prepared: the model.
-        nodes: positions of those that a plan runs.
-        shapes: of its inputs, which may have no elements themselves.
-    """
-    try:
-        specialized = specialize(prepared, shapes)
-    except InvalidModelError:
-        return False
-    made = (specialized.graph.value(name) for node in specialized.graph.nodes for name in node.outputs if name)
-    return frozenset(specialized.positions) == frozenset(nodes) and not any(0 in (value.shape or ()) for value in made)

@@ -15,20 +15,20 @@ from nnadapter.drivers.border import ask_admission, ask_supported
 from nnadapter.drivers.capability import OpenSizes
 from nnadapter.drivers.crashes import named_call
 from nnadapter.ir.model import Model
+from nnadapter.ir.size_class import SizeClass
 from nnadapter.offering.conversion_tracing import OpenConversion
 from nnadapter.offering.expansions import AT_ALL_SHAPES
 from nnadapter.offering.filled_parts import FillablePart
-from nnadapter.offering.given import Given
+from nnadapter.offering.given import given_of
 from nnadapter.offering.open_conversion import open_conversion, open_ir_part
 from nnadapter.offering.open_parts import OpenParts
-from nnadapter.offering.segments import Part
+from nnadapter.offering.part import Part
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.sizes import MEASURING
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.planning.size_bounds import beyond_bounds
-from nnadapter.planning.size_class import SizeClass
 from nnadapter.rules.values import Limits
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
@@ -85,9 +85,10 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
     sizes, fillable = None, dict[int, FillablePart]()
     if conversion is not None:
         known = _known_values(conversion)
-        sizes = SizeClass.of(conversion, _given(plan, [each for each in segments if not each.why_fixed], known))
+        given = _given(plan, [each for each in segments if not each.why_fixed], known)
+        sizes = SizeClass(conversion.shapes, conversion.trace, given_of(conversion, given))
         fillable = {
-            step.segment: FillablePart(each.part, Given(conversion, _given(plan, [each], known)))
+            step.segment: FillablePart(each.part, given_of(conversion, _given(plan, [each], known)))
             for step, each in zip(plan.steps, segments, strict=True)
             if each.why_fixed
         }

@@ -17,7 +17,8 @@ from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Admission
 from nnadapter.ir.model import Model
 from nnadapter.offering.model import ShapedModel
-from nnadapter.offering.segments import Part, part_of
+from nnadapter.offering.part import Part
+from nnadapter.offering.segments import part_of
 from nnadapter.planning.judgment import Atoms, Judgment, banning, placed_as
 from nnadapter.planning.placing import Placement, place
 from nnadapter.planning.pricing import PlanPrice, costs_of, cpu_table, holds_together, price_plan

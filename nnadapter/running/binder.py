@@ -27,7 +27,7 @@ from nnadapter.running.whole import Whole
 from partition.plan import Plan, Step
 
 if TYPE_CHECKING:
-    from nnadapter.planning.size_class import SizeClass
+    from nnadapter.ir.size_class import SizeClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nnadapter.drivers.interface import Program
 from nnadapter.ir.model import Model
 from nnadapter.ir.structure import numbers
-from nnadapter.offering.segments import Part
+from nnadapter.offering.part import Part
 from nnadapter.planning.judgment import Atoms
 from nnadapter.planning.settling import Partitioning
 from nnadapter.process.closing import close_all

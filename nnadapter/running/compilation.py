@@ -11,9 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Any
 
 from nnadapter.drivers.border import bind, blamed_nodes, checked_program
 from nnadapter.drivers.crashes import named_call
+from nnadapter.drivers.interface import Program
 from nnadapter.errors import (
     FAILURES,
     CompilationError,
@@ -23,15 +25,16 @@ from nnadapter.errors import (
     describe,
 )
 from nnadapter.ir.model import Model
+from nnadapter.ir.size_class import SizeClass
 from nnadapter.memory.arenas import Arenas
-from nnadapter.offering.segments import Part
+from nnadapter.offering.filled_parts import FillablePart
+from nnadapter.offering.part import Part
 from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.judgment import Atoms, Judgment, banning
 from nnadapter.planning.opening import Opened
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
-from nnadapter.planning.size_class import SizeClass
 from nnadapter.running.binder import Bindable, Binder
 from nnadapter.running.bound_step import Substitute
 from nnadapter.running.built import (
@@ -49,7 +52,8 @@ from nnadapter.running.compiled import Compiled
 from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.failing import fall_back
 from nnadapter.running.fallback import named, refuse_fallback, warn_of_idle, warn_of_last_resort
-from nnadapter.running.filling import FilledClass, Filling
+from nnadapter.running.filled import Filled, FilledClass
+from nnadapter.running.filling import Build, Filling, admission_of
 from nnadapter.running.site import Site
 from nnadapter.running.slots import OtherShapeError
 from nnadapter.running.traced_programs import making
@@ -261,7 +265,27 @@ class Compiler:
         reads |= {opened.plan.steps[position].segment: each.inputs for position, each in built.items()}
         binder = self._binder(opened, reads)
         shared = {position: (bound_by(binder, position, each), each.seconds) for position, each in built.items()}
-        filling = Filling(partitioning, opening, binder, shared, self._program)
+
+        def building() -> Build:
+            made = Programs()
+
+            def build(step: Step, _: FillablePart, part: Part, __: tuple[Any, ...]) -> tuple[Program, float]:
+                admitted = AdmittedSegment(part, admission_of(self.setting.by_name[step.device].context, step, part))
+                built = self._program(opened, step, admitted, made)
+                made.add(atoms_of(opened.plan, step), built)
+                return built.program, built.seconds
+
+            return build
+
+        def wrap(plan: CompiledPlan, seconds: Mapping[int, float], of: Filling[Filled]) -> Filled:
+            return Filled(partitioning, plan, (), seconds, opening=opening, of=of)
+
+        fillable = {
+            position: opening.fillable[step.segment]
+            for position, step in enumerate(opened.plan.steps)
+            if step.segment in opening.fillable
+        }
+        filling = Filling(opened.plan.steps, fillable, opening.sizes, binder, shared, building, wrap)
         return FilledClass(partitioning, binder.plan([]), (), {}, opening=opening, filling=filling)
 
     def _whole(self, partitioning: Partitioning, error: NNAdapterError) -> Whole:

@@ -28,7 +28,7 @@ from nnadapter.running.slots import OtherShapeError
 from nnadapter.running.whole import Whole
 
 if TYPE_CHECKING:
-    from nnadapter.planning.size_class import SizeClass
+    from nnadapter.ir.size_class import SizeClass
 
 _MOST_FAILURES = 5
 

@@ -11,25 +11,26 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from nnadapter.drivers.border import ask_admission, ask_supported
 from nnadapter.drivers.crashes import named_call
+from nnadapter.drivers.interface import Admission, Context, Program
 from nnadapter.errors import FAILURES, NNAdapterError, describe
 from nnadapter.ir.operand import OperandType
-from nnadapter.offering.segments import Part
-from nnadapter.planning.opening import Opened
-from nnadapter.planning.settling import AdmittedSegment, Partitioning
+from nnadapter.ir.size_class import SizeClass
+from nnadapter.offering.filled_parts import FillablePart
+from nnadapter.offering.part import Part
 from nnadapter.process.closing import close_all
 from nnadapter.running.binder import Binder
 from nnadapter.running.bound_step import BoundStep
-from nnadapter.running.built import Built, Programs, atoms_of, bound_by
-from nnadapter.running.compiled import Compiled
+from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.plan_memory import Holding
 from partition.plan import Step
 from partition.verdict import Unsupported
 
-Compile = Callable[[Partitioning, Step, AdmittedSegment, Programs], Built]
+Build = Callable[[Step, FillablePart, Part, tuple[Any, ...]], tuple[Program, float]]
+"""A step, its segment, that filled, and the numbers that it hangs on -> its program, and what compiling it took."""
 _Key = tuple[int, tuple[Any, ...]]
 """The position of a step, and the numbers that its segment hangs on."""
 _SHARED: tuple[Any, ...] = ()
@@ -48,44 +49,50 @@ class _Made:
     """What compiling took."""
 
 
-class Filling:
+FilledPlan = TypeVar("FilledPlan")
+
+
+class Filling(Generic[FilledPlan]):
     """The programs of one class of shapes, by sizes; usable from many threads.
 
     Args:
-        partitioning: at the sizes at which the class was found, as the report tells of it.
-        opening: the class.
+        steps: of its plan.
+        fillable: those that are filled, by position.
+        sizes: of the class.
         binder: of its plan.
         shared: the steps that serve all sizes, by position, and what compiling them took.
-        compile_: compiles a segment that its device admitted.
+        building: begins to make programs of one plan, and gives what makes each, or raises.
+        wrap: makes a plan of what was bound and of what compiling the segments took.
     """
 
     def __init__(
         self,
-        partitioning: Partitioning,
-        opening: Opened,
+        steps: Sequence[Step],
+        fillable: Mapping[int, FillablePart],
+        sizes: SizeClass | None,
         binder: Binder,
         shared: Mapping[int, tuple[BoundStep, float]],
-        compile_: Compile,
+        building: Callable[[], Build],
+        wrap: Callable[[CompiledPlan, Mapping[int, float], Filling[FilledPlan]], FilledPlan],
     ) -> None:
-        self._partitioning, self._opening, self._binder, self._compile = partitioning, opening, binder, compile_
+        self._steps, self._fillable, self._binder = steps, fillable, binder
+        self._building, self._wrap = building, wrap
+        self.shared: Mapping[int, BoundStep] = {position: step for position, (step, _) in shared.items()}
+        """The steps that serve all sizes, by position."""
         self._shared = tuple((position, _SHARED) for position in shared)
         self._made: dict[_Key, _Made] = {
             (position, _SHARED): _Made(step, seconds) for position, (step, seconds) in shared.items()
         }
-        self._fillable = {
-            position: opening.fillable[step.segment]
-            for position, step in enumerate(opening.partitioning.plan.steps)
-            if step.segment in opening.fillable
-        }
-        self._is_told = opening.sizes is not None and bool(
-            opening.sizes.contents.names or any(step.is_told_sizes for step, _ in shared.values())
+        is_told = sizes is not None and bool(
+            sizes.contents.names or any(step.is_told_sizes for step, _ in shared.values())
         )
+        self._told = sizes if is_told else None
         self._held: dict[object, tuple[_Key, ...]] = {self: self._shared}
         """What each plan is made of; and what the class itself holds, as long as it is kept."""
         self._holders: dict[_Key, int] = dict.fromkeys(self._shared, 1)
         self._lock = Lock()
 
-    def at(self, sizes: Sequence[Any]) -> Filled:
+    def at(self, sizes: Sequence[Any]) -> FilledPlan:
         """The plan at some sizes of the class.
 
         Raises:
@@ -100,15 +107,14 @@ class Filling:
                 raise
             own = (*self._shared, *keys)
             made = [self._made[key] for key in sorted(own)]
-            plan = self._binder.plan([each.step for each in made], self._opening.sizes if self._is_told else None)
-            seconds = {each.step.step.segment: each.seconds for each in made}
-            filled = Filled(self._partitioning, plan, (), seconds, opening=self._opening, of=self)
+            plan = self._binder.plan([each.step for each in made], self._told)
+            filled = self._wrap(plan, {each.step.step.segment: each.seconds for each in made}, self)
             self._hold(filled, own)
             return filled
 
     def told(self, sizes: Sequence[Any] | None) -> Sequence[Any] | None:
         """What runs of its plans are told of sizes: nothing where no program leaves them open."""
-        return sizes if self._is_told else None
+        return sizes if self._told is not None else None
 
     def holding_of(self, holder: object) -> Holding:
         """The memory of the programs of a plan, any of which other plans may have too."""
@@ -142,64 +148,34 @@ class Filling:
         close_all(closing)
 
     def _make(self, keys: Sequence[_Key], sizes: Sequence[Any]) -> None:
-        opened, programs = self._opening.partitioning, Programs()
-        for key in keys:
-            position, step = key[0], opened.plan.steps[key[0]]
+        build = self._building()
+        for position, numbers in keys:
+            step, segment = self._steps[position], self._fillable[position]
             try:
-                part = self._fillable[position].filled(sizes)
-                built = self._compile(opened, step, self._admitted(step, part), programs)
+                part = segment.filled(sizes)
+                program, seconds = build(step, segment, part, numbers)
             except NotFilledError:
                 raise
             except FAILURES as error:  # a driver may raise anything; the plan of these shapes' own says what
                 message = f"{step.device} fails to compile segment {step.segment}: {describe(error)}"
                 raise NotFilledError(message) from error
-            programs.add(atoms_of(opened.plan, step), built)
-            bound = replace(bound_by(self._binder, position, built), expected=_expected(part))
-            self._made[key] = _Made(bound, built.seconds)
-
-    def _admitted(self, step: Step, part: Part) -> AdmittedSegment:
-        context, model = self._partitioning.setting.by_name[step.device].context, part.model
-        verdicts = named_call(step.device, "supported", step.segment)(
-            ask_supported, context, model, len(model.operations)
-        )
-        admission = named_call(step.device, "admit", step.segment)(ask_admission, context, model)
-        refused = next((each for each in (*verdicts, admission.verdict) if isinstance(each, Unsupported)), None)
-        if refused is not None:
-            raise NotFilledError(f"{step.device} does not take segment {step.segment}: {refused.detail}")
-        return AdmittedSegment(part, admission)
+            bound = replace(self._binder.step(position, program, part.inputs), expected=_expected(part))
+            self._made[position, numbers] = _Made(bound, seconds)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class FilledClass(Compiled):
-    """A class of shapes; it does not run itself, but the plans that are filled."""
+def admission_of(context: Context, step: Step, part: Part) -> Admission:
+    """What a device says of a segment that was filled.
 
-    filling: Filling
-
-    @property
-    def holding(self) -> Holding:
-        """The memory of the programs that serve all of its plans."""
-        return self.filling.holding_of(self.filling)
-
-    def close(self) -> None:
-        """Close what no plan of the class has."""
-        self.filling.release(self.filling)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Filled(Compiled):
-    """A plan at one set of sizes, whose programs it shares with others of its class."""
-
-    of: Filling
-
-    @property
-    def holding(self) -> Holding:
-        """See `Filling.holding_of`."""
-        return self.of.holding_of(self)
-
-    def close(self) -> None:
-        """Close what no other plan of the class has."""
-        self.plan.close_whole()
-        self.of.release(self)
+    Raises:
+        NotFilledError: it does not take it.
+    """
+    model = part.model
+    verdicts = named_call(step.device, "supported", step.segment)(ask_supported, context, model, len(model.operations))
+    admission: Admission = named_call(step.device, "admit", step.segment)(ask_admission, context, model)
+    refused = next((each for each in (*verdicts, admission.verdict) if isinstance(each, Unsupported)), None)
+    if refused is not None:
+        raise NotFilledError(f"{step.device} does not take segment {step.segment}: {refused.detail}")
+    return admission
 
 
 def _expected(part: Part) -> list[Any]:

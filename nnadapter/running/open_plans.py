@@ -15,13 +15,15 @@ from typing import Any
 
 from nnadapter.errors import NNAdapterError
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
-from nnadapter.planning.bounds import Bounds, is_full
+from nnadapter.planning.bounds import Bounds
+from nnadapter.planning.looking_through import is_full
 from nnadapter.planning.opening import Opened, growing_inputs
 from nnadapter.planning.setting import Setting
 from nnadapter.process.cache import Cache
 from nnadapter.running.by_plans import InputShapes, Taken
 from nnadapter.running.compiled import Compiled
-from nnadapter.running.filling import Filled, FilledClass, NotFilledError
+from nnadapter.running.filled import Filled, FilledClass
+from nnadapter.running.filling import NotFilledError
 from nnadapter.running.plans import PlanCache
 from nnadapter.traces.event import SESSION, WAIT
 

@@ -28,7 +28,7 @@ from nnadapter.running.by_plans import InputShapes, PlansEngine, Taken
 from nnadapter.running.compilation import Compiler
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.fallback import refuse_fallback
-from nnadapter.running.filling import FilledClass
+from nnadapter.running.filled import FilledClass
 from nnadapter.running.observed import Observed, observed_of
 from nnadapter.running.open_plans import FixedSizesError, OpenPlans
 from nnadapter.running.plans import Lease, PlanCache, PlanCounts

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnadapter.converters.sizes import MOST_ELEMENTS, SizeArray, evaluate, shape_of
+from nnadapter.converters.sizes import MOST_ELEMENTS, evaluate, shape_of
 from nnadapter.ir.operand import Array
+from nnadapter.ir.size_arrays import SizeArray
 from nnadapter.ir.tracing import Trace, Traced
 from nnadapter.offering.preparing import OPERATORS
 from nnadapter.onnx.building import build

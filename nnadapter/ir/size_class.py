@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nnadapter.ir.given import Given
 from nnadapter.ir.operand import Array
 from nnadapter.ir.tracing import Trace, Traced
-from nnadapter.offering.conversion_tracing import OpenConversion, open_dimensions
-from nnadapter.offering.given import Given
-from nnadapter.onnx.preparation.prepare import Shapes
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""By input."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,11 +23,6 @@ class SizeClass:
     trace: Trace
     contents: Given
     """What segments are given of shapes in every run."""
-
-    @classmethod
-    def of(cls, opening: OpenConversion, given: Sequence[str]) -> SizeClass:
-        """The class of a model converted for all sizes, of which segments are `given` these values."""
-        return cls(opening.shapes, opening.trace, Given(opening, given))
 
     def sizes(self, shapes: Shapes) -> Sequence[Any] | None:
         """Every number at these shapes; None if they are of another class."""
@@ -49,3 +45,20 @@ class SizeClass:
             if isinstance(size, Traced)
         ]
         return self.trace.broken(variables, names)
+
+
+def open_dimensions(traced: Mapping[str, tuple[Any, ...]], shapes: Shapes) -> list[int] | None:
+    """Return the sizes that stand for traced dimensions, in their order; None if the shapes differ elsewhere."""
+    if shapes.keys() != traced.keys():
+        return None
+    variables = []
+    for name, dimensions in traced.items():
+        sizes = shapes[name]
+        if len(sizes) != len(dimensions):
+            return None
+        for size, dimension in zip(sizes, dimensions, strict=True):
+            if type(dimension) is Traced:
+                variables.append(size)
+            elif size != dimension:
+                return None
+    return variables
