@@ -31,7 +31,7 @@ RANKS = [
     ("nnadapter.reports",),
     ("nnadapter.compiled_models",),
     ("nnadapter.whatif", "nnadapter.inference"),
-    ("nnadapter.ort", "nnadapter.backend", "nnadapter.new_driver"),
+    ("nnadapter.ort", "nnadapter.backend", "nnadapter.new_driver", "nnadapter.torch"),
     ("nnadapter.testing",),
     ("nnadapter.cli",),
     ("nnadapter.__main__",),
@@ -112,9 +112,13 @@ def test_imports_go_one_way(name):
 
 
 OPENVINO = ("nnadapter.drivers.openvino.engine",)
+TORCH = ("nnadapter.torch",)
 
 
-@pytest.mark.parametrize(("package", "allowed"), [("onnx", ONNX), ("onnxruntime", ONNXRUNTIME), ("openvino", OPENVINO)])
+@pytest.mark.parametrize(
+    ("package", "allowed"),
+    [("onnx", ONNX), ("onnxruntime", ONNXRUNTIME), ("openvino", OPENVINO), ("torch", TORCH), ("onnxscript", TORCH)],
+)
 def test_foreign_packages_stay_at_their_border(package, allowed):
     names = (package, f"nnadapter.process.real_{package}")
     for name, path in modules().items():

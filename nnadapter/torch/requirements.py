@@ -1,0 +1,43 @@
+"""Whether PyTorch and its exporter are here, and new enough."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import metadata
+from types import MappingProxyType
+
+from nnadapter.errors import MissingExtraError
+
+PACKAGES: Mapping[str, tuple[int, int]] = MappingProxyType({"torch": (2, 9), "onnxscript": (0, 5)})
+"""Package -> its lowest version that has what is used here."""
+
+
+def require_torch(what: str) -> None:
+    """Refuse `what` where PyTorch or its exporter to ONNX is missing or too old; nothing is imported.
+
+    Raises:
+        MissingExtraError: it is; the message says what to install.
+    """
+    for package, lowest in PACKAGES.items():
+        version = _version(package)
+        if version is None or _numbers(version) < lowest:
+            wanted = f"{package} {'.'.join(map(str, lowest))} or later"
+            found = f"{package} {version} is here" if version else "it is not installed"
+            raise MissingExtraError(
+                f"{what} needs {wanted}, and {found}; run: pip install -U 'nnadapter[torch]'",
+                extra="torch",
+                package=package,
+            )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from nnadapter.errors import MissingExtraError
+from nnadapter.torch.requirements import PACKAGES, require_torch
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Make a distribution of a package that is found before any other."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def install(package, version):
+        folder = tmp_path / f"{package}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+
+    return install
+
+
+def test_versions_that_are_new_enough_are_taken(installed):
+    installed("torch", "2.13.0+cpu")
+    installed("onnxscript", "0.7.2")
+    require_torch("a module as a model")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_one_that_is_too_old_is_named_with_what_to_do(installed, package):
+    for each in PACKAGES:
+        installed(each, "0.4.1" if each == package else "99.0")
+    with pytest.raises(MissingExtraError) as caught:
+        require_torch("a module as a model")
+    assert str(caught.value).startswith(f"a module as a model needs {package} ")
+    assert str(caught.value).endswith(f"and {package} 0.4.1 is here; run: pip install -U 'nnadapter[torch]'")
+    assert (caught.value.extra, caught.value.package) == ("torch", package)
+
+
+def test_one_that_is_missing_is_named_too():
+    code = (
+        "import sys; sys.meta_path[:] = [each for each in sys.meta_path if not hasattr(each, 'find_distributions')]\n"
+        "from nnadapter.torch.requirements import require_torch\n"
+        "require_torch('torch.compile')"
+    )
+    environment = {"PYTHONPATH": ":".join(sys.path), "PATH": ""}
+    preloaded = "import nnadapter.torch.requirements\n" + code
+    done = subprocess.run([sys.executable, "-c", preloaded], capture_output=True, text=True, env=environment)
+    assert "MissingExtraError: torch.compile needs torch 2.9 or later, and it is not installed;" in done.stderr
+
+
+def test_the_package_does_not_import_pytorch():
+    code = "import sys, nnadapter, nnadapter.torch; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
