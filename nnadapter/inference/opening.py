@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.drivers.crashes import print_crashes
-from nnadapter.errors import InvalidModelError, ModelFileError
 from nnadapter.files.beginning import is_container
 from nnadapter.options import Options, default_devices, options_from
 
@@ -21,9 +18,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from nnadapter.drivers.selection import DeviceRequest
-    from nnadapter.planning.setting import Setting
     from nnadapter.running.engine import Engine
-    from nnadapter.running.host import HostEngine
 
     Requests = DeviceRequest | Sequence[DeviceRequest]
 
@@ -45,7 +40,9 @@ def open_engine(
         return _of_file(source, requests, options_from(options), session_options)
     requests = default_devices() if requests is None else requests
     if is_file and options is None and session_options is None and not providers[0] and requests in (CPU, [CPU]):
-        engine = _host_alone(source, arguments)
+        from nnadapter.running.host import host_alone
+
+        engine = host_alone(source, arguments)
         if engine is not None:
             return engine, (CPU,)
     from nnadapter.planning.setting import open_setting
@@ -55,28 +52,6 @@ def open_engine(
     setting = open_setting(requests, chosen, session_options)
     names = tuple(device.name for device in setting.devices if not device.is_spare)
     return make_engine(source, setting, chosen, session_options, providers, arguments), names
-
-
-def _host_alone(source: str | os.PathLike[str] | bytes, arguments: Mapping[str, Any]) -> HostEngine | None:
-    """The model by ONNX Runtime alone; None where something has to be looked at that others tell more about."""
-    from nnadapter.onnx.mentions import mentions
-    from nnadapter.running.host import HostEngine
-
-    if mentions(source, b"Einsum"):
-        return None
-    print_crashes()
-    try:
-        return HostEngine(source, partial(_setting, CPU), None, {}, arguments)
-    except ModelFileError:
-        raise
-    except InvalidModelError:
-        return None
-
-
-def _setting(device: str) -> Setting:
-    from nnadapter.planning.setting import open_setting
-
-    return open_setting(device, Options())
 
 
 def _of_file(

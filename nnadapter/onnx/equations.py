@@ -12,7 +12,6 @@ from google.protobuf.message import DecodeError
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operations.equation import terms_of
-from nnadapter.onnx.mentions import mentions
 from nnadapter.onnx.nodes import FunctionKey, key_of, with_nested
 
 _Place = tuple[FunctionKey, str]
@@ -29,25 +28,28 @@ def check_equations(model: onnx.ModelProto) -> None:
     stating = (node for node in model.graph.node if node.attribute)  # others hold no equation, and no graph
     nodes = [*with_nested(stating), *(node for inside in nodes_by_function.values() for node in inside)]
     places = _places(nodes_by_function)
-    for node in nodes:
-        for attribute in node.attribute:
-            if not attribute.ref_attr_name and (key_of(node), attribute.name) in places:
-                _check(attribute, _described(node))
-    for function in model.functions:
-        for attribute in function.attribute_proto:
-            if (key_of(function), attribute.name) in places:
-                _check(attribute, f"the Einsum in function {function.name!r}")
+    stated = [
+        (attribute, _described(node))
+        for node in nodes
+        for attribute in node.attribute
+        if not attribute.ref_attr_name and (key_of(node), attribute.name) in places
+    ]
+    stated.extend(
+        (attribute, f"the Einsum in function {function.name!r}")
+        for function in model.functions
+        for attribute in function.attribute_proto
+        if (key_of(function), attribute.name) in places
+    )
+    for attribute, what in stated:
+        _check(attribute, what)
 
 
-def check_equations_in(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> None:
-    """The same by path or contents, which are parsed only if they mention Einsum. Nothing else is checked of them."""
-    if isinstance(source, onnx.ModelProto):
-        check_equations(source)
-    elif mentions(source, b"Einsum"):
-        model = onnx.ModelProto()
-        with suppress(DecodeError, UnicodeDecodeError):
-            model.ParseFromString(source if isinstance(source, bytes) else Path(source).read_bytes())
-            check_equations(model)
+def check_equations_in(source: str | os.PathLike[str] | bytes) -> None:
+    """The same by path or contents. Nothing else is checked of them."""
+    model = onnx.ModelProto()
+    with suppress(DecodeError, UnicodeDecodeError):
+        model.ParseFromString(source if isinstance(source, bytes) else Path(source).read_bytes())
+        check_equations(model)
 
 
 def _places(nodes_by_function: dict[FunctionKey, list[onnx.NodeProto]]) -> set[_Place]:

@@ -10,6 +10,7 @@ import onnx
 from onnx import checker
 
 from nnadapter.onnx.building import copied, model_of, tensor_info, with_inputs_for
+from nnadapter.onnx.equations import check_equations
 from nnadapter.onnx.nodes import captured_names, opsets_of
 from nnadapter.onnx.propagation import FAILURES, infer
 from nnadapter.onnx.references import bytes_of, holding
@@ -29,6 +30,9 @@ class Parts:
         Args:
             model: the model.
             constant_bytes: constants up to this size are given with their contents, larger ones as inputs.
+
+        Raises:
+            InvalidModelError: an equation of Einsum is none.
         """
         self._model = model
         self._types = _inferred(model)
@@ -148,6 +152,7 @@ def _contents(tensor: onnx.TensorProto) -> bytes:
 
 def _inferred(model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
     """The types of a model's values; large constants become inputs, since inference needs no weights."""
+    check_equations(model)  # those that are none hang who infers
     large = {tensor.name for tensor in model.graph.initializer if bytes_of(tensor) > _SMALL_BYTES}
     try:
         return infer(with_inputs_for(model, large))

@@ -33,11 +33,11 @@ from typing import Any
 import numpy as np
 import onnx
 from google.protobuf.message import Message
-from onnx import TensorProto, helper, numpy_helper
+from onnx import StringStringEntryProto, TensorProto, helper, numpy_helper
 
 from nnadapter.errors import ModelFileError
 from nnadapter.ir.derived import know_contents
-from nnadapter.ir.operand import Array, dtype_name, freeze
+from nnadapter.ir.operand import Array, dtype_name
 
 REFERRED_BYTES = 1 << 16
 """Initializers from this size on are referred to; smaller ones stay in the message."""
@@ -185,7 +185,8 @@ def lightened(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Array]]:
     for position, tensor in enumerate(model.graph.initializer):
         if not is_reference(tensor) and fits(tensor, bytes_of(tensor)):
             with suppress(TypeError, ValueError, KeyError):
-                arrays[position] = freeze(numpy_helper.to_array(tensor))
+                arrays[position] = numpy_helper.to_array(tensor)
+                arrays[position].flags.writeable = False
     if not arrays:
         return model, []
     light = onnx.ModelProto()
@@ -220,8 +221,9 @@ def _state(tensor: TensorProto, kind: str, place: Mapping[str, str]) -> None:
     tensor.ClearField("raw_data")
     tensor.ClearField("external_data")
     tensor.data_location = TensorProto.EXTERNAL
-    for key, value in {_KIND: kind, **place}.items():
-        tensor.external_data.add(key=key, value=value)
+    tensor.external_data.extend(
+        StringStringEntryProto(key=key, value=value) for key, value in {_KIND: kind, **place}.items()
+    )
 
 
 def _key(tensor: TensorProto) -> Hashable:

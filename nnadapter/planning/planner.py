@@ -56,7 +56,8 @@ def prepare_for(model: onnx.ModelProto, setting: Setting) -> Prepared:
     Raises:
         InvalidModelError: the graph contradicts itself.
     """
-    with setting.trace.span(SESSION, PLAN, "prepare the model", nodes=len(model.graph.node)):
+    with setting.trace.span(SESSION, PLAN, "prepare the model") as facts:
+        facts["nodes"] = len(model.graph.node)
         return prepare(model, type_rules([device.kernels for device in setting.devices]))
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.onnxruntime.driver import refused_nodes
 from nnadapter.errors import InvalidModelError, ModelFileError
-from nnadapter.onnx.equations import check_equations_in
 from nnadapter.onnx.files import load_model
 from nnadapter.options import Options
 from nnadapter.planning.setting import Setting
@@ -22,7 +21,6 @@ from nnadapter.running.planned import PlannedEngine
 from nnadapter.running.traced_engine import TracedEngine
 from nnadapter.traces.event import PLAN, SESSION
 from nnadapter.traces.recorder import Recorder
-from nnadapter.traces.trace import SILENT, Trace
 from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
@@ -55,17 +53,8 @@ def make_engine(
     try:
         refused: Mapping[int, Unsupported] = {}
         if setting.devices[0].is_host:
-            from nnadapter.drivers.providers import options_of_cpu
-
-            check_equations_in(source)
-            trace = setting.trace
-            if isinstance(trace, Recorder) and trace.of_session_options:
-                trace = SILENT  # ONNX Runtime writes what its own options ask for
             try:
-                of_cpu, deadline_s = options_of_cpu(*providers), options.deadline_s
-                return _traced(
-                    HostEngine(source, lambda: setting, session_options, of_cpu, arguments, deadline_s, trace), trace
-                )
+                return _host_engine(source, setting, options, session_options, providers, arguments)
             except ModelFileError:
                 raise
             except InvalidModelError:
@@ -74,14 +63,28 @@ def make_engine(
                     raise
         setting.trace.check()
         planned = PlannedEngine(_loaded(source, setting), setting, options, session_options, refused)
-        return _traced(planned, setting.trace)
+        return TracedEngine(planned, setting.trace) if isinstance(setting.trace, Recorder) else planned
     except BaseException:
         setting.close()
         raise
 
 
-def _traced(engine: Engine, trace: Trace) -> Engine:
-    return TracedEngine(engine, trace) if isinstance(trace, Recorder) else engine
+def _host_engine(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    setting: Setting,
+    options: Options,
+    session_options: onnxruntime.SessionOptions | None,
+    providers: tuple[Sequence[Any] | None, Sequence[Mapping[str, Any]] | None],
+    arguments: Mapping[str, Any],
+) -> Engine:
+    from nnadapter.drivers.providers import options_of_cpu
+
+    of_cpu, trace = options_of_cpu(*providers), setting.trace
+    if not isinstance(trace, Recorder) or trace.of_session_options:  # ONNX Runtime writes what its own options ask for
+        return HostEngine(source, lambda: setting, session_options, of_cpu, arguments, options.deadline_s)
+    from nnadapter.running.traced_host import traced_host
+
+    return traced_host(source, lambda: setting, session_options, of_cpu, arguments, options.deadline_s, trace)
 
 
 def _loaded(source: str | os.PathLike[str] | bytes | onnx.ModelProto, setting: Setting) -> onnx.ModelProto:

@@ -11,19 +11,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nnadapter.drivers.crashes import print_crashes
 from nnadapter.drivers.onnxruntime.errors import translated
 from nnadapter.drivers.onnxruntime.values import goes_by_memory, inner_run, is_foreign, run_by_memory
-from nnadapter.errors import CancelledError, ClosedError, InvalidModelError, NNAdapterError
+from nnadapter.errors import CancelledError, ClosedError, InvalidModelError, ModelFileError
+from nnadapter.onnx.mentions import mentions
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, loadable
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.running.provenance import Provenance, StepRun
-from nnadapter.traces.event import COMPILE
-from nnadapter.traces.trace import SILENT, Trace
 
 if TYPE_CHECKING:
     import onnx
 
-    from nnadapter.drivers.onnxruntime.profiling import SessionProfile
     from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature
     from nnadapter.planning.setting import Setting
     from nnadapter.running.bindings import Binding
@@ -31,10 +30,9 @@ if TYPE_CHECKING:
     from nnadapter.running.observed import Observed
 
 _Result = TypeVar("_Result")
+_Run = Callable[..., Any]
 CPU = "cpu"
 """What reports and provenance call it."""
-_USUAL_NODES = 1_000
-"""Of a model that only ONNX Runtime reads."""
 _ADVICE = "check the model with onnx.checker, or update onnxruntime"
 
 
@@ -49,7 +47,7 @@ class HostEngine:
         provider_options: Mapping[str, Any],
         arguments: Mapping[str, Any],
         deadline_s: float | None = None,
-        trace: Trace = SILENT,
+        around: Callable[[_Run], _Run] = lambda run: run,
     ) -> None:
         """Load the model.
 
@@ -60,10 +58,10 @@ class HostEngine:
             provider_options: of ONNX Runtime's CPU provider.
             arguments: what ONNX Runtime's session takes beside.
             deadline_s: see `Options.deadline_s`.
-            trace: takes what happens.
+            around: what stands around ONNX Runtime's runs, by a feed and by a binding.
 
         Raises:
-            InvalidModelError, ModelFileError: ONNX Runtime does not load it.
+            InvalidModelError, ModelFileError: ONNX Runtime does not load it, or an equation of Einsum is none.
         """
         self._source, self._setting = source, setting
         self._deadlines = None
@@ -72,34 +70,15 @@ class HostEngine:
 
             self._deadlines = Deadlines(deadline_s)
         provider = (CPU_PROVIDER, dict(provider_options)) if provider_options else CPU_PROVIDER
-        self._profile = _profile(source, CPU, trace) if trace.is_kept else None
-        if self._profile is None:
-            self.session = _load(source, session_options, provider, arguments)
-        else:
-            from nnadapter.drivers.onnxruntime.sessions import new_session_options, options_lock, profiling
-
-            options = session_options or new_session_options()
-            with (
-                trace.span(CPU, COMPILE, "load the model"),
-                options_lock,
-                profiling(options, self._profile),
-            ):
-                self.session = _load(source, options, provider, arguments)
-            self._profile.begin(self.session)
+        self.session = _load(source, session_options, provider, arguments)
         self._names = [value.name for value in self.session.get_outputs()]
         inputs = {value.name for value in self.session.get_inputs()}
         if inputs >= set(self._names) or not inputs:  # others have nodes
             from nnadapter.onnx.files import refuse_empty
 
             refuse_empty(source)
-        self._run = inner_run(self.session)
-        self._run_binding = self.session.run_with_iobinding
-        if trace.is_kept:
-            from nnadapter.running.traced_programs import traced_run
-
-            self._run, self._run_binding = (
-                traced_run(trace, CPU, run, self._profile) for run in (self._run, self._run_binding)
-            )
+        self._run = around(inner_run(self.session))
+        self._run_binding = around(self.session.run_with_iobinding)
 
     def run(
         self,
@@ -193,8 +172,6 @@ class HostEngine:
         self._run = _closed
         if self._deadlines is not None:
             self._deadlines.close()
-        if self._profile is not None:
-            self._profile.end()
 
     def _run_bound(self, binding: Any, options: Any) -> Provenance:
         """Run on what is bound to a binding of ONNX Runtime's."""
@@ -240,18 +217,30 @@ class HostEngine:
         return read_signature(model, [*inputs, *overridable], frozenset(overridable))
 
 
-def _profile(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto, device: str, trace: Trace
-) -> SessionProfile | None:
-    """What takes ONNX Runtime's own events."""
-    from nnadapter.drivers.onnxruntime.profiling import profile_of
-    from nnadapter.onnx.files import load_model
+def host_alone(source: str | os.PathLike[str] | bytes, arguments: Mapping[str, Any]) -> HostEngine | None:
+    """Return what runs a model as it is when no device was opened; None where ONNX Runtime does not load it.
 
+    Args:
+        source: path or contents.
+        arguments: what ONNX Runtime's session takes beside.
+
+    Raises:
+        ModelFileError: the file cannot be read.
+    """
+    print_crashes()
     try:
-        nodes = len(load_model(source, external_data=False).graph.node)
-    except NNAdapterError:  # ONNX Runtime may know it all the same, as a form of its own
-        nodes = _USUAL_NODES
-    return profile_of(trace, device, nodes)
+        return HostEngine(source, _setting, None, {}, arguments)
+    except ModelFileError:
+        raise
+    except InvalidModelError:
+        return None
+
+
+def _setting() -> Setting:
+    from nnadapter.options import Options
+    from nnadapter.planning.setting import open_setting
+
+    return open_setting(CPU, Options())
 
 
 def _closed(*_: Any) -> Any:
@@ -265,6 +254,10 @@ def _load(
     arguments: Mapping[str, Any],
 ) -> onnxruntime.InferenceSession:
     path_or_bytes = source if isinstance(source, (str, bytes, os.PathLike)) else _written(source)
+    if mentions(path_or_bytes, b"Einsum"):
+        from nnadapter.onnx.equations import check_equations_in
+
+        check_equations_in(path_or_bytes)
     try:
         return onnxruntime.InferenceSession(path_or_bytes, session_options, providers=[provider], **arguments)
     except Exception as error:

@@ -39,13 +39,13 @@ class SessionProfile:
     Args:
         recorder: where its events go.
         lane: of the device that the session is a program of.
-        nodes: of its model.
+        nodes: of its model; who learns it later says so then.
     """
 
-    def __init__(self, recorder: Recorder, lane: str, nodes: int) -> None:
+    def __init__(self, recorder: Recorder, lane: str, nodes: int = 0) -> None:
         self.prefix = str(Path(recorder.folder()) / str(next(_numbers)))
         """Of its file."""
-        self._recorder, self._lane, self._events_per_run = recorder, lane, nodes + _AROUND_NODES
+        self._recorder, self._lane, self.nodes = recorder, lane, nodes
         self._sessions: list[onnxruntime.InferenceSession] = []
         self._files: list[str] = []
         self._start = 0
@@ -58,7 +58,7 @@ class SessionProfile:
 
     def ran(self) -> None:
         """Say that the session ran once."""
-        if self._sessions and not self._recorder.has_room(self._events_per_run):
+        if self._sessions and not self._recorder.has_room(self.nodes + _AROUND_NODES):
             self.end()
 
     def end(self) -> None:
@@ -80,7 +80,7 @@ class SessionProfile:
         return Event(self._lane, int(entry["tid"]), ENGINE, str(entry["name"]), start, end, facts)
 
 
-def profile_of(trace: Trace, lane: str, nodes: int) -> SessionProfile | None:
+def profile_of(trace: Trace, lane: str, nodes: int = 0) -> SessionProfile | None:
     """Return what takes a session's own events, None where nobody keeps them, or there are enough."""
     if isinstance(trace, Recorder) and trace.has_room(_AROUND_NODES):
         return SessionProfile(trace, lane, nodes)
