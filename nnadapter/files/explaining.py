@@ -1,18 +1,25 @@
-"""What msgspec finds wrong with a document, so that a person finds it: where it is, and what stands there."""
+"""What is wrong with a document that msgspec does not take, so that a person finds it: where it is, and in words.
+
+The document is held against what msgspec knows of the type, one rule for each kind of type. msgspec's own sentences are
+English for people, name no keys of mappings, and are not read here.
+"""
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from types import NoneType
 from typing import Any
 
 import msgspec
+from msgspec import inspect
 
 from nnadapter.errors import close_names
 
 Place = tuple[str | int, ...]
 """Keys and positions from the outside in: `("pin", 0, "device")`."""
+Fault = tuple[Place, str]
+"""Where something is wrong, and what."""
 
 
 class Twice:
@@ -25,97 +32,9 @@ class Twice:
         return "it stands twice"
 
 
-def explained(document: object, kind: Any, error: msgspec.ValidationError) -> tuple[Place, str]:
-    """Return what msgspec found wrong: where, and in words.
-
-    Args:
-        document: what was to be converted.
-        kind: to what.
-        error: what msgspec said.
-    """
-    place: Place
-    text = str(error)
-    place_match = _AT.search(text)
-    named = _UNKNOWN.fullmatch(text)
-    if place_match is None or (
-        named and isinstance(document, Mapping) and named[1] in document
-    ):  # it may look like a place
-        place, said, wrong_value = (), text, document
-    else:
-        place, said = (
-            _place(document, kind, place_match[2] + ("[...]" if place_match[1] else ""), text),
-            text[: place_match.start()],
-        )
-        wrong_value = place[-1] if place_match[1] else _value(document, place)
-    if error.__cause__ is not None:
-        return place, str(error.__cause__)
-    if isinstance(wrong_value, Twice):
-        return (*place, wrong_value.key), str(wrong_value)
-    if missing := _MISSING.fullmatch(said):
-        return (*place, missing[1]), "it is missing"
-    if unknown := _UNKNOWN.fullmatch(said):
-        return (*place, unknown[1]), f"there is no such key; {close_names(unknown[1], _names(kind, place))}"
-    if said.startswith("Invalid enum"):
-        names = _names(kind, place[:-1] if place_match and place_match[1] else place)
-        return place, f"it is not known; {close_names(wrong_value, names)}"
-    if expected := _EXPECTED.fullmatch(said):
-        kinds = " or ".join(_WORDS.get(each, each) for each in expected[1].split(" | "))
-        return place, f"expected {kinds}{expected[2]}, got {brief(wrong_value)}"
-    return place, f"{said[:1].lower()}{said[1:]}, got {brief(wrong_value)}"
-
-
-def _place(document: object, kind: Any, path: str, text: str) -> Place:
-    """The place of msgspec's path. It names no keys of mappings: the first one with which it says `text` is meant."""
-    place: Place = ()
-    for name, position in _STEP.findall(path):
-        step = name or (int(position) if position.isdecimal() else _key(document, kind, place, text))
-        if position == "...":  # what follows is about this one, whatever else is wrong
-            document = _with(document, place, {step: _value(document, (*place, step))})
-        place = (*place, step)
-    return place
-
-
-def _key(document: object, kind: Any, place: Place, text: str) -> str:
-    items = list(_value(document, place).items())
-
-    def fails(last: int) -> bool:
-        try:
-            msgspec.convert(_with(document, place, dict(items[: last + 1])), kind)
-        except (msgspec.ValidationError, UnicodeEncodeError) as error:
-            return str(error) == text
-        return False
-
-    return str(items[bisect_left(range(len(items) - 1), True, key=fails)][0])
-
-
-def _with(document: Any, place: Place, value: object) -> Any:
-    """The document with another value at one place."""
-    if not place:
-        return value
-    inner = _with(document[place[0]], place[1:], value)
-    if isinstance(document, Mapping):
-        return {**document, place[0]: inner}
-    return [inner if at == place[0] else each for at, each in enumerate(document)]
-
-
-def _value(document: Any, place: Place) -> Any:
-    for step in place:
-        try:
-            document = document[step]
-        except (LookupError, TypeError):
-            return None
-    return document
-
-
-def _names(kind: Any, place: Place) -> list[str]:
-    """The keys that may stand at a place."""
-    known: Any = msgspec.inspect.type_info(kind)
-    for step in place:
-        fields = {each.encode_name: each.type for each in getattr(known, "fields", ())}
-        known = fields.get(str(step)) or getattr(known, "item_type", None) or getattr(known, "value_type", known)
-    keys = getattr(known, "key_type", known)
-    members = keys.cls if isinstance(keys, msgspec.inspect.EnumType) else ()
-    return [*(each.encode_name for each in getattr(known, "fields", ())), *map(str, members)]
+def explained(document: object, kind: Any) -> Fault:
+    """Return the first thing that is wrong with a document which msgspec does not convert to `kind`."""
+    return next(_faults(document, inspect.type_info(kind)), ((), f"expected something else, got {brief(document)}"))
 
 
 def brief(value: object) -> str:
@@ -128,20 +47,118 @@ def brief(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
+def _faults(value: Any, known: Any) -> Iterator[Fault]:
+    """What is wrong with a value that is to be of a type, in the order in which it stands there."""
+    if isinstance(value, Twice):
+        yield (value.key,), str(value)
+    elif isinstance(known, inspect.UnionType):
+        yield from _of_union(value, known)
+    elif type(known) in _KINDS:
+        name, kinds, rule = _KINDS[type(known)]
+        if _is_of(value, kinds):
+            yield from rule(value, known)
+        else:
+            yield (), f"expected {name}, got {brief(value)}"
+
+
+def _is_of(value: object, kinds: Any) -> bool:
+    return isinstance(value, bool) if kinds is bool else isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def _within(step: str | int, faults: Iterator[Fault]) -> Iterator[Fault]:
+    for place, problem in faults:
+        yield (step, *place), problem
+
+
+def _of_union(value: Any, known: inspect.UnionType) -> Iterator[Fault]:
+    faults = [next(_faults(value, each), None) for each in known.types]
+    if None in faults:
+        return
+    kinds = [type(each) for each in known.types]
+    own = (fault for fault, kind in zip(faults, kinds, strict=True) if _is_of(value, _KINDS[kind][1]))
+    words = " or ".join(name for kind, (name, _, _) in _KINDS.items() if kind in kinds)
+    yield next(filter(None, own), None) or ((), f"expected {words}, got {brief(value)}")
+
+
+def _of_fields(value: Any, known: inspect.StructType | inspect.DataclassType) -> Iterator[Fault]:
+    if not isinstance(value, Mapping):
+        return
+    fields = {each.encode_name: each for each in known.fields}
+    for key, item in value.items():
+        if key in fields:
+            yield from _within(key, _faults(item, fields[key].type))
+        elif getattr(known, "forbid_unknown_fields", False):
+            yield (key,), f"there is no such key; {close_names(key, list(fields))}"
+    for key, field in fields.items():
+        if field.required and key not in value:
+            yield (key,), "it is missing"
+    try:  # what the fields mean together, or each beside its type
+        msgspec.convert(value, known.cls)
+    except msgspec.ValidationError as error:
+        if error.__cause__ is not None:
+            yield (), str(error.__cause__)
+
+
+def _of_mapping(value: Mapping[Any, Any], known: inspect.DictType) -> Iterator[Fault]:
+    for key, item in value.items():
+        yield from _within(key, chain(_faults(key, known.key_type), _faults(item, known.value_type)))
+
+
+def _of_items(value: Sequence[Any], known: Any) -> Iterator[Fault]:
+    if isinstance(known, inspect.TupleType):
+        if len(value) != len(known.item_types):
+            yield (), f"expected a list of length {len(known.item_types)}, got {brief(value)}"
+        kinds: Sequence[Any] = known.item_types
+    else:
+        if known.min_length is not None and len(value) < known.min_length:
+            yield (), f"expected a list of length >= {known.min_length}, got {brief(value)}"
+        kinds = [known.item_type] * len(value)
+    for position, (item, kind) in enumerate(zip(value, kinds, strict=False)):
+        yield from _within(position, _faults(item, kind))
+
+
+def _of_text(value: str, known: inspect.StrType) -> Iterator[Fault]:
+    if known.min_length is not None and len(value) < known.min_length:
+        yield (), f"expected a text of length >= {known.min_length}, got {brief(value)}"
+
+
+def _of_number(value: float, known: inspect.IntType | inspect.FloatType) -> Iterator[Fault]:
+    name, kinds, _ = _KINDS[type(known)]
+    kind = float if float in kinds else int
+    if kind is float and isinstance(value, int) and abs(value) > _LARGEST:
+        yield (), f"number out of range, got {brief(value)}"
+    elif known.ge is not None and not value >= known.ge:  # not: NaN is neither
+        yield (), f"expected {name} >= {kind(known.ge)}, got {brief(value)}"
+    elif known.le is not None and value > known.le:
+        yield (), f"expected {name} <= {kind(known.le)}, got {brief(value)}"
+
+
+def _of_names(value: object, known: inspect.EnumType) -> Iterator[Fault]:
+    names = [each.value for each in known.cls]
+    if value not in names:
+        yield (), f"it is not known; {close_names(value, names)}"
+
+
+def _nothing(value: object, known: object) -> Iterator[Fault]:
+    return iter(())
+
+
 _LONGEST, _MOST_BITS = 60, 128
 """Characters of a value in a message, and bits of a number there."""
-_AT = re.compile(r" - at (`key` in )?`\$([^`]*)`\Z")
-_STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
-_MISSING = re.compile(r"Object missing required field `(.*)`")
-_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
-_EXPECTED = re.compile(r"Expected `([^`]*)`(.*?)(?:, got .*)?", re.DOTALL)
-_WORDS = {
-    "str": "a text",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "an object",
-    "null": "nothing",
+_LARGEST = 1.7976931348623157e308
+"""Of the numbers that a float can be."""
+_KINDS: Mapping[type, tuple[str, Any, Callable[[Any, Any], Iterator[Fault]]]] = {
+    inspect.BoolType: ("true or false", bool, _nothing),
+    inspect.IntType: ("a whole number", (int,), _of_number),
+    inspect.FloatType: ("a number", (int, float), _of_number),
+    inspect.StrType: ("a text", str, _of_text),
+    inspect.StructType: ("an object", (Mapping, msgspec.Struct), _of_fields),
+    inspect.DataclassType: ("an object", Mapping, _of_fields),
+    inspect.DictType: ("an object", Mapping, _of_mapping),
+    inspect.ListType: ("a list", (list, tuple), _of_items),
+    inspect.VarTupleType: ("a list", (list, tuple), _of_items),
+    inspect.TupleType: ("a list", (list, tuple), _of_items),
+    inspect.EnumType: ("a name", object, _of_names),
+    inspect.NoneType: ("nothing", NoneType, _nothing),
 }
-"""msgspec's names of kinds of values, in a person's words."""
+"""Types that files have, as messages name several: in words, as values of Python, and what else has to be so."""

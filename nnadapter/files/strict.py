@@ -100,7 +100,7 @@ class FileKind(Generic[Contents]):
         try:
             return msgspec.convert(document, self.contents)
         except msgspec.ValidationError as error:
-            place, problem = explained(document, self.contents, error)
+            place, problem = explained(document, self.contents)
             if error.__cause__ is None and not problem.endswith("?"):
                 inner = any(isinstance(step, str) for step in place[1:])
                 problem += f"; {self.advice if inner or not place else self.hints.get(str(place[0]), self.advice)}"
@@ -130,7 +130,7 @@ def check_fields(value: msgspec.Struct, error: type[FileError]) -> None:
         try:
             msgspec.convert(float(field_value) if isinstance(field_value, float) else field_value, each.type)
         except msgspec.ValidationError as wrong:
-            place, problem = explained(field_value, each.type, wrong)
+            place, problem = explained(field_value, each.type)
             item = "".join(f", item {step + 1}" for step in place if isinstance(step, int))
             raise error(f"{each.encode_name!r}{item}: {problem}", key=each.encode_name) from wrong
 

@@ -60,6 +60,7 @@ def test_a_file_that_ends_early_is_as_if_absent_and_said():
         ('"format_version": 2', '"format_version": 1', "expected 2, got 1"),
         (KEY, KEY[::-1], "key 'key': expected"),
         ('"all_on"', '"all_off"', "timed 2.origin, key 'kind': it is not known; did you mean 'all_on'"),
+        ('"all_on"', "{}", "timed 2.origin, key 'kind': it is not known"),
         ('"cpu"\n        ]', "3.5, null\n        ]", "timed 2.origin.parameters 2: expected a whole number"),
         ('"parameters": [\n          "cpu"\n        ],', "", "timed 2, key 'origin': all_on has other parameters"),
         ("0.5", "-0.5", "timed 1, key 'seconds': expected a number >= 0.0, got -0.5"),
