@@ -70,7 +70,7 @@ class Replay:
             for function, first, second in self.steps:
                 values.append(function(values[first]) if second < 0 else function(values[first], values[second]))
             for function, operands in self.ends:
-                values.extend(map(function, *[taking(values) for taking in operands]))
+                values.extend(map(function, *[take(values) for take in operands]))
         except (ArithmeticError, ValueError):
             return None
         return self.every(values) if self.checked(values) == self.expected(values) else None
@@ -123,9 +123,9 @@ class _Shortening:
             tuple(self._constants),
             steps,
             ends,
-            _taking([one for one, _ in checks]),
-            _taking([other for _, other in checks]),
-            _taking(slots),
+            taking([one for one, _ in checks]),
+            taking([other for _, other in checks]),
+            taking(slots),
             [firsts.setdefault(slot, number) for number, slot in enumerate(slots)],
         )
 
@@ -143,7 +143,7 @@ class _Shortening:
         ends = []
         for (_, unary), group in last.items():
             operands = [[one for (_, one, _), _ in group], [other for (_, _, other), _ in group]][: 1 if unary else 2]
-            ends.append((group[0][0][0], [_taking(list(map(self._final, each))) for each in operands]))
+            ends.append((group[0][0][0], [taking(list(map(self._final, each))) for each in operands]))
         return steps, ends
 
     def _join(self, number: int, answer: Any) -> None:
@@ -233,8 +233,8 @@ def exactly(number: object) -> object:
     return repr(number) if isinstance(number, float) else (type(number), number)
 
 
-def _taking(slots: Sequence[int]) -> Taking:
-    """What takes the values of some slots."""
+def taking(slots: Sequence[int]) -> Taking:
+    """Return what takes the values of some slots."""
     if len(slots) > 1:
         return operator.itemgetter(*slots)
     return lambda values: tuple(values[slot] for slot in slots)

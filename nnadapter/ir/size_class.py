@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from nnadapter.ir.given import Given
 from nnadapter.ir.operand import Array
+from nnadapter.ir.replaying import taking
 from nnadapter.ir.tracing import Trace, Traced
 
 Shapes = Mapping[str, tuple[int, ...]]
 """By input."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class SizeClass:
     """Sizes as numbers that follow from the shapes of inputs, and the conditions on them."""
 
@@ -24,9 +27,13 @@ class SizeClass:
     contents: Given
     """What segments are given of shapes in every run."""
 
+    @cached_property
+    def _dimensions(self) -> OpenDimensions:
+        return OpenDimensions(self.shapes)
+
     def sizes(self, shapes: Shapes) -> Sequence[Any] | None:
         """Every number at these shapes; None if they are of another class."""
-        variables = open_dimensions(self.shapes, shapes)
+        variables = self._dimensions.variables(shapes)
         return None if variables is None else self.trace.replay(variables)
 
     def given(self, sizes: Sequence[Any]) -> Mapping[str, Array]:
@@ -35,7 +42,7 @@ class SizeClass:
 
     def broken(self, shapes: Shapes) -> str:
         """Which condition these shapes break first, in words; empty if they are of the class."""
-        variables = open_dimensions(self.shapes, shapes)
+        variables = self._dimensions.variables(shapes)
         if variables is None:
             return "another number of dimensions, or sizes that the model fixes"
         names = [
@@ -47,18 +54,26 @@ class SizeClass:
         return self.trace.broken(variables, names)
 
 
-def open_dimensions(traced: Mapping[str, tuple[Any, ...]], shapes: Shapes) -> list[int] | None:
-    """Return the sizes that stand for traced dimensions, in their order; None if the shapes differ elsewhere."""
-    if shapes.keys() != traced.keys():
-        return None
-    variables = []
-    for name, dimensions in traced.items():
-        sizes = shapes[name]
-        if len(sizes) != len(dimensions):
+class OpenDimensions:
+    """Which dimensions of a model's inputs are traced; the others are what they are.
+
+    Every run at new shapes asks it, so where the traced ones stand is worked out once.
+
+    Args:
+        traced: per input, its dimensions, traced where the model leaves them open.
+    """
+
+    def __init__(self, traced: Mapping[str, tuple[Any, ...]]) -> None:
+        self._names, self._ranks = tuple(traced), list(map(len, traced.values()))
+        every = list(chain.from_iterable(traced.values()))
+        self._variables = taking([place for place, size in enumerate(every) if type(size) is Traced])
+        self._others = taking([place for place, size in enumerate(every) if type(size) is not Traced])
+        self._expected = self._others(every)
+
+    def variables(self, shapes: Shapes) -> Sequence[int] | None:
+        """The sizes that stand for traced dimensions, in their order; None if the shapes differ elsewhere."""
+        own: list[Any] = list(map(shapes.get, self._names))
+        if len(shapes) != len(own) or None in own or list(map(len, own)) != self._ranks:
             return None
-        for size, dimension in zip(sizes, dimensions, strict=True):
-            if type(dimension) is Traced:
-                variables.append(size)
-            elif size != dimension:
-                return None
-    return variables
+        every = tuple(chain.from_iterable(own))
+        return self._variables(every) if self._others(every) == self._expected else None

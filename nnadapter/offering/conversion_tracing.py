@@ -19,7 +19,7 @@ from nnadapter.converters.convert import Conversion, GrowingConversion
 from nnadapter.converters.sizes import MOST_ELEMENTS, evaluate, shape_of
 from nnadapter.ir.operand import Array
 from nnadapter.ir.size_arrays import SizeArray
-from nnadapter.ir.size_class import open_dimensions
+from nnadapter.ir.size_class import OpenDimensions
 from nnadapter.ir.structure import TracedModel
 from nnadapter.ir.tracing import Trace, Traced, settled
 from nnadapter.offering.atoms import groups_of, with_atoms
@@ -32,7 +32,7 @@ from partition.graph import Value
 Converted = tuple[Specialized, Conversion]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ConversionTemplate:
     """A converted model whose dimensions are traced."""
 
@@ -48,9 +48,13 @@ class ConversionTemplate:
     sizes: Mapping[str, SizeArray]
     """Contents that follow from dimensions."""
 
+    @cached_property
+    def _dimensions(self) -> OpenDimensions:
+        return OpenDimensions(self.shapes)
+
     def filled(self, shapes: Shapes) -> Converted | None:
         """The model for other input shapes; None if it would not be this one."""
-        variables = open_dimensions(self.shapes, shapes)
+        variables = self._dimensions.variables(shapes)
         known = None if variables is None else self.trace.replay(variables)
         if known is None:
             return None

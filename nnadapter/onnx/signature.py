@@ -90,9 +90,13 @@ class Signature:
         return {name: np.dtype(dtype) for name, dtype in numeric.items() if dtype is not None and "(" not in dtype}
 
     @cached_property
-    def _fitting(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every input that was found to fit last: a memory, so that a run of it is not checked again."""
-        return {}
+    def _forms(self) -> Mapping[str, tuple[np.dtype[Any], int, Sequence[tuple[int, int]]]]:
+        """For arrays of declared rank: data type, rank, and the axes whose sizes are declared, with these."""
+        return {
+            name: (dtype, len(shape), [(axis, size) for axis, size in enumerate(shape) if type(size) is int])
+            for name, dtype in self.dtypes.items()
+            if (shape := self.by_name[name].shape) is not None
+        }
 
     @cached_property
     def output_names(self) -> tuple[str, ...]:
@@ -116,7 +120,24 @@ class Signature:
                 f"{[value.name for value in self.inputs]}",
                 name=missing[0],
             )
-        return {name: self._check_one(name, fed_value) for name, fed_value in feed.items()}
+        return {
+            name: fed_value if self._fits(name, fed_value) else self._check_one(name, fed_value)
+            for name, fed_value in feed.items()
+        }
+
+    def _fits(self, name: str, fed_value: Any) -> bool:
+        """Whether it is an array as declared; all that is seen of most feeds, so it takes few steps."""
+        form = self._forms.get(name)
+        if form is None or not (type(fed_value) is np.ndarray or isinstance(fed_value, FedTensor)):
+            return False
+        dtype, rank, declared = form
+        shape = fed_value.shape
+        if fed_value.dtype != dtype or len(shape) != rank:
+            return False
+        for axis, size in declared:  # noqa: SIM110  as long
+            if shape[axis] != size:
+                return False
+        return True
 
     def check_outputs(self, names: Sequence[str] | None) -> Sequence[str]:
         """Return the outputs to fetch: those named, or all of them.
@@ -139,13 +160,6 @@ class Signature:
 
     def _check_one(self, name: str, fed_value: Any) -> Any:
         value = self.by_name.get(name)
-        dtype = self.dtypes.get(name)
-        is_tensor = type(fed_value) is np.ndarray or isinstance(fed_value, FedTensor)
-        if value is not None and dtype is not None and is_tensor and fed_value.dtype == dtype:
-            if fed_value.shape != self._fitting.get(name):
-                _check_shape(fed_value, value)
-                self._fitting[name] = fed_value.shape
-            return fed_value
         if value is None:
             raise InvalidInputError(
                 f"Invalid input name: {name!r}; the model's inputs are {list(self.by_name)}", name=name
@@ -243,10 +257,7 @@ def _check_shape(array: np.ndarray[Any, Any] | FedTensor, value: Value) -> None:
 def _fits(shape: tuple[int, ...], declared: Sequence[int | str | None]) -> bool:
     if len(shape) != len(declared):
         return False
-    for got, want in zip(shape, declared):  # noqa: B905, SIM110  as long; and new shapes come here at every run
-        if got != want and type(want) is int:
-            return False
-    return True
+    return all(got == want or type(want) is not int for got, want in zip(shape, declared, strict=True))
 
 
 def _names(declared: Sequence[int | str | None]) -> str:

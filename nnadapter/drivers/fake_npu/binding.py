@@ -79,13 +79,30 @@ class Binding:
             for position in range(len(self.frame.graph.instructions))
         ]
 
-    def bound_again(self, arena: Array, before: Bound, tensors: Iterable[int], instructions: Iterable[int]) -> Bound:
-        """The same after these tensors and instructions, which are bound before a run, have changed."""
+    def bound_again(
+        self,
+        arena: Array,
+        before: Bound,
+        tensors: Iterable[Sequence[int]],
+        instructions: Iterable[Sequence[int]],
+    ) -> Bound:
+        """The same after these tensors and instructions, which are bound before a run, have changed.
+
+        Args:
+            arena: as before.
+            before: what was bound.
+            tensors: those in a row are one array.
+            instructions: those in a row are one call.
+        """
         arrays, runs = before[0].copy(), before[1].copy()
-        for tensor in tensors:
-            arrays[tensor] = self._resident(tensor, arena)
-        for position in instructions:
-            runs[position] = self._bind(position, arrays)
+        for row in tensors:
+            array = self._resident(row[0], arena)
+            for tensor in row:
+                arrays[tensor] = array
+        for row in instructions:
+            run = self._bind(row[0], arrays)
+            for position in row:
+                runs[position] = run
         return arrays, runs
 
     def runs(self, before: Bound, inputs: Sequence[Array], results: Sequence[Array]) -> list[Run]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any
 
 from nnadapter.drivers.fake_npu.binding import Binding, Bound, Frame
-from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph, Parameters, TensorType
-from nnadapter.drivers.fake_npu.memory import plan_memory
+from nnadapter.drivers.fake_npu.graph import NpuGraph, Parameters, TensorType
+from nnadapter.drivers.fake_npu.memory import Home, plan_memory
 from nnadapter.drivers.fake_npu.scratch import may_want_scratch, wanted_scratch, with_scratch
 from nnadapter.drivers.fake_npu.traced_graph import Changes, TracedGraph
 from nnadapter.errors import OutOfMemoryError
@@ -21,19 +21,26 @@ _Scratch = dict[int, tuple[int, ...]]
 """Dimensions of scratch tensors."""
 _MOST_REBINDINGS = 64
 """Sets of numbers that change together, of which there are few as a rule."""
+_MOST_LOOKED_AT_BYTES = 64
+"""Constants that are held against each other: the scales and limits that every layer has."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rebinding:
-    """What is bound again before a run where certain numbers are others."""
+    """What is bound again before a run where certain numbers are others.
+
+    Layers of a network follow each other in the same memory, and much of what one does the next does again. Tensors
+    that are one array then, and instructions that do the same with the same arrays, stand in a row, and are bound once.
+    """
 
     types: Sequence[tuple[int, int]]
     """Positions of dimensions, and how many elements there is room for."""
     scratch: Sequence[Sequence[int]]
     """Instructions that want scratch memory; those in a row want the same."""
-    tensors: Sequence[int]
-    """Scratch included."""
-    instructions: Sequence[int]
+    tensors: Sequence[Sequence[int]]
+    """Scratch included; those in a row are one array."""
+    instructions: Sequence[Sequence[int]]
+    """Those in a row are one call."""
 
 
 @dataclass(eq=False)
@@ -82,43 +89,66 @@ class Layout:
             known = self._rebindings[others] = self._worked_out(self.traced.changes(others))
         return known
 
-    def has_scratch_room(self, instructions: Sequence[int], wanted: Sequence[TensorType]) -> bool:
-        """Whether there is room for scratch memory of these types, for each of some instructions."""
-        own = [self.frame.graph.instructions[position].scratch for position in instructions]
-        return all(
-            len(tensors) == len(wanted)
-            and all(type_.nbytes <= self.scratch_room[each] for each, type_ in zip(tensors, wanted, strict=True))
-            for tensors in own
+    def has_scratch_room(self, position: int, wanted: Sequence[TensorType]) -> bool:
+        """Whether an instruction, and with it all that want the same, has room for scratch memory of these types."""
+        tensors = self.frame.graph.instructions[position].scratch
+        return len(tensors) == len(wanted) and all(
+            type_.nbytes <= self.scratch_room[each] for each, type_ in zip(tensors, wanted, strict=True)
         )
 
     def _worked_out(self, changes: Changes) -> _Rebinding:
         graph, traced, rebound = self.frame.graph, self.traced, self.frame.rebound
         foreign = {tensor for tensor, _, _ in self.frame.foreign}
-        alike: dict[Hashable, list[int]] = {}
-        for position in changes.instructions:
-            if may_want_scratch(graph.instructions[position]):
-                alike.setdefault(self._outline(graph.instructions[position], position), []).append(position)
-        scratch = [tensor for group in alike.values() for each in group for tensor in graph.instructions[each].scratch]
+        wanting = [position for position in changes.instructions if may_want_scratch(graph.instructions[position])]
+        scratch = _alike(wanting, self._outline)
         types = [traced.types[type_] for type_ in changes.types]
         return _Rebinding(
             [
                 (dimensions, self.room[number] // TensorType(dtype, ()).nbytes)
                 for number, (dtype, dimensions) in zip(changes.types, types, strict=True)
             ],
-            list(alike.values()),
-            [*(tensor for tensor in changes.tensors if tensor not in foreign), *scratch],
-            [position for position in changes.instructions if position not in rebound],
+            scratch,
+            [
+                *_alike((tensor for tensor in changes.tensors if tensor not in foreign), self._array),
+                *(row for group in scratch for row in self._scratch_arrays(group)),
+            ],
+            _alike((position for position in changes.instructions if position not in rebound), self._call),
         )
 
-    def _outline(self, instruction: Instruction, position: int) -> Hashable:
+    def _scratch_arrays(self, instructions: Sequence[int]) -> Iterable[Sequence[int]]:
+        """The scratch tensors of instructions that want the same, in rows of those that are one array."""
+        for tensors in zip(*(self.frame.graph.instructions[each].scratch for each in instructions), strict=True):
+            yield from _alike(tensors, self.frame.memory.homes.__getitem__)
+
+    def _outline(self, position: int) -> Hashable:
         """What decides which scratch memory an instruction wants, the same for instructions that want the same."""
-        types = [
-            self.traced.kinds.get(tensor, -1) if tensor in self.traced.kinds else self.frame.graph.tensors[tensor].type
-            for tensor in (*instruction.inputs, *instruction.outputs)
-        ]
+        instruction = self.frame.graph.instructions[position]
         positions = self.traced.parameters.get(position)
         parameters = instruction.parameters.items() if positions is None else positions.items()
+        types = map(self._form, (*instruction.inputs, *instruction.outputs))
         return instruction.kernel, instruction.activation, *types, repr(list(parameters))
+
+    def _call(self, position: int) -> Hashable:
+        """The same for instructions that do the same in the same memory, whatever the numbers are."""
+        instruction = self.frame.graph.instructions[position]
+        scratch = map(self.frame.memory.homes.__getitem__, instruction.scratch)
+        arrays = map(self._array, (*instruction.inputs, *instruction.outputs))
+        return self._outline(position), *arrays, *scratch
+
+    def _array(self, tensor: int) -> Hashable:
+        """The same for tensors that are one array, or constants that are equal."""
+        home, place = self.frame.memory.homes[tensor]
+        if home is not Home.CONSTANT:
+            return home, place, self._form(tensor)
+        value = self.frame.graph.tensors[tensor].value
+        if value is None or value.nbytes > _MOST_LOOKED_AT_BYTES:
+            return home, tensor
+        return home, self._form(tensor), value.tobytes()
+
+    def _form(self, tensor: int) -> Hashable:
+        """The same for tensors of one data type that have the same dimensions, whatever the numbers are."""
+        kind = self.traced.kinds.get(tensor)
+        return self.frame.graph.tensors[tensor].type if kind is None else kind
 
 
 class SizedBinding(Binding):
@@ -162,7 +192,7 @@ class SizedBinding(Binding):
         sized = SizedBinding(layout, numbers, scratch)
         for group in rebinding.scratch:
             wanted = sized._wanted(group[0])
-            if not layout.has_scratch_room(group, wanted):
+            if not layout.has_scratch_room(group[0], wanted):
                 return None
             for position in group:
                 tensors = self.frame.graph.instructions[position].scratch
@@ -181,6 +211,14 @@ class SizedBinding(Binding):
 
     def _type(self, tensor: int) -> TensorType:
         return TensorType(self.frame.graph.tensors[tensor].type.dtype, self.dimensions(tensor))
+
+
+def _alike(members: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:
+    """The members in rows of those with the same key."""
+    rows: dict[Hashable, list[int]] = {}
+    for member in members:
+        rows.setdefault(key(member), []).append(member)
+    return list(rows.values())
 
 
 def _doubled(nbytes: int) -> int:

@@ -144,6 +144,13 @@ def test_movements(dtype):
         exact(found, expected)
 
 
+@pytest.mark.parametrize("sizes", [(1, 5), (64, 1), (100, 70), (2, 7, 90)])
+@pytest.mark.parametrize(("shape", "axis"), [((3, 20), 2), ((30, 20), 2), ((4, 40), 1), ((), 0)])
+def test_concat_of_parts_of_any_width(sizes, shape, axis):
+    parts = [floats(*shape[:axis], size, *shape[axis:], seed=size) for size in sizes]
+    np.testing.assert_array_equal(run("CONCAT", parts, {"axis": axis}), np.concatenate(parts, axis))
+
+
 def test_slice_with_negative_steps():
     x = floats(5, 6)
     attributes = {"starts": (4, 1), "ends": (-6, 6), "axes": (0, 1), "steps": (-2, 2)}

@@ -7,6 +7,7 @@ copying it. Seen as items of that many bytes, the same elements are copied along
 from __future__ import annotations
 
 from functools import partial
+from math import prod
 
 import numpy as np
 
@@ -37,6 +38,12 @@ def bind_copy(source: Array, target: Array) -> Run:
         places = range(target.shape[-1])
         return in_sequence([partial(np.copyto, target[..., place], source[..., place]) for place in places])
     return partial(np.copyto, target, source)
+
+
+def has_short_runs(array: Array, axis: int) -> bool:
+    """Whether an array, whole from some axis on, is many runs there that gain from being copied as items."""
+    shape = array.shape
+    return prod(shape[:axis]) >= _FEWEST_ITEMS and prod(shape[axis:]) * array.itemsize < _ITEM_BYTES.stop
 
 
 def bind_copies(pairs: list[tuple[Array, Array]]) -> Run:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.fake_npu.kernels.copying import bind_copies, bind_copy
+from nnadapter.drivers.fake_npu.kernels.copying import bind_copies, bind_copy, has_short_runs
 from nnadapter.drivers.fake_npu.kernels.indices import check_indices
 from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Run
 from nnadapter.ir.operand import Array
@@ -50,6 +51,8 @@ def _along(axis: int, part: slice) -> tuple[slice, ...]:
 
 def _bind_concat(call: KernelArguments) -> Run:
     (out,), axis = call.outputs, call.parameters["axis"]
+    if not any(has_short_runs(part, axis) for part in call.inputs):
+        return partial(np.concatenate, call.inputs, axis, out)
     ends = accumulate(part.shape[axis] for part in call.inputs)
     pairs = [
         (part, out[_along(axis, slice(end - part.shape[axis], end))])

@@ -1,0 +1,73 @@
+"""What is bound again at other sizes: once for all layers that do the same in the same memory, and never for others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nnadapter.drivers.fake_npu.graph import NpuGraph
+from nnadapter.drivers.fake_npu.kernels.kernel import Run
+from nnadapter.drivers.fake_npu.lowering import lower
+from nnadapter.drivers.fake_npu.sized_binding import Layout, SizedBinding
+from nnadapter.drivers.fake_npu.traced_graph import TracedGraph
+from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir.operand import DataType, OperandType, freeze
+from nnadapter.ir.tracing import Trace
+
+COLUMNS = 6
+
+
+def layers(scales: list[float]) -> tuple[NpuGraph, Trace]:
+    """A sum and a softmax of it per scale, over rows of which there may be any number."""
+    trace, builder = Trace(), ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, (trace.variable(8), COLUMNS)))
+    (made,) = builder.add_operation("TANH", (x,))
+    for index, scale in enumerate(scales):
+        constant = builder.add_constant(f"scale_{index}", freeze(np.full((1, 1), scale, np.float32)))
+        (moved,) = builder.add_operation("ADD", (made, constant))
+        (made,) = builder.add_operation("SOFTMAX", (moved,), {"axis": 1})
+    (last,) = builder.add_operation("CONCAT", (made, x), {"axis": 1})
+    return lower(builder.finish([last])).graph, trace
+
+
+def bound_again(graph: NpuGraph, trace: Trace, rows: int) -> tuple[list[Run], np.ndarray, np.ndarray]:
+    """The instructions bound at 8 rows and then at so many, an input, and what they make of it."""
+    traced = TracedGraph(graph)
+    first, then = (traced.numbers(trace.replay([size])) for size in (8, rows))  # type: ignore[arg-type]  # one class
+    before = SizedBinding(Layout.at(traced, first, 1 << 20), first, {})
+    arena = np.zeros(before.frame.memory.arena_bytes, np.uint8)
+    after = before.resized(then)
+    assert after is not None, "there is room for it"
+    x = np.random.default_rng(0).random((rows, COLUMNS), np.float32)
+    out = np.empty((rows, 2 * COLUMNS), np.float32)
+    runs = after.runs(after.bound_after(arena, before, before.bound(arena)), [x], [out])
+    for run in runs:
+        run()
+    return runs, x, out
+
+
+def expected(x: np.ndarray, scales: list[float]) -> np.ndarray:
+    made = np.tanh(x)
+    for scale in scales:
+        powers = np.exp(made + np.float32(scale))
+        made = powers / powers.sum(1, keepdims=True)
+    return np.concatenate([made, x], 1)
+
+
+@pytest.mark.parametrize("rows", [2, 5, 10])
+@pytest.mark.parametrize("scales", [[2.0, 2.0, 2.0, 2.0], [2.0, 3.0, 2.0, -1.0]])
+def test_results_are_those_of_the_sizes_at_hand(rows: int, scales: list[float]) -> None:
+    _, x, out = bound_again(*layers(scales), rows)
+    np.testing.assert_allclose(out, expected(x, scales), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("scales", "additions"), [([2.0] * 8, 2), ([1.0, 2.0, 3.0, 4.0], 4)])
+def test_layers_alike_in_the_same_memory_are_bound_once(scales: list[float], additions: int) -> None:
+    graph, trace = layers(scales)
+    runs, _, _ = bound_again(graph, trace, 7)
+    of_kernel = {
+        kernel: {id(run) for run, each in zip(runs, graph.instructions, strict=True) if each.kernel == kernel}
+        for kernel in ("add", "softmax")
+    }
+    assert len(of_kernel["add"]) <= additions
+    assert len(of_kernel["softmax"]) <= 2, "the last one may lie elsewhere"
