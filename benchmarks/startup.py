@@ -2,6 +2,8 @@
 
     python benchmarks/startup.py [--models NAME ...] [--ways NAME ...] [--rounds 5] [--folder FOLDER]
 
+The ways called files are sessions of compiled models, beside OpenVINO with a blob that it wrote itself.
+
 Every start is a process of its own; ways take turns, medians count. Peak memory is what the system counts for that
 process (VmHWM). A round that does not count comes first: all find files in the system's memory, and modules compiled to
 bytecode, as installers leave them, whatever PYTHONDONTWRITEBYTECODE says. Models are kept in FOLDER if one is given:
@@ -18,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
@@ -26,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folde
 from benchmarks.startup_models import MODELS, written
 from benchmarks.timing import table
 
+_ROOT = Path(__file__).parents[1]
 _FEED = "import sys, numpy as np; path, feed = sys.argv[1], dict(np.load(sys.argv[2]))\n"
 _OURS = _FEED + "import nnadapter as nna; nna.InferenceSession(path, devices={!r}).run(None, feed)\n"
 _REPORT = (
@@ -33,6 +36,8 @@ _REPORT = (
     "main(['report', sys.argv[1], '-d', {!r}, '--output', '/dev/null'], standalone_mode=False)\n"
 )
 _END = "print(max(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1], flush=True)\n"
+_BLOB = _FEED + "import openvino as o; o.Core().import_model(open(path + '.blob', 'rb').read(), 'CPU')(feed)\n"
+_FILE = _FEED + "import nnadapter as nna; nna.InferenceSession(path + '.{}').run(None, feed)\n"
 _OPENVINO = "{'PERFORMANCE_HINT': 'LATENCY', 'INFERENCE_PRECISION_HINT': 'f32'}"
 WAYS = {
     "ONNX Runtime": _FEED + "import onnxruntime as o; o.InferenceSession(path).run(None, feed)\n",
@@ -40,10 +45,27 @@ WAYS = {
     "OpenVINO": _FEED + f"import openvino as o; o.Core().compile_model(path, 'CPU', {_OPENVINO})(feed)\n",
     "openvino": _OURS.format("openvino"),
     "fake_npu": _OURS.format("fake_npu"),
+    "fake_npu file": _FILE.format("fake_npu"),
+    "openvino file": _FILE.format("openvino"),
+    "OpenVINO blob": _BLOB,
     "report fake_npu": _REPORT.format("fake_npu"),
     "report openvino": _REPORT.format("openvino"),
 }
 """What each process runs."""
+_WRITING = (
+    "import nnadapter as nna; shapes = {{name: array.shape for name, array in feed.items()}}\n"
+    "nna.compile(path, path + '.{}', devices={!r}, input_shapes=shapes)\n"
+)
+WRITERS = {
+    "fake_npu file": ("fake_npu", _FEED + _WRITING.format("fake_npu", "fake_npu")),
+    "openvino file": ("openvino", _FEED + _WRITING.format("openvino", "openvino")),
+    "OpenVINO blob": (
+        "blob",
+        _FEED + f"import openvino as o; compiled = o.Core().compile_model(path, 'CPU', {_OPENVINO})\n"
+        "open(path + '.blob', 'wb').write(compiled.export_model().getvalue())\n",
+    ),
+}
+"""For the ways that read a file made from the model: what that is called behind the model's name, and what writes it."""
 
 
 def main() -> None:
@@ -58,9 +80,17 @@ def main() -> None:
         folder = arguments.folder or Path(temporary)
         for name in arguments.models:
             paths = tuple(map(str, written(name, folder)))
+            compile_for(arguments.ways, paths)
             results = measured({way: WAYS[way] for way in arguments.ways}, paths, arguments.rounds)
             rows = [(way, f"{seconds:.3f}", f"{megabytes:.0f}") for way, (seconds, megabytes) in results.items()]
             print(f"\n{name}\n\n{table(('way', 'seconds', 'MB'), rows)}", flush=True)
+
+
+def compile_for(ways: Iterable[str], paths: tuple[str, ...]) -> None:
+    """Write what ways read in place of the model, where it is not there."""
+    for suffix, code in (WRITERS[way] for way in ways if way in WRITERS):
+        if not Path(f"{paths[0]}.{suffix}").exists():
+            subprocess.run([sys.executable, "-W", "ignore", "-c", code, *paths], check=True, cwd=_ROOT)
 
 
 def measured(ways: Mapping[str, str], arguments: tuple[str, ...], rounds: int) -> Mapping[str, tuple[float, float]]:
@@ -89,8 +119,7 @@ def start(code: str, arguments: tuple[str, ...], environment: Mapping[str, str])
     """Run code in a process of its own: seconds until it has its result, and the megabytes that it had at most."""
     began = time.perf_counter()
     command = [sys.executable, "-W", "ignore", "-c", code + _END, *arguments]
-    folder = Path(__file__).parents[1]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=environment) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         seconds = time.perf_counter() - began

@@ -1,8 +1,9 @@
-"""Models whose start is measured, with seeded weights: two small ones, and three with 100 MB to 1.2 GB of weights."""
+"""Models whose start is measured: RapidOCR's, and others with seeded weights of 1 MB to 3 GiB."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,45 @@ def squeezing() -> onnx.ModelProto:
     return _model(writer, writer.node("Flatten", x), [1, 3, 224, 224], [1, 1000])
 
 
+def densenet() -> onnx.ModelProto:
+    """Return a network of the form of DenseNet-121: every layer reads all that came before it, 32 MB of weights."""
+    writer = Writer(22)
+    x, width = _convolution(writer, "x", 3, 64, 7, stride=2), 64
+    x = writer.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    for layers in (6, 12, 24, 16):
+        if width > 64:
+            width //= 2
+            x = _convolution(writer, _normalized(writer, x, 2 * width), 2 * width, width, 1)
+            x = writer.node("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2])
+        for _ in range(layers):
+            narrow = _convolution(writer, _normalized(writer, x, width), width, 128, 1)
+            new = _convolution(writer, _normalized(writer, narrow, 128), 128, 32, 3)
+            x, width = writer.node("Concat", x, new, axis=1), width + 32
+    x = writer.node("Flatten", writer.node("GlobalAveragePool", _normalized(writer, x, width)))
+    product = writer.node("MatMul", x, writer.constant(writer.numbers(width, 1000)))
+    return _model(writer, product, [1, 3, 224, 224], [1, 1000])
+
+
+def _ocr(kind: str, *shape: int) -> tuple[Callable[[], onnx.ModelProto], Feed]:
+    """What reads one of RapidOCR's models with a fixed input shape, and what is fed to it."""
+
+    def read() -> onnx.ModelProto:
+        found = find_spec("rapidocr")
+        assert found is not None and found.origin is not None, "these models are those of the package rapidocr"
+        (path,) = (Path(found.origin).parent / "models").glob(f"*_{kind}_*.onnx")
+        model = onnx.load(path)
+        for dimension, size in zip(model.graph.input[0].type.tensor_type.shape.dim, shape, strict=True):
+            dimension.dim_value = size
+        return model
+
+    return read, {"x": np.random.default_rng(0).normal(size=shape).astype(np.float32)}
+
+
 MODELS: Mapping[str, tuple[Callable[[], onnx.ModelProto], Feed]] = {
+    "cls": _ocr("cls", 1, 3, 48, 192),
+    "rec": _ocr("rec", 1, 3, 48, 320),
+    "det": _ocr("det", 1, 3, 480, 640),
+    "densenet": (densenet, {"x": np.zeros((1, 3, 224, 224), np.float32)}),
     "detector": (detector, {"x": np.zeros((1, 1, 512), np.float32)}),
     "squeezing": (squeezing, {"x": np.zeros((1, 3, 224, 224), np.float32)}),
     "resnet50": (lambda: resnet([3, 4, 6, 3], is_deep=True), {"x": np.zeros((1, 3, 224, 224), np.float32)}),
@@ -59,6 +98,7 @@ MODELS: Mapping[str, tuple[Callable[[], onnx.ModelProto], Feed]] = {
 
 def written(name: str, folder: Path) -> tuple[Path, Path]:
     """Return the paths of a model and its feed, which are written where they are not there."""
+    folder.mkdir(parents=True, exist_ok=True)
     path, feed_path = folder / f"{name}.onnx", folder / f"{name}.npz"
     make, feed = MODELS[name]
     if not path.exists():
@@ -75,6 +115,11 @@ def _convolution(writer: Writer, x: str, before: int, width: int, size: int, str
     )
     pads, strides = [size // 2] * 4, [stride, stride]
     return writer.node("Relu", writer.node("Conv", x, weight, bias, pads=pads, strides=strides))
+
+
+def _normalized(writer: Writer, x: str, width: int) -> str:
+    parts = [writer.constant(np.full(width, value, np.float32)) for value in (1, 0, 0, 1)]
+    return writer.node("Relu", writer.node("BatchNormalization", x, *parts))
 
 
 def _model(writer: Writer, output: str, shape: list[int], shape_out: list[int]) -> onnx.ModelProto:
