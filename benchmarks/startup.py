@@ -65,7 +65,7 @@ WRITERS = {
         "open(path + '.blob', 'wb').write(compiled.export_model().getvalue())\n",
     ),
 }
-"""For the ways that read a file made from the model: what that is called behind the model's name, and what writes it."""
+"""For ways that read a file made from the model: what that is called behind the model's name, and what writes it."""
 
 
 def main() -> None:

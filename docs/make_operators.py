@@ -22,7 +22,8 @@ import nnadapter.converters
 from nnadapter.converters.convert import Conversion, convert_graph
 from nnadapter.converters.registry import converted
 from nnadapter.converters.unconverted import NO_CONVERTER, UNCONVERTED
-from nnadapter.drivers.fake_npu.operations import LIMITS, OPERATIONS
+from nnadapter.drivers.fake_npu.limits import LIMITS
+from nnadapter.drivers.fake_npu.operations import OPERATIONS
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.operations import SCHEMAS

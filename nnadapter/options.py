@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ class Options:
     fallback: str = "warn"
     """When something a device should have done goes to the CPU instead: `warn`, `allow` silently (it is in the
     report all the same), or `forbid` (a typed error)."""
-    rules: str | os.PathLike[str] | Rules = field(default_factory=lambda: _rules()())
+    rules: str | os.PathLike[str] | Rules | None = None
     """Pins, bans and limits: a TOML file, its text, or `Rules`."""
     plan: str | os.PathLike[str] | None = None
     """A file made by `nnadapter report --save-plan`: where nodes go, as long as their device takes them."""
@@ -53,7 +53,7 @@ class Options:
         _positive("max_plans", self.max_plans)
         _positive("max_plan_bytes", self.max_plan_bytes)
         _seconds("deadline_s", self.deadline_s)
-        if not isinstance(self.rules, (str, os.PathLike, _rules())):
+        if not isinstance(self.rules, (str, os.PathLike, type(None))) and not isinstance(self.rules, _rules()):
             raise InvalidOptionError(f"option 'rules' is a file, its text or nnadapter.Rules, got {self.rules!r}")
         if not isinstance(self.plan, (str, os.PathLike, type(None))):
             raise InvalidOptionError(f"option 'plan' is the path of a plan file, got {self.plan!r}")
@@ -62,7 +62,7 @@ class Options:
 
 
 def _rules() -> type[Rules]:
-    """The class, imported where options are made: a session without any does not need it."""
+    """The class, imported where somebody gives rules."""
     from nnadapter.rules.values import Rules
 
     return Rules

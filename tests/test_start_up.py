@@ -8,6 +8,7 @@ import sys
 import onnx
 import pytest
 
+import nnadapter as nna
 from tests.models import CHAIN, parse
 
 PROGRAM = """
@@ -76,6 +77,30 @@ OF_NO_DEVICE = (
     "scipy",
 )
 """Rooms and packages that no session needs to load and run a model."""
+OF_NO_FILE = (
+    "email",
+    "importlib.metadata",
+    "msgspec",
+    "nnadapter.converters",
+    "nnadapter.costs",
+    "nnadapter.drivers.fake_npu.compiling",
+    "nnadapter.drivers.fake_npu.kernels.recurrent",
+    "nnadapter.drivers.fake_npu.kernels.spectral",
+    "nnadapter.drivers.fake_npu.lowerings",
+    "nnadapter.drivers.fake_npu.operations",
+    "nnadapter.drivers.openvino.asking",
+    "nnadapter.ir.builder",
+    "nnadapter.ir.operations",
+    "nnadapter.ir.passes",
+    "nnadapter.kernels.choosing",
+    "nnadapter.offering",
+    "nnadapter.rules",
+    "nnadapter.traces.recorder",
+    "onnx",
+    "onnxruntime",
+    "scipy",
+)
+"""Rooms and packages that no file needs whose segments are all on one device; openvino itself asks for some."""
 OF_ONE_DEVICE = {"fake_npu": "nnadapter.drivers.fake_npu", "openvino": "openvino", "null": "nnadapter.drivers.null"}
 
 
@@ -86,9 +111,9 @@ def model_path(tmp_path_factory):
     return path
 
 
-def loaded(path, devices):
-    """The modules that were loaded from the import of nnadapter to the first result."""
-    shape = ",".join(str(size.dim_value) for size in onnx.load(path).graph.input[0].type.tensor_type.shape.dim)
+def loaded(path, devices, like=None):
+    """The modules that were loaded from the import of nnadapter to the first result; inputs are those of `like`."""
+    shape = ",".join(str(size.dim_value) for size in onnx.load(like or path).graph.input[0].type.tensor_type.shape.dim)
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(path), shape, devices]
     return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
@@ -113,6 +138,17 @@ def test_a_device_loads_nothing_of_others(model_path, device):
     for room in {*OF_NO_DEVICE, *others} - own_packages:
         if not (device == "openvino" and room == "scipy"):
             assert not within(modules, room), room
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "openvino", "null"])
+def test_a_compiled_file_loads_nothing_that_makes_files(model_path, tmp_path, device):
+    path = tmp_path / "model.compiled"
+    nna.compile(model_path, path, devices=device)
+    modules = loaded(path, device, like=model_path)
+    own_packages = {"email", "importlib.metadata"} if device == "openvino" else set()
+    own_packages |= {"nnadapter.ir.operations", "nnadapter.ir.builder"} if device == "null" else set()
+    for room in {*OF_NO_DEVICE, *OF_NO_FILE} - own_packages:
+        assert not within(modules, room), room
 
 
 @pytest.mark.parametrize("option", ["--version", "--help"])

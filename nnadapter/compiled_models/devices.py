@@ -22,7 +22,7 @@ from nnadapter.errors import (
     NNAdapterError,
     describe,
 )
-from nnadapter.kernels.context import with_kernels
+from nnadapter.kernels.around import calling_kernels
 from nnadapter.process.closing import close_all
 from nnadapter.traces.trace import Trace
 
@@ -140,7 +140,7 @@ def _open(
     device, context = open_context(selected, trace)
     if session_options is not None:
         context = context.with_session_options(session_options)
-    context, _ = with_kernels(selected.name, device.capability, context)
+    context = calling_kernels(selected.name, device.capability, context)
     has_memory = bool(named_call(selected.name, "has_memory")(getattr, device, "has_memory"))
     has_streams = bool(named_call(selected.name, "has_streams")(getattr, device, "has_streams"))
     streams = is_streaming(device.capability.threading, has_memory=has_memory, has_streams=has_streams)

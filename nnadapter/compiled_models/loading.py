@@ -21,8 +21,6 @@ from nnadapter.drivers.border import bind, checked_program
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Program
-from nnadapter.drivers.onnxruntime.arena import shrink_arena
-from nnadapter.drivers.onnxruntime.loading import load_program
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import (
     FAILURES,
@@ -109,6 +107,8 @@ class Loader:
         """Give back what the CPU's segments needed for their runs, and memory between steps."""
         self.arenas.close()
         if self._uses_host:
+            from nnadapter.drivers.onnxruntime.arena import shrink_arena
+
             shrink_arena()
 
     def load(self, record: Message) -> FilePlan:
@@ -218,6 +218,8 @@ class Loader:
         return _Loaded(self._host_program(step.instead, False), CPU, tuple(step.instead.inputs))
 
     def _host_program(self, segment: Message, alone: bool) -> Program:
+        from nnadapter.drivers.onnxruntime.loading import load_program  # many files leave the CPU nothing
+
         self._uses_host = True
         model = loadable_part(segment, self._segments, self.session_options)
         return load_program(model, self.session_options, spins=alone, without=tuple(segment.without))

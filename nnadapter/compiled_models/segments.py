@@ -10,7 +10,6 @@ import numpy as np
 from nnadapter.compiled_models.messages import Message
 from nnadapter.compiled_models.values import CONSTANT, read_array, write_tensor
 from nnadapter.drivers.capability import ModelForm
-from nnadapter.drivers.onnxruntime.weights import Loadable
 from nnadapter.errors import CompiledModelError, InvalidModelError
 from nnadapter.files.container import Container, ContainerWriter
 from nnadapter.ir.model import Model
@@ -19,6 +18,8 @@ from nnadapter.onnx.separating import SeparateTensor, joined, separated
 
 if TYPE_CHECKING:
     import onnx
+
+    from nnadapter.drivers.onnxruntime.weights import Loadable
 
 _IR, _ONNX = "segment.ir", "segment.onnx"
 """Kinds of parts."""
@@ -111,6 +112,8 @@ def loadable_part(message: Message, segments: Segments, session_options: object)
 
     Those would keep the weights for other sessions.
     """
+    from nnadapter.drivers.onnxruntime.weights import Loadable
+
     if session_options is None:
         return Loadable(*segments.onnx(message))
     return Loadable(segments.model(message).SerializeToString())

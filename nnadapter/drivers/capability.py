@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from functools import cached_property
+from typing import Any, overload
 
 from nnadapter.drivers.profile import Profile
 from nnadapter.ir.operand import DataType
@@ -103,6 +104,39 @@ class OperationSupport:
     """Further limits, in words."""
 
 
+class OperationRows(Sequence[OperationSupport]):
+    """Rows that are made when somebody looks: many devices are opened without, and tables take long to import.
+
+    Args:
+        make: gives the rows.
+    """
+
+    def __init__(self, make: Callable[[], Iterable[OperationSupport]]) -> None:
+        self._make = make
+
+    @overload
+    def __getitem__(self, index: int) -> OperationSupport: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[OperationSupport, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> OperationSupport | tuple[OperationSupport, ...]:
+        """The row at a position."""
+        return self._rows[index]
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self._rows)
+
+    def __reduce__(self) -> tuple[type[tuple[OperationSupport, ...]], tuple[tuple[OperationSupport, ...]]]:
+        """Another process gets the rows."""
+        return tuple, (self._rows,)
+
+    @cached_property
+    def _rows(self) -> tuple[OperationSupport, ...]:
+        return tuple(self._make())
+
+
 class OpenSizes(StrEnum):
     """What a device can do with a model whose dimensions are not all known."""
 
@@ -151,7 +185,7 @@ class Capability:
     device that keeps all programs of a plan in memory at once must leave room for the others."""
     options: tuple[Option, ...] = ()
     """The options that a context understands."""
-    operations: tuple[OperationSupport, ...] = ()
+    operations: tuple[OperationSupport, ...] | OperationRows = ()
     """What it takes, operation by operation; empty where only asking tells."""
     limits: str = ""
     """What holds for every operation, in words."""

@@ -41,16 +41,16 @@ def check_info(row: object, driver: str) -> DeviceInfo:
 def _check_fields(what: str, declaration: Capability | DeviceInfo) -> None:
     for name, hint in _HINTS[type(declaration)].items():
         value: Any = getattr(declaration, name)
-        if get_origin(hint) is not tuple:
-            if not isinstance(value, hint):
-                raise TypeError(f"{name} of its {what} is {value!r}, expected {_named(hint)}")
+        kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        tuples = [kind for kind in kinds if get_origin(kind) is tuple]
+        if isinstance(value, tuple(kind for kind in kinds if kind not in tuples)):
             continue
-        if not isinstance(value, tuple):
-            raise TypeError(f"{name} of its {what} is {value!r}, expected tuple")
-        kind = get_args(hint)[0]
+        if not tuples or not isinstance(value, tuple):
+            raise TypeError(f"{name} of its {what} is {value!r}, expected {'tuple' if tuples else _named(hint)}")
+        element = get_args(tuples[0])[0]
         for each in value:
-            if not isinstance(each, kind):
-                raise TypeError(f"{name} of its {what} hold {each!r}, expected nnadapter.drivers.{_named(kind)}")
+            if not isinstance(each, element):
+                raise TypeError(f"{name} of its {what} hold {each!r}, expected nnadapter.drivers.{_named(element)}")
 
 
 def _named(hint: type | UnionType) -> str:

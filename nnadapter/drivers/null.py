@@ -26,7 +26,7 @@ from nnadapter.ir.model import Model
 from nnadapter.ir.operand import ANY, Array
 from nnadapter.ir.operations import SCHEMAS
 from nnadapter.ir.tracing import settled
-from nnadapter.ir.verify import verify
+from nnadapter.ir.verifying import verify
 from partition.verdict import SUPPORTED, Verdict
 
 _CAPABILITY = Capability(

@@ -126,7 +126,7 @@ def device_info(name: str) -> DeviceInfo:
         DeviceNotFoundError: no driver of that name.
     """
     driver_name = name.partition(":")[0]
-    if driver_name not in sources():
+    if driver_name not in _BUILT_IN and driver_name not in sources():
         raise DeviceNotFoundError(_unknown(driver_name))
     rows = _rows(driver_name)
     return next((row for row in rows if row.name.removesuffix(":0") == name), rows[0])
@@ -240,7 +240,7 @@ def _check(factory: object, source: DriverSource) -> str:
 
 
 def _rows(name: str) -> tuple[DeviceInfo, ...]:
-    source = sources()[name]
+    source = _BUILT_IN.get(name) or sources()[name]
     with _lock:
         driver = _driver(name)
     if isinstance(driver, _Failure):

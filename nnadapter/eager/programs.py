@@ -21,7 +21,7 @@ from nnadapter.ir.operations.custom import CUSTOM, CustomCall
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.kernels.choosing import Choice, KernelTable, Request, warn_of_infer
 from nnadapter.kernels.context import KernelContext
-from nnadapter.kernels.registry import registered_kernels
+from nnadapter.kernels.registered import registered_kernels
 from nnadapter.process.closing import close_all
 from nnadapter.runtime.compilation import Compilation
 from nnadapter.runtime.context import Context

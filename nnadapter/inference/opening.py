@@ -63,14 +63,16 @@ def _of_file(
     from nnadapter.compiled_models.engine import CompiledEngine
     from nnadapter.compiled_models.reading import CompiledFile
     from nnadapter.traces.asking import trace_for
-    from nnadapter.traces.recorder import Recorder
 
     file = CompiledFile(source)
     trace = trace_for(options.trace, session_options)
     engine = CompiledEngine(file, requests, options, trace, session_options)
-    if not isinstance(trace, Recorder):
+    if not trace.is_kept:
         return engine, engine.device_names
     from nnadapter.running.traced_engine import TracedEngine
+    from nnadapter.traces.recorder import Recorder
+
+    assert isinstance(trace, Recorder), "no other trace keeps events"
 
     return TracedEngine(engine, trace), engine.device_names
 

@@ -28,15 +28,63 @@ Glossary:
     digest        a short name for contents: equal only if they are
 """
 
-from nnadapter.ir.builder import ModelBuilder
-from nnadapter.ir.extract import submodel
-from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, DataType, Layout, Lifetime, Operand, OperandType, Quantization, QuantizedType
-from nnadapter.ir.operations import SCHEMAS, schema_of
-from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, AttributeValue, OperationSchema, Role
-from nnadapter.ir.text import digest, to_text
-from nnadapter.ir.tracing import Traced, settled
-from nnadapter.ir.verify import check_attributes, check_inputs, verify
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nnadapter.process.lazily import lazily
+
+if TYPE_CHECKING:
+    from nnadapter.ir.builder import ModelBuilder
+    from nnadapter.ir.extract import submodel
+    from nnadapter.ir.model import ABSENT, Model, Operation
+    from nnadapter.ir.operand import (
+        Array,
+        DataType,
+        Layout,
+        Lifetime,
+        Operand,
+        OperandType,
+        Quantization,
+        QuantizedType,
+    )
+    from nnadapter.ir.operations import SCHEMAS, schema_of
+    from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, AttributeValue, OperationSchema, Role
+    from nnadapter.ir.text import digest, to_text
+    from nnadapter.ir.tracing import Traced, settled
+    from nnadapter.ir.verifying import check_attributes, check_inputs, verify
+
+_HOMES = {
+    "ABSENT": "nnadapter.ir.model",
+    "Array": "nnadapter.ir.operand",
+    "Attribute": "nnadapter.ir.schema",
+    "AttributeKind": "nnadapter.ir.schema",
+    "AttributeValue": "nnadapter.ir.schema",
+    "Attributes": "nnadapter.ir.schema",
+    "DataType": "nnadapter.ir.operand",
+    "Layout": "nnadapter.ir.operand",
+    "Lifetime": "nnadapter.ir.operand",
+    "Model": "nnadapter.ir.model",
+    "ModelBuilder": "nnadapter.ir.builder",
+    "Operand": "nnadapter.ir.operand",
+    "OperandType": "nnadapter.ir.operand",
+    "Operation": "nnadapter.ir.model",
+    "OperationSchema": "nnadapter.ir.schema",
+    "Quantization": "nnadapter.ir.operand",
+    "QuantizedType": "nnadapter.ir.operand",
+    "Role": "nnadapter.ir.schema",
+    "SCHEMAS": "nnadapter.ir.operations",
+    "Traced": "nnadapter.ir.tracing",
+    "check_attributes": "nnadapter.ir.verifying",
+    "check_inputs": "nnadapter.ir.verifying",
+    "digest": "nnadapter.ir.text",
+    "schema_of": "nnadapter.ir.operations",
+    "settled": "nnadapter.ir.tracing",
+    "submodel": "nnadapter.ir.extract",
+    "to_text": "nnadapter.ir.text",
+    "verify": "nnadapter.ir.verifying",
+}
+"""Where each name lives: a program that runs needs operands alone, neither builder nor schemas."""
 
 __all__ = [
     "ABSENT",
@@ -68,3 +116,5 @@ __all__ = [
     "to_text",
     "verify",
 ]
+
+__getattr__ = lazily(__name__, _HOMES)

@@ -12,7 +12,7 @@ import numpy as np
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, Layout, OperandType, QuantizedType
 from nnadapter.ir.tracing import Traced
-from nnadapter.ir.verify import check_type
+from nnadapter.ir.verifying import check_type
 from nnadapter.ir.wellformed import check_quantization
 
 DTYPES = tuple(map(str, DataType))

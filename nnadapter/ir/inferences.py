@@ -13,7 +13,7 @@ from nnadapter.ir.operand import OperandType, QuantizedType
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.quantized import result_types
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.ir.verify import check_attributes, check_inputs
+from nnadapter.ir.verifying import check_attributes, check_inputs
 
 Inferred = tuple[Mapping[str, AttributeValue], tuple[OperandType, ...]]
 """Every attribute of an operation, and the types of its results."""

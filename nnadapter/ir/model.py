@@ -79,7 +79,7 @@ class Model:
     """Places in `ir.structure.numbers` that change with the shapes of the ONNX model's inputs, those that always hold
     the same number together: a hint to compilers that compile once for many sizes. Empty if nothing is known."""
     is_sound: bool = field(default=False, init=False, repr=False)
-    """It was checked, or is made of what was; see `ir.verify`."""
+    """It was checked, or is made of what was; see `ir.verifying`."""
 
     def type_of(self, operand: int) -> OperandType | None:
         """The type of an operand, or None for `ABSENT`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,10 +15,9 @@ from nnadapter.drivers.registry import sources, takes_onnx
 from nnadapter.drivers.selection import HOSTS, canonical
 from nnadapter.errors import FAILURES, DriverWarning, InvalidOptionError, close_names, describe
 from nnadapter.kernels.choosing import KernelTable
+from nnadapter.kernels.registered import add_kernel, registered_kernels, remove_kernel
 
-_lock = threading.Lock()
 _count = itertools.count(1)
-_registered: list[Kernel] = []
 
 
 def register_kernel(
@@ -79,8 +77,7 @@ def register_kernel(
         origin=KernelOrigin.USER,
         number=next(_count),
     )
-    with _lock:
-        _registered.append(kernel)
+    add_kernel(kernel)
     return kernel
 
 
@@ -124,14 +121,7 @@ def kernel(device: str, op_type: str, **details: Any) -> Callable[[KernelFunctio
 
 def unregister_kernel(kernel: Kernel) -> None:
     """Forget a kernel; sessions that are open keep it. One that is not registered is passed over."""
-    with _lock:
-        _registered[:] = [each for each in _registered if each is not kernel]
-
-
-def registered_kernels() -> tuple[Kernel, ...]:
-    """Every kernel that was registered by a person, in that order."""
-    with _lock:
-        return tuple(_registered)
+    remove_kernel(kernel)
 
 
 def kernel_table(device: str, context: Context) -> KernelTable:

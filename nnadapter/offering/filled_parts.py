@@ -12,7 +12,7 @@ from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Lifetime, Operand
 from nnadapter.ir.structure import TracedModel, numbers
 from nnadapter.ir.tracing import Traced
-from nnadapter.ir.verify import verify
+from nnadapter.ir.verifying import verify
 from nnadapter.offering.part import Part
 
 

@@ -39,7 +39,8 @@ def read_constraints(options: Options) -> Constraints:
         PlanFileError: the plan file cannot be read.
     """
     plan_file = None if options.plan is None else read_plan(options.plan)
-    return Constraints(POLICIES[options.policy], options.fallback, read_rules(options.rules), plan_file)
+    rules = Rules() if options.rules is None else read_rules(options.rules)
+    return Constraints(POLICIES[options.policy], options.fallback, rules, plan_file)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.copies import Transfer
 from nnadapter.drivers.interface import DeviceTensor, Execution, Program
-from nnadapter.drivers.onnxruntime.profiling import SessionProfile
 from nnadapter.drivers.registry import device_lock, open_device
 from nnadapter.drivers.streams import Stream
 from nnadapter.errors import describe
@@ -28,6 +27,9 @@ from nnadapter.running.traced_streams import Note, Watchers
 from nnadapter.traces.event import COMPILE, FALLBACK, STEP, WAIT
 from nnadapter.traces.trace import Trace
 from partition.plan import Step
+
+if TYPE_CHECKING:
+    from nnadapter.drivers.onnxruntime.profiling import SessionProfile
 
 _MOST_NODES = 8
 """Nodes of a segment that an event names."""

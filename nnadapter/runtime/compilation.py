@@ -21,7 +21,7 @@ from nnadapter.errors import (
 )
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.operand import Operand
-from nnadapter.ir.verify import verify
+from nnadapter.ir.verifying import verify
 from nnadapter.runtime.context import Context
 from nnadapter.runtime.handle import Handle
 from nnadapter.runtime.sealed import ProgramSignature, seal, unseal

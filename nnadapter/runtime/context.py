@@ -10,7 +10,7 @@ from nnadapter.drivers.border import open_context
 from nnadapter.drivers.capability import ModelForm, OptionValue
 from nnadapter.drivers.selection import select_one
 from nnadapter.errors import InvalidOptionError
-from nnadapter.kernels.context import with_kernels
+from nnadapter.kernels.around import calling_kernels
 from nnadapter.runtime.device import Device
 from nnadapter.runtime.handle import Handle
 
@@ -42,7 +42,7 @@ class Context(Handle):
         selected = select_one(device.name, options)
         self._device = device
         self._options = MappingProxyType(dict(selected.options))
-        self.driver_context = with_kernels(device.name, device.capability, open_context(selected)[1])[0]
+        self.driver_context = calling_kernels(device.name, device.capability, open_context(selected)[1])
         """The driver's own context, with the device's custom kernels around it where there are any."""
         super().__init__(device, self.driver_context)
 

@@ -8,7 +8,7 @@ from random import Random
 
 from nnadapter.errors import DeviceLostError, InvalidModelError, NNAdapterError
 from nnadapter.ir.model import Model
-from nnadapter.ir.verify import verify
+from nnadapter.ir.verifying import verify
 from nnadapter.testing.bench import Bench, closing
 from nnadapter.testing.case import Case
 from nnadapter.testing.ir_models import BOUNDARIES, USUAL, OperandShapes, of_many, of_one_operation, operation_types

@@ -7,11 +7,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnadapter.traces.recorder import Recorder
 from nnadapter.traces.trace import SILENT, Trace
 
 if TYPE_CHECKING:
     import onnxruntime
+
+    from nnadapter.traces.recorder import Recorder
 
 
 def trace_for(path: str | os.PathLike[str] | None, session_options: onnxruntime.SessionOptions | None) -> Trace:
@@ -25,11 +26,17 @@ def trace_for(path: str | os.PathLike[str] | None, session_options: onnxruntime.
         InvalidOptionError: the person's file cannot be written. The other one is checked where it is used.
     """
     if path is not None:
-        recorder = Recorder(Path(path))
+        recorder = _recorder(Path(path))
         recorder.check()
         return recorder
-    if session_options is not None and session_options.enable_profiling:
-        # As ONNX Runtime calls its profiles, which have the time of the session's start to the millisecond.
-        stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S_%f")[:-3]
-        return Recorder(Path(f"{session_options.profile_file_prefix}_{stamp}.json"), of_session_options=True)
-    return SILENT
+    if session_options is None or not session_options.enable_profiling:
+        return SILENT
+    # As ONNX Runtime calls its profiles, which have the time of the session's start to the millisecond.
+    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S_%f")[:-3]
+    return _recorder(Path(f"{session_options.profile_file_prefix}_{stamp}.json"), of_session_options=True)
+
+
+def _recorder(path: Path, *, of_session_options: bool = False) -> Recorder:
+    from nnadapter.traces.recorder import Recorder  # most sessions have none
+
+    return Recorder(path, of_session_options=of_session_options)

@@ -10,7 +10,7 @@ from nnadapter.converters.convert import convert_graph
 from nnadapter.converters.groups import find_groups
 from nnadapter.converters.quantized_groups import convert_quantized_group
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.verify import verify
+from nnadapter.ir.verifying import verify
 from nnadapter.onnx.node import read_node
 from nnadapter.onnx.schemas import since_version
 from partition.graph import Value

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from nnadapter.converters import Conversion, OnnxNode, convert_graph, converted, read_node, since_version
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.operand import Array
-from nnadapter.ir.verify import verify
+from nnadapter.ir.verifying import verify
 from partition.graph import Value
 from partition.verdict import Reason, Unsupported
 

@@ -1,5 +1,5 @@
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.verify import verify
+from nnadapter.ir.verifying import verify
 from tests.ir.passes.program import Program, chain
 
 

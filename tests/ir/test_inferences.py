@@ -10,7 +10,7 @@ from nnadapter.ir.inferences import Inferences
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.quantized import result_types
 from nnadapter.ir.tracing import Trace, Traced, current
-from nnadapter.ir.verify import check_attributes, check_inputs
+from nnadapter.ir.verifying import check_attributes, check_inputs
 
 FLOATS = OperandType(DataType.FLOAT32, (2, 3))
 INT8 = Quantization(scale=(0.5,), zero_point=(3,))

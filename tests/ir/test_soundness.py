@@ -13,7 +13,7 @@ from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.extract import submodel
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import DataType, Layout, OperandType, Quantization
-from nnadapter.ir.verify import verify
+from nnadapter.ir.verifying import verify
 from tests.random_models.models import make_case
 
 

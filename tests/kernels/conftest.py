@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.kernels.registry import registered_kernels, unregister_kernel
+from nnadapter.kernels.registered import registered_kernels
+from nnadapter.kernels.registry import unregister_kernel
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nnadapter.ir import DataType, ModelBuilder, OperandType
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.operations.custom import CUSTOM, CustomCall
-from nnadapter.ir.verify import verify
+from nnadapter.ir.verifying import verify
 from nnadapter.kernels.splitting import split, without_calls
 
 TYPE = OperandType(DataType.FLOAT32, (2,))

@@ -6,7 +6,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from nnadapter.drivers.fake_npu.operations import HELD
+from nnadapter.drivers.fake_npu.limits import HELD
 from nnadapter.drivers.fake_npu.verdicts import judge
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import DataType

@@ -8,7 +8,7 @@ import pytest
 
 from nnadapter.drivers.fake_npu.operations import OPERATIONS
 from nnadapter.ir.operations import SCHEMAS
-from nnadapter.ir.verify import verify
+from nnadapter.ir.verifying import verify
 from nnadapter.testing.random_models.recipes import RECIPES, UNREACHED
 from tests.random_models.models import anything, attempt, maker_of, taken
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph, TensorType
-from nnadapter.drivers.fake_npu.operations import HELD
+from nnadapter.drivers.fake_npu.limits import HELD
 from nnadapter.drivers.profile import Profile
 
 Types = Sequence[TensorType]

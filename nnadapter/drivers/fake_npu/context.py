@@ -1,38 +1,24 @@
-"""A context: verdicts, admission and compilation under one set of options."""
+"""A context: one set of options. What has to do with models is imported when one is judged or compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from threading import Lock
-from weakref import WeakKeyDictionary
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from nnadapter.drivers.fake_npu.clock import simulated_seconds
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
-from nnadapter.drivers.fake_npu.footprint import packed_bytes
-from nnadapter.drivers.fake_npu.graph import NpuGraph
-from nnadapter.drivers.fake_npu.kernels.winograd import WINOGRAD
-from nnadapter.drivers.fake_npu.lowering import lower
-from nnadapter.drivers.fake_npu.needs import ProgramNeeds, check_needs
-from nnadapter.drivers.fake_npu.observing import observer
-from nnadapter.drivers.fake_npu.open_program import FakeNpuOpenProgram
+from nnadapter.drivers.fake_npu.needs import check_needs
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
-from nnadapter.drivers.fake_npu.prepared import LoweredModel, prepared
-from nnadapter.drivers.fake_npu.program import FakeNpuProgram, deserialize_program, weight_bytes
-from nnadapter.drivers.fake_npu.reuse import Lowerings
-from nnadapter.drivers.fake_npu.tracing import InstructionEvents
-from nnadapter.drivers.fake_npu.verdicts import StructureVerdicts, types_needed
+from nnadapter.drivers.fake_npu.program import deserialize_program
 from nnadapter.drivers.interface import Admission, Context, Program
-from nnadapter.drivers.invalid_models import invalid_models_told
 from nnadapter.drivers.profile import Profile
-from nnadapter.ir.model import Model
-from nnadapter.ir.verify import verify
 from nnadapter.memory.arenas import Arenas
 from nnadapter.traces.trace import Trace
-from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+from partition.verdict import Verdict
 
-_REMEMBERED = 64
-"""How many admitted models are kept, lowered, until they are compiled."""
+if TYPE_CHECKING:
+    from nnadapter.drivers.fake_npu.compiling import Compiler
+    from nnadapter.ir.model import Model
 
 
 class FakeNpuContext(Context):
@@ -42,12 +28,6 @@ class FakeNpuContext(Context):
         self._options, self._memory = options, memory
         self.arenas = Arenas()
         """Working memory that all programs of this context share."""
-        self._verdicts = StructureVerdicts(options.switched_off)
-        self._lowerings = Lowerings(options.arithmetic)
-        self._prepared: WeakKeyDictionary[Model, LoweredModel] = WeakKeyDictionary()
-        self._open: WeakKeyDictionary[Model, NpuGraph] = WeakKeyDictionary()
-        """Admitted models whose sizes are open, lowered."""
-        self._lock = Lock()
         self._traced: tuple[Trace, str] | None = None
 
     def with_trace(self, trace: Trace, lane: str) -> FakeNpuContext:
@@ -61,31 +41,11 @@ class FakeNpuContext(Context):
         Raises:
             InvalidModelError: the model is the first of its structure, and contradicts itself.
         """
-        with invalid_models_told(model):
-            return self._verdicts.of(model)
+        return self._compiler.supported(model)
 
     def admit(self, model: Model) -> Admission:
         """See `Context.admit`. Of a model that leaves sizes open, memory is judged when they are known."""
-        if model.is_open:
-            return self._admit_open(model)
-        lowered_model = self._prepare(model)
-        with self._lock:
-            if len(self._prepared) < _REMEMBERED:
-                self._prepared[model] = lowered_model
-        weights, memory = lowered_model.weight_bytes, lowered_model.memory
-        return Admission(
-            verdict=self._room_for(weights, memory.arena_bytes, _border_bytes(model)),
-            runs_as=lowered_model.runs_as,
-            facts={
-                "weight_bytes": weights,
-                "arena_bytes": memory.arena_bytes,
-                "arena_lower_bound_bytes": memory.arena_lower_bound_bytes,
-                "arena_over_bound_percent": memory.arena_over_bound_percent,
-                "instructions": len(lowered_model.graph.instructions),
-                **_winograd(lowered_model.graph),
-                **self._simulated(lowered_model.graph),
-            },
-        )
+        return self._compiler.admit(model)
 
     def profile(self) -> Profile | None:
         """See `Context.profile`: none with the real clock, which measures the host's own processor."""
@@ -93,23 +53,11 @@ class FakeNpuContext(Context):
 
     def compile(self, model: Model) -> Program:
         """See `Context.compile`."""
-        if model.is_open:
-            return self._compile_open(model)
-        with self._lock:
-            known = self._prepared.pop(model, None)
-        return self._program(model, known or self._prepare(model))
+        return self._compiler.compile(model)
 
     def bind(self, program: Program, model: Model) -> Program | None:
         """See `Context.bind`: what was lowered for one holds for the other, or it has to be lowered itself."""
-        with self._lock:
-            known = self._prepared.get(model)
-        lowered_model = known or self._prepare(model)
-        assert isinstance(program, FakeNpuProgram), "programs of a context are its own"
-        if lowered_model.graph.instructions is not program.graph.instructions:
-            return None
-        with self._lock:
-            self._prepared.pop(model, None)
-        return self._program(model, lowered_model)
+        return self._compiler.bind(program, model)
 
     def deserialize(self, blob: bytes) -> Program:
         """See `Context.deserialize`."""
@@ -119,91 +67,19 @@ class FakeNpuContext(Context):
         """See `Context.deserialize_view`: weights stay where they lie."""
         return self._deserialized(blob)
 
+    def close(self) -> None:
+        """See `Context.close`."""
+        if "_compiler" in vars(self):
+            self._compiler.clear()
+        self.arenas.close()
+
     def _deserialized(self, blob: bytes | memoryview) -> Program:
         program = deserialize_program(blob, self.arenas, self._memory, self._options.threads)
         check_needs(program.needs, self._options)
         return program
 
-    def close(self) -> None:
-        """See `Context.close`."""
-        with self._lock:
-            self._prepared.clear()
-            self._open.clear()
-        self._lowerings.clear()
-        self._verdicts.clear()
-        self.arenas.close()
+    @cached_property
+    def _compiler(self) -> Compiler:
+        from nnadapter.drivers.fake_npu.compiling import Compiler
 
-    def _admit_open(self, model: Model) -> Admission:
-        lowered = lower(model, self._options.arithmetic)
-        with self._lock:
-            self._open[model] = lowered.graph
-        weights = weight_bytes(lowered.graph)
-        return Admission(
-            verdict=self._room_for(weights, 0, 0),
-            runs_as=lowered.roles.runs_as(model),
-            facts={"weight_bytes": weights, "instructions": len(lowered.graph.instructions)},
-        )
-
-    def _compile_open(self, model: Model) -> Program:
-        with self._lock:
-            graph = self._open.pop(model, None)
-        if graph is None:
-            graph = lower(model, self._options.arithmetic).graph
-        available = self._options.memory_bytes - weight_bytes(graph)
-        events = None if self._traced is None else partial(InstructionEvents, *self._traced)
-        around = self.arenas, self._memory, self._options.threads
-        return FakeNpuOpenProgram(graph, available, *around, packed_bytes(graph, model), events)
-
-    def _prepare(self, model: Model) -> LoweredModel:
-        options = self._options
-        watch = observer(options.dump_passes, options.check_passes, options.arithmetic)
-        with invalid_models_told(model):
-            if watch is None:
-                return self._lowerings.prepare(model)
-            # What is looked at is no trace, so every model is seen.
-            verify(model)
-            return prepared(lower(model, options.arithmetic, check=watch), model)
-
-    def _program(self, model: Model, lowered_model: LoweredModel) -> Program:
-        needs, graph = self._needs(model, lowered_model), lowered_model.graph.with_contents()
-        return FakeNpuProgram(
-            graph,
-            lowered_model.memory,
-            self.arenas,
-            needs,
-            device_memory=self._memory,
-            threads=self._options.threads,
-            packed=packed_bytes(graph, model),
-            events=None if self._traced is None else InstructionEvents(*self._traced, graph),
-        )
-
-    def _needs(self, model: Model, lowered_model: LoweredModel) -> ProgramNeeds:
-        return ProgramNeeds(
-            arithmetic=self._options.arithmetic,
-            memory_bytes=lowered_model.weight_bytes + lowered_model.memory.arena_bytes + _border_bytes(model),
-            operations=tuple(sorted({type_ for operation in model.operations for type_ in types_needed(operation)})),
-        )
-
-    def _simulated(self, graph: NpuGraph) -> dict[str, float]:
-        profile = self._options.profile
-        return {} if profile is None else {"simulated_us": round(1e6 * simulated_seconds(graph, profile), 3)}
-
-    def _room_for(self, weights: int, arena: int, border: int) -> Verdict:
-        available, needed = self._options.memory_bytes, weights + arena + border
-        if needed <= available:
-            return SUPPORTED
-        detail = (
-            f"needs {needed} bytes of device memory ({weights} for weights, {arena} for the arena, {border} for inputs "
-            f"and outputs), available: {available}; the option memory_bytes sets it"
-        )
-        return Unsupported(Reason.MEMORY_LIMIT, detail)
-
-
-def _winograd(graph: NpuGraph) -> dict[str, int]:
-    """How many convolutions round otherwise than their definition, if any do."""
-    count = sum(instruction.kernel == WINOGRAD for instruction in graph.instructions)
-    return {"winograd_convolutions": count} if count else {}
-
-
-def _border_bytes(model: Model) -> int:
-    return sum(model.operands[operand].type.nbytes for operand in {*model.inputs, *model.outputs})
+        return Compiler(self._options, self.arenas, self._memory, self._traced)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from nnadapter.drivers.capability import (
     Capability,
@@ -11,13 +11,14 @@ from nnadapter.drivers.capability import (
     MemoryStatistics,
     ModelForm,
     OpenSizes,
+    OperationRows,
     OperationSupport,
     OptionValues,
     Threading,
 )
 from nnadapter.drivers.fake_npu.context import FakeNpuContext
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory
-from nnadapter.drivers.fake_npu.operations import LIMITS, OPERATIONS
+from nnadapter.drivers.fake_npu.limits import LIMITS
 from nnadapter.drivers.fake_npu.options import DEFAULT_MEMORY_BYTES, OPTIONS, read_options
 from nnadapter.drivers.fake_npu.streams import FakeNpuEvent, FakeNpuStream, Waits
 from nnadapter.drivers.interface import Context, Device, Driver, Memory
@@ -28,7 +29,7 @@ from nnadapter.process.cache import remembered
 
 @remembered(1)
 def capability() -> Capability:
-    """The device's limits, from the tables of options and operations."""
+    """The device's limits, from the tables of options and operations; the second is read when somebody looks."""
     return Capability(
         form=ModelForm.IR,
         threading=Threading.EXCLUSIVE,
@@ -36,13 +37,17 @@ def capability() -> Capability:
         memory_bytes=DEFAULT_MEMORY_BYTES,
         options=OPTIONS,
         limits=LIMITS,
-        operations=tuple(
-            OperationSupport(
-                type=type_, dtypes=row.other_dtypes.get(0, row.dtypes), ranks=row.ranks, limits=row.limits_in_words
-            )
-            for type_, row in sorted(OPERATIONS.items())
-        ),
+        operations=OperationRows(_operations),
     )
+
+
+def _operations() -> Iterator[OperationSupport]:
+    from nnadapter.drivers.fake_npu.operations import OPERATIONS  # a program that is loaded needs no table
+
+    for type_, row in sorted(OPERATIONS.items()):
+        yield OperationSupport(
+            type=type_, dtypes=row.other_dtypes.get(0, row.dtypes), ranks=row.ranks, limits=row.limits_in_words
+        )
 
 
 class FakeNpuDriver(Driver):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nnadapter.drivers.fake_npu.graph import NpuGraph
-from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
 from nnadapter.memory.arenas import Arenas
+
+if TYPE_CHECKING:
+    from nnadapter.ir.model import Model
 
 _BYTES_PER_INSTRUCTION = 4 << 10
 _ARENA_PER_BOUND_BYTE = 11

@@ -9,6 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from nnadapter.drivers.fake_npu.limits import (
+    ALL_FLOATS,
+    ALL_NUMBERS,
+    BOOLEANS,
+    FLOATS,
+    HELD,
+    INDICES,
+    LARGEST_RANK,
+    NUMBERS,
+    Types,
+)
 from nnadapter.drivers.fake_npu.lowerings import (
     elementwise,
     generation,
@@ -25,24 +36,6 @@ from nnadapter.drivers.fake_npu.lowerings.computed_filters import with_filter
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, direct, unary
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.operations.quantization import EIGHT_BITS, REALS, TABULATED
-
-Types = frozenset[DataType]
-
-FLOATS: Types = frozenset({DataType.FLOAT32, DataType.FLOAT16})
-NUMBERS: Types = FLOATS | {DataType.INT8, DataType.UINT8, DataType.INT32}
-INDICES: Types = frozenset({DataType.INT32, DataType.INT64})
-BOOLEANS: Types = frozenset({DataType.BOOL})
-ALL_FLOATS: Types = FLOATS | {DataType.FLOAT64}
-ALL_NUMBERS: Types = NUMBERS | {DataType.INT64, DataType.FLOAT64}
-"""What works element by element, compares, reduces or multiplies matrices takes these; what is tuned, those above."""
-HELD: Types = ALL_NUMBERS | BOOLEANS
-"""Every data type that the device can hold."""
-
-LARGEST_RANK = 6
-NOT_EMPTY = "tensors with at least one element"
-SMALL_RANK = f"rank at most {LARGEST_RANK}"
-LIMITS = f"every operand: {NOT_EMPTY}, {SMALL_RANK}"
-"""What every operation is refused for beside its row, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
 
 from nnadapter.drivers.capability import Option, OptionValues
 from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
-from nnadapter.drivers.fake_npu.clock import simulated_profile
-from nnadapter.drivers.fake_npu.operations import OPERATIONS
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import InvalidOptionError
 
@@ -141,6 +138,8 @@ def _is_half(values: OptionValues) -> bool:
 def _simulated(values: OptionValues) -> Profile | None:
     if values["clock"] != "simulated":
         return None
+    from nnadapter.drivers.fake_npu.clock import simulated_profile  # few sessions simulate
+
     limits = {name: float(values[name]) for name in _LIMITS}  # type: ignore[arg-type]
     wrong = next((name for name, limit in limits.items() if not isfinite(limit)), None)
     if wrong is not None:
@@ -166,11 +165,14 @@ def operations_named(names: Iterable[str]) -> frozenset[str]:
     Raises:
         InvalidOptionError: a name stands for none.
     """
-    known = _types_by_key()
-    operation_types: set[str] = set()
+    if not names:
+        return frozenset()
+    known, operation_types = _types_by_key(), set[str]()
     for name in names:
         key = name.replace("_", "").lower()
         if key not in known:
+            from difflib import get_close_matches  # most names are right
+
             close = list(dict.fromkeys(known[each][0] for each in get_close_matches(key, known, n=3)))
             hint = f"did you mean {' or '.join(close)}?" if close else "`nnadapter ops fake_npu` lists its operations"
             raise InvalidOptionError(f"option switched_off names {name!r}, which fake_npu does not have; {hint}")
@@ -180,6 +182,8 @@ def operations_named(names: Iterable[str]) -> frozenset[str]:
 
 def _types_by_key() -> Mapping[str, list[str]]:
     """Keys without underscores, in lower case: of every type, and of its family, which has no `_2D`, `_LINEAR`, …."""
+    from nnadapter.drivers.fake_npu.operations import OPERATIONS  # few people switch operations off
+
     types_by_key: dict[str, list[str]] = {}
     for type_ in OPERATIONS:
         family = type_.replace("_2D", "").removesuffix("_NEAREST").removesuffix("_LINEAR")

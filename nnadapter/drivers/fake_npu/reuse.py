@@ -32,7 +32,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.ir.structure import constants, numbers, with_constants, with_numbers
 from nnadapter.ir.traced_arrays import ArrayTrace, TracedArray
 from nnadapter.ir.tracing import Trace
-from nnadapter.ir.verify import verify
+from nnadapter.ir.verifying import verify
 from nnadapter.process.cache import Cache
 
 _STRUCTURES = 64

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
-from nnadapter.drivers.fake_npu.operations import LARGEST_RANK, NOT_EMPTY, OPERATIONS, SMALL_RANK, OperationRow, Types
+from nnadapter.drivers.fake_npu.limits import LARGEST_RANK, NOT_EMPTY, SMALL_RANK, Types
+from nnadapter.drivers.fake_npu.operations import OPERATIONS, OperationRow
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Operand
-from nnadapter.ir.verify import verify
+from nnadapter.ir.verifying import verify
 from nnadapter.process.cache import Cache
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 

@@ -23,7 +23,7 @@ from nnadapter.drivers.native.structures import Holder, make
 from nnadapter.drivers.native.verdicts import VerdictSink
 from nnadapter.errors import CompilationError, IncompatibleProgramError
 from nnadapter.ir.model import Model, Operation
-from nnadapter.ir.verify import verify
+from nnadapter.ir.verifying import verify
 from nnadapter.process.closing import close_all
 from nnadapter.process.lending import Lending
 from partition.verdict import Reason, Unsupported, Verdict

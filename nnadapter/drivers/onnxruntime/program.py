@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.drivers.onnxruntime.footprint import session_bytes
-from nnadapter.drivers.onnxruntime.profiling import SessionProfile
 from nnadapter.drivers.onnxruntime.sessions import PoolPermit, session_execution
 from nnadapter.drivers.onnxruntime.weights import Loadable
 
 if TYPE_CHECKING:
     import onnxruntime
+
+    from nnadapter.drivers.onnxruntime.profiling import SessionProfile
 
 
 class CpuProgram(Program):

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.onnxruntime.arena import USES_SHARED_ARENA, register_arena
 from nnadapter.drivers.onnxruntime.errors import translated, translation
-from nnadapter.drivers.onnxruntime.profiling import SessionProfile
 from nnadapter.drivers.onnxruntime.values import RunInto, run_into_of, run_of
 from nnadapter.drivers.onnxruntime.weights import Loadable
 from nnadapter.ir.operand import Array
@@ -26,6 +25,8 @@ from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
 
 if TYPE_CHECKING:
     import onnxruntime
+
+    from nnadapter.drivers.onnxruntime.profiling import SessionProfile
 
 run_options: ContextVar[onnxruntime.RunOptions | None] = ContextVar("run_options", default=None)
 """The caller's run options for the run that is under way in this thread."""

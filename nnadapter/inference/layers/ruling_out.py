@@ -75,7 +75,7 @@ def _fewest(suspects: Sequence[Group], agrees: Callable[[Sequence[Group]], bool]
 class _Trying:
     def __init__(self, compared: Compared) -> None:
         self._compared = compared
-        self._rules = read_rules(compared.options.rules) if compared.options.rules != Rules() else Rules()
+        self._rules = Rules() if compared.options.rules is None else read_rules(compared.options.rules)
         self.compilations = 0
 
     def agrees(self, groups: Sequence[Group]) -> bool:

@@ -12,7 +12,7 @@ from nnadapter.ir.operand import Array, DataType
 from nnadapter.ir.passes.evaluation import Evaluator
 from nnadapter.ir.passes.run import Observer
 from nnadapter.ir.passes.sampling import sample_inputs
-from nnadapter.ir.verify import verify
+from nnadapter.ir.verifying import verify
 
 TOLERANCES: Mapping[DataType, float] = {
     DataType.FLOAT64: 1e-9,

@@ -14,7 +14,7 @@ from nnadapter.ir.protobuf.messages import ADVICE, Message, new, parse, refuse_u
 from nnadapter.ir.protobuf.operands import read_operand, write_operand
 from nnadapter.ir.protobuf.weights import Block, Contents, Weights, references_in, weights_of
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.ir.verify import check_attributes, verify
+from nnadapter.ir.verifying import check_attributes, verify
 
 FORMAT = "nnadapter model"
 """What every file says that it is."""

@@ -96,7 +96,7 @@ def test_a_wrong_pass_is_refused_with_its_name(monkeypatch):
     def observe(name, before, after):
         raise PassError(f"pass {name!r} changed output 'y'", name=name)
 
-    monkeypatch.setattr("nnadapter.drivers.fake_npu.context.observer", lambda *_, **__: observe)
+    monkeypatch.setattr("nnadapter.drivers.fake_npu.compiling.observer", lambda *_, **__: observe)
     program = Program(x=(2, 2))
     with pytest.raises(PassError, match="'remove_dead' changed"):
         context(check_passes=True).admit(program.finish(program("RELU", program.x)))

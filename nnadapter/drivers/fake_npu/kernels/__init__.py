@@ -1,62 +1,52 @@
-"""The kernel table: what the device's instructions can name."""
+"""The kernel table: what the device's instructions can name. A family is imported when one of its kernels is named."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from importlib import import_module
 
-from nnadapter.drivers.fake_npu.kernels.attention import ATTENTION_KERNELS
-from nnadapter.drivers.fake_npu.kernels.convolution import CONVOLUTION_KERNELS
-from nnadapter.drivers.fake_npu.kernels.depthwise import DEPTHWISE_KERNELS
-from nnadapter.drivers.fake_npu.kernels.elementwise import ELEMENTWISE_KERNELS
-from nnadapter.drivers.fake_npu.kernels.gating import GATING_KERNELS
 from nnadapter.drivers.fake_npu.kernels.kernel import NumpyKernel
-from nnadapter.drivers.fake_npu.kernels.losses import LOSS_KERNELS
-from nnadapter.drivers.fake_npu.kernels.matrix import MATRIX_KERNELS
-from nnadapter.drivers.fake_npu.kernels.movement import MOVEMENT_KERNELS
-from nnadapter.drivers.fake_npu.kernels.normalization import NORMALIZATION_KERNELS
-from nnadapter.drivers.fake_npu.kernels.pooling import POOLING_KERNELS
-from nnadapter.drivers.fake_npu.kernels.quantized_elements import QUANTIZED_ELEMENT_KERNELS
-from nnadapter.drivers.fake_npu.kernels.recurrent import RECURRENT_KERNELS
-from nnadapter.drivers.fake_npu.kernels.reduction import REDUCTION_KERNELS
-from nnadapter.drivers.fake_npu.kernels.regions import REGION_KERNELS
-from nnadapter.drivers.fake_npu.kernels.resize import RESIZE_KERNELS
-from nnadapter.drivers.fake_npu.kernels.sampling import SAMPLING_KERNELS
-from nnadapter.drivers.fake_npu.kernels.scattering import SCATTERING_KERNELS
-from nnadapter.drivers.fake_npu.kernels.spectral import SPECTRAL_KERNELS
-from nnadapter.drivers.fake_npu.kernels.states import STATE_KERNELS
-from nnadapter.drivers.fake_npu.kernels.transposed_convolution import TRANSPOSED_CONVOLUTION_KERNELS
-from nnadapter.drivers.fake_npu.kernels.volumes import VOLUME_KERNELS
-from nnadapter.drivers.fake_npu.kernels.window_pooling import WINDOW_POOLING_KERNELS
-from nnadapter.drivers.fake_npu.kernels.winograd import WINOGRAD_KERNELS
 
-KERNELS: Mapping[str, NumpyKernel] = MappingProxyType(
-    {
-        **CONVOLUTION_KERNELS,
-        **DEPTHWISE_KERNELS,
-        **ELEMENTWISE_KERNELS,
-        **GATING_KERNELS,
-        **ATTENTION_KERNELS,
-        **LOSS_KERNELS,
-        **MATRIX_KERNELS,
-        **MOVEMENT_KERNELS,
-        **NORMALIZATION_KERNELS,
-        **POOLING_KERNELS,
-        **RECURRENT_KERNELS,
-        **QUANTIZED_ELEMENT_KERNELS,
-        **REDUCTION_KERNELS,
-        **REGION_KERNELS,
-        **RESIZE_KERNELS,
-        **SAMPLING_KERNELS,
-        **SCATTERING_KERNELS,
-        **SPECTRAL_KERNELS,
-        **STATE_KERNELS,
-        **TRANSPOSED_CONVOLUTION_KERNELS,
-        **VOLUME_KERNELS,
-        **WINDOW_POOLING_KERNELS,
-        **WINOGRAD_KERNELS,
-    }
-)
-"""Every kernel by name."""
+FAMILIES: Mapping[str, str] = {
+    "attention": "attention rotary_embedding",
+    "convolution": "convolution pointwise_convolution",
+    "depthwise": "depthwise_convolution",
+    "elementwise": "add and bitwise_and bitwise_or bitwise_xor cast divide equal float_modulo floor_divide greater "
+    "greater_equal less less_equal maximum minimum modulo multiply not_equal or power prelu round_to_half shift_left "
+    "shift_right subtract sum unary where xor",
+    "gating": "swiglu",
+    "losses": "negative_log_likelihood",
+    "matrix": "determinant einsum fully_connected matmul triangle",
+    "movement": "bit_cast concat copy diagonal expand gather gather_elements pad range slice split tile transpose",
+    "normalization": "instance_normalization layer_normalization local_response_normalization log_softmax "
+    "lp_normalization mean_variance_normalization rms_normalization softmax",
+    "pooling": "average_pool max_pool",
+    "quantized_elements": "center dequantize look_up quantize requantize",
+    "recurrent": "gru lstm rnn",
+    "reduction": "arg_max arg_min hardmax reduce_max reduce_mean reduce_min reduce_prod reduce_sum running_product "
+    "running_sum top_k",
+    "regions": "max_roi_pool roi_align",
+    "resize": "resize_linear resize_nearest",
+    "sampling": "affine_grid deformable_convolution grid_sample",
+    "scattering": "gather_nd one_hot reverse_sequence scatter_elements scatter_nd tensor_scatter",
+    "spectral": "fourier_transform short_time_fourier_transform",
+    "states": "causal_convolution linear_attention",
+    "transposed_convolution": "transposed_convolution",
+    "volumes": "columns_to_image transposed_volume_convolution volume_convolution",
+    "window_pooling": "average_pool_axes max_pool_axes max_pool_with_indices max_unpool p_norm_pool",
+    "winograd": "winograd_convolution",
+}
+"""Which kernels each module has, in its `KERNELS`."""
+_FAMILY_OF = {name: family for family, names in FAMILIES.items() for name in names.split()}
 
-__all__ = ["KERNELS", "NumpyKernel"]
+
+class _Kernels(dict[str, NumpyKernel]):
+    def __missing__(self, name: str) -> NumpyKernel:
+        self.update(import_module(f"{__name__}.{_FAMILY_OF[name]}").KERNELS)
+        return self[name]
+
+
+KERNELS = _Kernels()
+"""A kernel by its name."""
+
+__all__ = ["FAMILIES", "KERNELS", "NumpyKernel"]

@@ -213,7 +213,7 @@ def _rotary_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return half, half
 
 
-ATTENTION_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     "attention": NumpyKernel(bind=_bind_attention, scratch=_scratch),
     "rotary_embedding": NumpyKernel(bind=_bind_rotary, scratch=_rotary_scratch),
 }

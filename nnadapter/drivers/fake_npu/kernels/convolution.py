@@ -95,7 +95,7 @@ def _bind_convolution(call: KernelArguments) -> Run:
     return in_sequence(steps)
 
 
-CONVOLUTION_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     "convolution": NumpyKernel(bind=_bind_convolution, scratch=_convolution_scratch, fuses=True),
     "pointwise_convolution": NumpyKernel(bind=_bind_pointwise, fuses=True),
 }

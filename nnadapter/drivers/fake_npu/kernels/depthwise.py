@@ -143,7 +143,7 @@ def _terms(
     return terms
 
 
-DEPTHWISE_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     "depthwise_convolution": NumpyKernel(bind=_bind_depthwise, scratch=_depthwise_scratch, fuses=True)
 }
 """Rows of the kernel table."""

@@ -190,7 +190,7 @@ def _bind_round_to_half(call: KernelArguments) -> Run:
     return run
 
 
-ELEMENTWISE_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     name: NumpyKernel(bind=_bind_binary(name), in_place=(0, 1), fuses=True) for name in BINARY
 } | {
     "cast": NumpyKernel(bind=_bind_cast),

@@ -35,7 +35,5 @@ def _bind_swiglu(call: KernelArguments) -> Run:
     )
 
 
-GATING_KERNELS: Mapping[str, NumpyKernel] = {
-    "swiglu": NumpyKernel(bind=_bind_swiglu, scratch=_scratch, in_place=(0, 1))
-}
+KERNELS: Mapping[str, NumpyKernel] = {"swiglu": NumpyKernel(bind=_bind_swiglu, scratch=_scratch, in_place=(0, 1))}
 """Rows of the kernel table."""

@@ -57,7 +57,5 @@ def _mean(losses: Array, weights: Array, out: Array) -> None:
 
 _REDUCTIONS = MappingProxyType({"mean": _mean, "none": _none, "sum": _sum})
 
-LOSS_KERNELS: Mapping[str, NumpyKernel] = {
-    "negative_log_likelihood": NumpyKernel(bind=_bind_likelihood, scratch=_scratch)
-}
+KERNELS: Mapping[str, NumpyKernel] = {"negative_log_likelihood": NumpyKernel(bind=_bind_likelihood, scratch=_scratch)}
 """Rows of the kernel table."""

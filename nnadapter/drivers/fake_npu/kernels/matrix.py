@@ -115,7 +115,7 @@ def _bind_einsum(call: KernelArguments) -> Run:
     return lambda: np.einsum(equation, *inputs, out=out, optimize=path)
 
 
-MATRIX_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     "fully_connected": NumpyKernel(bind=_bind_fully_connected, fuses=True),
     "matmul": NumpyKernel(bind=_bind_matmul, fuses=True),
     "determinant": NumpyKernel(bind=_bind_determinant),

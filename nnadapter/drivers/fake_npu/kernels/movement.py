@@ -164,7 +164,7 @@ def _bind_bit_cast(call: KernelArguments) -> Run:
     return lambda: np.copyto(out, x.view(out.dtype))
 
 
-MOVEMENT_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     "concat": NumpyKernel(bind=_bind_concat),
     "copy": NumpyKernel(bind=_bind_copy),
     "expand": NumpyKernel(bind=_bind_expand),

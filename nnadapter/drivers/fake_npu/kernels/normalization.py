@@ -271,7 +271,7 @@ def _bind_mvn(call: KernelArguments) -> Run:
     return run
 
 
-NORMALIZATION_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     "instance_normalization": NumpyKernel(bind=_bind_instance, scratch=_instance_scratch, in_place=(0,)),
     "layer_normalization": NumpyKernel(bind=_bind_layer, scratch=_layer_scratch, in_place=(0,)),
     "local_response_normalization": NumpyKernel(

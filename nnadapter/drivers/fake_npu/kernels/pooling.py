@@ -83,7 +83,7 @@ def _bind_average(call: KernelArguments) -> Run:
     return run
 
 
-POOLING_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     "average_pool": NumpyKernel(bind=_bind_average, scratch=_pooling_scratch),
     "max_pool": NumpyKernel(bind=_bind_max, scratch=_pooling_scratch),
 }

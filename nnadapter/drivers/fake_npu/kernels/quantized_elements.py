@@ -134,7 +134,7 @@ def _bind_look_up(call: KernelArguments) -> Run:
     return in_sequence([partial(_look_up, x[block], table, out[block]) for block in blocks(x.size, BLOCK_ELEMENTS)])
 
 
-QUANTIZED_ELEMENT_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     "center": NumpyKernel(bind=_bind_center),
     "dequantize": NumpyKernel(bind=_bind_to_reals),
     "look_up": NumpyKernel(bind=_bind_look_up),

@@ -260,7 +260,7 @@ def _rnn_cell(
     return step
 
 
-RECURRENT_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     "gru": NumpyKernel(bind=_bind(_gru_cell, _gru_bias), scratch=_scratch(3)),
     "lstm": NumpyKernel(bind=_bind(_lstm_cell, _whole_bias), scratch=_scratch(4)),
     "rnn": NumpyKernel(bind=_bind(_rnn_cell, _whole_bias), scratch=_scratch(1)),

@@ -140,7 +140,7 @@ def _bind_hardmax(call: KernelArguments) -> Run:
     return run
 
 
-REDUCTION_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     "arg_max": NumpyKernel(bind=_bind_extreme(np.argmax, np.fmax)),
     "arg_min": NumpyKernel(bind=_bind_extreme(np.argmin, np.fmin)),
     "reduce_max": NumpyKernel(bind=_bind_reduction(np.maximum)),

@@ -137,7 +137,7 @@ def _bins(first: np.float32, last: np.float32, bins: int, size: int) -> tuple[Ar
     return np.clip(pixels, 0, size - 1), ends > begins
 
 
-REGION_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     "max_roi_pool": NumpyKernel(bind=_bind_max_roi_pool),
     "roi_align": NumpyKernel(bind=_bind_roi_align),
 }

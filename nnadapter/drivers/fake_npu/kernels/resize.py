@@ -172,7 +172,7 @@ def _bind_interpolation(x: Array, places: Array, axis: int, upper: Array, out: A
     return run
 
 
-RESIZE_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     "resize_linear": NumpyKernel(bind=_bind_linear, scratch=_linear_scratch),
     "resize_nearest": NumpyKernel(bind=_bind_nearest, scratch=_nearest_scratch),
 }

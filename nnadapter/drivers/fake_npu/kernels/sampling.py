@@ -147,7 +147,7 @@ def _read(image: Array, places: list[tuple[Array, Array]], mask: Array | None, r
             np.multiply(targets[group], mask[group], targets[group])
 
 
-SAMPLING_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     "affine_grid": NumpyKernel(bind=_bind_affine_grid),
     "deformable_convolution": NumpyKernel(bind=_bind_deformable, scratch=_deformable_scratch),
     "grid_sample": NumpyKernel(bind=_bind_grid_sample, scratch=_grid_scratch),

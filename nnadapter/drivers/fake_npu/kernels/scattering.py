@@ -158,7 +158,7 @@ def _bind_reverse_sequence(call: KernelArguments) -> Run:
     return run
 
 
-SCATTERING_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     "gather_nd": NumpyKernel(bind=_bind_gather_nd, scratch=_rows_scratch),
     "one_hot": NumpyKernel(bind=_bind_one_hot, scratch=_one_hot_scratch),
     "reverse_sequence": NumpyKernel(bind=_bind_reverse_sequence),

@@ -59,7 +59,7 @@ def _short_time_scratch(outline: Outline) -> tuple[TensorType, ...]:
     )
 
 
-SPECTRAL_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     "fourier_transform": NumpyKernel(bind=_bind_transform),
     "short_time_fourier_transform": NumpyKernel(bind=_bind_short_time, scratch=_short_time_scratch),
 }

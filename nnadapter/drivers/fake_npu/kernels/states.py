@@ -99,7 +99,7 @@ def _named(call: KernelArguments) -> Mapping[str, Array]:
     return dict(zip(call.parameters["roles"], call.inputs, strict=True))
 
 
-STATE_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     "causal_convolution": NumpyKernel(bind=_bind_causal_convolution, scratch=_causal_convolution_scratch),
     "linear_attention": NumpyKernel(bind=_bind_linear_attention, scratch=_linear_attention_scratch),
 }

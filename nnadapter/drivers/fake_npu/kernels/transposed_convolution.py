@@ -120,7 +120,7 @@ def _landing(count: int, size: int, stride: int, offset: int) -> tuple[slice, sl
     return slice(first, last), slice(first * stride + offset, (last - 1) * stride + offset + 1, stride)
 
 
-TRANSPOSED_CONVOLUTION_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     "transposed_convolution": NumpyKernel(bind=_bind_transposed, scratch=_transposed_scratch, fuses=True)
 }
 """Rows of the kernel table."""

@@ -117,7 +117,7 @@ def _bind_columns_to_image(call: KernelArguments) -> Run:
     return in_sequence([bind_overlap(part, window, full, target) for part, target in zip(columns, out, strict=True)])
 
 
-VOLUME_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     "columns_to_image": NumpyKernel(bind=_bind_columns_to_image, scratch=_overlap_scratch),
     "transposed_volume_convolution": NumpyKernel(bind=_bind_transposed, scratch=_transposed_scratch),
     "volume_convolution": NumpyKernel(bind=_bind_convolution, scratch=_convolution_scratch),

@@ -148,7 +148,7 @@ def _bind_unpool(call: KernelArguments) -> Run:
     return run
 
 
-WINDOW_POOLING_KERNELS: Mapping[str, NumpyKernel] = {
+KERNELS: Mapping[str, NumpyKernel] = {
     "average_pool_axes": NumpyKernel(bind=_bind_average, scratch=_scratch),
     "max_pool_axes": NumpyKernel(bind=_bind_max, scratch=_scratch),
     "max_pool_with_indices": NumpyKernel(bind=_bind_max_with_indices, scratch=_indices_scratch),

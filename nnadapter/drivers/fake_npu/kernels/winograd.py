@@ -191,5 +191,5 @@ def _bind_output_transform(products: Array, out: Array) -> list[Run]:
     return steps
 
 
-WINOGRAD_KERNELS: Mapping[str, NumpyKernel] = {WINOGRAD: NumpyKernel(bind=_bind_winograd, scratch=_scratch, fuses=True)}
+KERNELS: Mapping[str, NumpyKernel] = {WINOGRAD: NumpyKernel(bind=_bind_winograd, scratch=_scratch, fuses=True)}
 """Rows of the kernel table."""

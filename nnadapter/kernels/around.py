@@ -1,0 +1,20 @@
+"""A driver's context, with kernels around it where its device has any: asked whenever one is opened."""
+
+from __future__ import annotations
+
+from nnadapter.drivers.capability import Capability
+from nnadapter.drivers.interface import Context
+from nnadapter.kernels.registered import registered_kernels
+
+
+def calling_kernels(device: str, capability: Capability, context: Context) -> Context:
+    """Return a context with the kernels of its device around it, if there are any.
+
+    Raises:
+        InvalidOptionError: there are kernels for a device that takes ONNX.
+    """
+    if type(context).kernels is Context.kernels and not registered_kernels():
+        return context
+    from nnadapter.kernels.context import with_kernels  # it splits models, and knows operations
+
+    return with_kernels(device, capability, context)[0]

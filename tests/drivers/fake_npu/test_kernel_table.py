@@ -1,0 +1,48 @@
+"""The table of kernels names every family, and imports one only when one of its kernels is named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from nnadapter.drivers.fake_npu import kernels
+from nnadapter.drivers.fake_npu.kernels import FAMILIES, KERNELS
+
+
+def tables():
+    """The kernels of every module that has some."""
+    names = sorted(path.stem for path in Path(kernels.__file__).parent.glob("*.py") if path.stem != "__init__")
+    modules = {name: import_module(f"{kernels.__name__}.{name}") for name in names}
+    return {name: module.KERNELS for name, module in modules.items() if hasattr(module, "KERNELS")}
+
+
+def test_every_kernel_is_named_with_its_family():
+    assert {family: sorted(names.split()) for family, names in FAMILIES.items()} == {
+        family: sorted(table) for family, table in tables().items()
+    }
+
+
+def test_no_two_families_have_a_kernel_of_one_name():
+    names = [name for names in FAMILIES.values() for name in names.split()]
+    assert len(names) == len(set(names))
+    assert all(KERNELS[name] is tables()[family][name] for family in FAMILIES for name in FAMILIES[family].split())
+
+
+def test_an_unknown_kernel_is_a_key_error():
+    with pytest.raises(KeyError, match="levitate"):
+        KERNELS["levitate"]
+
+
+def test_a_family_is_imported_when_one_of_its_kernels_is_named():
+    code = (
+        "import sys\n"
+        "from nnadapter.drivers.fake_npu.kernels import KERNELS\n"
+        "KERNELS['softmax']\n"
+        "print('numpy.fft' in sys.modules, 'nnadapter.drivers.fake_npu.kernels.normalization' in sys.modules)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["False", "True"]
