@@ -1,0 +1,57 @@
+"""Batch normalization in training, in plain arithmetic.
+
+PyTorch's exporter writes it as at inference, with the running statistics, which is another function.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def batch_norm_functional(
+    values: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Result, saved mean, saved 1 / deviation, and the new running mean and variance.
+
+    Outside of training the last four are empty, empty, and the running statistics as they were. Source:
+    aten::_native_batch_norm_legit_functional.
+    """
+    if not training:
+        known = torch.ops.aten._native_batch_norm_legit_no_training.default
+        return *known(values, weight, bias, running_mean, running_var, momentum, eps), running_mean, running_var
+    count = values.numel() // values.shape[1]
+    result, mean, variance, deviation = _normalized(values, weight, bias, eps)
+    new_mean = running_mean * (1 - momentum) + mean * momentum
+    new_variance = running_var * (1 - momentum) + variance * (momentum * count / (count - 1))
+    return result, mean, deviation, new_mean, new_variance
+
+
+def batch_norm_without_statistics(
+    values: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Result, saved mean and saved 1 / deviation. Source: aten::_native_batch_norm_legit.no_stats."""
+    result, mean, _, deviation = _normalized(values, weight, bias, eps)
+    return result, mean, deviation
+
+
+def _normalized(
+    values: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The result, and mean, variance and 1 / deviation of every channel."""
+    axes = [0, *range(2, values.dim())]
+    channels = [-1, *[1] * (values.dim() - 2)]
+    mean = values.mean(axes, keepdim=True)
+    centered = values - mean
+    variance = (centered * centered).mean(axes)
+    deviation = torch.rsqrt(variance + eps)
+    factor = deviation if weight is None else deviation * weight
+    result = centered * factor.view(channels)
+    return result if bias is None else result + bias.view(channels), mean.view(-1), variance, deviation

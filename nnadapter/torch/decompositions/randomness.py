@@ -1,0 +1,19 @@
+"""Dropout, with the random choice as an operation of its own.
+
+So only the choice has to be made where PyTorch's random numbers are, and results are those of PyTorch for its seed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def native_dropout(values: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    """The values with elements dropped by chance `p`, and which were kept. Source: aten::native_dropout."""
+    if train is False or p == 0:
+        return values.clone(), torch.ones_like(values, dtype=torch.bool)
+    if p == 1:
+        return torch.zeros_like(values), torch.zeros_like(values, dtype=torch.bool)
+    kept = torch.ops.aten.bernoulli.p(values, 1 - p) != 0
+    return torch.where(kept, values * (1 / (1 - p)), 0.0), kept

@@ -1,0 +1,49 @@
+"""THE table: what is written of ATen's operators in others, before PyTorch's exporter writes ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions
+from torch.ops import aten
+
+from nnadapter.torch.decompositions.attention import attention, attention_backward
+from nnadapter.torch.decompositions.convolution import convolution_backward
+from nnadapter.torch.decompositions.normalization import batch_norm_functional, batch_norm_without_statistics
+from nnadapter.torch.decompositions.pooling import (
+    adaptive_average_pool,
+    adaptive_average_pool_backward,
+    adaptive_average_volume_pool_backward,
+    adaptive_max_pool_backward,
+    average_pool_backward,
+    max_pool_with_indices_backward,
+)
+from nnadapter.torch.decompositions.randomness import native_dropout
+
+Decomposition = Callable[..., Any]
+
+OWN: Mapping[torch._ops.OpOverload, Decomposition] = {
+    aten.convolution_backward.default: convolution_backward,
+    aten.max_pool2d_with_indices_backward.default: max_pool_with_indices_backward,
+    aten.max_pool3d_with_indices_backward.default: max_pool_with_indices_backward,
+    aten.adaptive_max_pool2d_backward.default: adaptive_max_pool_backward,
+    aten.avg_pool2d_backward.default: average_pool_backward,
+    aten.avg_pool3d_backward.default: average_pool_backward,
+    aten._adaptive_avg_pool2d.default: adaptive_average_pool,
+    aten._adaptive_avg_pool3d.default: adaptive_average_pool,
+    aten._adaptive_avg_pool2d_backward.default: adaptive_average_pool_backward,
+    aten._adaptive_avg_pool3d_backward.default: adaptive_average_volume_pool_backward,
+    aten._native_batch_norm_legit_functional.default: batch_norm_functional,
+    aten._native_batch_norm_legit.no_stats: batch_norm_without_statistics,
+    aten.native_dropout.default: native_dropout,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
+}
+"""What has no form in ONNX, or a wrong one, by our own hand."""
+
+
+def decompositions() -> dict[torch._ops.OpOverload, Decomposition]:
+    """Return the decompositions for graphs that are exported: PyTorch's own for core ATen, and ours before them."""
+    return {**core_aten_decompositions(), **OWN}

@@ -1,0 +1,56 @@
+"""Gradients through PyTorch's exporter and a session on fake_npu, against eager PyTorch: nothing is left to the CPU."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the package torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from tests.torch.exported import compiled, gradients, refused  # noqa: E402
+
+IMAGE = (2, 4, 9, 8)
+MODULES = {
+    "convolution": (nn.Conv2d(4, 6, 3, 2, 1, groups=2), IMAGE),
+    "transposed convolution": (nn.ConvTranspose2d(4, 6, 3, 2, 1, 1), IMAGE),
+    "convolution of sequences": (nn.Conv1d(4, 6, 3, dilation=2), (2, 4, 9)),
+    "convolution of volumes": (nn.Conv3d(2, 3, 2), (2, 2, 4, 3, 5)),
+    "batch normalization": (nn.BatchNorm2d(4), IMAGE),
+    "layer normalization": (nn.LayerNorm(8), IMAGE),
+    "group normalization": (nn.GroupNorm(2, 4), IMAGE),
+    "largest": (nn.MaxPool2d(3, 2, 1), IMAGE),
+    "averages": (nn.AvgPool2d(3, 2, 1, count_include_pad=False), IMAGE),
+    "averages of stretches": (nn.AdaptiveAvgPool2d((4, 3)), IMAGE),
+    "larger by lines": (nn.Upsample(scale_factor=2, mode="bilinear"), IMAGE),
+    "gelu": (nn.GELU(), IMAGE),
+    "silu": (nn.SiLU(), IMAGE),
+    "attention": (lambda x: functional.scaled_dot_product_attention(x, x, x, is_causal=True), IMAGE),
+}
+
+
+def check(function, leaves, *arguments):
+    on_device, sessions = compiled(function)
+    expected = gradients(function, leaves, arguments)
+    for found, wanted in zip(gradients(on_device, leaves, arguments), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    assert len(sessions) == 2
+    assert refused(sessions) == set()
+
+
+@pytest.mark.parametrize("case", MODULES.values(), ids=MODULES)
+def test_gradients_of_modules(case):
+    module, shape = case
+    values = torch.randn(*shape, requires_grad=True)
+    check(module, [values, *getattr(module, "parameters", list)()], values)
+
+
+def test_gradients_of_an_embedding():
+    table = nn.Embedding(10, 4, padding_idx=0)
+    check(table, [*table.parameters()], torch.tensor([[1, 2, 0], [2, 2, 9]]))
+
+
+def test_gradients_of_a_loss_of_classes():
+    logits, classes = torch.randn(5, 3, requires_grad=True), torch.tensor([0, 2, -100, 1, 2])
+    check(lambda x, y: functional.cross_entropy(x, y, label_smoothing=0.1), [logits], logits, classes)

@@ -1,0 +1,57 @@
+"""Functions trained by graphs that PyTorch exports to ONNX and a device runs, with nothing in between."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the package torch")
+
+from functorch.compile import make_boxed_func  # noqa: E402
+from torch._dynamo.backends.common import aot_autograd  # noqa: E402
+
+import nnadapter as nna  # noqa: E402
+from nnadapter.torch.decompositions import decompositions  # noqa: E402
+
+
+def compiled(function, device="fake_npu"):
+    """Return `function` with forward and backward on a device, and the list of their sessions, which it fills."""
+    sessions = []
+
+    def compiler(graph, examples):
+        session = _session(graph, examples, device)
+        sessions.append(session)
+        names = [each.name for each in session.get_inputs()]
+        (output,) = (node for node in graph.graph.nodes if node.op == "output")
+        is_none = [each is None for each in output.args[0]]
+
+        def run(*values):
+            results = iter(session.run(None, {n: v.detach().numpy() for n, v in zip(names, values, strict=True)}))
+            return [None if none else torch.from_numpy(np.array(next(results))) for none in is_none]
+
+        return make_boxed_func(run)
+
+    torch._dynamo.reset()
+    backend = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, decompositions=decompositions())
+    return torch.compile(function, backend=backend), sessions
+
+
+def _session(graph, examples, device):
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(graph.eval(), tuple(examples), dynamo=True, verbose=False)
+    return nna.InferenceSession(program.model_proto.SerializeToString(), devices=[device])
+
+
+def refused(sessions):
+    """Op types that the device does not run, but for what was folded or has no elements to compute."""
+    return {node.op_type for session in sessions for node in session.report().nodes if node.device == "cpu"}
+
+
+def gradients(function, leaves, arguments):
+    """The result of `function`, and the gradients of `leaves` for a sum of it with fixed weights."""
+    result = function(*arguments)
+    weights = torch.sin(torch.arange(result.numel(), dtype=torch.float32)).view(result.shape)
+    return result, *torch.autograd.grad((result * weights).sum(), leaves)
