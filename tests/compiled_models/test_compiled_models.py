@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.compiled_models.messages import MESSAGES, VERSION
+from nnadapter.compiled_models.messages import VERSION
 from nnadapter.drivers import Compatibility, registry
 from nnadapter.drivers.selection import check_options
 from nnadapter.errors import (
@@ -22,47 +22,15 @@ from nnadapter.errors import (
     ExecutionError,
     FallbackWarning,
     InvalidInputError,
-    InvalidModelError,
     InvalidOptionError,
 )
-from nnadapter.files.container import Container, write_container
-from tests.c_compiler import COMPILER, compile_acme
+from tests.compiled_models.files import BAN, X, changed, network
 from tests.models import CHAIN, HEAD, SANDWICH, numbers, parse, run_whole
-
-NETWORK = f"""{HEAD} network (float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y, float[1, 4, 8, 8] z)
-<float[4, 3, 3, 3] w = {{{", ".join(str(i % 7 / 7) for i in range(108))}}}, float[1, 4, 8, 8] k> {{
-    c = Conv<pads = [1, 1, 1, 1]>(x, w)
-    d = Relu(c)
-    e = Erf(d)
-    y = Sigmoid(e)
-    f = Add(y, d)
-    z = Mul(f, k)
-}}"""
-X = {"x": numbers(1, 3, 8, 8)}
-BAN = "[[ban]]\nop_type = 'Erf'\ndevice = '{}'"
-
-
-def network():
-    model = onnx.parser.parse_model(NETWORK)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(numbers(1, 4, 8, 8, seed=3), "k"))
-    return model
 
 
 def compiled(path, model, **arguments):
     nna.compile(model, path, **arguments)
     return nna.InferenceSession(path)
-
-
-@pytest.fixture(scope="module")
-def acme(tmp_path_factory):
-    if COMPILER is None:
-        pytest.skip("there is no C compiler: none of cc, gcc and clang")
-    folder = compile_acme(tmp_path_factory.mktemp("acme")).parent
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NNADAPTER_DRIVER_PATH", str(folder))
-        registry.refresh()
-        yield
-    registry.refresh()
 
 
 @pytest.mark.parametrize("device", ["cpu", "fake_npu", "openvino", "acme_c"])
@@ -235,17 +203,6 @@ def _two_products(weight):
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
 
 
-def changed(path, change):
-    """The file with another message in it."""
-    container = Container.open(path)
-    parts = [(part.kind, bytes(container.contents(number))) for number, part in enumerate(container.parts)]
-    message = MESSAGES.new("CompiledModel")
-    message.ParseFromString(parts[-1][1])
-    change(message)
-    parts[-1] = (parts[-1][0], message.SerializeToString())
-    write_container(path, lambda writer: [writer.add(*part) for part in parts])
-
-
 def test_another_version_of_a_driver_compiles_again(tmp_path):
     pytest.importorskip("openvino")
     path = tmp_path / "f"
@@ -327,24 +284,6 @@ def test_session_options_reach_cpu_segments(tmp_path):
     for _ in range(2):  # which do not keep the weights of one for the next
         with nna.InferenceSession(tmp_path / "f", options) as session:
             np.testing.assert_allclose(session.run(None, X)[0], run_whole(network(), X)[0], rtol=1e-5, atol=1e-6)
-
-
-def test_every_byte_matters_or_does_not(tmp_path):
-    nna.compile(parse(CHAIN), tmp_path / "f", devices=["null"], options={"fallback": "forbid"})
-    whole = (tmp_path / "f").read_bytes()
-    x = {"x": numbers(2, 3)}
-    for at in range(0, len(whole), 13):
-        damaged = whole[:at] + bytes([whole[at] ^ 0x21]) + whole[at + 1 :]
-        try:
-            with nna.InferenceSession(damaged) as session:
-                result = session.run(None, x)[0]
-                session.report()
-            assert result.shape == (2, 3) and not result.any()
-        except (CompiledModelError, InvalidModelError):
-            continue
-    for length in range(0, len(whole), 29):
-        with pytest.raises(InvalidModelError):
-            nna.InferenceSession(whole[:length])
 
 
 @pytest.mark.parametrize(

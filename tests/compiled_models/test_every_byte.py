@@ -1,0 +1,81 @@
+"""A file in which any byte is another, or which ends anywhere, is an error that is ours, or gives the right results.
+
+Every byte is tried at what reads files, and some of them in sessions that run; all of them in the long form.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import nnadapter as nna
+from nnadapter.compiled_models.reading import CompiledFile
+from nnadapter.errors import CompiledModelError, InvalidModelError
+from nnadapter.files.container.layout import PREFIX
+from tests.compiled_models.files import KINDS, kind_of, parts_of, same
+
+FLIPS = (0xFF, 0x01)
+every_kind = pytest.mark.parametrize("name", KINDS)
+
+
+def flipped(contents, at, bits):
+    return contents[:at] + bytes([contents[at] ^ bits]) + contents[at + 1 :]
+
+
+def read(contents):
+    """All parts of a file, or None where it is an error."""
+    try:
+        file = CompiledFile(contents)
+        return [bytes(file.container.contents(number)) for number in range(len(file.container.parts))]
+    except CompiledModelError:
+        return None
+
+
+def runs(contents, feed):
+    """What a session gives, or None where it is an error."""
+    try:
+        with nna.InferenceSession(contents) as session:
+            results = session.run(None, feed)
+            session.report()
+            return results
+    except InvalidModelError:
+        return None
+
+
+@every_kind
+def test_every_flipped_byte_is_found_or_changes_nothing(tmp_path, name, request):
+    whole, _ = kind_of(name, request).written(tmp_path)
+    right = [contents for _, contents in parts_of(whole)[0]]
+    held = sum(map(len, right)) + PREFIX.size
+    for bits in FLIPS:
+        found = [read(flipped(whole, at, bits)) for at in range(len(whole))]
+        assert all(each in (None, right) for each in found)
+        assert found.count(None) >= held
+
+
+@every_kind
+def test_every_truncation_is_found(tmp_path, name, request):
+    whole, _ = kind_of(name, request).written(tmp_path)
+    assert not any(read(whole[:length]) for length in range(len(whole)))
+    assert read(whole + b"\0") is None
+
+
+def check_sessions(whole, expected, feed, flips, step):
+    for bits in flips:
+        for at in range(0, len(whole), step):
+            results = runs(flipped(whole, at, bits), feed)
+            assert results is None or same(results, expected), (at, bits)
+    for length in range(0, len(whole), step):
+        assert runs(whole[:length], feed) is None, length
+
+
+@every_kind
+def test_sessions_of_damaged_files(tmp_path, name, request):
+    kind = kind_of(name, request)
+    check_sessions(*kind.written(tmp_path), kind.feed, FLIPS, 127)
+
+
+@pytest.mark.sweep
+@every_kind
+def test_sessions_of_files_damaged_anywhere(tmp_path, name, request):
+    kind = kind_of(name, request)
+    check_sessions(*kind.written(tmp_path), kind.feed, (*FLIPS, 0x80), 1)
