@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from nnadapter.compiled_models.devices import FileDevices, open_devices
 from nnadapter.compiled_models.fitting import reason_against
-from nnadapter.compiled_models.reading import PROGRAM, CompiledFile
+from nnadapter.compiled_models.parts import PROGRAM
+from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import NNAdapterError, describe
 from nnadapter.traces.trace import SILENT

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from nnadapter.compiled_models.devices import FileDevice, FileDevices
 from nnadapter.compiled_models.fitting import reason_against
 from nnadapter.compiled_models.messages import Message
-from nnadapter.compiled_models.reading import PROGRAM, CompiledFile
+from nnadapter.compiled_models.parts import PROGRAM
+from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.compiled_models.segments import Segments, loadable_part
 from nnadapter.compiled_models.values import read_array, values_by_name
 from nnadapter.drivers.border import bind, checked_program

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nnadapter.compiled_models.messages import ADVICE, MESSAGES, VERSION, Message
+from nnadapter.compiled_models.parts import MODEL, REPORT
+from nnadapter.compiled_models.validity import problem_of
 from nnadapter.compiled_models.values import read_metadata, read_sizes, read_value
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import CompiledModelError
 from nnadapter.files.container import Container, is_container
 from nnadapter.onnx.signature import Signature
-
-MODEL, REPORT, PROGRAM = "model", "report", "program"
-"""Kinds of parts."""
 
 
 def is_compiled(source: Any) -> bool:
@@ -36,7 +35,9 @@ class CompiledFile:
         if len(found) != 1:
             raise self.container.damaged(f"it has {len(found)} parts that say what it is, expected one")
         self.message: Message = _parsed(self.container.contents(found[0]), self.container.name)
-        self._check()
+        problem = problem_of(self.message, self.container)
+        if problem:
+            raise self.container.damaged(problem)
         self.whole: Message | None = self._whole()
         """The model as it was as a plan for any shapes: one step on the CPU; None where it was not kept."""
 
@@ -70,36 +71,6 @@ class CompiledFile:
         step.inputs.extend(message.whole.inputs)
         step.outputs.extend(dict.fromkeys(names))
         return plan
-
-    def _check(self) -> None:
-        """Refuse a message that contradicts itself."""
-        message = self.message
-        known = [row.name for rows in (message.inputs, message.overridable) for row in rows]
-        self._refuse_unless(sorted(known) == sorted(message.order), "it does not order its inputs")
-        self._refuse_unless(len(message.plans) > 0, "it has no plan")
-        self._check_names(set(message.order), message.whole.inputs, "the model reads")
-        devices = {row.name for row in message.devices}
-        for plan in message.plans:
-            self._refuse_unless(len(plan.shapes) == len(message.order), "a plan is for other inputs")
-            made = {*message.order, *(row.name for row in plan.constants)}
-            for number, step in enumerate(plan.steps):
-                self._refuse_unless(step.device in devices, f"step {number} is on {step.device!r}")
-                self._refuse_unless(not step.HasField("twin") or step.twin < number, f"step {number} has no twin")
-                self._check_names(made, step.inputs, f"step {number} reads")
-                for segment in (step.segment, step.instead, step.program):
-                    self._check_names(made, segment.inputs, f"step {number} reads")
-                again = made.intersection(step.outputs)
-                self._refuse_unless(not again and len(set(step.outputs)) == len(step.outputs), "a value is made twice")
-                made.update(step.outputs)
-            self._check_names(made, (row.name for row in message.outputs), "the model gives")
-
-    def _check_names(self, known: set[str], names: Iterable[str], what: str) -> None:
-        lost = [name for name in names if name not in known]
-        self._refuse_unless(not lost, f"{what} {lost[:1]!r}, which nothing makes")
-
-    def _refuse_unless(self, holds: bool, problem: str) -> None:
-        if not holds:
-            raise self.container.damaged(problem)
 
 
 def _parsed(contents: memoryview, name: str) -> Message:

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Sequence
 
 from nnadapter.compiled_models.messages import MESSAGES, VERSION, Message
-from nnadapter.compiled_models.reading import MODEL, PROGRAM, REPORT
+from nnadapter.compiled_models.parts import MODEL, PROGRAM, REPORT
 from nnadapter.compiled_models.segments import write_ir, write_onnx
 from nnadapter.compiled_models.values import write_array, write_metadata, write_options, write_shape, write_value
 from nnadapter.drivers.border import checked_bytes

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.compiled_models.messages import Message
-from nnadapter.compiled_models.values import CONSTANT, read_array, write_tensor
+from nnadapter.compiled_models.parts import CONSTANT, IR, ONNX
+from nnadapter.compiled_models.values import read_array, write_tensor
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.errors import CompiledModelError, InvalidModelError
 from nnadapter.files.container import Container, ContainerWriter
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     import onnx
 
     from nnadapter.drivers.onnxruntime.weights import Loadable
-
-_IR, _ONNX = "segment.ir", "segment.onnx"
-"""Kinds of parts."""
-
 
 def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: ContainerWriter) -> None:
     """Write a segment in adapter IR, and fill a Segment message.
@@ -38,7 +35,7 @@ def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: Cont
         writer.add(CONSTANT, data)
     message.form = ModelForm.IR.value
     message.inputs.extend(inputs)
-    message.part = writer.add(_IR, contents)
+    message.part = writer.add(IR, contents)
 
 
 def write_onnx(
@@ -50,7 +47,7 @@ def write_onnx(
         write_tensor(message.constants.add(), tensor, writer)
     message.form = ModelForm.ONNX.value
     message.inputs.extend(inputs)
-    message.part = writer.add(_ONNX, contents)
+    message.part = writer.add(ONNX, contents)
     message.without.extend(without)
 
 
@@ -84,12 +81,12 @@ class Segments:
         if message.form != ModelForm.ONNX.value:
             raise self._container.damaged(f"a segment has form {message.form!r}, expected 'onnx'")
         constants = {row.name: read_array(row, self._container) for row in message.constants}
-        return bytes(self._container.contents(message.part, _ONNX)), constants
+        return bytes(self._container.contents(message.part, ONNX)), constants
 
     def _ir(self, message: Message) -> Model:
         from nnadapter.ir.protobuf.serialized import read_model
 
-        contents = bytes(self._container.contents(message.part, _IR))
+        contents = bytes(self._container.contents(message.part, IR))
         try:
             return read_model(contents, self._constant, check_contents=False)
         except CompiledModelError:

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import ceil, prod
 
 import numpy as np
 
 from nnadapter.compiled_models.messages import Message
+from nnadapter.compiled_models.parts import CONSTANT
 from nnadapter.drivers.capability import OptionValue
 from nnadapter.errors import CompiledModelError
 from nnadapter.files.container import Container, ContainerWriter
-from nnadapter.ir.operand import Array, DataType
+from nnadapter.ir.operand import Array, array_type_of
 from nnadapter.onnx.separating import SeparateTensor
 from nnadapter.onnx.signature import ModelMetadata
-from partition.dtypes import ITEMSIZE_OF_DTYPE
 from partition.graph import Value
-
-CONSTANT = "constant"
-"""The kind of parts that hold an array."""
-_LARGEST_RANK = 64
-_DATA_TYPES = frozenset(map(str, DataType))
 
 
 def write_value(message: Message, value: Value) -> None:
@@ -78,21 +72,14 @@ def write_tensor(message: Message, tensor: SeparateTensor, writer: ContainerWrit
 
 
 def read_array(message: Message, container: Container) -> Array:
-    """Return the array of a Contents message: read-only, looking into the file.
+    """Return the array of a Contents message of a file that was checked: read-only, looking into the file.
 
     Raises:
-        CompiledModelError: it is no array.
+        CompiledModelError: the part is not what it was.
     """
-    dimensions, dtype = tuple(message.dimensions), message.data_type
-    data = container.contents(message.part)
-    known = ITEMSIZE_OF_DTYPE.get(dtype, 0)
-    if len(dimensions) > _LARGEST_RANK or any(size < 0 for size in dimensions) or known < 1:
-        raise container.damaged(f"constant {message.name!r} is {dtype!r} of {list(dimensions[:_LARGEST_RANK])}")
-    if ceil(prod(dimensions) * known) != data.nbytes:
-        raise container.damaged(f"constant {message.name!r} is {dtype}{list(dimensions)} in {data.nbytes} bytes")
-    element = DataType(dtype).array_type if dtype in _DATA_TYPES else np.dtype(dtype)
-    array: Array = np.frombuffer(data, np.uint8).view(element).reshape(dimensions)
-    return array
+    element = array_type_of(message.data_type)
+    array: Array = np.frombuffer(container.contents(message.part), np.uint8).view(element)
+    return array.reshape(tuple(message.dimensions))
 
 
 def write_metadata(message: Message, metadata: ModelMetadata) -> None:

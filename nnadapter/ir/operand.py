@@ -22,6 +22,16 @@ Array = NDArray[Any]
 """A numpy array of any data type."""
 
 
+def array_type_of(name: str) -> np.dtype[Any]:
+    """Return numpy's type of a name, which may be one of those that ml_dtypes adds."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes  # noqa: F401  it teaches numpy the names that numpy has not, and is loaded where one is used
+
+        return np.dtype(name)
+
+
 class DataType(StrEnum):
     """Element types. Source: NNAdapter's precisions, extended by ONNX's narrow types."""
 
@@ -51,12 +61,7 @@ class DataType(StrEnum):
     @property
     def array_type(self) -> np.dtype[Any]:
         """The type of arrays of it; the 4-bit types take a byte for each element there."""
-        try:
-            return np.dtype(self.value)
-        except TypeError:
-            import ml_dtypes  # noqa: F401  it teaches numpy the names that numpy has not, and is loaded where one is used
-
-            return np.dtype(self.value)
+        return array_type_of(self.value)
 
     @property
     def is_floating(self) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.errors import InputTypeError, InvalidInputError, MissingInputError
+from nnadapter.ir.operand import array_type_of
 from partition.graph import Value
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Signature:
     def dtypes(self) -> Mapping[str, np.dtype[Any]]:
         """The array type of every input that is a tensor of numbers."""
         numeric = {name: value.dtype for name, value in self.by_name.items() if value.dtype != "string"}
-        return {name: np.dtype(dtype) for name, dtype in numeric.items() if dtype is not None and "(" not in dtype}
+        return {name: array_type_of(dtype) for name, dtype in numeric.items() if dtype is not None and "(" not in dtype}
 
     @cached_property
     def _forms(self) -> Mapping[str, tuple[np.dtype[Any], int, Sequence[tuple[int, int]]]]:

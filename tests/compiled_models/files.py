@@ -11,7 +11,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.compiled_models.messages import MESSAGES
-from nnadapter.compiled_models.reading import MODEL
+from nnadapter.compiled_models.parts import MODEL
 from nnadapter.files.container import Container, ContainerWriter
 from tests.models import CHAIN, HEAD, SANDWICH, numbers, parse, run_whole
 

@@ -1,0 +1,235 @@
+"""What holds for every file that is read: a table of rules over its messages.
+
+A file may say anything: checksums are no signature. What is read is held against these rules once, when the file is
+opened, so that nothing that loads or runs it has to. They look at no part's contents, which are checked when they are
+used: a program by its driver, a segment by what parses it, and both against the plan (`fitting.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import ceil, isfinite, prod
+
+from nnadapter.compiled_models.messages import Message
+from nnadapter.compiled_models.parts import IR, LARGEST_RANK, ONNX, PROGRAM, REPORT
+from nnadapter.drivers.capability import ModelForm
+from nnadapter.drivers.selection import CPU
+from nnadapter.files.container import Container
+from partition.dtypes import ITEMSIZE_OF_DTYPE
+
+Rule = Callable[[Message, Container], Iterator[str]]
+"""Says what is wrong with a message, in words."""
+
+_LARGEST_ITEM_BYTES = 16
+_MOST_ELEMENTS = 1 << 62
+_LONGEST_TYPE = 200
+_CONTAINERS = frozenset(("sequence", "optional", "map", "sparse"))
+_SEGMENTS: Mapping[str, str] = {ModelForm.IR.value: IR, ModelForm.ONNX.value: ONNX}
+"""By form, the kind of the part."""
+
+
+def problem_of(model: Message, container: Container) -> str:
+    """Return the first thing that is wrong with a CompiledModel message, in words; empty if nothing is."""
+    return next(_problems(model, container), "")
+
+
+def _problems(message: Message, container: Container) -> Iterator[str]:
+    """What is wrong, one after the other; a rule that has found something is asked for no more."""
+    for field, value in message.ListFields():
+        rule = RULES.get(field.message_type.name) if field.message_type is not None else None
+        if rule is not None:
+            for each in (value,) if hasattr(value, "DESCRIPTOR") else value:
+                yield from _problems(each, container)
+    yield from RULES[message.DESCRIPTOR.name](message, container)
+
+
+def _value(value: Message, container: Container) -> Iterator[str]:
+    known = ITEMSIZE_OF_DTYPE.keys() | {""}
+    head, _, inner = value.data_type.partition("(")
+    if not value.name:
+        yield "a value has no name"
+    if value.data_type not in known and not (head in _CONTAINERS and inner[-1:] == ")"):
+        yield f"{_shown(value.name)} is of type {_shown(value.data_type)}, which nobody knows"
+    if len(value.data_type) > _LONGEST_TYPE:
+        yield f"the type of {_shown(value.name)} has {len(value.data_type)} letters"
+    if not (isfinite(value.itemsize) and 0 <= value.itemsize <= _LARGEST_ITEM_BYTES):
+        yield f"elements of {_shown(value.name)} have {value.itemsize} bytes"
+
+
+def _shape(shape: Message, container: Container) -> Iterator[str]:
+    yield from _sizes([row.size for row in shape.dimensions])
+
+
+def _sizes(sizes: Sequence[int]) -> Iterator[str]:
+    """Of an array, or known so far."""
+    if len(sizes) > LARGEST_RANK:
+        yield f"a shape has {len(sizes)} dimensions, expected at most {LARGEST_RANK}"
+    elif any(size < 0 for size in sizes):
+        yield f"a shape is {list(sizes)}, expected no size below 0"
+    elif prod(size for size in sizes if size) > _MOST_ELEMENTS:
+        yield f"a shape is {list(sizes)}, which no memory holds"
+
+
+def _contents(array: Message, container: Container) -> Iterator[str]:
+    yield from _sizes(array.dimensions)
+    yield from _part(container, array.part, "")
+    itemsize = ITEMSIZE_OF_DTYPE.get(array.data_type, 0)
+    length = container.parts[array.part].length
+    if not itemsize:
+        yield f"constant {_shown(array.name)} is of type {_shown(array.data_type)}, expected numbers"
+    if ceil(prod(array.dimensions) * itemsize) != length:
+        what = f"{array.data_type}{list(array.dimensions)}"
+        yield f"constant {_shown(array.name)} is {what} in {length} bytes"
+
+
+def _segment(segment: Message, container: Container) -> Iterator[str]:
+    if segment.form not in _SEGMENTS:
+        yield f"a segment has form {_shown(segment.form)}, expected 'ir' or 'onnx'"
+    else:
+        yield from _part(container, segment.part, _SEGMENTS[segment.form])
+    yield from _once((row.name for row in segment.constants), "constants of a segment")
+
+
+def _program(program: Message, container: Container) -> Iterator[str]:
+    yield from _part(container, program.part, PROGRAM)
+
+
+def _step(step: Message, container: Container) -> Iterator[str]:
+    host = [step.instead] if step.HasField("instead") else []
+    host += [step.segment] if step.device == CPU else []
+    if any(segment.form != ModelForm.ONNX.value for segment in host):
+        yield "the CPU has a segment that is not ONNX"
+    if not step.HasField("segment") and not step.HasField("program"):
+        yield f"a step on {_shown(step.device)} has neither a program nor what to compile"
+    if "" in step.outputs or not step.outputs:
+        yield f"a step on {_shown(step.device)} makes nothing, or something without a name"
+    yield from _once(step.outputs, "values that a step makes")
+
+
+def _plan(plan: Message, container: Container) -> Iterator[str]:
+    yield from _part(container, plan.report, REPORT)
+    yield from _once((row.name for row in plan.values), "values of a plan")
+    for shape in plan.shapes:
+        if any(row.WhichOneof("known") != "size" for row in shape.dimensions):
+            yield "a plan is for inputs of a size that is not known"
+    for number, step in enumerate(plan.steps):
+        if step.HasField("twin") and (step.twin >= number or plan.steps[step.twin].device != step.device):
+            yield f"step {number} is made of step {step.twin}, which is no step before it on its device"
+
+
+def _device(device: Message, container: Container) -> Iterator[str]:
+    if not device.name:
+        yield "a device has no name"
+
+
+def _model(model: Message, container: Container) -> Iterator[str]:
+    rows = {row.name: row for row in (*model.inputs, *model.overridable)}
+    if sorted(rows) != sorted(model.order):
+        yield "it does not order its inputs"
+    elif len(rows) != len(model.inputs) + len(model.overridable):
+        yield "an input stands there twice"
+    elif [row.name for row in model.defaults] != [row.name for row in model.overridable]:
+        yield "inputs and their contents are not the same"
+    else:
+        yield from _defaults(model)
+        yield from _plans(model, rows)
+    yield from _once((row.name for row in model.devices), "devices")
+
+
+def _defaults(model: Message) -> Iterator[str]:
+    for array, value in zip(model.defaults, model.overridable, strict=True):
+        yield from _is(array.dimensions, array.data_type, value)
+
+
+def _plans(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
+    if not model.plans:
+        yield "it has no plan"
+    if model.HasField("whole"):
+        if model.whole.form != ModelForm.ONNX.value:
+            yield "the model as it was is not ONNX"
+        yield from _known(rows, model.whole.inputs, "the model reads")
+    devices = {row.name for row in model.devices}
+    outputs = [row.name for row in model.outputs]
+    for plan in model.plans:
+        yield from _of_plan(plan, [rows[name] for name in model.order], devices, outputs)
+
+
+def _of_plan(plan: Message, inputs: Sequence[Message], devices: set[str], outputs: Sequence[str]) -> Iterator[str]:
+    """Every value is made once and before it is read, and inputs and constants are what values are said to be."""
+    values = {row.name: row for row in plan.values}
+    if len(plan.shapes) != len(inputs):
+        yield "a plan is for other inputs"
+        return
+    for row, shape in zip(inputs, plan.shapes, strict=True):
+        sizes = [each.size for each in shape.dimensions]
+        yield from _is(sizes, row.data_type, row)
+        yield from _is(sizes, row.data_type, values.get(row.name))
+    for array in plan.constants:
+        yield from _is(array.dimensions, array.data_type, values.get(array.name))
+    made = {row.name for row in (*inputs, *plan.constants)}
+    if len(made) != len(inputs) + len(plan.constants):
+        yield "a constant is an input, or stands there twice"
+    for number, step in enumerate(plan.steps):
+        if step.device not in devices:
+            yield f"step {number} is on {_shown(step.device)}, which is no device of the file"
+        for reader in (step, step.segment, step.instead, step.program):
+            yield from _known(made, reader.inputs, f"step {number} reads")
+        if made.intersection(step.outputs):
+            yield "a value is made twice"
+        yield from _known(values, step.outputs, f"step {number} makes a value that is not described:")
+        made.update(step.outputs)
+    yield from _known(made, outputs, "the model gives")
+
+
+def _is(sizes: Sequence[int], data_type: str, value: Message | None) -> Iterator[str]:
+    """An array of these sizes is what a value is said to be. Containers have no sizes."""
+    if value is None or "(" in value.data_type:
+        return
+    if value.data_type != data_type:
+        yield f"{_shown(value.name)} is {_shown(value.data_type)} and {_shown(data_type)}"
+    if value.HasField("shape"):
+        rows = value.shape.dimensions
+        fits = len(rows) == len(sizes) and all(
+            row.WhichOneof("known") != "size" or row.size == size for row, size in zip(rows, sizes, strict=False)
+        )
+        if not fits:
+            yield f"{_shown(value.name)} has two shapes, one of them {list(sizes)}"
+
+
+def _known(known: Iterable[str], names: Iterable[str], what: str) -> Iterator[str]:
+    lost = [name for name in names if name not in known]
+    if lost:
+        yield f"{what} {_shown(lost[0])}, which nothing makes"
+
+
+def _once(names: Iterable[str], what: str) -> Iterator[str]:
+    listed = list(names)
+    if len(set(listed)) != len(listed):
+        yield f"two {what} have one name"
+
+
+def _part(container: Container, number: int, kind: str) -> Iterator[str]:
+    """There is a part of that kind; of any, if empty: equal parts are one, and have the kind of the first."""
+    if number >= len(container.parts):
+        yield f"part {number} is asked for, and there are {len(container.parts)}"
+    elif kind and container.parts[number].kind != kind:
+        yield f"part {number} is {_shown(container.parts[number].kind)}, expected {kind!r}"
+
+
+def _shown(text: str) -> str:
+    """A text of the file as messages show it."""
+    return repr(text if len(text) <= _LONGEST_TYPE else f"{text[:_LONGEST_TYPE]}…")
+
+
+RULES: Mapping[str, Rule] = {
+    "Value": _value,
+    "Shape": _shape,
+    "Contents": _contents,
+    "Segment": _segment,
+    "Program": _program,
+    "Step": _step,
+    "Device": _device,
+    "Plan": _plan,
+    "CompiledModel": _model,
+}
+"""By name of the message; those inside of a message come before its own."""
