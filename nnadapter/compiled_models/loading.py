@@ -137,7 +137,7 @@ class Loader:
     def _loaded(self, number: int, step: Message, alone: bool, before: Sequence[_Loaded], notes: list[str]) -> _Loaded:
         about = (number, list(step.nodes))
         if step.device == CPU:
-            return _Loaded(self._host_program(step.segment, alone), CPU, tuple(step.segment.inputs))
+            return _Loaded(self._host_program(step.segment, step, alone), CPU, tuple(step.segment.inputs))
         device = self.devices.opened.get(step.device)
         if device is None:
             why = self.devices.absent.get(step.device, "it is not among the file's devices")
@@ -216,14 +216,15 @@ class Loader:
                 file=self.file.container.name,
             )
         notes.append(f"the CPU runs what was compiled for {step.device}: {why}")
-        return _Loaded(self._host_program(step.instead, False), CPU, tuple(step.instead.inputs))
+        return _Loaded(self._host_program(step.instead, step, False), CPU, tuple(step.instead.inputs))
 
-    def _host_program(self, segment: Message, alone: bool) -> Program:
+    def _host_program(self, segment: Message, step: Message, alone: bool) -> Program:
         from nnadapter.drivers.onnxruntime.loading import load_program  # many files leave the CPU nothing
 
         self._uses_host = True
         model = loadable_part(segment, self._segments, self.session_options)
-        return load_program(model, self.session_options, spins=alone, without=tuple(segment.without))
+        border, without = (len(segment.inputs), len(step.outputs)), tuple(segment.without)
+        return load_program(model, self.session_options, spins=alone, border=border, without=without)
 
     def _bound(self, record: Message, loaded: Sequence[_Loaded]) -> CompiledPlan:
         plan = _plan_of(self.file, record, [each.device for each in loaded])

@@ -172,20 +172,30 @@ def _of_plan(plan: Message, inputs: Sequence[Message], devices: set[str], output
     for number, step in enumerate(plan.steps):
         if step.device not in devices:
             yield f"step {number} is on {_shown(step.device)}, which is no device of the file"
-        for reader in (step, step.segment, step.instead, step.program):
+        for reader in _readers(step):
             yield from _known(made, reader.inputs, f"step {number} reads")
         if made.intersection(step.outputs):
             yield "a value is made twice"
         yield from _known(values, step.outputs, f"step {number} makes a value that is not described:")
         made.update(step.outputs)
     yield from _known(made, outputs, "the model gives")
+    wanted = set(outputs)
+    for step in reversed(plan.steps):
+        if not wanted.issuperset(step.outputs):
+            yield f"a step on {_shown(step.device)} makes a value that nobody reads"
+        wanted.update(*(reader.inputs for reader in _readers(step)))
+
+
+def _readers(step: Message) -> tuple[Message, ...]:
+    """What says in a step which values it reads."""
+    return step, step.segment, step.instead, step.program
 
 
 def _is(sizes: Sequence[int], data_type: str, value: Message | None) -> Iterator[str]:
-    """An array of these sizes is what a value is said to be. Containers have no sizes."""
+    """An array of these sizes is what a value is said to be, as far as that is known. Containers have no sizes."""
     if value is None or "(" in value.data_type:
         return
-    if value.data_type != data_type:
+    if value.data_type not in ("", data_type):
         yield f"{_shown(value.name)} is {_shown(value.data_type)} and {_shown(data_type)}"
     if value.HasField("shape"):
         rows = value.shape.dimensions

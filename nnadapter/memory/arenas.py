@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from nnadapter.errors import OutOfMemoryError
 from nnadapter.ir.operand import Array
 from nnadapter.memory.buffers import ALIGNMENT
 
@@ -78,6 +79,10 @@ class Arenas:
 
 
 def _aligned(nbytes: int) -> Array:
-    block = np.empty(nbytes + ALIGNMENT, np.uint8)
+    try:
+        block = np.empty(nbytes + ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError) as error:  # ValueError: more than any machine can address
+        text = f"{nbytes} bytes of working memory were asked for, and the machine has no such room; use smaller inputs"
+        raise OutOfMemoryError(text) from error
     start = -block.ctypes.data % ALIGNMENT
     return block[start : start + nbytes]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 import nnadapter as nna
-from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.errors import CompiledModelError, InvalidModelError
+from nnadapter.files.container import Container
 from nnadapter.files.container.layout import PREFIX
 from tests.compiled_models.files import KINDS, kind_of, parts_of, same
 
@@ -24,8 +24,8 @@ def flipped(contents, at, bits):
 def read(contents):
     """All parts of a file, or None where it is an error."""
     try:
-        file = CompiledFile(contents)
-        return [bytes(file.container.contents(number)) for number in range(len(file.container.parts))]
+        container = Container.of(contents)
+        return [bytes(container.contents(number)) for number in range(len(container.parts))]
     except CompiledModelError:
         return None
 

@@ -1,5 +1,7 @@
 import numpy as np
+import pytest
 
+from nnadapter.errors import OutOfMemoryError
 from nnadapter.memory.arenas import Arenas
 from nnadapter.memory.buffers import ALIGNMENT
 
@@ -27,3 +29,10 @@ def test_a_larger_arena_takes_the_place_of_a_smaller_one() -> None:
         assert large.bytes.size > small.bytes.size
     with arenas.lent(1000) as again:
         assert again is large
+
+
+@pytest.mark.parametrize("nbytes", [1 << 52, 1 << 62, 1 << 70])
+def test_more_than_there_is_is_an_error_that_says_so(nbytes: int) -> None:
+    arenas = Arenas()
+    with pytest.raises(OutOfMemoryError, match=r"bytes of working memory.*use smaller inputs"), arenas.lent(nbytes):
+        pass

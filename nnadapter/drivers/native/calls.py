@@ -18,6 +18,7 @@ from nnadapter.drivers.native.packing import PACKED, pack, unpack
 from nnadapter.drivers.native.serialized import Border
 from nnadapter.drivers.native.streams import NativeStream
 from nnadapter.drivers.native.structures import Holder, make
+from nnadapter.errors import ExecutionError
 from nnadapter.ir.operand import Array, OperandType
 
 
@@ -41,6 +42,7 @@ class NativeCall:
         told: Any = None,
     ) -> None:
         self._types = tuple(inputs), tuple(outputs)
+        self._sizes = [type_.nbytes for type_ in inputs]
         self._holder = Holder()
         self._inputs = [_tensor(self._holder, type_) for type_ in inputs]
         self._outputs = [_tensor(self._holder, type_) for type_ in outputs]
@@ -65,13 +67,22 @@ class NativeCall:
         pairs = zip(self._types[0], inputs, strict=True)
         self._input_arrays = [pack(array) if type_.dtype in PACKED else aligned(array) for type_, array in pairs]
         self._made = [_room(type_) for type_ in self._types[1]]
+        if [array.nbytes for array in self._input_arrays] != self._sizes:
+            raise self._other_sizes(self._input_arrays)
         for tensor, array in zip((*self._inputs, *self._outputs), (*self._input_arrays, *self._made), strict=True):
             tensor.data, tensor.memory = contents(array), None
 
     def place(self, inputs: Sequence[DeviceMemory], outputs: Sequence[DeviceMemory]) -> None:
         """Let the request read from device memory and write to it."""
+        if any(memory.nbytes < size for memory, size in zip(inputs, self._sizes, strict=True)):
+            raise self._other_sizes(inputs)
         for tensor, memory in zip((*self._inputs, *self._outputs), (*inputs, *outputs), strict=True):
             tensor.data, tensor.memory = None, memory.handle
+
+    def _other_sizes(self, inputs: Sequence[Array | DeviceMemory]) -> ExecutionError:
+        """The error for inputs that the driver would read beyond; of plans, only those of forged files give any."""
+        given = [each.nbytes for each in inputs]
+        return ExecutionError(f"inputs have {given} bytes, and the program was compiled for {self._sizes}")
 
     def results(self) -> list[Array]:
         """The arrays that were written, which the call lets go of."""

@@ -20,6 +20,7 @@ def load_program(
     session_options: onnxruntime.SessionOptions | None,
     *,
     spins: bool,
+    border: tuple[int, int],
     without: Sequence[str] = (),
 ) -> CpuProgram:
     """Return the program of a model at an opset that ONNX Runtime knows.
@@ -28,6 +29,7 @@ def load_program(
         model: the model; with session options, all of it in one.
         session_options: ONNX Runtime's own.
         spins: its threads may spin: nothing else of the plan runs beside.
+        border: how many inputs and outputs it has to have.
         without: see `open_session`.
 
     Raises:
@@ -39,6 +41,9 @@ def load_program(
         session = open_session(
             model, session_options, has_pool=has_pool, spins=spins, shares_arena=True, without=without
         )
+        found = len(session.get_inputs()), len(session.get_outputs())
+        if found != border:
+            raise ValueError(f"it has {found[0]} inputs and {found[1]} outputs, expected {border[0]} and {border[1]}")
         return CpuProgram(session, permit, model)
     except Exception as error:
         raise CompilationError(
