@@ -286,30 +286,6 @@ def test_session_options_reach_cpu_segments(tmp_path):
             np.testing.assert_allclose(session.run(None, X)[0], run_whole(network(), X)[0], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda message: message.plans[0].steps[0].ClearField("outputs"),
-        lambda message: message.plans[0].steps[0].inputs.append("nothing"),
-        lambda message: message.plans[0].steps[0].segment.inputs.append("nothing"),
-        lambda message: message.plans[0].steps[0].outputs.append("x"),
-        lambda message: message.order.append("z"),
-        lambda message: message.ClearField("plans"),
-        lambda message: message.ClearField("devices"),
-        lambda message: message.plans[0].ClearField("shapes"),
-        lambda message: message.plans[0].steps[0].segment.__setattr__("part", 77),
-        lambda message: message.plans[0].steps[0].segment.__setattr__("part", message.plans[0].report),
-        lambda message: message.plans[0].steps[0].segment.__setattr__("form", "pickle"),
-        lambda message: message.plans[0].steps[0].__setattr__("twin", 3),
-    ],
-)
-def test_a_message_that_contradicts_itself_is_damaged(tmp_path, change):
-    nna.compile(parse(CHAIN), tmp_path / "f", devices=["null"], options={"fallback": "forbid"})
-    changed(tmp_path / "f", change)
-    with pytest.raises(CompiledModelError, match="damaged"):
-        nna.InferenceSession(tmp_path / "f")
-
-
 def test_a_newer_one_says_what_to_do(tmp_path):
     nna.compile(parse(CHAIN), tmp_path / "f", devices=["null"])
     changed(tmp_path / "f", lambda message: message.__setattr__("version", VERSION + 1))

@@ -15,10 +15,12 @@ import pytest
 import nnadapter as nna
 from nnadapter.compiled_models.messages import MESSAGES
 from nnadapter.compiled_models.parts import IR, MODEL
-from nnadapter.errors import NNAdapterError
+from nnadapter.errors import CompiledModelError, NNAdapterError
 from nnadapter.ir.protobuf.messages import new, parse
-from tests.compiled_models.files import KINDS, joined, kind_of, parts_of
+from tests.compiled_models.files import KINDS, chain, forged, joined, kind_of, parts_of
 from tests.compiled_models.forging import forge
+from tests.models import HEAD, numbers
+from tests.models import parse as parsed
 
 every_kind = pytest.mark.parametrize("name", KINDS)
 _MOST_KILOBYTES = 200 << 10
@@ -107,3 +109,62 @@ def test_many_messages(tmp_path, name, request):
 @pytest.mark.parametrize("name", WITH_IR)
 def test_many_kept_segments(tmp_path, name, request):
     check(name, request, tmp_path, forged_segment, 3000, 1)
+
+
+def smaller(message):
+    """Everything that the file says of its input and output is of another size than its program is compiled for."""
+    plan = message.plans[0]
+    for value in (*message.inputs, *message.outputs, *plan.values):
+        value.shape.dimensions[0].size = 1
+    plan.shapes[0].dimensions[0].size = 1
+
+
+def test_a_driver_in_c_reads_no_more_than_it_is_given(tmp_path, acme):
+    """Neither from arrays nor from the device's memory."""
+    x, model = {"x": numbers(1, 3)}, parsed(f"{HEAD} g (float[2, 3] x) => (float[2, 3] y) {{ y = Relu(x) }}")
+    nna.compile(model, tmp_path / "f", devices=["acme_c"])
+    contents = forged((tmp_path / "f").read_bytes(), smaller)
+    with nna.InferenceSession(contents, options=nna.Options(fallback="forbid")) as session:
+        with pytest.raises(NNAdapterError, match=r"inputs have \[12\] bytes, and the program was compiled for \[24\]"):
+            session.run(None, x)
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", nna.DeviceValue.from_numpy(x["x"], "acme_c"))
+        binding.bind_output("y", "acme_c")
+        with pytest.raises(NNAdapterError, match="inputs have"):
+            session.run_with_iobinding(binding)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda message: message.plans[0].steps[0].ClearField("outputs"), "makes nothing"),
+        (lambda message: message.plans[0].steps[0].inputs.append("w"), "step 0 reads 'w', which nothing makes"),
+        (lambda message: message.plans[0].steps[0].segment.inputs.append("w"), "step 0 reads 'w'"),
+        (lambda message: message.plans[0].steps[0].outputs.append("x"), "made twice"),
+        (lambda message: message.plans[0].steps[0].outputs.append("w"), "makes a value that is not described: 'w'"),
+        (lambda message: message.outputs.pop(), "a value that nobody reads"),
+        (lambda message: message.order.append("w"), "does not order its inputs"),
+        (lambda message: message.inputs.append(message.inputs[0]), "stands there twice"),
+        (lambda message: message.defaults.add(name="x"), "of type '', expected numbers"),
+        (lambda message: message.ClearField("plans"), "no plan"),
+        (lambda message: message.ClearField("devices"), "no device of the file"),
+        (lambda message: message.devices.append(message.devices[0]), "two devices have one name"),
+        (lambda message: message.plans[0].ClearField("shapes"), "for other inputs"),
+        (lambda message: message.plans[0].shapes[0].dimensions[0].ClearField("size"), "a size that is not known"),
+        (lambda message: setattr(message.plans[0].shapes[0].dimensions[0], "size", 5), "'x' has two shapes"),
+        (lambda message: setattr(message.plans[0].values[0].shape.dimensions[0], "size", -1), "no size below 0"),
+        (lambda message: setattr(message.plans[0].values[0].shape.dimensions[0], "size", 2**62), "no memory holds"),
+        (lambda message: setattr(message.plans[0].values[0], "itemsize", float("nan")), "have nan bytes"),
+        (lambda message: setattr(message.inputs[0], "data_type", "pickle"), "'pickle', which nobody knows"),
+        (lambda message: setattr(message.inputs[0], "name", ""), "no name"),
+        (lambda message: setattr(message.plans[0].steps[0].segment, "part", 77), "part 77 is asked for"),
+        (lambda message: setattr(message.plans[0].steps[0].segment, "part", message.plans[0].report), "is 'report'"),
+        (lambda message: setattr(message.plans[0].steps[0].segment, "form", "pickle"), "form 'pickle'"),
+        (lambda message: setattr(message.plans[0].steps[0], "twin", 3), "made of step 3"),
+    ],
+)
+def test_a_message_that_contradicts_itself_is_damaged(tmp_path, change, said):
+    nna.compile(chain(), tmp_path / "f", devices=["null"], options={"fallback": "forbid"})
+    contents = forged((tmp_path / "f").read_bytes(), change)
+    with pytest.raises(CompiledModelError, match=f"damaged.*{said}.*compile the model again"):
+        nna.InferenceSession(contents)
