@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from nnadapter.drivers.onnxruntime.weights import Loadable
 
+
 def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: ContainerWriter) -> None:
     """Write a segment in adapter IR, and fill a Segment message.
 
