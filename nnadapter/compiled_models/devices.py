@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from nnadapter.compiled_models.messages import Message
@@ -42,8 +43,14 @@ class FileDevice:
     has_memory: bool
     is_streaming: bool
     """Its steps are enqueued where that saves a wait."""
-    is_as_kept: bool
-    """Its driver and its hardware are those that the file was compiled with."""
+    kept: tuple[str, str]
+    """Version and hardware of the device that the file was compiled with."""
+
+    @cached_property
+    def is_as_kept(self) -> bool:
+        """Its driver and its hardware are those; asked where a driver does not judge its programs itself."""
+        info = device_info(self.name)
+        return (info.version or info.distribution, info.sub_type) == self.kept
 
     @property
     def accelerates(self) -> bool:
@@ -144,9 +151,8 @@ def _open(
     has_memory = bool(named_call(selected.name, "has_memory")(getattr, device, "has_memory"))
     has_streams = bool(named_call(selected.name, "has_streams")(getattr, device, "has_streams"))
     streams = is_streaming(device.capability.threading, has_memory=has_memory, has_streams=has_streams)
-    info = device_info(selected.name)
-    is_as_kept = (info.version or info.distribution, info.sub_type) == (record.version, record.hardware)
-    return FileDevice(selected.name, device.capability, context, has_memory, streams, is_as_kept)
+    kept = record.version, record.hardware
+    return FileDevice(selected.name, device.capability, context, has_memory, streams, kept)
 
 
 def _absent(name: str, error: NNAdapterError) -> NNAdapterError:

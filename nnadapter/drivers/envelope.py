@@ -46,8 +46,12 @@ class Envelope:
         known = (magic, version) == (self.magic, self.version) and length <= len(blob) - PREFIX_BYTES
         return bytes(blob[PREFIX_BYTES : PREFIX_BYTES + length]) if known else None
 
-    def open(self, blob: bytes | memoryview) -> tuple[bytes, memoryview]:
+    def open(self, blob: bytes | memoryview, *, is_checked: bool = False) -> tuple[bytes, memoryview]:
         """Return the header and the contents, which are not copied; a view has to be read-only.
+
+        Args:
+            blob: the bytes.
+            is_checked: whoever gives them has held them against a checksum; they are not read once more for the digest.
 
         Raises:
             IncompatibleProgramError: the bytes are damaged, or of another kind or version.
@@ -62,8 +66,12 @@ class Envelope:
         if version != self.version:
             raise IncompatibleProgramError(f"the program has version {version}, expected {self.version}; {ADVICE}")
         rest = memoryview(blob)[PREFIX_BYTES:]
-        hasher = sha256(_LENGTH.pack(length))
-        hasher.update(rest)
-        if length > len(rest) or hasher.digest() != digest:
+        if length > len(rest) or not (is_checked or self._digest(length, rest) == digest):
             raise IncompatibleProgramError(f"the program's contents do not match its digest: damaged; {ADVICE}")
         return bytes(rest[:length]), rest[length:]
+
+    @staticmethod
+    def _digest(length: int, rest: memoryview) -> bytes:
+        hasher = sha256(_LENGTH.pack(length))
+        hasher.update(rest)
+        return hasher.digest()

@@ -308,7 +308,10 @@ class Context(ABC):
         raise IncompatibleProgramError(f"{type(self).__name__} cannot deserialize programs; compile the model instead")
 
     def deserialize_view(self, blob: memoryview) -> Program:
-        """As `deserialize`, of a read-only view of a mapped file. Programs may keep it; override it to copy nothing."""
+        """As `deserialize`, of a read-only view of a mapped file. Programs may keep it; override it to copy nothing.
+
+        The host has held the bytes against their checksum, so that the driver need not do so again.
+        """
         return self.deserialize(bytes(blob))
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:

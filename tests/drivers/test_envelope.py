@@ -57,3 +57,12 @@ def test_a_flipped_bit_is_found(position, bit):
 def test_other_bytes_are_refused(blob, message):
     with pytest.raises(IncompatibleProgramError, match=message):
         ENVELOPE.open(blob)
+
+
+def test_bytes_that_were_checked_are_not_read_for_the_digest():
+    damaged = memoryview(BLOB[:-1] + b"!")
+    with pytest.raises(IncompatibleProgramError, match="damaged"):
+        ENVELOPE.open(damaged)
+    assert bytes(ENVELOPE.open(damaged, is_checked=True)[1]) == b"somethin!"
+    with pytest.raises(IncompatibleProgramError, match="damaged"):
+        ENVELOPE.open(memoryview(BLOB[:PREFIX_BYTES]), is_checked=True)  # the header is longer than what is there

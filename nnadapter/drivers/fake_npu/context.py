@@ -65,7 +65,7 @@ class FakeNpuContext(Context):
 
     def deserialize_view(self, blob: memoryview) -> Program:
         """See `Context.deserialize_view`: weights stay where they lie."""
-        return self._deserialized(blob)
+        return self._deserialized(blob, is_checked=True)
 
     def close(self) -> None:
         """See `Context.close`."""
@@ -73,8 +73,9 @@ class FakeNpuContext(Context):
             self._compiler.clear()
         self.arenas.close()
 
-    def _deserialized(self, blob: bytes | memoryview) -> Program:
-        program = deserialize_program(blob, self.arenas, self._memory, self._options.threads)
+    def _deserialized(self, blob: bytes | memoryview, *, is_checked: bool = False) -> Program:
+        around = self.arenas, self._memory, self._options.threads
+        program = deserialize_program(blob, *around, is_checked=is_checked)
         check_needs(program.needs, self._options)
         return program
 

@@ -110,14 +110,19 @@ def weight_bytes(graph: NpuGraph) -> int:
 
 
 def deserialize_program(
-    blob: bytes | memoryview, arenas: Arenas, device_memory: DeviceMemory, threads: int
+    blob: bytes | memoryview,
+    arenas: Arenas,
+    device_memory: DeviceMemory,
+    threads: int,
+    *,
+    is_checked: bool = False,
 ) -> FakeNpuProgram:
-    """Return the program that `FakeNpuProgram.serialize` wrote; its weights lie in `blob`.
+    """Return the program that `FakeNpuProgram.serialize` wrote; its weights lie in `blob`, see `Envelope.open`.
 
     Raises:
         IncompatibleProgramError: the bytes are truncated, were changed, or come from another version.
     """
-    header, weights = _opened(blob)
+    header, weights = _opened(*_ENVELOPE.open(blob, is_checked=is_checked))
     graph = NpuGraph(
         tuple(_read_tensor(row, weights) for row in header["tensors"]),
         tuple(_read_instruction(row) for row in header["instructions"]),
@@ -143,9 +148,8 @@ def deserialize_program(
     )
 
 
-def _opened(blob: bytes | memoryview) -> tuple[dict[str, Any], memoryview]:
-    """Check the bytes and return the header and the weights."""
-    written, weights = _ENVELOPE.open(blob)
+def _opened(written: bytes, weights: memoryview) -> tuple[dict[str, Any], memoryview]:
+    """Read the header, and check what the weights are."""
     header = json.loads(written.rstrip(b"\0"))
     if header["byteorder"] != sys.byteorder:
         byte_order = header["byteorder"]

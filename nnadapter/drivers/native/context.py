@@ -114,10 +114,12 @@ class NativeContext(Context):
 
     def deserialize_view(self, blob: memoryview) -> Program:
         """See `Context.deserialize_view`: the driver reads from the view, which its program keeps."""
-        return self._deserialized(blob) if "deserialize" in self._functions else super().deserialize_view(blob)
+        if "deserialize" not in self._functions:
+            return super().deserialize_view(blob)
+        return self._deserialized(blob, is_checked=True)
 
-    def _deserialized(self, blob: bytes | memoryview) -> NativeProgram:
-        border, data = unseal(self._functions.driver, blob)
+    def _deserialized(self, blob: bytes | memoryview, *, is_checked: bool = False) -> NativeProgram:
+        border, data = unseal(self._functions.driver, blob, is_checked=is_checked)
         held, passing = Holder(), Holder()
         array = held.keep(np.frombuffer(data, np.uint8))
         request = make(

@@ -30,13 +30,13 @@ def seal(driver: str, border: Border, parts: Sequence[bytes]) -> bytes:
     return _ENVELOPE.close(json.dumps(header).encode(), parts)
 
 
-def unseal(driver: str, blob: bytes | memoryview) -> tuple[Border, memoryview]:
-    """Return the types at the border and the driver's own bytes.
+def unseal(driver: str, blob: bytes | memoryview, *, is_checked: bool = False) -> tuple[Border, memoryview]:
+    """Return the types at the border and the driver's own bytes; for `is_checked`, see `Envelope.open`.
 
     Raises:
         IncompatibleProgramError: they are damaged, of another kind or version, or of another driver.
     """
-    header, contents = _ENVELOPE.open(blob)
+    header, contents = _ENVELOPE.open(blob, is_checked=is_checked)
     try:
         read = json.loads(header)
         border = Border(*(tuple(_type(each) for each in read[name]) for name in ("inputs", "outputs")))

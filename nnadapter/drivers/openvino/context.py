@@ -48,8 +48,8 @@ class OpenvinoContext(Context):
         return deserialized(blob, self._seal())
 
     def deserialize_view(self, blob: memoryview) -> Program:
-        """See `Context.deserialize_view`: the engine gets the one copy that it wants."""
-        return deserialized(blob, self._seal())
+        """See `Context.deserialize_view`: the engine reads where the file is mapped."""
+        return deserialized(blob, self._seal(), is_checked=True)
 
     def check_blob(self, blob: memoryview) -> Compatibility:
         """See `Context.check_blob`: engine, device and properties have to be the same."""

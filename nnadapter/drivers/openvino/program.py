@@ -6,22 +6,33 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from nnadapter.drivers.envelope import ADVICE, Envelope
+import numpy as np
+
+from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
 from nnadapter.drivers.interface import Compatibility, Execution, Program
-from nnadapter.drivers.openvino.engine import core, translated
+from nnadapter.drivers.openvino.engine import core, module, translated
 from nnadapter.drivers.openvino.execution import OpenvinoExecution
 from nnadapter.drivers.openvino.footprint import footprint_of
 from nnadapter.drivers.openvino.ports import Ports, fits, outputs_of, ports_from
+from nnadapter.drivers.openvino.sharing import shareable
 from nnadapter.errors import ExecutionError, IncompatibleProgramError
 
 _ENVELOPE = Envelope(magic=b"nna-ov\r\n", version=1)
+_ALIGNMENT = 64
+"""Of what the engine wrote, behind the header: it may look into it where it lies."""
 
 
 class OpenvinoProgram(Program):
     """One compiled model of the engine."""
 
     def __init__(
-        self, compiled: Any, signature: Ports, seal: Mapping[str, Any], weight_bytes: int, copied: int
+        self,
+        compiled: Any,
+        signature: Ports,
+        seal: Mapping[str, Any],
+        weight_bytes: int,
+        copied: int,
+        read_from: object = None,
     ) -> None:
         """Hold a compiled model.
 
@@ -31,8 +42,9 @@ class OpenvinoProgram(Program):
             seal: what it was compiled with, as plain data.
             weight_bytes: of the model that it was compiled from.
             copied: how many of them the engine has a copy of.
+            read_from: memory that the engine may look into as long as the model lives.
         """
-        self._compiled = compiled
+        self._compiled, self._read_from = compiled, read_from
         self._signature = signature
         self._seal = dict(seal)
         self._weight_bytes, self._copied_bytes = weight_bytes, copied
@@ -61,11 +73,12 @@ class OpenvinoProgram(Program):
         with translated("OpenVINO did not export the program", "run it without keeping it", ExecutionError):
             contents = self._compiled.export_model().getvalue()
         header = {"seal": self._seal, "signature": self._signature.to_dict(), "weight_bytes": self._weight_bytes}
-        return _ENVELOPE.close(json.dumps(header).encode(), [contents])
+        written = json.dumps(header).encode()
+        return _ENVELOPE.close(written + b" " * (-(PREFIX_BYTES + len(written)) % _ALIGNMENT), [contents])
 
     def close(self) -> None:
         """See `Program.close`."""
-        del self._compiled
+        del self._compiled, self._read_from
 
 
 def compatibility(blob: memoryview, seal: Mapping[str, Any]) -> Compatibility:
@@ -82,14 +95,19 @@ def compatibility(blob: memoryview, seal: Mapping[str, Any]) -> Compatibility:
     return Compatibility.SAME if same else Compatibility.RECOMPILE
 
 
-def deserialized(blob: bytes | memoryview, seal: Mapping[str, Any]) -> OpenvinoProgram:
+def deserialized(blob: bytes | memoryview, seal: Mapping[str, Any], *, is_checked: bool = False) -> OpenvinoProgram:
     """Return the program that was written as `blob`.
+
+    Args:
+        blob: the bytes.
+        seal: what it must have been compiled with.
+        is_checked: they are not damaged, see `Envelope.open`.
 
     Raises:
         IncompatibleProgramError: it is damaged, or was compiled by another engine, for another device or with other
             options than `seal` says.
     """
-    header, contents = _ENVELOPE.open(blob)
+    header, contents = _ENVELOPE.open(blob, is_checked=is_checked)
     try:
         said = json.loads(header)
         recorded_seal, signature, weight_bytes = (
@@ -106,7 +124,18 @@ def deserialized(blob: bytes | memoryview, seal: Mapping[str, Any]) -> OpenvinoP
                 f"the program was compiled for {name} {other!r}, here is {value!r}; {ADVICE}"
             )
     with translated("OpenVINO does not take the program back", ADVICE, IncompatibleProgramError):
-        compiled = core().import_model(bytes(contents), seal["device"], dict(seal["properties"]))
+        compiled, tensor = _imported(contents, seal)
         if not fits(signature, compiled.inputs, outputs_of(compiled)):
             raise IncompatibleProgramError(f"the program has other inputs and outputs than its header says; {ADVICE}")
-    return OpenvinoProgram(compiled, signature, seal, weight_bytes, weight_bytes)
+    copied_bytes = weight_bytes if tensor is None else 0
+    return OpenvinoProgram(compiled, signature, seal, weight_bytes, copied_bytes, tensor)
+
+
+def _imported(contents: memoryview, seal: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What the engine exported, loaded again; and the tensor that it looks into, or None where it has copies."""
+    around = seal["device"], dict(seal["properties"])
+    tensor = module().Tensor(shareable(np.frombuffer(contents, np.uint8)), shared_memory=True)
+    try:
+        return core().import_model(tensor, *around), tensor
+    except TypeError:  # engines that take bytes alone, which they copy
+        return core().import_model(bytes(contents), *around), None
