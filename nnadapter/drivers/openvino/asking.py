@@ -24,7 +24,7 @@ from nnadapter.onnx.references import bytes_of
 from nnadapter.onnx.sizes import has_open_inputs
 from partition.verdict import Reason, Unsupported, Verdict, all_of
 
-_CONSTANT_BYTES = 1 << 20
+_CONSTANT_BYTES = 1 << 16
 """The engine is asked with constants up to this size; larger ones are weights, which decide nothing."""
 _MOST_KNOWN = 1 << 14
 """Answers of the engine that are kept."""
