@@ -8,6 +8,9 @@ were asked about, each computed by its own step.
 That is as good as to check them on the plain steps. Should all checks hold, then each number is what its plain step
 gives: by induction, since the number that is taken in the place of another was checked to be equal to it. Should all
 conditions hold on the plain steps, the checks hold for the same reason.
+
+Caches that are as long as each other after a text of so many words were so before it: of sums that are equal, and have
+a part in common, the other parts are equal too. That is checked like a condition, and what was asked follows.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 from types import MappingProxyType
 from typing import Any
 
@@ -99,6 +102,10 @@ class _Shortening:
         self._constant_slots: dict[object, int] = {}
         self._first = list(range(len(values)))
         """Per number one that it is equal to by a condition, and came before it; itself where there is none."""
+        self._sums = self._sums_of_whole_numbers()
+        """Per number that is none that came before it, what it and those equal to it are sums of."""
+        self._following: list[tuple[int, int]] = []
+        """What is equal because sums are."""
         self._fixed: dict[int, int] = {}
         """Numbers, none of which is equal to an earlier one -> the slot of the constant that they are."""
         self._own: list[int] = []
@@ -115,6 +122,7 @@ class _Shortening:
             self._own.append(number if number < self._variables else self._slot(number))
         for number, answer in self._answers.items():
             self._check(number, answer)
+        self._checks.update(dict.fromkeys((self._own[one], self._own[other]) for one, other in self._following))
         every = [self._answer_slot(number) for number in range(len(self._values))]
         steps, ends = self._ordered()
         slots, firsts = list(map(self._final, every)), dict[int, int]()
@@ -164,13 +172,53 @@ class _Shortening:
         return (first, second) if type(self._values[first]) is type(self._values[second]) is int else None
 
     def _unite(self, one: int, other: int) -> None:
-        first, second = sorted((self._root(one), self._root(other)))
-        self._first[second] = first
-        for number in (one, other, second):
-            if number in self._fixed:
-                self._fixed.setdefault(first, self._fixed[number])
-            elif number >= self._variables and isinstance(self._steps[number - self._variables][0], Constant):
-                self._fixed.setdefault(first, self._constant(self._values[number]))
+        pending = [(one, other)]
+        while pending:
+            one, other = pending.pop()
+            first, second = sorted((self._root(one), self._root(other)))
+            if first == second:
+                continue
+            self._first[second] = first
+            for number in (one, other, second):
+                if number in self._fixed:
+                    self._fixed.setdefault(first, self._fixed[number])
+                elif number >= self._variables and isinstance(self._steps[number - self._variables][0], Constant):
+                    self._fixed.setdefault(first, self._constant(self._values[number]))
+            more = [pair for pair in self._other_parts(first, second) if self._root(pair[0]) != self._root(pair[1])]
+            self._following += more
+            pending += more
+
+    def _other_parts(self, first: int, second: int) -> list[tuple[int, int]]:
+        """What is equal where two numbers are, of which the second is the first one from now on."""
+        sums, more = self._sums.get(first, []), self._sums.pop(second, [])
+        self._sums[first] = [*sums, *more]
+        return [
+            (one[1 - place], other[1 - other_place])
+            for one, other in product(sums, more)
+            for place, other_place in product((0, 1), repeat=2)
+            if one[place] == other[other_place]
+        ]
+
+    def _sums_of_whole_numbers(self) -> dict[int, list[tuple[int, int]]]:
+        sums: dict[int, list[tuple[int, int]]] = {}
+        for number, (function, first, second) in enumerate(self._steps, self._variables):
+            if function is operator.add and type(self._values[first]) is type(self._values[second]) is int:
+                sums[number] = [(self._without_nothing(first), self._without_nothing(second))]
+        return sums
+
+    def _without_nothing(self, number: int) -> int:
+        """The number that a whole number is 0 more than."""
+        while number >= self._variables:
+            function, *operands = self._steps[number - self._variables]
+            others = [each for each in operands if not self._is_nothing(each)]
+            if function is not operator.add or len(others) != 1 or type(self._values[others[0]]) is not int:
+                break
+            number = others[0]
+        return number
+
+    def _is_nothing(self, number: int) -> bool:
+        function = self._steps[number - self._variables][0] if number >= self._variables else None
+        return isinstance(function, Constant) and exactly(function.value) == (int, 0)
 
     def _root(self, number: int) -> int:
         while self._first[number] != number:

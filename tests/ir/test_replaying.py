@@ -97,6 +97,16 @@ def test_what_is_made_of_numbers_that_are_equal_by_a_condition_is_made_once() ->
     assert trace.replay([7] * 23 + [8]) is None
 
 
+def test_what_sums_that_are_equal_are_made_of_is_equal_too() -> None:
+    trace = Trace()
+    words, lengths = trace.variable(3), [trace.variable(5) for _ in range(24)]
+    longest = greatest(abs(lengths[0] + words), 0)
+    assert all((0 + length) + words == longest for length in lengths)
+    assert len({trace.alike((length * 64).number) for length in lengths}) == 1
+    assert trace.replay([2, *[7] * 24]) is not None
+    assert trace.replay([2, *[7] * 23, 8]) is None
+
+
 def test_a_number_that_is_decided_to_be_one_is_a_constant() -> None:
     trace = Trace()
     batch, length = trace.variable(1), trace.variable(5)

@@ -163,6 +163,8 @@ class SizedBinding(Binding):
     def __init__(self, layout: Layout, numbers: Sequence[Any], scratch: _Scratch) -> None:
         super().__init__(layout.frame)
         self.layout, self._numbers, self._scratch = layout, numbers, scratch
+        self._rebinding: tuple[Sequence[Any], _Rebinding] | None = None
+        """What is bound again, and after which numbers."""
         self._positions = layout.traced.dimensions
 
     def dimensions(self, tensor: int) -> tuple[int, ...]:
@@ -190,6 +192,7 @@ class SizedBinding(Binding):
             return None
         scratch = {**self._scratch} if rebinding.scratch else self._scratch
         sized = SizedBinding(layout, numbers, scratch)
+        sized._rebinding = self._numbers, rebinding
         for group in rebinding.scratch:
             wanted = sized._wanted(group[0])
             if not layout.has_scratch_room(group[0], wanted):
@@ -201,7 +204,9 @@ class SizedBinding(Binding):
 
     def bound_after(self, arena: Array, before: SizedBinding, bound: Bound) -> Bound:
         """What can be bound before a run, where that was `bound` at other sizes in the same layout and memory."""
-        rebinding = self.layout.rebinding(self._numbers, before._numbers)
+        known, rebinding = self._rebinding or (None, None)
+        if rebinding is None or known is not before._numbers:  # bound in an arena that others had meanwhile
+            rebinding = self.layout.rebinding(self._numbers, before._numbers)
         return self.bound_again(arena, bound, rebinding.tensors, rebinding.instructions)
 
     def _wanted(self, position: int) -> tuple[TensorType, ...]:
