@@ -7,6 +7,7 @@ import numpy as np
 from nnadapter.converters.axes import normalize_axis
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.registry import converter
+from nnadapter.ir.operand import DataType
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.refusal import Refusal
@@ -51,16 +52,43 @@ def _epsilon(node: OnnxNode) -> dict[str, AttributeValue]:
 
 @converter("LayerNormalization", 17)
 def convert_layer_normalization(context: ConversionContext, node: OnnxNode) -> None:
-    """LayerNormalization without the outputs Mean and InvStdDev. Source: ONNX LayerNormalization-17.
+    """LayerNormalization; with Mean or InvStdDev, which training reads, in steps. Source: ONNX LayerNormalization-17.
 
     `stash_type` asks for a precision of the statistics; a device computes them at least as precisely as its results.
+    Refused: statistics in another data type than the input's.
     """
-    _refuse_outputs(node, "the adapter IR has no mean and deviation beside the result")
     rank = len(context.dimensions(node.input(0)))
-    attributes = {**_epsilon(node), "axis": normalize_axis(node, node.integer("axis", -1), rank)}
+    axis = normalize_axis(node, node.integer("axis", -1), rank)
+    if any(node.outputs[1:]):
+        _normalize_in_steps(context, node, tuple(range(axis, rank)))
+        return
     bias = (context.operand(node.input(2)),) if node.input(2) else ()
     inputs = (context.operand(node.input(0)), context.operand(node.input(1)), *bias)
-    context.add("LAYER_NORMALIZATION", inputs, attributes, node.outputs[:1])
+    context.add("LAYER_NORMALIZATION", inputs, {**_epsilon(node), "axis": axis}, node.outputs[:1])
+
+
+def _normalize_in_steps(context: ConversionContext, node: OnnxNode, axes: tuple[int, ...]) -> None:
+    """Mean and deviation by themselves, and the result from them."""
+    dtype = context.type_of(node.input(0)).dtype
+    if dtype is not DataType.FLOAT32 or node.integer("stash_type", 1) != 1:
+        raise Refusal(
+            Reason.UNSUPPORTED_ATTRIBUTE,
+            f"Mean and InvStdDev of LayerNormalization have another data type than its input, {dtype.value}",
+        )
+    x, scale = context.operand(node.input(0)), context.operand(node.input(1))
+    over: dict[str, AttributeValue] = {"axes": axes, "keepdims": True}
+    result, mean, inverse = (*node.outputs, "", "")[:3]
+    epsilon = context.add_constant(np.array(node.number("epsilon", _EPSILON), np.float32))
+    (center,) = context.add("REDUCE_MEAN", (x,), over, [mean] if mean else ())
+    (centered,) = context.add("SUB", (x, center))
+    (variance,) = context.add("REDUCE_MEAN", context.add("MUL", (centered, centered)), over)
+    deviation = context.add("SQRT", context.add("ADD", (variance, epsilon)))
+    (factor,) = context.add("RECIPROCAL", deviation, outputs=[inverse] if inverse else ())
+    (normalized,) = context.add("MUL", (centered, factor))
+    bias = node.input(2)
+    (scaled,) = context.add("MUL", (normalized, scale), outputs=() if bias else [result])
+    if bias:
+        context.add("ADD", (scaled, context.operand(bias)), outputs=[result])
 
 
 @converter("InstanceNormalization", 6, 22)

@@ -36,8 +36,18 @@ def test_layer_normalization(axis, bias):
     check("LayerNormalization", 17, inputs, {"axis": axis}, tolerance=1e-5)
 
 
-def test_layer_normalization_with_statistics_is_refused():
-    assert reason("LayerNormalization", 17, [floats(2, 3), floats(3)], outputs=2) is Reason.UNSUPPORTED_ATTRIBUTE
+@pytest.mark.parametrize("axis", [-1, 1])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("outputs", [2, 3])
+def test_layer_normalization_with_its_statistics(axis, bias, outputs):
+    x = floats(2, 3, 4)
+    inputs = [x, *(floats(*x.shape[axis:], seed=seed) for seed in ([1, 2] if bias else [1]))]
+    check("LayerNormalization", 17, inputs, {"axis": axis, "epsilon": 1e-3}, outputs=outputs, tolerance=1e-5)
+
+
+def test_layer_normalization_with_statistics_of_another_type_is_refused():
+    half = [floats(2, 3).astype(np.float16), floats(3).astype(np.float16)]
+    assert reason("LayerNormalization", 17, half, outputs=2) is Reason.UNSUPPORTED_ATTRIBUTE
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4), (2, 3, 4, 5)])
