@@ -108,9 +108,16 @@ def _fill(tensor: TensorProto, path: Path, offset: int, length: int) -> None:
 
 
 def _within(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[TensorProto]:
-    """The tensors in attributes of nodes, and those of inner graphs."""
+    """The tensors in attributes of nodes, those of inner graphs, and those that sparse ones are made of."""
+    sparse = [*part.sparse_initializer] if isinstance(part, onnx.GraphProto) else []
     for attribute in (each for node in part.node for each in node.attribute):
         yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
+        sparse += [
+            *([attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []),
+            *attribute.sparse_tensors,
+        ]
         for inner in graphs_of(attribute):
             yield from inner.initializer
             yield from _within(inner)
+    for each in sparse:
+        yield from (each.values, each.indices)

@@ -39,6 +39,7 @@ from nnadapter.onnx.preparation.foldable import Folding, is_known
 from nnadapter.onnx.preparation.forward import Forward
 from nnadapter.onnx.preparation.structure import NodeHashes, structure_of
 from nnadapter.onnx.references import array_of, lightened
+from nnadapter.onnx.sparse import with_dense
 from nnadapter.onnx.versions import check_versions
 from nnadapter.process.collecting import paused_collection
 from partition.graph import Graph, Node, Value
@@ -118,6 +119,7 @@ def prepare(model: onnx.ModelProto, operators: Operators) -> Prepared:
     """
     check_versions(model)
     check_equations(model)
+    model = with_dense(model)
     nodes = read_nodes(model)
     ordered = in_order(model, nodes)
     expanded, origins = expand_functions(ordered, operators, nodes=nodes if ordered is model else None)

@@ -1,0 +1,67 @@
+"""Sparse initializers as ordinary ones: what ONNX Runtime makes of them when it loads a model."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import onnx
+from onnx import SparseTensorProto, numpy_helper
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operand import Array
+from nnadapter.onnx.building import copied
+from nnadapter.onnx.references import array_of
+
+MOST_BYTES = 1 << 30
+"""Of all of them together."""
+
+
+def with_dense(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with the sparse initializers of its graph as ordinary ones; the same object if it has none.
+
+    Raises:
+        InvalidModelError: one contradicts itself, or they have no room.
+    """
+    if not model.graph.sparse_initializer:
+        return model
+    dense = copied(model)
+    del dense.graph.sparse_initializer[:]
+    room = MOST_BYTES
+    for sparse in model.graph.sparse_initializer:
+        array = _dense(sparse, room)
+        room -= array.nbytes
+        dense.graph.initializer.append(numpy_helper.from_array(array, sparse.values.name))
+    return dense
+
+
+def _dense(sparse: SparseTensorProto, room: int) -> Array:
+    """Source: onnx.proto, `SparseTensorProto`: indices count elements, or have a row of numbers for each value."""
+    dimensions, name = tuple(sparse.dims), sparse.values.name
+    try:
+        values, indices = array_of(sparse.values), array_of(sparse.indices)
+    except (TypeError, ValueError, KeyError) as error:
+        raise _wrong(name, f"cannot be read ({error})") from error
+    if min(dimensions, default=0) < 0 or values.ndim != 1 or indices.dtype != np.int64:
+        raise _wrong(name, f"has values of the shape {values.shape} and {indices.dtype} indices for {dimensions}")
+    nbytes = prod(dimensions) * values.itemsize
+    if nbytes > room:
+        raise _wrong(name, f"takes {nbytes} bytes as an ordinary one, and there is room for {room}")
+    flat = np.full(prod(dimensions), "", object) if values.dtype == object else np.zeros(prod(dimensions), values.dtype)
+    flat[_places(name, indices, values.size, dimensions)] = values
+    return flat.reshape(dimensions)
+
+
+def _places(name: str, indices: Array, count: int, dimensions: tuple[int, ...]) -> Array:
+    """The number of each value's element; rows of coordinates, as COO has them, become such numbers."""
+    if indices.shape not in ((count,), (count, len(dimensions))):
+        raise _wrong(name, f"has {count} values, and indices of the shape {indices.shape} for {dimensions}")
+    limits = np.array(dimensions if indices.ndim == 2 else prod(dimensions), np.int64)
+    if (indices < 0).any() or (indices >= limits).any():
+        raise _wrong(name, f"has indices beyond its shape {dimensions}")
+    steps = np.array([prod(dimensions[at + 1 :]) for at in range(len(dimensions))], np.int64)
+    return indices @ steps if indices.ndim == 2 else indices
+
+
+def _wrong(name: str, problem: str) -> InvalidModelError:
+    return InvalidModelError(f"sparse initializer {name!r} {problem}; export the model without sparse initializers")
