@@ -9,7 +9,7 @@ more than later ones, beside one of those.
 The first shapes stand apart, since what is made once per model is made with them. With `--runs`, the text recognizer
 then runs that often over `--shapes` shapes in random order, more than the session keeps plans for. With `--layers`, a
 narrow language model of so many layers (24: 1,049 nodes) runs at 100 lengths instead, of its text and of its cache:
-what a length takes more the first time than the next.
+what a length takes more the first time than the next, and how much of that its device's steps take.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def main() -> None:
     parser.add_argument("--layers", type=int, help="new lengths of a language model of so many layers")
     arguments = parser.parse_args()
     if arguments.layers:
-        print(table(["lengths of", "nodes", "new, ms more", "run ms", "plans"], new_lengths(arguments)))
+        head = ["lengths of", "nodes", "new, ms more", "of it in the device", "run ms", "plans"]
+        print(table(head, new_lengths(arguments)))
         return
     rows = [row for kind in SHAPES for row in new_shapes(kind, arguments.device, arguments.count)]
     print(table(["model", "shapes", "prepare ms", "first run ms", "run ms", "new shape / run"], list(map(cells, rows))))
@@ -110,20 +111,28 @@ def new_lengths(arguments: argparse.Namespace) -> list[list[object]]:
     sizes = Sizes(layers=arguments.layers, width=32, heads=2, words=100)
     model, rows = language_model(sizes), []
     for kind in ("text", "cache"):
-        more, again = [], []
+        more, inside, again = [], [], []
         with nna.InferenceSession(model, devices=arguments.device, options=nna.Options(fallback="allow")) as session:
             for length in np.random.default_rng(0).permutation(np.arange(2, 102 + FIRST)).tolist():
                 feed = first_feed(sizes, [1] * (length if kind == "text" else 1))
                 if kind == "cache":
                     cache = np.zeros((1, sizes.heads, length, sizes.depth), np.float32)
                     feed.update({f"past.{name}": cache for name in cache_names(sizes)})
-                first, *later = (seconds(lambda feed=feed: session.run(None, feed)) for _ in range(RUNS + 1))  # type: ignore[misc]
-                more.append(first - min(later))
-                again.append(min(later))
+                first, *later = (whole_and_steps(session, feed) for _ in range(RUNS + 1))
+                least = min(later)
+                more.append(first[0] - least[0])
+                inside.append(first[1] - least[1])
+                again.append(least[0])
             plans = session.report().plans
-        figures = (f"{1e3 * statistics.median(column[FIRST:]):.3f}" for column in (more, again))
+        figures = (f"{1e3 * statistics.median(column[FIRST:]):.3f}" for column in (more, inside, again))
         rows.append([kind, len(model.graph.node), *figures, plans.made if plans else 0])
     return rows
+
+
+def whole_and_steps(session: nna.InferenceSession, feed: dict[str, np.ndarray]) -> tuple[float, float]:
+    """Seconds of a run, and of its steps alone."""
+    whole = seconds(lambda: session.run(None, feed))
+    return whole, session.provenance.seconds
 
 
 def different(draw: Callable[[np.random.Generator], Shape], count: int) -> Sequence[Shape]:
