@@ -47,19 +47,18 @@ def alongside(partitioning: Partitioning, needs: Sequence[frozenset[int]], taken
         taken: segments that are not waited for anyway.
     """
     plan, setting = partitioning.plan, partitioning.setting
-    if setting.constraints.policy.times or taken or not any(_apart(plan, needs)) or not _is_sized(plan):
-        return frozenset()
     known = {name for name, each in setting.costs.items() if each.source is not Source.ASSUMED}
-    shared = {name for name, each in setting.costs.items() if name not in known or each.profile.host_memory}
+    devices = dict.fromkeys(step.device for step in plan.steps)
+    shared = [name for name in devices if name not in known or setting.costs[name].profile.host_memory]
+    may_pay = not setting.constraints.policy.times and not taken and len(shared) <= 1 < len(devices)
+    if not may_pay or not _are_apart(plan, needs) or not _is_sized(plan):
+        return frozenset()
     seconds = [
         price.total if step.device in known else 0.0
         for step, price in zip(plan.steps, partitioning.price.segments, strict=True)
     ]
-    devices = dict.fromkeys(step.device for step in plan.steps)
     best: tuple[float, frozenset[int]] = sum(seconds), frozenset()
-    for own in sorted(devices, key=lambda device: device not in shared):  # the run's own thread, rather one of these
-        if len((shared & devices.keys()) - {own}) > 0:
-            continue  # two that may need the same processors would be under way at once
+    for own in shared or devices:  # the run's own thread has the device that may need the same processors
         handed = _handed(plan, needs, own)
         taken_seconds = _elapsed(plan, needs, seconds, handed)
         if taken_seconds < best[0]:
@@ -68,16 +67,19 @@ def alongside(partitioning: Partitioning, needs: Sequence[frozenset[int]], taken
     return best[1] if saved >= max(_LEAST_SECONDS, _LEAST_SHARE * sum(seconds)) else frozenset()
 
 
-def _apart(plan: Plan, needs: Sequence[frozenset[int]]) -> list[bool]:
-    """Per segment, whether an earlier one on another device is none that it comes behind."""
-    behind: list[frozenset[int]] = []
-    found = []
-    for step, needed in zip(plan.steps, needs, strict=True):
-        behind.append(needed.union(*(behind[each] for each in needed)))
-        found.append(
-            any(other.device != step.device and other.segment not in behind[-1] for other in plan.steps[: step.segment])
-        )
-    return found
+def _are_apart(plan: Plan, needs: Sequence[frozenset[int]]) -> bool:
+    """Whether a segment comes not behind one before it on another device. Sets are numbers with a bit per segment."""
+    behind: list[int] = []
+    on: dict[str, int] = {}
+    for number, (step, needed) in enumerate(zip(plan.steps, needs, strict=True)):
+        comes_behind = 0
+        for each in needed:
+            comes_behind |= behind[each] | 1 << each
+        behind.append(comes_behind)
+        on[step.device] = on.get(step.device, 0) | 1 << number
+        if ~comes_behind & ((1 << number) - 1) & ~on[step.device]:
+            return True
+    return False
 
 
 def _is_sized(plan: Plan) -> bool:
