@@ -135,7 +135,8 @@ class LoweringTemplate:
         self._lowered = lower(of_any, arithmetic)
         contents = self._arrays.finish()
         graph = self._lowered.graph
-        self._graph = TracedGraph(graph)
+        self._graph = TracedGraph(graph) if variables else None
+        """None where there are no numbers to put in."""
         held: list[tuple[int, object]] = [
             (index, tensor.value) for index, tensor in enumerate(graph.tensors) if tensor.value is not None
         ]
@@ -185,10 +186,13 @@ class LoweringTemplate:
         sized_template = self._sized.get(key)
         if sized_template is not None:
             return sized_template
-        known = self._trace.replay(variables)
-        if known is None:
-            return None
-        graph = with_scratch(self._graph.filled(known))
+        graph = self._lowered.graph
+        if self._graph is not None:
+            known = self._trace.replay(variables)
+            if known is None:
+                return None
+            graph = self._graph.filled(known)
+        graph = with_scratch(graph)
         return self._sized.keep(key, _Sized(graph, plan_memory(graph)))
 
 

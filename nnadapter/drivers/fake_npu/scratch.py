@@ -15,11 +15,13 @@ def with_scratch(graph: NpuGraph) -> NpuGraph:
     tensors = list(graph.tensors)
     instructions = []
     for instruction in graph.instructions:
-        wanted = scratch_of(graph, instruction)
-        if wanted:
-            scratch = tuple(range(len(tensors), len(tensors) + len(wanted)))
-            tensors.extend(map(NpuTensor, wanted))
-            instruction = instruction.with_scratch(scratch)
+        if may_want_scratch(instruction):
+            inputs = [graph.tensors[tensor].type for tensor in instruction.inputs]
+            outputs = [graph.tensors[tensor].type for tensor in instruction.outputs]
+            wanted = wanted_scratch(instruction, inputs, outputs, instruction.parameters)
+            if wanted:
+                instruction = instruction.with_scratch(tuple(range(len(tensors), len(tensors) + len(wanted))))
+                tensors.extend(map(NpuTensor, wanted))
         instructions.append(instruction)
     return NpuGraph(tuple(tensors), tuple(instructions), graph.inputs, graph.outputs)
 
@@ -29,19 +31,10 @@ def may_want_scratch(instruction: Instruction) -> bool:
     return instruction.activation is not None or KERNELS[instruction.kernel].scratch is not no_scratch
 
 
-def scratch_of(graph: NpuGraph, instruction: Instruction) -> tuple[TensorType, ...]:
-    """The types of the scratch memory of one instruction."""
-    inputs = [graph.tensors[tensor].type for tensor in instruction.inputs]
-    outputs = [graph.tensors[tensor].type for tensor in instruction.outputs]
-    return wanted_scratch(instruction, inputs, outputs, instruction.parameters)
-
-
 def wanted_scratch(
     instruction: Instruction, inputs: Sequence[TensorType], outputs: Sequence[TensorType], parameters: Parameters
 ) -> tuple[TensorType, ...]:
     """The types of the scratch memory of an instruction on tensors of these types, with these parameters."""
-    if not may_want_scratch(instruction):
-        return ()
     scratch = KERNELS[instruction.kernel].scratch(Outline(inputs, outputs, parameters))
     if instruction.activation is None:
         return scratch
