@@ -91,8 +91,10 @@ class Cache(Generic[Key, Value]):
     def keep(self, key: Key, value: Value) -> Value:
         """Keep a value, and return what is kept: the one that is there, if another thread was first."""
         with self._lock:
+            before = len(self._kept)
             kept = self._kept.setdefault(key, value)
-            self._kept.move_to_end(key)
+            if len(self._kept) == before:  # what is new stands at the end; keys may take long to hash
+                self._kept.move_to_end(key)
             while len(self._kept) > self._limit:
                 self._kept.popitem(last=False)
                 self.counts.dropped += 1
