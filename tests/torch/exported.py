@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="needs the package torch")
 
 from functorch.compile import make_boxed_func  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
+from torch._subclasses.fake_tensor import unset_fake_temporarily  # noqa: E402
 
 import nnadapter as nna  # noqa: E402
 from nnadapter.torch.decompositions import decompositions  # noqa: E402
@@ -39,7 +40,7 @@ def compiled(function, device="fake_npu"):
 
 
 def _session(graph, examples, device):
-    with warnings.catch_warnings(), torch.no_grad():
+    with warnings.catch_warnings(), torch.no_grad(), unset_fake_temporarily():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(graph.eval(), tuple(examples), dynamo=True, verbose=False)
     return nna.InferenceSession(program.model_proto.SerializeToString(), devices=[device])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
 
 import torch
@@ -23,6 +24,7 @@ def attention(
     PyTorch's own decomposition gives the weights in place of the latter, which its gradient does not read.
     Source: aten::_scaled_dot_product_flash_attention_for_cpu.
     """
+    key, value = (_for_each_head(each, query) for each in (key, value))
     scores = _scores(query, key, is_causal, attn_mask, scale)
     result = torch.matmul(torch.softmax(scores, -1), value)
     # The kernel writes heads next to each other, and what comes behind it may view its result so.
@@ -47,12 +49,26 @@ def attention_backward(
 
     Source: aten::_scaled_dot_product_flash_attention_for_cpu_backward.
     """
+    shared, (key, value) = key.shape, (_for_each_head(each, query) for each in (key, value))
     weights = torch.exp(_scores(query, key, is_causal, attn_mask, scale) - logsumexp.unsqueeze(-1))
     of_weights = torch.matmul(grad_out, value.transpose(-2, -1))
     of_scores = weights * (of_weights - (grad_out * out).sum(-1, keepdim=True)) * _scale(query, scale)
     of_query = torch.matmul(of_scores, key)
     of_key = torch.matmul(of_scores.transpose(-2, -1), query)
-    return of_query, of_key, torch.matmul(weights.transpose(-2, -1), grad_out)
+    of_value = torch.matmul(weights.transpose(-2, -1), grad_out)
+    return of_query, _over_heads(of_key, shared), _over_heads(of_value, shared)
+
+
+def _for_each_head(shared: Tensor, query: Tensor) -> Tensor:
+    """Keys or values [N, H / n, S, E] repeated for the n heads of the query that share them, [N, H, S, E]."""
+    times = query.shape[1] // shared.shape[1]
+    return shared if times == 1 else shared.repeat_interleave(times, 1)
+
+
+def _over_heads(gradient: Tensor, shared: Sequence[int]) -> Tensor:
+    """The gradient [N, H, S, E] of what was repeated, summed over heads that share it."""
+    heads, kept = gradient.shape[1], shared[1]
+    return gradient if heads == kept else gradient.unflatten(1, (kept, heads // kept)).sum(2)
 
 
 def _scale(query: Tensor, scale: float | None) -> float:

@@ -1,6 +1,6 @@
-"""Batch normalization in training, in plain arithmetic.
+"""Normalization of batches in training, and of weights, in plain arithmetic.
 
-PyTorch's exporter writes it as at inference, with the running statistics, which is another function.
+PyTorch's exporter writes that of batches as at inference, with the running statistics, which is another function.
 """
 
 from __future__ import annotations
@@ -55,3 +55,17 @@ def _normalized(
     factor = deviation if weight is None else deviation * weight
     result = centered * factor.view(channels)
     return result if bias is None else result + bias.view(channels), mean.view(-1), variance, deviation
+
+
+def weight_norm_backward(
+    grad_weight: Tensor, direction: Tensor, length: Tensor, norms: Tensor, dim: int
+) -> tuple[Tensor, Tensor]:
+    """Gradients of direction and length, of which `length * direction / norms` is the weight.
+
+    Source: aten::_weight_norm_interface_backward.
+    """
+    axes = [axis for axis in range(direction.dim()) if axis != dim % direction.dim()]
+    along = (grad_weight * direction).sum(axes, keepdim=True)
+    norms = norms.view(along.shape)
+    of_direction = (length.view(along.shape) / norms) * (grad_weight - direction * (along / (norms * norms)))
+    return of_direction, (along / norms).view(length.shape)

@@ -11,7 +11,12 @@ from torch.ops import aten
 
 from nnadapter.torch.decompositions.attention import attention, attention_backward
 from nnadapter.torch.decompositions.convolution import convolution_backward
-from nnadapter.torch.decompositions.normalization import batch_norm_functional, batch_norm_without_statistics
+from nnadapter.torch.decompositions.copying import copy
+from nnadapter.torch.decompositions.normalization import (
+    batch_norm_functional,
+    batch_norm_without_statistics,
+    weight_norm_backward,
+)
 from nnadapter.torch.decompositions.pooling import (
     adaptive_average_pool,
     adaptive_average_pool_backward,
@@ -37,6 +42,8 @@ OWN: Mapping[torch._ops.OpOverload, Decomposition] = {
     aten._adaptive_avg_pool3d_backward.default: adaptive_average_volume_pool_backward,
     aten._native_batch_norm_legit_functional.default: batch_norm_functional,
     aten._native_batch_norm_legit.no_stats: batch_norm_without_statistics,
+    aten._weight_norm_interface_backward.default: weight_norm_backward,
+    aten.copy.default: copy,
     aten.native_dropout.default: native_dropout,
     aten._scaled_dot_product_flash_attention_for_cpu.default: attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,

@@ -14,6 +14,7 @@ CASES = {
     "plain": {},
     "scaled": {"scale": 0.3},
     "causal": {"is_causal": True},
+    "shared heads": {"heads": 2},
     "added mask": {"attn_mask": torch.randn(6, 7)},
     "hiding mask": {"attn_mask": torch.zeros(2, 1, 6, 7).masked_fill(torch.arange(7) > 4, float("-inf"))},
 }
@@ -21,7 +22,9 @@ CASES = {
 
 @pytest.mark.parametrize("options", CASES.values(), ids=CASES)
 def test_attention_and_its_gradient(options):
-    query, key, value = (torch.randn(2, 4, length, 8) for length in (6, 7, 7))
+    options = {**options}
+    heads = options.pop("heads", 4)
+    query, key, value = (torch.randn(2, count, length, 8) for count, length in ((4, 6), (heads, 7), (heads, 7)))
     expected = FORWARD(query, key, value, **options)
     for found, wanted in zip(OWN[FORWARD](query, key, value, **options), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)

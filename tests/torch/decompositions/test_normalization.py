@@ -36,6 +36,17 @@ def test_batch_normalization_without_statistics():
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("shape", "dim"), [((4, 3), 0), ((4, 3, 2), 0), ((4, 3), 1), ((4, 2, 3), 2)])
+def test_gradients_of_a_normalized_weight(shape, dim):
+    direction = torch.randn(*shape)
+    length = torch.randn(*(size if axis == dim else 1 for axis, size in enumerate(shape)))
+    _, norms = ATEN._weight_norm_interface(direction, length, dim)
+    operator = ATEN._weight_norm_interface_backward.default
+    arguments = (torch.randn(*shape), direction, length, norms, dim)
+    for found, expected in zip(OWN[operator](*arguments), operator(*arguments), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("chance", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("train", [True, False, None])
 def test_dropout_draws_what_pytorch_draws(chance, train):

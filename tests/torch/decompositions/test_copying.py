@@ -1,0 +1,22 @@
+"""Copies that are spread, on a device, against eager PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the package torch")
+
+from tests.torch.exported import compiled  # noqa: E402
+
+
+def test_one_number_is_written_over_a_column():
+    def shifted(x):
+        result = torch.zeros_like(x)
+        result[:, 1:] = x[:, :-1]
+        result[:, 0] = torch.tensor(7)
+        return result
+
+    values = torch.arange(12.0).view(3, 4)
+    on_device, sessions = compiled(shifted)
+    torch.testing.assert_close(on_device(values), shifted(values))
+    assert len(sessions) == 1
