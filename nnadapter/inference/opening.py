@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.files.beginning import is_container
 from nnadapter.options import Options, default_devices, options_from
+from nnadapter.process.collecting import paused_collection
 
 if TYPE_CHECKING:
     import onnx
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 CPU = "cpu"
 
 
+@paused_collection
 def open_engine(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto,
     session_options: onnxruntime.SessionOptions | None,
@@ -33,7 +35,10 @@ def open_engine(
     options: Options | Mapping[str, Any] | None,
     arguments: Mapping[str, Any],
 ) -> tuple[Engine, tuple[str, ...]]:
-    """Return what runs a model, and the names of its devices. Arguments and errors are those of `InferenceSession`."""
+    """Return what runs a model, and the names of its devices. Arguments and errors are those of `InferenceSession`.
+
+    Hundreds of modules are imported for it, and what they define stays.
+    """
     is_file = isinstance(source, (str, os.PathLike, bytes))
     requests = devices if devices is not None else _of_providers(*providers)
     if is_file and is_container(source):

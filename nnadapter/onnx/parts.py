@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
+from math import prod
 
 import onnx
-from onnx import checker
+from onnx import TensorProto, checker
 
 from nnadapter.onnx.building import copied, model_of, tensor_info, with_inputs_for
 from nnadapter.onnx.equations import check_equations
@@ -19,17 +20,23 @@ from partition.graph import Value
 
 _SMALL_BYTES = 1 << 12
 """Constants up to this size are given with their contents, larger ones as inputs."""
+_DECIDING_ELEMENTS = 64
+"""Reals up to this number may be limits, scales or probabilities; more of them are weights, which decide nothing."""
+_LARGEST_REALS = 1 << 16
+"""Bytes of reals beyond which they are given as inputs in any case."""
+_REALS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
 
 
 class Parts:
     """Takes nodes out of a model, what they read becoming inputs of known types."""
 
-    def __init__(self, model: onnx.ModelProto, constant_bytes: int = _SMALL_BYTES) -> None:
+    def __init__(self, model: onnx.ModelProto, constant_bytes: int = _SMALL_BYTES, held: Collection[str] = ()) -> None:
         """Infer the types of the model's values.
 
         Args:
             model: the model.
             constant_bytes: constants up to this size are given with their contents, larger ones as inputs.
+            held: names of constants that are given with their contents, however large they are.
 
         Raises:
             InvalidModelError: an equation of Einsum is none.
@@ -37,13 +44,16 @@ class Parts:
         self._model = model
         self._types = _inferred(model)
         self._types.update((tensor.name, tensor_info(tensor)) for tensor in model.graph.initializer)
-        self._constant_bytes = constant_bytes
+        self._constant_bytes, self._held = constant_bytes, held
 
     @cached_property
     def constants(self) -> dict[str, onnx.TensorProto]:
         """The initializers that are given with their contents."""
-        tensors = self._model.graph.initializer
-        return {tensor.name: holding(tensor) for tensor in tensors if bytes_of(tensor) <= self._constant_bytes}
+        return {tensor.name: holding(tensor) for tensor in self._model.graph.initializer if self._has_contents(tensor)}
+
+    def _has_contents(self, tensor: onnx.TensorProto) -> bool:
+        largest = min(self._constant_bytes, _LARGEST_REALS) if tensor.data_type in _REALS else self._constant_bytes
+        return bytes_of(tensor) <= largest or tensor.name in self._held
 
     @cached_property
     def readers(self) -> Mapping[str, Sequence[onnx.NodeProto]]:
@@ -87,7 +97,7 @@ class Parts:
         return positions_by_case
 
     def sized_cases(self, positions: Sequence[int]) -> dict[object, list[int]]:
-        """The same of some nodes, by dimensions and the contents of constants as well."""
+        """The same of some nodes, by dimensions and the contents of constants as well, but for those of weights."""
         positions_by_case: dict[object, list[int]] = {}
         for position in positions:
             positions_by_case.setdefault(self._sized_case(self._model.graph.node[position]), []).append(position)
@@ -106,7 +116,7 @@ class Parts:
     def _sized_case(self, node: onnx.NodeProto) -> object:
         reads = (*node.input, *captured_names(node))
         contents = (self.constants.get(name) for name in reads)
-        digests = tuple(None if each is None else sha256(_contents(each)).digest() for each in contents)
+        digests = tuple(None if each is None or _is_weight(each) else _digest(each) for each in contents)
         return self._case(node), tuple(map(self._shape, (*reads, *node.output))), digests
 
     def part(self, positions: Sequence[int]) -> onnx.ModelProto:
@@ -144,10 +154,14 @@ def _reads(node: onnx.NodeProto) -> tuple[str, ...]:
     return tuple(name for name in (*node.input, *captured_names(node)) if name)
 
 
-def _contents(tensor: onnx.TensorProto) -> bytes:
+def _is_weight(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_type in _REALS and prod(tensor.dims) > _DECIDING_ELEMENTS
+
+
+def _digest(tensor: onnx.TensorProto) -> bytes:
     nameless = copied(tensor)
     nameless.name = ""
-    return bytes(nameless.SerializeToString(deterministic=True))
+    return sha256(nameless.SerializeToString(deterministic=True)).digest()
 
 
 def _inferred(model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:

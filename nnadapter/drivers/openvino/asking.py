@@ -16,7 +16,7 @@ from nnadapter.drivers.openvino.engine import brief, core
 from nnadapter.drivers.openvino.loading import copied_bytes, read
 from nnadapter.drivers.openvino.program import OpenvinoProgram
 from nnadapter.drivers.openvino.signature import difference, signature_of
-from nnadapter.drivers.openvino.verdicts import Whole, judge, judge_open
+from nnadapter.drivers.openvino.verdicts import Whole, grouped_filters, judge, judge_open
 from nnadapter.errors import CompilationError
 from nnadapter.onnx.nodes import opsets_of
 from nnadapter.onnx.parts import Parts
@@ -24,7 +24,7 @@ from nnadapter.onnx.references import bytes_of
 from nnadapter.onnx.sizes import has_open_inputs
 from partition.verdict import Reason, Unsupported, Verdict, all_of
 
-_CONSTANT_BYTES = 1 << 16
+_CONSTANT_BYTES = 1 << 20
 """The engine is asked with constants up to this size; larger ones are weights, which decide nothing."""
 _MOST_KNOWN = 1 << 14
 """Answers of the engine that are kept."""
@@ -82,7 +82,7 @@ class Asker:
         try:
             return _program_of(self._compiled(model), model, seal)
         except Exception as error:
-            parts = Parts(model, _CONSTANT_BYTES)
+            parts = Parts(model, _CONSTANT_BYTES, grouped_filters(model))
             cases = _cases(range(len(model.graph.node)), model, parts, "compiled")
             raise CompilationError(
                 f"OpenVINO does not compile the segment for {self._device}: {brief(error)}; "

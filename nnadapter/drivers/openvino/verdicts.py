@@ -26,6 +26,12 @@ _SIZING = frozenset((
 """Ops that make sizes, and masks and positions of them, in exported models."""
 
 
+def grouped_filters(model: onnx.ModelProto) -> frozenset[str]:
+    """Names of the filters of convolutions in groups: the engine takes these where their filter is a constant."""
+    grouped = (node for node in model.graph.node if any(each.name == "group" and each.i > 1 for each in node.attribute))
+    return frozenset(name for node in grouped for name in node.input[1:2])
+
+
 @dataclass(frozen=True, slots=True)
 class Whole:
     """What is asked of a model beyond its single nodes."""
@@ -43,7 +49,7 @@ class Whole:
     @staticmethod
     def of(model: onnx.ModelProto, constant_bytes: int) -> Whole:
         """Read a model whose nodes are in order."""
-        parts = Parts(model, constant_bytes)
+        parts = Parts(model, constant_bytes, grouped_filters(model))
         names = measured_names(model), counted_names(model)
         return Whole(parts, size_names(model), *names, has_open_inputs(model))
 

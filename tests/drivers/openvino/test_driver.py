@@ -273,3 +273,11 @@ def test_the_engines_words_lose_their_places():
     error = RuntimeError("Exception from src/a/b.cpp:12:\nCheck 'x == y' failed at src/c.cpp:3:\nshapes differ\n")
     assert engine.brief(error) == "shapes differ"
     assert engine.brief(RuntimeError()) == "RuntimeError"
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(2048, 2048), (1024, 32), (256, 1)])
+def test_convolutions_in_groups_are_taken_however_large_their_filter(channels, groups):
+    filters = onnx.numpy_helper.from_array(np.full((channels, channels // groups, 3, 3), 0.01, np.float32), "w")
+    image = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, channels, 4, 4]) for name in "xy"]
+    node = helper.make_node("Conv", ["x", "w"], ["y"], group=groups, pads=[1, 1, 1, 1])
+    assert all(context().supported(helper.make_model(helper.make_graph([node], "g", image[:1], image[1:], [filters]))))

@@ -1,0 +1,35 @@
+"""Nodes of one case are asked about once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from nnadapter.onnx.parts import Parts
+
+
+def convolutions(*biases):
+    """A chain of convolutions, alike but for their biases."""
+    channels = biases[0].size
+    nodes = [helper.make_node("Conv", [f"x{at}", "w", f"b{at}"], [f"x{at + 1}"]) for at in range(len(biases))]
+    first, last = (helper.make_tensor_value_info(f"x{at}", 1, [1, channels, 4, 4]) for at in (0, len(biases)))
+    weight = np.ones((channels, channels, 1, 1), np.float32)
+    arrays = {"w": weight, **{f"b{at}": bias for at, bias in enumerate(biases)}}
+    constants = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    return helper.make_model(helper.make_graph(nodes, "g", [first], [last], constants))
+
+
+@pytest.mark.parametrize(("channels", "cases"), [(96, 1), (4, 2)])
+def test_contents_tell_nodes_apart_but_those_of_weights(channels, cases):
+    model = convolutions(np.zeros(channels, np.float32), np.ones(channels, np.float32))
+    assert len(Parts(model, 1 << 16).sized_cases(range(2))) == cases
+
+
+def test_contents_of_many_integers_tell_nodes_apart():
+    shape = [helper.make_tensor_value_info("x", 1, [100])]
+    nodes = [helper.make_node("Gather", ["x", name], [f"y{name}"]) for name in "ij"]
+    results = [helper.make_tensor_value_info(f"y{name}", 1, [100]) for name in "ij"]
+    indices = [numpy_helper.from_array(np.full(100, at), name) for at, name in enumerate("ij")]
+    model = helper.make_model(helper.make_graph(nodes, "g", shape, results, indices))
+    assert len(Parts(model).sized_cases(range(2))) == 2
