@@ -9,20 +9,27 @@ import click
 
 import nnadapter
 from nnadapter.cli.command import NO, ModelCommand
-from nnadapter.cli.parameters import Shapes, placing, requests, takes_placing, takes_settings
+from nnadapter.cli.parameters import Shapes, placing, requests, takes_placing, takes_settings_of_many
 from nnadapter.cli.progress import progress
 from nnadapter.compiled_models.checking import reasons_against
 from nnadapter.compiled_models.reading import CompiledFile
+from nnadapter.compiled_models.words import plans_held, served
 from nnadapter.process.standard_output import prints_to_stderr
 from nnadapter.reports.report import PartitionReport
 
 
 @click.command(cls=ModelCommand)
 @click.argument("model", required=False)
-@takes_settings
+@takes_settings_of_many
 @takes_placing
 @click.option("-o", "--output", metavar="FILE", help="The file to write.")
 @click.option("--keep-model", is_flag=True, help="The model goes in too: the CPU runs it at other shapes.")
+@click.option(
+    "--open-sizes/--fixed-sizes",
+    default=None,
+    help="Whether plans serve all shapes that are of one class with those given, or these alone. Default: all, where "
+    "the model leaves sizes open and no --shape is given.",
+)
 @click.option(
     "--check", metavar="FILE",
     help="Compile nothing: exit with 1 where this file, which was compiled, would not run here as it is.",
@@ -31,13 +38,14 @@ def compile(  # noqa: A001  the command's name
     model: str | None,
     devices: tuple[str, ...],
     options: Mapping[str, Mapping[str, str]],
-    shapes: Shapes,
+    shape_sets: tuple[Shapes, ...],
     fallback: str,
     policy: str,
     rules: str | None,
     plan: str | None,
     output: str | None,
     keep_model: bool,
+    open_sizes: bool | None,
     check: str | None,
 ) -> None:
     """Compile MODEL for devices into one FILE, which `nnadapter run` and InferenceSession take in its place."""
@@ -54,22 +62,22 @@ def compile(  # noqa: A001  the command's name
             model,
             output,
             devices=requests(devices, options),
-            input_shapes=shapes or None,
+            input_shapes=shape_sets or None,
             options=chosen,
             keep_model=keep_model,
+            open_sizes=open_sizes,
         )
     click.echo(_summary(output, report))
 
 
 def _summary(output: str, report: PartitionReport) -> str:
     size, file = Path(output).stat().st_size, CompiledFile(output)
-    written = sum(step.HasField("program") for plan in file.message.plans for step in plan.steps)
-    shapes = ", ".join(f"{name}={','.join(map(str, shape))}" for name, shape in report.input_shapes.items())
+    written = sum(step.HasField("program") or len(step.filled) for plan in file.message.plans for step in plan.steps)
     segments = ", ".join(
         f"{sum(segment.device == device for segment in report.segments)} on {device}" for device in _used(report)
     )
     return (
-        f"{output}: {size / 1e6:.1f} MB, for {shapes or 'no inputs'}\n"
+        f"{output}: {size / 1e6:.1f} MB, for {served(file, plans_held(file)) or 'no inputs'}\n"
         f"segments: {segments}; programs written by drivers: {written}, compiled when loaded: the others"
     )
 

@@ -39,9 +39,9 @@ def takes_model(command: Decorated) -> Decorated:
     return command
 
 
-def takes_settings(command: Decorated) -> Decorated:
-    """Add what `takes_model` adds beside MODEL."""
-    for decorator in reversed(_DECORATORS):
+def takes_settings_of_many(command: Decorated) -> Decorated:
+    """Add what `takes_model` adds beside MODEL, but for --shape: any number of sets of shapes, `shape_sets`."""
+    for decorator in reversed((*_DECORATORS[:2], _SHAPE_SETS, *_DECORATORS[3:])):
         command = decorator(command)
     return command
 
@@ -93,14 +93,34 @@ def _devices(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 def _shapes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Shapes:
     shapes: dict[str, tuple[int, ...]] = {}
     for value in values:
-        name, separator, sizes = value.rpartition("=")
-        if not separator or not name or not all(size.strip().isdecimal() for size in sizes.split(",")):
-            raise click.BadParameter(f"{value!r} is not a name and whole numbers; write NAME=1,3,224,224")
+        name, shape = _shape(value)
         _once(shapes, name)
-        shapes[name] = tuple(int(size) for size in sizes.split(","))
-        if prod(shapes[name]) >= _MOST_ELEMENTS:
-            raise click.BadParameter(f"{value!r} has more elements than any memory holds; write smaller sizes")
+        shapes[name] = shape
     return shapes
+
+
+def _shape_sets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Shapes, ...]:
+    """Sets of shapes: the next one begins with an input that the last one has, and has the others of the last one."""
+    sets: list[dict[str, tuple[int, ...]]] = []
+    said: set[str] = set()
+    for value in values:
+        name, shape = _shape(value)
+        if name in said or not sets:
+            sets.append({**sets[-1]} if sets else {})
+            said.clear()
+        sets[-1][name] = shape
+        said.add(name)
+    return tuple(sets)
+
+
+def _shape(value: str) -> tuple[str, tuple[int, ...]]:
+    name, separator, sizes = value.rpartition("=")
+    if not separator or not name or not all(size.strip().isdecimal() for size in sizes.split(",")):
+        raise click.BadParameter(f"{value!r} is not a name and whole numbers; write NAME=1,3,224,224")
+    shape = tuple(int(size) for size in sizes.split(","))
+    if prod(shape) >= _MOST_ELEMENTS:
+        raise click.BadParameter(f"{value!r} has more elements than any memory holds; write smaller sizes")
+    return name, shape
 
 
 def device_options(
@@ -155,6 +175,12 @@ _DECORATORS = (
         "--fallback", type=OneOf(FALLBACKS), default="warn", show_default=True,
         help="When something that a device should do is left to the CPU: a note, nothing, or an error (exit code 1).",
     ),
+)  # fmt: skip
+
+_SHAPE_SETS = click.option(
+    "--shape", "shape_sets", multiple=True, metavar="NAME=1,3,224,224", callback=_shape_sets,
+    help="Shape of an input whose sizes the model leaves open. An input that is given once more begins another set of "
+    "shapes, with the others as before. Without it, usual sizes and likely ones are tried.",
 )  # fmt: skip
 
 _PLACING_DECORATORS = (

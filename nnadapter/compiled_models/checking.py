@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nnadapter.compiled_models.devices import FileDevices, open_devices
+from nnadapter.compiled_models.devices import FileDevice, FileDevices, open_devices
 from nnadapter.compiled_models.fitting import reason_against
+from nnadapter.compiled_models.messages import Message
 from nnadapter.compiled_models.parts import PROGRAM
 from nnadapter.compiled_models.reading import CompiledFile
+from nnadapter.compiled_models.words import plans_held
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import NNAdapterError, describe
 from nnadapter.traces.trace import SILENT
@@ -20,6 +22,7 @@ def reasons_against(file: CompiledFile) -> tuple[str, ...]:
         CompiledModelError: the file is damaged.
     """
     file.container.verify()
+    plans_held(file)
     reasons: dict[str, None] = {}
     for record in file.message.devices:
         try:
@@ -40,12 +43,16 @@ def _of_device(file: CompiledFile, name: str, devices: FileDevices) -> Iterator[
         return
     for plan in file.message.plans:
         for number, step in enumerate(plan.steps):
-            if step.device != name:
-                continue
-            if step.HasField("program"):
-                blob = file.container.contents(step.program.part, PROGRAM)
-                why = reason_against(device, blob, (number, list(step.nodes)))
-                if why:
-                    yield f"segment {number} is compiled again for {name!r}: {why}"
-            elif not device.is_as_kept:
-                yield f"the driver of {name!r} is another one here, and compiles segment {number} when it is loaded"
+            if step.device == name:
+                yield from _of_step(file, number, step, device)
+
+
+def _of_step(file: CompiledFile, number: int, step: Message, device: FileDevice) -> Iterator[str]:
+    programs = [step.program] if step.HasField("program") else [row.program for row in step.filled]
+    for program in programs:
+        blob = file.container.contents(program.part, PROGRAM)
+        why = reason_against(device, blob, (number, list(step.nodes)))
+        if why:
+            yield f"segment {number} is compiled again for {device.name!r}: {why}"
+    if not programs and not device.is_as_kept:
+        yield f"the driver of {device.name!r} is another one here, and compiles segment {number} when it is loaded"

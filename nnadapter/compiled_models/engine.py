@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.compiled_models.devices import Requests, open_devices
 from nnadapter.compiled_models.loading import FilePlan, Loader
 from nnadapter.compiled_models.messages import Message
-from nnadapter.compiled_models.reading import CompiledFile, shapes_in_words
+from nnadapter.compiled_models.open_plans import OpenFilePlans
+from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.compiled_models.values import read_array
+from nnadapter.compiled_models.words import command, served
 from nnadapter.errors import InvalidInputError
 from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options
@@ -58,9 +61,12 @@ class CompiledEngine(PlansEngine[FilePlan]):
             session_options,
         )
         self._file = file
-        self._records: dict[InputShapes, Message] = {tuple(file.shapes(plan).values()): plan for plan in message.plans}
+        self._records: dict[InputShapes, Message] = {
+            tuple(file.shapes(plan).values()): plan for plan in message.plans if not plan.HasField("open")
+        }
         self._open_devices = open_devices(message.devices, requests, options.fallback, session_options, trace)
         self._loader = Loader(file, self._open_devices, options.fallback, trace, session_options)
+        self._open = OpenFilePlans(message.plans, self._loader, self._plans)
         try:
             self.prepare(file.shapes(message.plans[0]))
         except BaseException:
@@ -100,17 +106,21 @@ class CompiledEngine(PlansEngine[FilePlan]):
     @property
     def counts(self) -> PlanCounts:
         """How often plans were loaded and used again."""
-        return self._plans.counts
+        return replace(self._plans.counts, sizes=f"the file is for {self._served()}" if self.input_names else "")
 
     def close(self) -> None:
         """See `Engine.close`."""
         self._end()
+        self._open.close()
         self._plans.close((self._open_devices, self._loader))
 
     def _take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken[FilePlan]:
         record = self._records.get(shapes)
         if record is not None:
             return (*self._plans.take(use, shapes, lambda: self._loader.load(record)), None)
+        taken = None if None in shapes else self._open.take(use, self._known(shapes))
+        if taken is not None:
+            return taken
         if self._file.whole is None:
             raise self._unknown(shapes)
         whole = self._file.whole
@@ -118,8 +128,12 @@ class CompiledEngine(PlansEngine[FilePlan]):
 
     def _unknown(self, shapes: Sequence[tuple[int, ...] | None]) -> InvalidInputError:
         got = ", ".join(f"{name}={list(shape or ())}" for name, shape in zip(self.input_names, shapes, strict=True))
-        held = shapes_in_words(self.input_names, map(self._file.shapes, self._file.message.plans))
+        known = self._known(tuple(shapes))
+        broken = " or ".join(f"({why})" for why in dict.fromkeys(self._open.broken(known)) if why)
         return InvalidInputError(
-            f"the compiled model is for input shapes {held}, got {got}; compile it for these as well, or run the model "
-            "that it was made of"
+            f"the compiled model is for input shapes {self._served()}, got {got}{broken and f' {broken}'}; compile it "
+            f"for these as well ({command(self._file, known)}), or run the model that it was made of"
         )
+
+    def _served(self) -> str:
+        return served(self._file, self._open.held)

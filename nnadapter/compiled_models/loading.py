@@ -6,14 +6,15 @@ the driver says that it fits; where it does not, the segment is compiled again, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nnadapter.compiled_models.devices import FileDevice, FileDevices
 from nnadapter.compiled_models.fitting import reason_against
 from nnadapter.compiled_models.messages import Message
+from nnadapter.compiled_models.open_sizes import HeldSizes, read_open_sizes
 from nnadapter.compiled_models.parts import PROGRAM
 from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.compiled_models.segments import Segments, loadable_part
@@ -35,7 +36,7 @@ from nnadapter.memory.arenas import Arenas
 from nnadapter.planning.overlap import Overlap, Reads, enqueued_of, needs_of, waiting
 from nnadapter.process.closing import close_all
 from nnadapter.running.binder import Bindable, Binder
-from nnadapter.running.bound_step import Substitute
+from nnadapter.running.bound_step import BoundStep, Substitute
 from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.failing import fall_back
 from nnadapter.running.plan_memory import Holding
@@ -60,7 +61,13 @@ class FilePlan:
     notes: tuple[str, ...] = ()
     """What was done otherwise than the file says."""
     watch: Watch | None = None
-    is_open: bool = False
+    held: HeldSizes | None = None
+    """The shapes that it serves; None where these are those of the record alone."""
+
+    @property
+    def is_open(self) -> bool:
+        """It serves many shapes."""
+        return self.held is not None
 
     @property
     def holding(self) -> Holding:
@@ -73,12 +80,14 @@ class FilePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
+class Loaded:
     """A program, where it runs, and the values that it reads."""
 
     program: Program
     device: str
     inputs: tuple[str, ...]
+    is_told_sizes: bool = False
+    """It leaves sizes open, and is adapter IR."""
 
 
 @dataclass(eq=False)
@@ -94,7 +103,7 @@ class Loader:
 
     def __post_init__(self) -> None:
         """Take the segments of the file."""
-        self._segments = Segments(self.file.container)
+        self.segments = Segments(self.file.container)
         opened = self.devices.opened
         self._site = Site(
             accelerators=self.devices.accelerators,
@@ -120,46 +129,74 @@ class Loader:
             CompilationError: a segment that has to be compiled again is not.
         """
         notes: list[str] = []
-        loaded: list[_Loaded] = []
+        loaded: dict[int, Loaded] = {}
         try:
-            for number, step in enumerate(record.steps):
-                loaded.append(self._loaded(number, step, len(record.steps) == 1, loaded, notes))
+            held = self.held_sizes(record)
+            self.load_steps(record, held, range(len(record.steps)), loaded, notes)
             if record is self.file.whole:
                 notes.append("the CPU ran the model as it was: the file has no plan for these shapes")
-            return FilePlan(plan=self._bound(record, loaded), record=record, notes=tuple(dict.fromkeys(notes)))
+            plan = self._bound(record, held, loaded)
+            return FilePlan(plan=plan, record=record, notes=tuple(dict.fromkeys(notes)), held=held)
         except (KeyError, IndexError, TypeError) as error:  # of the record: what drivers raise is translated before
-            close_all(each.program for each in loaded)
+            close_all(each.program for each in loaded.values())
             raise self.file.container.damaged(f"a plan contradicts itself ({describe(error)})") from error
         except BaseException:
-            close_all(each.program for each in loaded)
+            close_all(each.program for each in loaded.values())
             raise
 
-    def _loaded(self, number: int, step: Message, alone: bool, before: Sequence[_Loaded], notes: list[str]) -> _Loaded:
+    def held_sizes(self, record: Message) -> HeldSizes | None:
+        """Read at which shapes a plan holds; None where these are its own alone."""
+        if not record.HasField("open"):
+            return None
+        return read_open_sizes(record.open, self.file.shapes(record), self.segments)
+
+    def load_steps(
+        self,
+        record: Message,
+        held: HeldSizes | None,
+        positions: Iterable[int],
+        loaded: dict[int, Loaded],
+        notes: list[str],
+    ) -> None:
+        """Load the programs of some steps of a plan, and what was done otherwise than the file says."""
+        for number in positions:
+            loaded[number] = self._loaded(number, record, held, loaded, notes)
+
+    def _loaded(
+        self,
+        number: int,
+        record: Message,
+        held: HeldSizes | None,
+        before: Mapping[int, Loaded],
+        notes: list[str],
+    ) -> Loaded:
+        step, alone = record.steps[number], len(record.steps) == 1
         about = (number, list(step.nodes))
         if step.device == CPU:
-            return _Loaded(self._host_program(step.segment, step, alone), CPU, tuple(step.segment.inputs))
+            return Loaded(self._host_program(step.segment, step, alone), CPU, tuple(step.segment.inputs))
         device = self.devices.opened.get(step.device)
         if device is None:
             why = self.devices.absent.get(step.device, "it is not among the file's devices")
             return self._instead(step, why, notes)
         if step.HasField("program"):
-            program = self._deserialized(device, step, about, notes)
+            program = self.deserialized(device, step.program.part, about, notes)
             if program is not None:
-                return _Loaded(program, step.device, tuple(step.program.inputs))
+                return Loaded(program, step.device, tuple(step.program.inputs), bool(step.segment.places))
         if not step.HasField("segment"):
             return self._instead(step, "its program does not fit, and the file has nothing to compile again", notes)
         twin = before[step.twin].program if step.HasField("twin") else None
         try:
-            program = self._compiled(device, step, twin, alone, about)
+            model = self.segments.model(step.segment, None if held is None else held.trace)
+            program = self.compiled(device, model, twin, alone, about)
         except CompiledModelError:
             raise
         except FAILURES as error:  # a driver may raise anything; this is its border
             return self._not_compiled(number, step, error, notes)
         if not step.HasField("program"):
             notes.append(f"segment {number} was compiled for {step.device}: the file has no program of it")
-        return _Loaded(program, step.device, tuple(step.segment.inputs))
+        return Loaded(program, step.device, tuple(step.segment.inputs), bool(step.segment.places))
 
-    def _not_compiled(self, number: int, step: Message, error: BaseException, notes: list[str]) -> _Loaded:
+    def _not_compiled(self, number: int, step: Message, error: BaseException, notes: list[str]) -> Loaded:
         """The CPU in place of a device that does not compile its segment again, as the policy wants it said."""
         why = f"it failed to compile segment {number}: {describe(error)}"
         failed = Step(
@@ -177,11 +214,11 @@ class Loader:
         fall_back(CompilationError, failed, nodes, text, "the CPU runs it", error, self.fallback, self.trace)
         return loaded
 
-    def _deserialized(
-        self, device: FileDevice, step: Message, about: tuple[int, Sequence[str]], notes: list[str]
+    def deserialized(
+        self, device: FileDevice, part: int, about: tuple[int, Sequence[str]], notes: list[str]
     ) -> Program | None:
         """The program that the driver wrote; None where it does not fit."""
-        blob = self.file.container.contents(step.program.part, PROGRAM)
+        blob = self.file.container.contents(part, PROGRAM)
         why = reason_against(device, blob, about)
         if not why:
             try:
@@ -193,10 +230,10 @@ class Loader:
         notes.append(f"segment {about[0]} was compiled again for {device.name}: {why}")
         return None
 
-    def _compiled(
-        self, device: FileDevice, step: Message, twin: Program | None, alone: bool, about: tuple[int, Sequence[str]]
+    def compiled(
+        self, device: FileDevice, model: Any, twin: Program | None, alone: bool, about: tuple[int, Sequence[str]]
     ) -> Program:
-        model = self._segments.model(step.segment)
+        """The program of a kept segment."""
         if twin is not None:
             with making(self.trace, device.name, "bind", *about):
                 bound = named_call(device.name, "bind", *about)(bind, device.context, twin, model)
@@ -207,7 +244,7 @@ class Loader:
             compiled = named_call(device.name, call, *about)(getattr(device.context, call), model)
             return checked_program(compiled)
 
-    def _instead(self, step: Message, why: str, notes: list[str]) -> _Loaded:
+    def _instead(self, step: Message, why: str, notes: list[str]) -> Loaded:
         """The CPU in place of a device."""
         if not step.HasField("instead"):
             raise CompiledModelError(
@@ -216,19 +253,32 @@ class Loader:
                 file=self.file.container.name,
             )
         notes.append(f"the CPU runs what was compiled for {step.device}: {why}")
-        return _Loaded(self._host_program(step.instead, step, False), CPU, tuple(step.instead.inputs))
+        return Loaded(self._host_program(step.instead, step, False), CPU, tuple(step.instead.inputs))
 
     def _host_program(self, segment: Message, step: Message, alone: bool) -> Program:
         from nnadapter.drivers.onnxruntime.loading import load_program  # many files leave the CPU nothing
 
         self._uses_host = True
-        model = loadable_part(segment, self._segments, self.session_options)
+        model = loadable_part(segment, self.segments, self.session_options)
         border, without = (len(segment.inputs), len(step.outputs)), tuple(segment.without)
         return load_program(model, self.session_options, spins=alone, border=border, without=without)
 
-    def _bound(self, record: Message, loaded: Sequence[_Loaded]) -> CompiledPlan:
-        plan = _plan_of(self.file, record, [each.device for each in loaded])
-        reads = {number: each.inputs for number, each in enumerate(loaded)}
+    def _bound(self, record: Message, held: HeldSizes | None, loaded: Mapping[int, Loaded]) -> CompiledPlan:
+        devices, reads = ([getattr(each, name) for each in loaded.values()] for name in ("device", "inputs"))
+        binder = self.binder(record, devices, dict(enumerate(reads)))
+        steps = [step_of(binder, number, each) for number, each in loaded.items()]
+        is_told = any(each.is_told_sizes for each in loaded.values())
+        return binder.plan(steps, held.size_class if held is not None and (is_told or held.gives) else None)
+
+    def binder(self, record: Message, devices: Sequence[str], reads: Mapping[int, tuple[str, ...]]) -> Binder:
+        """What binds the steps of a plan.
+
+        Args:
+            record: of the plan.
+            devices: on which its steps are.
+            reads: what the program of each reads.
+        """
+        plan = _plan_of(self.file, record, devices)
         bindable = Bindable(
             plan=plan,
             reads=reads,
@@ -237,8 +287,7 @@ class Loader:
             nodes_of=lambda step: list(record.steps[step.segment].nodes),
             run_failed=partial(self._run_failed, record),
         )
-        binder = Binder(self._site, self.arenas, bindable)
-        return binder.plan([binder.step(at, each.program, each.inputs) for at, each in enumerate(loaded)])
+        return Binder(self._site, self.arenas, bindable)
 
     def _run_failed(self, record: Message, slots: Mapping[str, int], step: Step, error: BaseException) -> Substitute:
         """What runs a failed step: the CPU. Raises where the policy says so, or where the file has nothing for it."""
@@ -272,6 +321,11 @@ def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) 
     return waiting(plan, needs_of(plan, reads), enqueued, handed)
 
 
+def step_of(binder: Binder, position: int, loaded: Loaded) -> BoundStep:
+    """The step at a position of a plan with the program that was loaded for it."""
+    return binder.step(position, loaded.program, loaded.inputs, is_told_sizes=loaded.is_told_sizes)
+
+
 def _plan_of(file: CompiledFile, record: Message, devices: Sequence[str]) -> Plan:
     """The plan of segments, each of which is a node."""
     nodes = tuple(
@@ -279,7 +333,7 @@ def _plan_of(file: CompiledFile, record: Message, devices: Sequence[str]) -> Pla
             name=f"segment {number}",
             op_type=step.device,
             domain="",
-            inputs=tuple(dict.fromkeys((*step.inputs, *step.program.inputs, *step.segment.inputs))),
+            inputs=tuple(dict.fromkeys((*step.inputs, *step.program.inputs, *_read_by(step)))),
             outputs=tuple(step.outputs),
             captured=tuple(step.instead.inputs),
             origins=tuple(step.nodes),
@@ -290,8 +344,14 @@ def _plan_of(file: CompiledFile, record: Message, devices: Sequence[str]) -> Pla
         nodes=nodes,
         values=values_by_name(record.values),
         constants=frozenset(row.name for row in record.constants),
-        inputs=tuple(file.message.order),
+        inputs=(*file.message.order, *record.open.size_class.given.names),
         outputs=tuple(row.name for row in file.message.outputs),
     )
     segments = [Segment(device, (number,)) for number, device in enumerate(devices)]
     return make_plan(graph, tuple(dict.fromkeys(devices)), {}, devices, segments, exact=True)
+
+
+def _read_by(step: Message) -> list[str]:
+    """What the kept segment of a step reads; what it was given of sizes is a constant of it."""
+    given = frozenset(step.given.names)
+    return [name for name in step.segment.inputs if name not in given]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nnadapter.compiled_models.messages import ADVICE, MESSAGES, VERSION, Message
@@ -82,8 +81,3 @@ def _parsed(contents: memoryview, name: str) -> Message:
             file=name,
         )
     return message
-
-
-def shapes_in_words(names: Sequence[str], shapes: Iterable[dict[str, tuple[int, ...]]]) -> str:
-    """Sets of input shapes, as a person reads them."""
-    return " or ".join(", ".join(f"{name}={list(one[name])}" for name in names) for one in shapes)

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from nnadapter.compiled_models.messages import MESSAGES, VERSION, Message
+from nnadapter.compiled_models.open_sizes import write_given, write_open_sizes
 from nnadapter.compiled_models.parts import MODEL, PROGRAM, REPORT
 from nnadapter.compiled_models.segments import write_ir, write_onnx
+from nnadapter.compiled_models.traces import write_number
 from nnadapter.compiled_models.values import write_array, write_metadata, write_options, write_shape, write_value
 from nnadapter.drivers.border import checked_bytes
 from nnadapter.drivers.crashes import named_call
@@ -30,12 +32,14 @@ from nnadapter.ir.model import Model
 from nnadapter.offering.part import Part
 from nnadapter.onnx.onnxruntime_limits import loadable
 from nnadapter.planning.alongside import overlap_of
+from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
 from nnadapter.reports.building import report_of
 from nnadapter.reports.circumstances import machine, versions_of
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.compiled import Compiled
+from nnadapter.running.filled import FilledClass
 from nnadapter.running.observed import observed_of
 from nnadapter.running.planned import PlannedEngine
 from partition.plan import Step
@@ -58,7 +62,11 @@ def save(path: str | os.PathLike[str], engine: PlannedEngine, setting: Setting, 
 
 
 def _write(
-    writer: ContainerWriter, engine: PlannedEngine, setting: Setting, plans: Sequence[Compiled], keeps_model: bool
+    writer: ContainerWriter,
+    engine: PlannedEngine,
+    setting: Setting,
+    plans: Sequence[tuple[Compiled, Bounds | None]],
+    keeps_model: bool,
 ) -> None:
     message = MESSAGES.new("CompiledModel")
     message.version = VERSION
@@ -74,16 +82,16 @@ def _write(
     for name, array in engine.defaults.items():
         write_array(message.defaults.add(), name, array, writer)
     write_metadata(message.metadata, signature.metadata)
-    used = {step.device for compiled in plans for step in _partitioning(compiled).plan.steps}
+    used = {step.device for compiled, _ in plans for step in _partitioning(compiled).plan.steps}
     for device in setting.devices:
         if device.name in used:
             row, info = message.devices.add(), device_info(device.name)
             row.name, row.version, row.hardware = device.name, info.version or info.distribution, info.sub_type
             write_options(row.options, device.options)
-    for compiled in plans:
-        _write_plan(message.plans.add(), compiled, engine, writer)
+    for compiled, bounds in plans:
+        _write_plan(message.plans.add(), compiled, bounds, engine, writer)
     if keeps_model:
-        whole = _partitioning(plans[0]).model.parts.as_it_was(signature.output_names)
+        whole = _partitioning(plans[0][0]).model.parts.as_it_was(signature.output_names)
         _write_for_host(message.whole, whole, writer)
     message.versions.update(versions_of(device.name for device in setting.devices if device.name in used))
     message.machine = machine()
@@ -95,7 +103,9 @@ def _partitioning(compiled: Compiled) -> Partitioning:
     return compiled.partitioning if compiled.opening is None else compiled.opening.partitioning
 
 
-def _write_plan(message: Message, compiled: Compiled, engine: PlannedEngine, writer: ContainerWriter) -> None:
+def _write_plan(
+    message: Message, compiled: Compiled, bounds: Bounds | None, engine: PlannedEngine, writer: ContainerWriter
+) -> None:
     partitioning = _partitioning(compiled)
     graph, steps = partitioning.plan.graph, partitioning.plan.steps
     for name in engine.input_names:
@@ -107,19 +117,39 @@ def _write_plan(message: Message, compiled: Compiled, engine: PlannedEngine, wri
     known = partitioning.model.specialized.constants
     for name in dict.fromkeys(name for name in graph.outputs if name in known):
         write_array(message.constants.add(), name, known[name], writer)
-    overlap = overlap_of(partitioning, {bound.step.segment: bound.names for bound in compiled.plan.steps})
-    for bound in compiled.plan.steps:
+    if compiled.opening is not None:
+        write_open_sizes(message.open, compiled.opening.sizes, bounds, writer)
+    bound_steps = _bound_steps(compiled)
+    overlap = overlap_of(partitioning, {step.segment: _read_by(step, compiled, bound_steps) for step in steps})
+    for position, step in enumerate(steps):
         row = message.steps.add()
-        row.alongside = bound.step.segment in overlap.alongside
-        _write_step(row, bound, compiled, writer)
+        row.alongside = step.segment in overlap.alongside
+        _write_step(row, step, position, bound_steps.get(position), compiled, writer)
     report = report_of(observed_of(compiled, engine.counts))
     message.report = writer.add(REPORT, report.to_json().encode())
 
 
-def _write_step(message: Message, bound: BoundStep, compiled: Compiled, writer: ContainerWriter) -> None:
-    partitioning, step = _partitioning(compiled), bound.step
+def _bound_steps(compiled: Compiled) -> Mapping[int, BoundStep]:
+    """The steps by position; not those that are compiled for each set of sizes."""
+    return compiled.filling.shared if isinstance(compiled, FilledClass) else dict(enumerate(compiled.plan.steps))
+
+
+def _read_by(step: Step, compiled: Compiled, bound: Mapping[int, BoundStep]) -> tuple[str, ...]:
+    if compiled.opening is not None and step.segment in compiled.opening.fillable:
+        return compiled.opening.fillable[step.segment].inputs
+    return next(each.names for each in bound.values() if each.step.segment == step.segment)
+
+
+def _write_step(
+    message: Message,
+    step: Step,
+    position: int,
+    bound: BoundStep | None,
+    compiled: Compiled,
+    writer: ContainerWriter,
+) -> None:
+    partitioning = _partitioning(compiled)
     device = partitioning.setting.by_name[step.device]
-    piece = partitioning.pieces[bound.position]
     message.device = step.device
     message.inputs.extend(step.inputs)
     message.outputs.extend(step.outputs)
@@ -127,28 +157,75 @@ def _write_step(message: Message, bound: BoundStep, compiled: Compiled, writer: 
     twin = compiled.bound_to.get(step.segment)
     if twin is not None:
         message.twin = twin
-    blob = _blob(bound, message.nodes)
-    if blob is not None:
-        message.program.part = writer.add(PROGRAM, blob)
-        message.program.inputs.extend(bound.names)
+    has_program = bound is not None and _write_program(message, bound, message.nodes, writer)
     parts = partitioning.model.parts
-    if device.is_host:
+    if bound is None:
+        _write_filled(message, position, compiled, writer)
+    elif device.is_host:
         _write_for_host(message.segment, parts.cpu_part(step), writer)
-    elif piece is not None and isinstance(piece.part.model, Model):
+    else:
+        _write_segment(message, step, position, partitioning, has_program, writer)
+    falls_back = device.accelerates and partitioning.setting.constraints.fallback != "forbid"
+    if falls_back and _host_takes(partitioning, step):
+        part = parts.part(step)
+        if _are_there(partitioning, part.inputs):
+            _write_for_host(message.instead, part, writer)
+
+
+def _write_program(message: Message, bound: BoundStep, nodes: Sequence[str], writer: ContainerWriter) -> bool:
+    """Write what the driver writes of a program as the field `program`; whether it wrote any."""
+    blob = _blob(bound, nodes)
+    if blob is None:
+        return False
+    message.program.part = writer.add(PROGRAM, blob)
+    message.program.inputs.extend(bound.names)
+    return True
+
+
+def _write_filled(message: Message, position: int, compiled: Compiled, writer: ContainerWriter) -> None:
+    """Write a segment that is compiled for each set of sizes, and the programs that there are."""
+    assert isinstance(compiled, FilledClass) and compiled.opening is not None, "its segments are filled"
+    fillable = compiled.opening.fillable[_partitioning(compiled).plan.steps[position].segment]
+    write_ir(message.segment, fillable.part.model, fillable.part.inputs, writer)
+    write_given(message.given, fillable.given, writer)
+    for at, numbers, bound in compiled.filling.made:
+        row = MESSAGES.new("FilledProgram")
+        if at == position and _write_program(row, bound, message.nodes, writer):
+            for number in numbers:
+                write_number(row.key.add(), number)
+            message.filled.append(row)
+
+
+def _write_segment(
+    message: Message,
+    step: Step,
+    position: int,
+    partitioning: Partitioning,
+    has_program: bool,
+    writer: ContainerWriter,
+) -> None:
+    """Write what a device that accelerates compiles again."""
+    piece = partitioning.pieces[position]
+    if piece is not None and isinstance(piece.part.model, Model):
         try:
             write_ir(message.segment, piece.part.model, piece.part.inputs, writer)
         except InvalidModelError as error:
             message.ClearField("segment")
-            if blob is None:
+            if not has_program:
                 raise CompiledModelError(
                     f"segment {step.segment} on {step.device!r} has no form in files: {describe(error)}; compile it "
                     "for a device whose driver writes programs"
                 ) from error
     else:
-        part = parts.part(step)
+        part = partitioning.model.parts.part(step)
         write_onnx(message.segment, part.model, part.inputs, (), writer)
-    if device.accelerates and partitioning.setting.constraints.fallback != "forbid" and _host_takes(partitioning, step):
-        _write_for_host(message.instead, parts.part(step), writer)
+
+
+def _are_there(partitioning: Partitioning, names: Iterable[str]) -> bool:
+    """Whether values pass between steps: of what stays inside of another segment, a part may ask for the size."""
+    plan = partitioning.plan
+    there = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
+    return there.issuperset(names)
 
 
 def _blob(bound: BoundStep, nodes: Sequence[str]) -> bytes | None:

@@ -9,12 +9,16 @@ import numpy as np
 
 from nnadapter.compiled_models.messages import Message
 from nnadapter.compiled_models.parts import CONSTANT, IR, ONNX
+from nnadapter.compiled_models.traces import traced_numbers
 from nnadapter.compiled_models.values import read_array, write_tensor
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.errors import CompiledModelError, InvalidModelError
 from nnadapter.files.container import Container, ContainerWriter
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
+from nnadapter.ir.structure import numbers, with_numbers
+from nnadapter.ir.tracing import Trace, Traced, current
+from nnadapter.ir.verifying import verify
 from nnadapter.onnx.separating import SeparateTensor, joined, separated
 
 if TYPE_CHECKING:
@@ -26,14 +30,24 @@ if TYPE_CHECKING:
 def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: ContainerWriter) -> None:
     """Write a segment in adapter IR, and fill a Segment message.
 
+    One whose sizes are open is written at those that were traced, with the places where numbers of the trace stand.
+
     Raises:
         InvalidModelError: it holds what files have no form for.
     """
-    from nnadapter.ir.protobuf.serialized import to_parts
+    from nnadapter.ir.protobuf.serialized import read_model, to_parts
 
-    contents, constants = to_parts(model)
+    all_numbers = numbers(model)
+    now = with_numbers(model, list(map(current, all_numbers))) if model.is_open else model
+    contents, constants = to_parts(now)
     for data in constants.values():
         writer.add(CONSTANT, data)
+    if model.is_open:
+        read = read_model(contents, constants.__getitem__, check_contents=False)
+        assert numbers(read) == numbers(now), "numbers stand where they stood"
+        places = [place for place, number in enumerate(all_numbers) if isinstance(number, Traced)]
+        message.places.extend(places)
+        message.numbers.extend(all_numbers[place].number for place in places)
     message.form = ModelForm.IR.value
     message.inputs.extend(inputs)
     message.part = writer.add(IR, contents)
@@ -56,12 +70,12 @@ class Segments:
     """The segments of a file, read when somebody asks."""
 
     def __init__(self, container: Container) -> None:
-        self._container = container
+        self.container = container
         self._numbers = {part.sha256.hex(): number for number, part in enumerate(container.parts)}
         """Of parts, by what they hold."""
 
-    def model(self, message: Message) -> Any:
-        """Return a segment as the model that a driver compiles.
+    def model(self, message: Message, trace: Trace | None = None) -> Any:
+        """Return a segment as the model that a driver compiles; `trace` is that of its plan, whose sizes are open.
 
         Raises:
             CompiledModelError: it is none.
@@ -70,8 +84,8 @@ class Segments:
             contents, constants = self.onnx(message)
             return joined(contents, [_tensor(name, array) for name, array in constants.items()])
         if message.form == ModelForm.IR.value:
-            return self._ir(message)
-        raise self._container.damaged(f"a segment has form {message.form!r}, expected 'ir' or 'onnx'")
+            return self.open_model(message, trace) if message.places else self._ir(message)
+        raise self.container.damaged(f"a segment has form {message.form!r}, expected 'ir' or 'onnx'")
 
     def onnx(self, message: Message) -> tuple[bytes, dict[str, Array]]:
         """Return a segment in ONNX as bytes, and its constants by name, which look into the file.
@@ -80,25 +94,45 @@ class Segments:
             CompiledModelError: it is none.
         """
         if message.form != ModelForm.ONNX.value:
-            raise self._container.damaged(f"a segment has form {message.form!r}, expected 'onnx'")
-        constants = {row.name: read_array(row, self._container) for row in message.constants}
-        return bytes(self._container.contents(message.part, ONNX)), constants
+            raise self.container.damaged(f"a segment has form {message.form!r}, expected 'onnx'")
+        constants = {row.name: read_array(row, self.container) for row in message.constants}
+        return bytes(self.container.contents(message.part, ONNX)), constants
+
+    def open_model(self, message: Message, trace: Trace | None) -> Model:
+        """Return a segment in adapter IR whose sizes are numbers of a trace.
+
+        Raises:
+            CompiledModelError: it is none, or has other sizes than the trace.
+        """
+        if trace is None or message.form != ModelForm.IR.value:
+            raise self.container.damaged("a segment has open sizes, and its plan or its form has not")
+        model = self._ir(message)
+        plain = numbers(model)
+        traced = traced_numbers(message, len(plain), trace, self.container)
+        if any(plain[place] != current(number) for place, number in traced.items()):
+            raise self.container.damaged("a segment has other sizes than its plan")
+        open_model = with_numbers(model, [traced.get(place, number) for place, number in enumerate(plain)])
+        try:
+            verify(open_model)
+        except InvalidModelError as error:
+            raise self.container.damaged(f"a segment does not hold for its sizes: {error}") from error
+        return open_model
 
     def _ir(self, message: Message) -> Model:
         from nnadapter.ir.protobuf.serialized import read_model
 
-        contents = bytes(self._container.contents(message.part, IR))
+        contents = bytes(self.container.contents(message.part, IR))
         try:
             return read_model(contents, self._constant, check_contents=False)
         except CompiledModelError:
             raise
         except InvalidModelError as error:
-            raise self._container.damaged(f"a segment cannot be read: {error}") from error
+            raise self.container.damaged(f"a segment cannot be read: {error}") from error
 
     def _constant(self, digest: str) -> memoryview:
         if digest not in self._numbers:
-            raise self._container.damaged(f"a constant of SHA-256 {digest!r} is not there")
-        return self._container.contents(self._numbers[digest])
+            raise self.container.damaged(f"a constant of SHA-256 {digest!r} is not there")
+        return self.container.contents(self._numbers[digest])
 
 
 def _tensor(name: str, array: Array) -> SeparateTensor:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import ceil, isfinite, prod
 
 from nnadapter.compiled_models.messages import Message
-from nnadapter.compiled_models.parts import IR, LARGEST_RANK, ONNX, PROGRAM, REPORT
+from nnadapter.compiled_models.parts import IR, LARGEST_RANK, MOST_SIZES, ONNX, PROGRAM, REPORT
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.drivers.selection import CPU
 from nnadapter.files.container import Container
@@ -88,6 +88,8 @@ def _segment(segment: Message, container: Container) -> Iterator[str]:
     else:
         yield from _part(container, segment.part, _SEGMENTS[segment.form])
     yield from _once((row.name for row in segment.constants), "constants of a segment")
+    if len(segment.places) != len(segment.numbers):
+        yield f"a segment has {len(segment.places)} places for {len(segment.numbers)} sizes"
 
 
 def _program(program: Message, container: Container) -> Iterator[str]:
@@ -120,6 +122,25 @@ def _plan(plan: Message, container: Container) -> Iterator[str]:
 def _device(device: Message, container: Container) -> Iterator[str]:
     if not device.name:
         yield "a device has no name"
+
+
+def _open_sizes(sizes: Message, container: Container) -> Iterator[str]:
+    if len(sizes.least) != len(sizes.most):
+        yield f"a plan has {len(sizes.least)} least sizes and {len(sizes.most)} largest ones"
+
+
+def _given(given: Message, container: Container) -> Iterator[str]:
+    yield from _once(given.names, "values that follow from sizes")
+
+
+def _size_array(array: Message, container: Container) -> Iterator[str]:
+    if prod(array.contents.dimensions) > MOST_SIZES:
+        yield f"{_shown(array.contents.name)} is {list(array.contents.dimensions)}, too many elements for sizes"
+
+
+def _any(message: Message, container: Container) -> Iterator[str]:
+    """What is to be said is said of what is inside, or where it is read (`traces.py`)."""
+    yield from ()
 
 
 def _model(model: Message, container: Container) -> Iterator[str]:
@@ -166,14 +187,15 @@ def _of_plan(plan: Message, inputs: Sequence[Message], devices: set[str], output
         yield from _is(sizes, row.data_type, values.get(row.name))
     for array in plan.constants:
         yield from _is(array.dimensions, array.data_type, values.get(array.name))
-    made = {row.name for row in (*inputs, *plan.constants)}
-    if len(made) != len(inputs) + len(plan.constants):
+    given = plan.open.size_class.given.names
+    made = {*(row.name for row in (*inputs, *plan.constants)), *given}
+    if len(made) != len(inputs) + len(plan.constants) + len(given):
         yield "a constant is an input, or stands there twice"
     for number, step in enumerate(plan.steps):
         if step.device not in devices:
             yield f"step {number} is on {_shown(step.device)}, which is no device of the file"
         for reader in _readers(step):
-            yield from _known(made, reader.inputs, f"step {number} reads")
+            yield from _known({*made, *step.given.names}, reader.inputs, f"step {number} reads")
         if made.intersection(step.outputs):
             yield "a value is made twice"
         yield from _known(values, step.outputs, f"step {number} makes a value that is not described:")
@@ -240,6 +262,12 @@ RULES: Mapping[str, Rule] = {
     "Step": _step,
     "Device": _device,
     "Plan": _plan,
+    "OpenSizes": _open_sizes,
+    "SizeClass": _any,
+    "Given": _given,
+    "SizeArray": _size_array,
+    "Tables": _any,
+    "FilledProgram": _any,
     "CompiledModel": _model,
 }
 """By name of the message; those inside of a message come before its own."""

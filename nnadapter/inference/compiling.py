@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from nnadapter.compiled_models.reading import is_compiled
 from nnadapter.compiled_models.saving import save
 from nnadapter.drivers.selection import DeviceRequest
-from nnadapter.errors import InvalidOptionError
+from nnadapter.errors import InvalidOptionError, NNAdapterError
 from nnadapter.files.replacing import check_writable
 from nnadapter.onnx.files import load_model
-from nnadapter.onnx.signature import read_shapes
+from nnadapter.onnx.signature import Shapes, read_shapes
 from nnadapter.options import Options, default_devices, options_from
 from nnadapter.planning.setting import Setting, open_setting
 from nnadapter.reports.report import PartitionReport
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     import onnxruntime
 
 
+_TRIES = 1
+"""Shapes that are tried beside usual ones where sizes cannot be left open at these."""
+_MOST_PLANS = 64
+
+
 def compile(  # noqa: A001  as people call it: nnadapter.compile
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
     out: str | os.PathLike[str],
@@ -36,6 +42,7 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
     options: Options | Mapping[str, Any] | None = None,
     sess_options: onnxruntime.SessionOptions | None = None,
     keep_model: bool = False,
+    open_sizes: bool | None = None,
 ) -> PartitionReport:
     """Compile a model for devices, and write all that running it needs as one file, for `InferenceSession(out)`.
 
@@ -45,6 +52,9 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
         devices: as `InferenceSession` takes them. With fallback forbidden, the file holds nothing for the CPU in the
             place of a device.
         input_shapes: one set of input shapes, or several; usual ones if None, where the model leaves them open.
+        open_sizes: plans serve all shapes of the class that theirs are of, where the devices can: those of
+            `input_shapes`, and of shapes at which a model is likely to be run if these are None. Without, there is one
+            plan for each set of shapes. None: where no shapes are given and the model leaves them open.
         options: how nodes are placed; see `Options`.
         sess_options: ONNX Runtime's own, for what is compiled for the CPU.
         keep_model: the model goes in too, and the CPU runs it at shapes that the file has no plan for.
@@ -63,11 +73,14 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
     if isinstance(model, (str, os.PathLike, bytes)) and is_compiled(model):
         raise InvalidOptionError("the model is compiled already; give the ONNX model that it was made of")
     wanted = [] if input_shapes is None else list(read_shapes(input_shapes))
-    kept = replace(chosen, max_plans=max(chosen.max_plans, len(wanted)), max_plan_bytes=sys.maxsize)
+    kept = replace(chosen, max_plans=max(chosen.max_plans, len(wanted), _MOST_PLANS), max_plan_bytes=sys.maxsize)
     setting = open_setting(default_devices() if devices is None else devices, chosen, sess_options)
     engine = _engine(model, setting, kept, sess_options)
     try:
-        for shapes in wanted:
+        leaves_open = input_shapes is None if open_sizes is None else open_sizes
+        if leaves_open:
+            _leave_open(engine, wanted)
+        for shapes in () if leaves_open else wanted:
             engine.prepare(shapes)
         report = report_told(engine.observed())  # makes a plan for usual shapes if there is none
         save(target, engine, setting, keeps_model=keep_model)
@@ -75,6 +88,20 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
     finally:
         engine.close()
         setting.trace.finish()
+
+
+def _leave_open(engine: PlannedEngine, wanted: Sequence[Shapes]) -> None:
+    """Make plans that leave sizes open, for shapes that are wanted or else likely; plans of their own for others."""
+    usual = engine.complete()
+    for shapes in wanted or [usual]:
+        complete = engine.complete(shapes)
+        if not engine.open_for(complete):
+            engine.prepare(complete)
+    for count, shapes in enumerate(() if wanted else engine.further_shapes(usual)):
+        with suppress(NNAdapterError):  # nobody asked for these
+            engine.open_for(shapes)
+        if count == _TRIES and not engine.leaves_open:
+            return
 
 
 def _engine(

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.compiled_models.reading import CompiledFile, is_compiled
+from nnadapter.compiled_models.words import plans_held, served
 from nnadapter.costs.calibration_files import driver_version
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.onnx.files import load_model
@@ -59,7 +60,8 @@ def partition_report(
     """
     if isinstance(model, (str, os.PathLike, bytes)) and is_compiled(model):
         file = CompiledFile(model)
-        return report_told(KeptReport(file.report(file.message.plans[0])))
+        told = f"the file is for {served(file, plans_held(file))}" if file.message.order else ""
+        return report_told(KeptReport(file.report(file.message.plans[0]), notes=(told,) if told else ()))
     setting = open_setting(default_devices() if devices is None else devices, options_from(options))
     try:
         proto = load_model(model)

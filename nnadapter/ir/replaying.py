@@ -63,6 +63,8 @@ class Replay:
     """What has to be equal to that."""
     every: Taking
     """The values of every number of the trace."""
+    fixed: Sequence[bool]
+    """Per number whether the conditions leave it no other value."""
     firsts: Sequence[int]
     """Per number the first one that it is equal to as long as the conditions hold; itself where there is none."""
 
@@ -134,6 +136,7 @@ class _Shortening:
             taking([one for one, _ in checks]),
             taking([other for _, other in checks]),
             taking(slots),
+            [self._variables <= slot < self._variables + len(self._constants) for slot in slots],
             [firsts.setdefault(slot, number) for number, slot in enumerate(slots)],
         )
 

@@ -53,6 +53,44 @@ class Trace:
         self._replay: tuple[int, int, Replay] | None = None
         """What the steps come to, and how many steps and answers there were when that was made."""
 
+    @classmethod
+    def of(cls, variables: Sequence[int], steps: Sequence[Step], answers: Mapping[int, Any]) -> Trace:
+        """The trace of these variables, steps and answers, as another one tells them.
+
+        Raises:
+            ArithmeticError, ValueError, TypeError: a step cannot be computed.
+        """
+        trace = cls()
+        for variable in variables:
+            trace.variable(variable)
+        for function, first, second in steps:
+            arguments = [trace._values[number] for number in (first, second) if number >= 0]
+            value = function.value if isinstance(function, Constant) else function(*arguments)
+            key = exactly(value) if isinstance(function, Constant) else (function, first, second)
+            trace._known.setdefault(key, trace._add((function, first, second), value))
+        trace._answers.update(answers)
+        return trace
+
+    @property
+    def variables(self) -> Sequence[int]:
+        """The sizes that were traced."""
+        return tuple(self._values[: self._variables])
+
+    @property
+    def count(self) -> int:
+        """How many numbers there are."""
+        return len(self._values)
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """What makes the numbers behind the variables, one each."""
+        return tuple(self._steps)
+
+    @property
+    def answers(self) -> Mapping[int, Any]:
+        """The values that numbers have to have."""
+        return MappingProxyType(self._answers)
+
     def variable(self, value: int) -> Traced:
         """A number that a replay is given, in the order of these calls. All are asked for before anything else."""
         assert not self._steps, "variables come before everything that is made of them"
@@ -67,6 +105,10 @@ class Trace:
     def alike(self, number: int) -> int:
         """The first number that this one is equal to wherever everything is decided as it was so far."""
         return self._shortened().firsts[number]
+
+    def is_fixed(self, number: int) -> bool:
+        """Whether a number has no other value wherever everything is decided as it was so far."""
+        return self._shortened().fixed[number]
 
     def broken(self, variables: Sequence[int], names: Sequence[str]) -> str:
         """What would be decided otherwise for other variables, in the fewest words; empty if nothing would.

@@ -211,6 +211,8 @@ class ConversionTracing:
         groups = groups_of(self._specialized, apart)
         growing = GrowingConversion(self._context, nodes, graph.outputs, groups, self._calls)
         behind = self._behind(kept.keys())
+        if self._reads_what_runs(behind, kept.keys()):
+            return None
         self._known = ChainMap(self._evaluated(behind), self._specialized.constants)  # type: ignore[arg-type]
         try:
             for index in sorted(kept.keys() | behind):
@@ -249,6 +251,12 @@ class ConversionTracing:
             if not _measures(self._prepared.nodes[index]):  # of what it measures, only the dimensions are asked for
                 pending.extend(own.nodes[index].reads)
         return positions
+
+    def _reads_what_runs(self, behind: Set[int], kept: Set[int]) -> bool:
+        """Whether a node that was evaluated reads what is left to run, as where another reader could not be."""
+        own, known, nodes = self._specialized.own, self._specialized.constants, self._prepared.nodes
+        read = (name for index in behind if not _measures(nodes[index]) for name in own.nodes[index].reads)
+        return any(name not in known and own.producer.get(name) in kept for name in read)
 
     def _evaluated(self, behind: Set[int]) -> dict[str, Array]:
         """What preparation did not keep of the results of those nodes, because only they read it."""

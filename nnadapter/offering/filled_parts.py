@@ -25,7 +25,7 @@ class FillablePart:
     """
 
     def __init__(self, part: Part, given: Given) -> None:
-        self._inputs, self._given = part.inputs, given
+        self.part, self.given = part, given
         self.inputs = tuple(name for name in part.inputs if name not in given.names)
         """What it reads once it is filled."""
         with suppress(InvalidModelError):  # who is asked about it at some sizes says so
@@ -41,13 +41,13 @@ class FillablePart:
     def filled(self, known: Sequence[Any]) -> Part:
         """The segment with the numbers of a replay; what it was given are constants."""
         model = self._traced.filled(known)
-        values = self._given.at(known)
+        values = self.given.at(known)
         operands = list(model.operands)
-        for name, index in zip(self._inputs, model.inputs, strict=True):
+        for name, index in zip(self.part.inputs, model.inputs, strict=True):
             if name in values:
                 operand, value = operands[index], values[name]
                 assert value.shape == operand.type.dimensions, f"{name} is {value.shape}, the model says {operand.type}"
                 operands[index] = Operand(operand.name, operand.type, Lifetime.CONSTANT, value)
-        inputs = tuple(index for name, index in zip(self._inputs, model.inputs, strict=True) if name not in values)
+        inputs = tuple(index for name, index in zip(self.part.inputs, model.inputs, strict=True) if name not in values)
         filled = Model(tuple(operands), model.operations, inputs, model.outputs, model.varying)
         return Part(filled.found_sound() if model.is_sound else filled, self.inputs)

@@ -41,6 +41,11 @@ class Bounds:
         return all(map(le, low, sizes)) and all(map(le, sizes, high))
 
     @property
+    def largest(self) -> Shapes:
+        """The largest sizes at which the plan is known to hold."""
+        return {name: tuple(size * _FURTHER for size in shape) for name, shape in self.most.items()}
+
+    @property
     def ends(self) -> tuple[Shapes, Shapes]:
         """The shapes of the least and of the largest sizes."""
         return self.least, self.most

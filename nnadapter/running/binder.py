@@ -68,6 +68,11 @@ class Binder:
         known = bindable.constants
         self._constants = {slot: known[name] for name, slot in self._outputs.items() if name in known}
 
+    @property
+    def steps(self) -> Sequence[Step]:
+        """Of the plan."""
+        return self._plan.steps
+
     def step(self, position: int, program: Program, inputs: Sequence[str], *, is_told_sizes: bool = False) -> BoundStep:
         """The step at a position of the plan.
 

@@ -112,6 +112,16 @@ class Filling(Generic[FilledPlan]):
             self._hold(filled, own)
             return filled
 
+    @property
+    def made(self) -> tuple[tuple[int, tuple[Any, ...], BoundStep], ...]:
+        """The steps that were made for some sizes: their positions, and the numbers that they hang on."""
+        with self._lock:
+            return tuple(
+                (position, numbers, each.step)
+                for (position, numbers), each in self._made.items()
+                if position in self._fillable
+            )
+
     def told(self, sizes: Sequence[Any] | None) -> Sequence[Any] | None:
         """What runs of its plans are told of sizes: nothing where no program leaves them open."""
         return sizes if self._told is not None else None

@@ -50,7 +50,7 @@ class _Looked:
 class OpenPlan:
     """One plan that leaves sizes open, by the key that it is kept under."""
 
-    def __init__(self, key: object, at: Shapes) -> None:
+    def __init__(self, key: tuple[str, int], at: Shapes) -> None:
         """Take the shapes at which it is made."""
         self.key, self.at = key, at
         self.opening: Opened | None = None
@@ -75,6 +75,11 @@ class OpenPlan:
         sizes = None if opening.sizes is None else opening.sizes.sizes(shapes)
         of_class = opening.sizes is None or sizes is not None
         return of_class and (self._looked is None or self._is_within(self._looked, shapes)), sizes
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """Where it is known to hold; None where that is not looked through."""
+        return None if self._looked is None else self._looked.bounds
 
     def broken(self, shapes: Shapes) -> str:
         """Why it does not hold at these shapes."""
@@ -178,6 +183,22 @@ class OpenPlans:
         if taken is not None or self._unfilled.get(tuple(known.values())):
             return taken
         return self._take_new(use, known)
+
+    @property
+    def kept(self) -> tuple[tuple[Compiled, Bounds | None], ...]:
+        """The plans that are kept, the one made first before others, and where each holds that is looked through."""
+        kept = [*self._plans.kept, *self._classes.kept]
+        classes = [each for each in kept if each.opening is not None and not isinstance(each, Filled)]
+        return tuple(
+            (compiled, plan.bounds)
+            for plan in sorted(self._made, key=lambda each: each.key[1])
+            for compiled in classes
+            if compiled.opening is plan.opening
+        )
+
+    def try_again(self) -> None:
+        """Forget why there was none: sizes may be empty at the shapes that came first, and not at others."""
+        self._refusal = ""
 
     def _take_known(self, use: object, known: Shapes) -> Taken[Compiled] | None:
         for plan in self._made:

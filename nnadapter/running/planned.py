@@ -8,7 +8,7 @@ once. Where devices cannot, every set of shapes has a plan of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nnadapter.drivers.copies import on_host
 from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError
 from nnadapter.offering.feeds import feed_for
+from nnadapter.onnx.preparation.further_sizes import further_shapes
 from nnadapter.onnx.preparation.sizes import check_shape, default_shapes
 from nnadapter.onnx.signature import Shapes, read_signature
 from nnadapter.options import Options
+from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.judgment import Judgment
 from nnadapter.planning.opening import opened
 from nnadapter.planning.planner import Planner, prepare_for
@@ -128,9 +130,38 @@ class PlannedEngine(PlansEngine[Compiled]):
         return observed_of(compiled, self.counts)
 
     @property
-    def plans_kept(self) -> tuple[Compiled, ...]:
-        """The plans that are kept, the one used longest ago first."""
-        return self._plans.kept
+    def plans_kept(self) -> tuple[tuple[Compiled, Bounds | None], ...]:
+        """The plans that are kept, those for one set of shapes first, and where those hold that are looked through."""
+        return (*((plan, None) for plan in self._plans.kept if not plan.is_open), *self._open.kept)
+
+    @property
+    def leaves_open(self) -> bool:
+        """Whether there is a plan that leaves sizes open."""
+        return bool(self._open.kept)
+
+    def open_for(self, shapes: Shapes) -> bool:
+        """Whether a plan that leaves sizes open serves these shapes of all inputs; made now if there is none.
+
+        Raises:
+            InvalidInputError: a shape does not fit, or is of no input.
+        """
+        for name, shape in shapes.items():
+            check_shape(name, shape, self.signature.by_name)
+        use = object()
+        try:
+            self._open.try_again()
+            return self._open.take(use, tuple(shapes.get(name) for name in self.input_names)) is not None
+        finally:
+            self._plans.users.pop(use, None)
+            self._plans.close_unused()
+
+    def complete(self, shapes: Shapes | None = None) -> Shapes:
+        """The shapes of all inputs: those that are given, and usual ones. See `default_shapes`."""
+        return default_shapes(self._planner.prepared, shapes)
+
+    def further_shapes(self, usual: Shapes) -> Iterator[Shapes]:
+        """See `further_shapes`."""
+        return further_shapes(self._planner.prepared, usual)
 
     def _compiled_for(self, shapes: Shapes) -> Compiled:
         """The plan for these input shapes, made now if it is not kept.

@@ -24,7 +24,7 @@ def test_a_model_is_compiled_checked_run_and_reported(tmp_path, model):
     file = tmp_path / "m.compiled"
     done = called("compile", model, "-d", "null,fake_npu", "-o", file)
     assert done.exit_code == 0, done.output
-    assert "for x=2,3" in done.stdout and "1 on null" in done.stdout and "programs written by drivers: 0" in done.stdout
+    assert "for x=[2, 3]" in done.stdout and "1 on null" in done.stdout and "programs written by drivers: 0" in done.stdout
     done = called("compile", "--check", file)
     assert (done.exit_code, done.stdout) == (0, f"{file}: runs here as it is\n")
     done = called("run", file, "--format", "json")
@@ -50,3 +50,33 @@ def test_what_does_not_run_here_is_a_no(tmp_path, model):
 @pytest.mark.parametrize("arguments", [[], ["m.onnx"], ["m.onnx", "--check", "f"], ["-o", "f"]])
 def test_wrong_use(arguments):
     assert called("compile", *arguments).exit_code == 2
+
+
+OPEN = '<ir_version: 10, opset_import: ["" : 17]> g (float[n, 4] x) => (float[n, 4] y) { y = Relu (x) }'
+
+
+def test_what_a_file_is_for_is_said(tmp_path):
+    onnx.save(parse(OPEN), tmp_path / "m.onnx")
+    file = tmp_path / "f"
+    done = called("compile", tmp_path / "m.onnx", "-d", "fake_npu", "-o", file)
+    assert done.exit_code == 0 and "for x=[n, 4]" in done.stdout, done.output
+    assert called("compile", "--check", file).exit_code == 0
+    done = called("run", file, "--shape", "x=9,4")
+    assert done.exit_code == 0 and "fake_npu" in done.stdout, done.output
+    done = called("report", file)
+    assert done.exit_code == 0 and "the file is for x=[n, 4]" in done.stdout, done.output
+
+
+def test_an_input_that_is_given_again_is_another_plan(tmp_path):
+    onnx.save(parse(OPEN), tmp_path / "m.onnx")
+    file, shapes = tmp_path / "f", ("--shape", "x=2,4", "--shape", "x=5,4")
+    done = called("compile", tmp_path / "m.onnx", "-d", "fake_npu", *shapes, "-o", file)
+    assert done.exit_code == 0 and "for x=[2, 4] or x=[5, 4]" in done.stdout, done.output
+    assert called("run", file, "--shape", "x=5,4").exit_code == 0
+    done = called("run", file, "--shape", "x=3,4")
+    assert done.exit_code == 2 and "nnadapter compile MODEL -d fake_npu --shape x=3,4 -o FILE" in done.stderr
+    done = called("compile", tmp_path / "m.onnx", "-d", "fake_npu", *shapes, "--open-sizes", "-o", file)
+    assert done.exit_code == 0 and "for x=[n, 4]" in done.stdout, done.output
+    assert called("run", file, "--shape", "x=3,4").exit_code == 0
+    done = called("compile", tmp_path / "m.onnx", "-d", "fake_npu", "--fixed-sizes", "-o", file)
+    assert done.exit_code == 0 and "for x=[1, 4]" in done.stdout, done.output

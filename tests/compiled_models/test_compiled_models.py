@@ -219,7 +219,9 @@ def test_another_version_of_a_driver_compiles_again(tmp_path):
 
 
 def absent(message):
-    message.devices[0].name = message.plans[0].steps[0].device = "acme_nowhere"
+    message.devices[0].name = "acme_nowhere"
+    for plan in message.plans:
+        plan.steps[0].device = "acme_nowhere"
 
 
 def test_a_device_that_is_not_there(tmp_path):

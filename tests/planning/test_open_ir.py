@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import nnadapter as nna
 from benchmarks.language_model import Sizes, cache_names, first_feed, language_model
-from nnadapter.errors import FallbackWarning
+from nnadapter.errors import FallbackWarning, InvalidInputError
 from tests.models import numbers, parse, run_whole
 from tests.planning.test_opening import SIZES, grown
 
@@ -244,3 +244,13 @@ def test_plans_for_many_sizes_are_bounded():
         for rows, others in ((1, 1), (1, 3), (3, 1), (3, 3), (4, 4), (1, 1), (1, 5), (5, 1)) * 2:
             agree(opened, model, {"x": numbers(rows, 4), "w": numbers(others, 4)})
         assert opened.report().plans.kept <= 2
+
+
+def test_sizes_beyond_a_table_are_the_callers_mistake():
+    feed = first_feed(SMALL, (1,)) | {
+        f"past.{name}": numbers(1, SMALL.heads, SMALL.positions, SMALL.depth) for name in cache_names(SMALL)
+    }
+    with session(language_model(SMALL)) as opened:
+        with pytest.raises(InvalidInputError, match="out of bounds"):
+            opened.run(None, feed)
+        opened.run(None, first_feed(SMALL, (1, 2)))

@@ -12,7 +12,8 @@ What an open dimension is, structure and names say:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from nnadapter.onnx.node import OnnxNode
 from partition.graph import Graph, Value
@@ -26,6 +27,17 @@ CACHED, NEW = 127, 1
 _CACHE = re.compile(r"(?<![a-z])(past|cache)(?![a-z])", re.IGNORECASE)
 _MASK = re.compile(r"(?<![a-z])mask(?![a-z])", re.IGNORECASE)
 _ALL = re.compile(r"(?<![a-z])total(?![a-z])|past.*\+", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What open dimensions are; no cache is kept where none of them is cached."""
+
+    batch: frozenset[Dimension]
+    cached: frozenset[Dimension]
+    whole: frozenset[Dimension]
+    """Of what is cached and what is new."""
+    new: frozenset[Dimension]
 
 
 def dimension_at(value: Value, axis: int) -> Dimension:
@@ -45,6 +57,15 @@ def cache_sizes(
         inputs: its inputs.
         stated: sizes that are given, which hold; what is cached and what is new follows them.
     """
+    roles = cache_roles(graph, nodes, inputs)
+    if not roles.cached:
+        return {}
+    of_cached, of_new = _stated(roles.cached, stated, CACHED), _stated(roles.new, stated, NEW)
+    return {**sizes_of(roles, 1, of_cached, of_new), **stated}
+
+
+def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]) -> Roles:
+    """Return what the open dimensions of inputs are."""
     open_axes = [
         (value, axis)
         for value in inputs
@@ -66,12 +87,14 @@ def cache_sizes(
             whole.add(dimension)
         else:
             new.add(dimension)
-    if not cached:
-        return {}
     whole, new = whole - cached, new - cached - whole
-    of_cached, of_new = _stated(cached, stated, CACHED), _stated(new, stated, NEW)
-    groups = ((batch, 1), (cached, of_cached), (whole, of_cached + of_new), (new, of_new))
-    return {**{dimension: size for group, size in groups for dimension in group}, **stated}
+    return Roles(frozenset(batch), frozenset(cached), frozenset(whole), frozenset(new))
+
+
+def sizes_of(roles: Roles, rows: int, cached: int, new: int) -> dict[Dimension, int]:
+    """Return a size for every open dimension."""
+    groups = ((roles.batch, rows), (roles.cached, cached), (roles.whole, cached + new), (roles.new, new))
+    return {dimension: size for group, size in groups for dimension in group}
 
 
 def _joined(graph: Graph, nodes: Sequence[OnnxNode]) -> Iterator[tuple[str, int]]:
@@ -86,5 +109,5 @@ def _joined(graph: Graph, nodes: Sequence[OnnxNode]) -> Iterator[tuple[str, int]
                     yield name, axis % rank
 
 
-def _stated(dimensions: set[Dimension], stated: Mapping[Dimension, int], usual: int) -> int:
+def _stated(dimensions: Collection[Dimension], stated: Mapping[Dimension, int], usual: int) -> int:
     return max((stated[dimension] for dimension in dimensions if dimension in stated), default=usual)

@@ -1,0 +1,135 @@
+"""Plans of a file some segments of which are compiled for each set of sizes. See `nnadapter.running.filling`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nnadapter.compiled_models.loading import FilePlan, Loaded, Loader, step_of
+from nnadapter.compiled_models.messages import Message
+from nnadapter.compiled_models.open_sizes import HeldSizes, read_given
+from nnadapter.compiled_models.traces import read_number
+from nnadapter.drivers.interface import Program
+from nnadapter.ir.tracing import Trace
+from nnadapter.offering.filled_parts import FillablePart
+from nnadapter.offering.part import Part
+from nnadapter.process.closing import close_all
+from nnadapter.running.executor import CompiledPlan
+from nnadapter.running.filling import Build, Filling, admission_of
+from nnadapter.running.plan_memory import Holding
+from partition.plan import Step
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FilledFilePlan(FilePlan):
+    """A plan of a file at one set of sizes, whose programs it shares with others of its class."""
+
+    of: Filling[FilledFilePlan]
+
+    @property
+    def holding(self) -> Holding:
+        """See `Filling.holding_of`."""
+        return self.of.holding_of(self)
+
+    def close(self) -> None:
+        """Close what no other plan of the class has."""
+        self.plan.close_whole()
+        self.of.release(self)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FileClass:
+    """A class of shapes of a file; it does not run itself, but the plans that are filled."""
+
+    held: HeldSizes
+    filling: Filling[FilledFilePlan]
+
+    @property
+    def holding(self) -> Holding:
+        """The memory of the programs that serve all of its plans."""
+        return self.filling.holding_of(self.filling)
+
+    def close(self) -> None:
+        """Close what no plan of the class has."""
+        self.filling.release(self.filling)
+
+
+def is_filled(record: Message) -> bool:
+    """Whether segments of a plan are compiled for each set of sizes."""
+    return any(step.HasField("given") for step in record.steps)
+
+
+def load_class(loader: Loader, record: Message) -> FileClass:
+    """Return the class of a plan that is filled, with the programs that serve all sizes.
+
+    Raises:
+        CompiledModelError: the file is damaged, or has nothing that runs here.
+        CompilationError: a segment that has to be compiled again is not.
+    """
+    held, notes, shared = loader.held_sizes(record), list[str](), dict[int, Loaded]()
+    if held is None or held.trace is None:
+        raise loader.file.container.damaged("a plan is for one set of sizes, and has segments for many")
+    try:
+        fillable = dict(_fillable(loader, record, held.trace))
+        others = [number for number in range(len(record.steps)) if number not in fillable]
+        loader.load_steps(record, held, others, shared, notes)
+        return FileClass(held=held, filling=_filling(loader, record, held, fillable, shared, notes))
+    except BaseException:
+        close_all(each.program for each in shared.values())
+        raise
+
+
+def _fillable(loader: Loader, record: Message, trace: Trace) -> Mapping[int, FillablePart]:
+    """The segments that are filled here: one whose device is absent is run by the CPU, which takes all sizes."""
+    parts = {}
+    for number, step in enumerate(record.steps):
+        if step.HasField("given") and step.device in loader.devices.opened:
+            model = loader.segments.open_model(step.segment, trace)
+            given = read_given(step.given, trace, loader.segments)
+            parts[number] = FillablePart(Part(model, tuple(step.segment.inputs)), given)
+    return parts
+
+
+def _filling(
+    loader: Loader,
+    record: Message,
+    held: HeldSizes,
+    fillable: Mapping[int, FillablePart],
+    shared: Mapping[int, Loaded],
+    notes: list[str],
+) -> Filling[FilledFilePlan]:
+    steps = range(len(record.steps))
+    devices = [shared[number].device if number in shared else record.steps[number].device for number in steps]
+    reads = {number: shared[number].inputs if number in shared else fillable[number].inputs for number in steps}
+    binder = loader.binder(record, devices, reads)
+
+    def wrap(plan: CompiledPlan, _: Mapping[int, float], of: Filling[FilledFilePlan]) -> FilledFilePlan:
+        told = tuple(dict.fromkeys(notes))
+        return FilledFilePlan(plan=plan, record=record, notes=told, held=held, of=of)
+
+    bound = {number: (step_of(binder, number, each), 0.0) for number, each in shared.items()}
+    build = _build(loader, record, notes)
+    return Filling(binder.steps, fillable, held.size_class, binder, bound, lambda: build, wrap)
+
+
+def _build(loader: Loader, record: Message, notes: list[str]) -> Build:
+    """Makes the program of a segment at some sizes: what its driver wrote for these, or compiled now."""
+    written = {
+        (number, tuple(map(read_number, row.key))): row.program.part
+        for number, step in enumerate(record.steps)
+        for row in step.filled
+    }
+
+    def build(step: Step, _: FillablePart, part: Part, key: tuple[Any, ...]) -> tuple[Program, float]:
+        started, device = time.perf_counter(), loader.devices.opened[step.device]
+        about, program = (step.segment, list(record.steps[step.segment].nodes)), None
+        if (step.segment, key) in written:
+            program = loader.deserialized(device, written[step.segment, key], about, notes)
+        if program is None:
+            admission_of(device.context, step, part)
+            program = loader.compiled(device, part.model, None, len(record.steps) == 1, about)
+        return program, time.perf_counter() - started
+
+    return build

@@ -1,0 +1,144 @@
+"""The plans of a file that leave sizes open: which one serves which shapes of inputs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+from nnadapter.compiled_models.filling import FileClass, FilledFilePlan, is_filled, load_class
+from nnadapter.compiled_models.loading import FilePlan, Loader
+from nnadapter.compiled_models.messages import Message
+from nnadapter.compiled_models.open_sizes import HeldSizes
+from nnadapter.onnx.signature import Shapes
+from nnadapter.process.cache import Cache
+from nnadapter.running.by_plans import Taken
+from nnadapter.running.filling import NotFilledError
+from nnadapter.running.plans import PlanCache
+
+_MOST_REFUSED = 256
+
+
+class OpenFilePlans:
+    """The plans of one file that leave sizes open; usable from many threads.
+
+    Args:
+        records: of all of its plans.
+        loader: of the file.
+        plans: where plans are kept.
+    """
+
+    def __init__(self, records: Sequence[Message], loader: Loader, plans: PlanCache[FilePlan]) -> None:
+        self._records = [record for record in records if record.HasField("open")]
+        self._loader, self._plans = loader, plans
+        self._classes: PlanCache[FileClass] = PlanCache(len(records), sys.maxsize)
+        """Of devices that compile for fixed sizes: what their programs share counts for the plans that are filled."""
+        self._held: dict[int, HeldSizes] = {}
+        """At which shapes each holds, read when somebody asks; of one that was loaded, its own."""
+        self._reading = Lock()
+        self._order: tuple[int, ...] = tuple(range(len(self._records)))
+        """The one used last first."""
+        self._refused: Cache[object, bool] = Cache("shapes that devices refuse", _MOST_REFUSED)
+
+    def take(self, use: object, shapes: Shapes) -> Taken[FilePlan] | None:
+        """Take the plan for these shapes, loaded now if it is not; None where there is none. See `PlanCache.take`."""
+        for number in self._order:
+            held = self._held_by(number)
+            holds, sizes = held.at(shapes)
+            if holds:
+                taken = self._taken(use, number, held, shapes, sizes)
+                if taken is not None:
+                    self._remember(number)
+                    return taken
+        return None
+
+    @property
+    def held(self) -> list[HeldSizes]:
+        """The shapes that each of them serves."""
+        return [self._held_by(number) for number in range(len(self._records))]
+
+    def broken(self, shapes: Shapes) -> list[str]:
+        """Why each of them does not hold at these shapes, in words."""
+        if self._refused.get(tuple(shapes.values())):
+            return ["a device refuses its segment at these sizes"]
+        return [self._held_by(number).broken(shapes) for number in range(len(self._records))]
+
+    def close(self) -> None:
+        """Drop the classes; their plans are dropped with the others."""
+        self._classes.close()
+
+    def _held_by(self, number: int) -> HeldSizes:
+        known = self._held.get(number)
+        if known is not None:
+            return known
+        with self._reading:
+            if number not in self._held:
+                held = self._loader.held_sizes(self._records[number])
+                assert held is not None, "the plan leaves sizes open"
+                self._held[number] = held
+            return self._held[number]
+
+    def _taken(
+        self, use: object, number: int, held: HeldSizes, shapes: Shapes, sizes: Sequence[Any] | None
+    ) -> Taken[FilePlan] | None:
+        record = self._records[number]
+        if is_filled(record):
+            return self._filled(use, number, held, shapes, sizes)
+        lease, plan = self._plans.take(use, (number,), lambda: self._loader.load(record))
+        sizes_now = self._as_loaded(number, held, plan.held, shapes, sizes)
+        if sizes_now is None:
+            self._leave(use)
+            return None
+        return lease, plan, sizes_now[0]
+
+    def _filled(
+        self, use: object, number: int, held: HeldSizes, shapes: Shapes, sizes: Sequence[Any] | None
+    ) -> Taken[FilePlan] | None:
+        key = tuple(shapes.values())
+        if self._refused.get(key):
+            return None
+        try:
+            lease, plan = self._plans.take(use, (number, key), lambda: self._fill(number, shapes))
+        except NotFilledError:
+            self._refused.keep(key, True)
+            self._leave(use)
+            return None
+        assert isinstance(plan, FilledFilePlan), "it was filled"
+        sizes_now = self._as_loaded(number, held, plan.held, shapes, sizes)
+        return lease, plan, plan.of.told(sizes_now[0] if sizes_now is not None else None)
+
+    def _fill(self, number: int, shapes: Shapes) -> FilePlan:
+        use, record = object(), self._records[number]
+        try:
+            _, of_class = self._classes.take(use, number, lambda: load_class(self._loader, record))
+            self._held[number] = of_class.held
+            holds, sizes = of_class.held.at(shapes)
+            if not holds or sizes is None:
+                raise NotFilledError("the class does not hold at these shapes as it was compiled here")
+            return of_class.filling.at(sizes)
+        finally:
+            self._classes.users.pop(use, None)
+            self._classes.close_unused()
+
+    def _as_loaded(
+        self, number: int, before: HeldSizes, held: HeldSizes | None, shapes: Shapes, sizes: Sequence[Any] | None
+    ) -> tuple[Sequence[Any] | None] | None:
+        """What the programs are told of sizes; None where a plan does not hold, as its devices compiled it here.
+
+        A driver numbers what follows from sizes anew, and may have decided on more of it.
+        """
+        if held is before or held is None:
+            return (sizes,)
+        self._held[number] = held
+        holds, sizes = held.at(shapes)
+        return (sizes,) if holds else None
+
+    def _remember(self, number: int) -> None:
+        if self._order[0] != number:
+            self._order = (number, *(each for each in self._order if each != number))
+
+    def _leave(self, use: object) -> None:
+        """End a use before its run; what was not made is forgotten."""
+        self._plans.users.pop(use, None)
+        self._plans.close_unused()

@@ -1,0 +1,93 @@
+"""Which shapes a file serves, as a person reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nnadapter.compiled_models.open_sizes import HeldSizes, read_open_sizes
+from nnadapter.compiled_models.reading import CompiledFile
+from nnadapter.compiled_models.segments import Segments
+from nnadapter.drivers.selection import CPU
+from nnadapter.ir.tracing import Traced
+from nnadapter.onnx.signature import Shapes
+
+_MOST = 8
+"""Sets of shapes that are told."""
+
+
+def served(file: CompiledFile, held: Sequence[HeldSizes]) -> str:
+    """Return the shapes that the plans of a file serve: a name stands for any size that it may have.
+
+    Args:
+        file: that was opened.
+        held: of its plans that leave sizes open.
+    """
+    fixed = [file.shapes(plan) for plan in file.message.plans if not plan.HasField("open")]
+    texts = list(dict.fromkeys([*map(in_words, fixed), *(_of_class(file, each) for each in held)]))
+    told = texts[:_MOST] if len(texts) <= _MOST else [*texts[: _MOST - 1], f"{len(texts) - _MOST + 1} others"]
+    return " or ".join(told)
+
+
+def plans_held(file: CompiledFile) -> list[HeldSizes]:
+    """Return the shapes that the plans of a file serve which leave sizes open.
+
+    Raises:
+        CompiledModelError: the file is damaged.
+    """
+    segments = Segments(file.container)
+    plans = (plan for plan in file.message.plans if plan.HasField("open"))
+    return [read_open_sizes(plan.open, file.shapes(plan), segments) for plan in plans]
+
+
+def in_words(shapes: Mapping[str, Sequence[Any]]) -> str:
+    """One set of shapes."""
+    return ", ".join(f"{name}=[{', '.join(map(str, shape))}]" for name, shape in shapes.items())
+
+
+def command(file: CompiledFile, shapes: Shapes) -> str:
+    """Return the command that compiles a model for further shapes."""
+    devices = ",".join(device.name for device in file.message.devices if device.name != CPU) or CPU
+    given = " ".join(f"--shape {name}={','.join(map(str, shape))}" for name, shape in shapes.items())
+    return f"nnadapter compile MODEL -d {devices} {given} -o FILE"
+
+
+def _of_class(file: CompiledFile, held: HeldSizes) -> str:
+    names = {row.name: row for rows in (file.signature.inputs, file.signature.overridable) for row in rows}
+    if held.size_class is not None:
+        return in_words(dict(_by_class(held.size_class.shapes, {name: row.shape or () for name, row in names.items()})))
+    if held.bounds is not None:
+        return in_words(dict(_by_bounds(held.bounds.least, held.bounds.largest, names)))
+    return in_words({name: ["?" if size is None else size for size in names[name].shape or ()] for name in names})
+
+
+def _by_class(
+    shapes: Mapping[str, Sequence[Any]], declared: Mapping[str, Sequence[Any]]
+) -> Iterator[tuple[str, list[Any]]]:
+    """Sizes that are equal have one name; those that may be no other are numbers."""
+    called: dict[int, str] = {}
+    for name, shape in shapes.items():
+        yield name, [_called(size, axis, name, declared, called) for axis, size in enumerate(shape)]
+
+
+def _called(size: Any, axis: int, name: str, declared: Mapping[str, Sequence[Any]], called: dict[int, str]) -> Any:
+    if not isinstance(size, Traced):
+        return size
+    if size.trace.is_fixed(size.number):
+        return size.trace.value(size.number)
+    shape = declared.get(name, ())
+    own = shape[axis] if axis < len(shape) and isinstance(shape[axis], str) else f"{name}[{axis}]"
+    taken = called.values()
+    return called.setdefault(size.trace.alike(size.number), own if own not in taken else f"{name}[{axis}]")
+
+
+def _by_bounds(least: Shapes, largest: Shapes, names: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    for name, shape in least.items():
+        declared = names[name].shape or ()
+        yield (
+            name,
+            [
+                low if axis < len(declared) and isinstance(declared[axis], int) else f"{low} to {high}"
+                for axis, (low, high) in enumerate(zip(shape, largest[name], strict=True))
+            ],
+        )

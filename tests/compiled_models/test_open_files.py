@@ -1,0 +1,294 @@
+"""Files whose plans leave sizes open: what sessions of the model do, at any shapes, without the model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nnadapter as nna
+from benchmarks.language_model import Sizes, first_feed, language_model
+from nnadapter.compiled_models.messages import MESSAGES
+from nnadapter.compiled_models.reading import CompiledFile
+from nnadapter.errors import CompiledModelError, InvalidInputError
+from tests import keeping_driver
+from tests.compiled_models.test_compiled_models import changed
+from tests.models import numbers, parse, run_whole
+from tests.planning.test_open_ir import BROADCAST, HEAD, IMAGES, QUIET, SHIFTED, decoded
+from tests.planning.test_opening import CHAIN, SIZES, grown
+from tests.trial_driver import COUNTS
+
+DEVICES = ["fake_npu", "openvino", "cpu", "reference", "trial", "null", "opensizes", "keeping"]
+LONG = Sizes(layers=2, width=32, heads=2, words=50, positions=600)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    made = {}
+
+    def file(text, device, **arguments):
+        key = (text, device, repr(arguments))
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp("open") / "f"
+            nna.compile(parse(text), made[key], devices=[device], options=QUIET, **arguments)
+        return made[key]
+
+    return file
+
+
+def needs(device):
+    if device == "openvino":
+        pytest.importorskip("openvino")
+
+
+def agree(opened, text, feed):
+    for got, expected in zip(opened.run(None, feed), run_whole(parse(text), feed), strict=True):
+        assert got.shape == expected.shape
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", [device for device in DEVICES if device != "null"])
+def test_a_model_with_a_cache_runs_at_all_lengths_on_its_device(device, files):
+    needs(device)
+    path = files(SIZES, device)
+    with (
+        nna.InferenceSession(path, options=QUIET) as loaded,
+        nna.InferenceSession(parse(SIZES), devices=[device], options=QUIET) as session,
+    ):
+        rng = np.random.default_rng(3)
+        for _ in range(25):
+            rows, length, past = rng.integers(1, 4), rng.integers(1, 5), rng.integers(0, 40)
+            feed = grown(rows, length, past)
+            agree(loaded, SIZES, feed)
+            for got, expected in zip(loaded.run(None, feed), session.run(None, feed), strict=True):
+                np.testing.assert_array_equal(got, expected)
+            assert [step.device for step in loaded.provenance.steps] == [
+                step.device for step in session.provenance.steps
+            ]
+            assert not loaded.provenance.fell_back
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "openvino", "trial"])
+@given(sizes=st.lists(st.tuples(st.sampled_from([1, 2, 5]), st.booleans(), st.booleans()), min_size=2, max_size=6))
+def test_what_hangs_on_equal_sizes_is_a_class_of_the_file(files, device, sizes):
+    needs(device)
+    with nna.InferenceSession(files(BROADCAST, device), options=QUIET) as loaded:
+        for rows, one, other in sizes:
+            feed = {"x": numbers(1 if one else rows, 4), "w": numbers(1 if other else rows, 4)}
+            agree(loaded, BROADCAST, feed)
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "openvino", "cpu", "trial"])
+def test_pictures_of_many_sizes(device, files):
+    needs(device)
+    with nna.InferenceSession(files(IMAGES, device)) as loaded:
+        for height, width in ((224, 224), (100, 36), (64, 64), (9, 12), (33, 250), (512, 300)):
+            agree(loaded, IMAGES, {"x": numbers(1, 3, height, width)})
+            assert [step.device for step in loaded.provenance.steps] == [device]
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "openvino", "cpu", "trial"])
+def test_a_language_model_decodes_as_in_onnxruntime(device, tmp_path):
+    needs(device)
+    model = language_model(LONG)
+    nna.compile(model, tmp_path / "f", devices=[device], options=QUIET)
+    alone = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    with nna.InferenceSession(tmp_path / "f", options=QUIET) as loaded:
+        for prompt in ((1,), (1, 2, 3), (4, 5)):
+            steps = decoded(lambda feed: loaded.run(None, feed), LONG, prompt, 12)
+            expected_steps = decoded(lambda feed: alone.run(None, feed), LONG, prompt, 12)
+            for got, expected in zip(steps, expected_steps, strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+            assert [step.device for step in loaded.provenance.steps] == [device]
+
+
+ALONE = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("onnx", "scipy", "onnxruntime"):
+            raise ImportError(f"{name} is blocked")
+
+sys.meta_path.insert(0, Blocked())
+import numpy as np
+import nnadapter as nna
+
+path, feed, out = sys.argv[1:]
+with nna.InferenceSession(path) as session:
+    np.save(out, session.run(None, dict(np.load(feed)))[0])
+    assert str(session.report())
+heavy = [name for name in sys.modules if name.startswith(("nnadapter.converters.", "partition.by_cost."))]
+assert not heavy, heavy
+"""
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "openvino", "null"])
+def test_it_needs_no_onnx_at_new_sizes(tmp_path, device):
+    needs(device)
+    model = language_model(LONG)
+    nna.compile(model, tmp_path / "f", devices=[device])
+    feed = first_feed(LONG, (1, 2, 3, 4))
+    np.savez(tmp_path / "x.npz", **feed)
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, tmp_path / "f", tmp_path / "x.npz", tmp_path / "y.npy"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    if device != "null":
+        np.testing.assert_allclose(np.load(tmp_path / "y.npy"), run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_shapes_that_are_given_are_those_of_the_classes(tmp_path):
+    shapes = [{"x": (2, 4), "w": (2, 4)}, {"x": (1, 4), "w": (3, 4)}]
+    nna.compile(parse(BROADCAST), tmp_path / "f", devices=["fake_npu"], input_shapes=shapes, open_sizes=True)
+    with nna.InferenceSession(tmp_path / "f") as loaded:
+        for rows in (2, 5, 9):
+            agree(loaded, BROADCAST, {"x": numbers(rows, 4), "w": numbers(rows, 4)})
+            agree(loaded, BROADCAST, {"x": numbers(1, 4), "w": numbers(rows, 4)})
+        with pytest.raises(InvalidInputError, match=r"got x=\[4, 4\], w=\[1, 4\].*nnadapter compile"):
+            loaded.run(None, {"x": numbers(4, 4), "w": numbers(1, 4)})
+
+
+def test_other_classes_run_on_the_cpu_where_the_model_is_kept(tmp_path):
+    shapes = {"x": (2, 4), "w": (2, 4)}
+    arguments = {"input_shapes": shapes, "open_sizes": True, "keep_model": True}
+    nna.compile(parse(BROADCAST), tmp_path / "f", devices=["fake_npu"], **arguments)
+    with nna.InferenceSession(tmp_path / "f") as loaded:
+        for rows, device in ((7, "fake_npu"), (1, "cpu"), (3, "fake_npu")):
+            agree(loaded, BROADCAST, {"x": numbers(3 if rows == 1 else rows, 4), "w": numbers(rows, 4)})
+            assert loaded.provenance.steps[0].device == device
+
+
+def test_a_plan_that_is_looked_through_says_its_bounds(tmp_path):
+    pytest.importorskip("openvino")
+    nna.compile(parse(CHAIN), tmp_path / "f", devices=["openvino"], input_shapes={"x": (8, 4)}, open_sizes=True)
+    with nna.InferenceSession(tmp_path / "f") as loaded:
+        for rows in (8, 32):
+            agree(loaded, CHAIN, {"x": numbers(rows, 4)})
+        for rows in (7, 33):
+            with pytest.raises(InvalidInputError, match=r"x=\[8 to 32, 4\], got x="):
+                loaded.run(None, {"x": numbers(rows, 4)})
+
+
+def test_what_is_empty_at_some_sizes_has_what_it_needs(files):
+    with nna.InferenceSession(files(SHIFTED, "fake_npu")) as loaded:
+        for rows, columns in ((128, 128), (2, 5), (1, 128), (64, 1)):
+            agree(loaded, SHIFTED, {"x": numbers(rows, columns)})
+
+
+def test_programs_for_sizes_that_were_compiled_are_in_the_file(tmp_path, monkeypatch):
+    text = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ t = Relu(x) y = Add(t, x) }}"
+    shapes = [{"x": (rows, 4)} for rows in (2, 3)]
+    nna.compile(parse(text), tmp_path / "f", devices=["keeping"], input_shapes=shapes, open_sizes=True)
+    (plan,) = CompiledFile(tmp_path / "f").message.plans
+    assert [len(step.filled) for step in plan.steps] == [2]
+    keeping_driver.ASKED.clear()
+    with nna.InferenceSession(tmp_path / "f") as loaded:
+        for rows in (3, 2, 3):
+            agree(loaded, text, {"x": numbers(rows, 4)})
+        assert "compile" not in keeping_driver.ASKED
+        agree(loaded, text, {"x": numbers(5, 4)})
+        assert loaded.provenance.steps[0].device == "keeping"
+
+
+def test_a_device_that_compiles_for_fixed_sizes_shares_what_is_alike(tmp_path):
+    model = language_model(LONG)
+    nna.compile(model, tmp_path / "f", devices=["trial"], options=QUIET)
+    with nna.InferenceSession(tmp_path / "f", options=QUIET) as loaded:
+        COUNTS.clear()
+        steps = list(decoded(lambda feed: loaded.run(None, feed), LONG, (1, 2, 3), 6))
+        assert len(steps) == 6 and COUNTS["compile"] <= 6 * (2 * LONG.layers + 2)
+        loaded.run(None, first_feed(LONG, (1, 2, 3)))
+        made = COUNTS["compile"]
+        loaded.run(None, first_feed(LONG, (1, 2, 3)))
+        assert COUNTS["compile"] == made
+
+
+def test_threads_that_come_with_different_shapes(files):
+    path = files(SIZES, "fake_npu")
+    feeds = [grown(rows, length, past) for rows in (1, 2) for length in (1, 3) for past in (0, 1, 9, 20)]
+    expected = [run_whole(parse(SIZES), feed) for feed in feeds]
+    with nna.InferenceSession(path, options=nna.Options(max_plans=2)) as loaded:
+
+        def run(number):
+            for at in range(number, number + 2 * len(feeds)):
+                position = at * 5 % len(feeds)
+                for got, wanted in zip(loaded.run(None, feeds[position]), expected[position], strict=True):
+                    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(run, range(4)))
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "openvino", "trial"])
+def test_an_absent_device_is_replaced_at_all_sizes(tmp_path, device):
+    needs(device)
+    nna.compile(parse(SIZES), tmp_path / "f", devices=[device], options=QUIET)
+    with nna.InferenceSession(tmp_path / "f", devices=["cpu"]) as loaded:
+        for rows, length, past in ((1, 1, 5), (2, 3, 0), (2, 1, 11)):
+            agree(loaded, SIZES, grown(rows, length, past))
+            assert {step.device for step in loaded.provenance.steps} == {"cpu"}
+
+
+def damage(message, change):
+    plan = next(plan for plan in message.plans if plan.HasField("open"))
+    change(plan, plan.open.size_class)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda plan, of: of.open.append(99),
+        lambda plan, of: of.open.append(0),
+        lambda plan, of: of.trace.steps.append(1),
+        lambda plan, of: of.trace.steps.__setitem__(slice(0, 3), [1, 0, 99999]),
+        lambda plan, of: of.trace.steps.__setitem__(slice(0, 3), [99, 0, 0]),
+        lambda plan, of: of.trace.steps.__setitem__(slice(0, 3), [0, 99, 0]),
+        lambda plan, of: of.trace.functions.__setitem__(0, "os.system"),
+        lambda plan, of: of.trace.answered.append(9999),
+        lambda plan, of: of.trace.answers[0].__setattr__("whole", 77),
+        lambda plan, of: plan.steps[0].segment.numbers.__setitem__(0, 99999),
+        lambda plan, of: plan.steps[0].segment.places.__setitem__(0, 99999),
+        lambda plan, of: plan.steps[0].segment.numbers.pop(),
+        lambda plan, of: plan.ClearField("open"),
+        lambda plan, of: plan.open.ClearField("size_class"),
+        lambda plan, of: plan.open.least.add(),
+        lambda plan, of: plan.shapes[0].dimensions[0].__setattr__("size", 55),
+        lambda plan, of: of.given.names.append("nothing"),
+    ],
+)
+def test_a_class_that_contradicts_itself_is_damaged(tmp_path, files, change):
+    (tmp_path / "f").write_bytes(files(SIZES, "fake_npu").read_bytes())
+    changed(tmp_path / "f", lambda message: damage(message, change))
+    with pytest.raises(CompiledModelError, match="damaged"):
+        nna.InferenceSession(tmp_path / "f").run(None, grown(1, 1, 5))
+
+
+def test_sizes_cannot_grow_without_end(tmp_path, files):
+    def squares(plan, of):
+        count = len(of.open) + len(of.trace.steps) // 3
+        of.trace.functions.append("mul")
+        for number in range(count - 1, count + 40):
+            of.trace.steps.extend((len(of.trace.functions), number, number + 1))
+
+    (tmp_path / "f").write_bytes(files(SIZES, "fake_npu").read_bytes())
+    changed(tmp_path / "f", lambda message: damage(message, squares))
+    with pytest.raises(CompiledModelError, match="more digits than any size"):
+        nna.InferenceSession(tmp_path / "f")
+
+
+def test_files_of_former_versions_are_read(tmp_path):
+    nna.compile(parse(CHAIN), tmp_path / "f", devices=["fake_npu"], input_shapes={"x": (3, 4)})
+    changed(tmp_path / "f", lambda message: message.__setattr__("version", 2))
+    with nna.InferenceSession(tmp_path / "f") as loaded:
+        agree(loaded, CHAIN, {"x": numbers(3, 4)})
+    assert MESSAGES.new("Plan").open.ByteSize() == 0
