@@ -24,7 +24,8 @@ def test_a_model_is_compiled_checked_run_and_reported(tmp_path, model):
     file = tmp_path / "m.compiled"
     done = called("compile", model, "-d", "null,fake_npu", "-o", file)
     assert done.exit_code == 0, done.output
-    assert "for x=[2, 3]" in done.stdout and "1 on null" in done.stdout and "programs written by drivers: 0" in done.stdout
+    assert "for x=[2, 3]" in done.stdout and "1 on null" in done.stdout
+    assert "programs written by drivers: 0" in done.stdout
     done = called("compile", "--check", file)
     assert (done.exit_code, done.stdout) == (0, f"{file}: runs here as it is\n")
     done = called("run", file, "--format", "json")
