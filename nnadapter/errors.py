@@ -29,10 +29,11 @@
     │   └── DeadlineExceededError  the run was not done in time
     └── ClosedError              the caller: the session was closed before
 
-and two warnings:
+and three warnings:
 
     FallbackWarning              something that a device should have done went to the CPU
     DriverWarning                a driver did something wrong that cost nothing
+    CacheWarning                 something is wrong with a cache, so that work is done again
 
 Every message says what failed, which, what was got and expected, and what to do next. What a program may want
 to know is in fields, not in the text.
@@ -225,6 +226,10 @@ class FallbackWarning(UserWarning):
 
 class DriverWarning(UserWarning):
     """A driver did something wrong that cost no result."""
+
+
+class CacheWarning(UserWarning):
+    """Something is wrong with a cache: an entry is damaged, say, or nothing can be written. Work is done again."""
 
 
 FAILURES = (Exception, SystemExit, GeneratorExit)

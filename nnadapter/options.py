@@ -45,6 +45,12 @@ class Options:
     trace: str | os.PathLike[str] | None = None
     """A file that says, when the session is closed, what happened in it and when: it opens in ui.perfetto.dev and
     chrome://tracing. `InferenceSession.end_profiling` writes it sooner."""
+    cache_dir: str | os.PathLike[str] | bool | None = None
+    """A folder where what drivers compile is kept between sessions, and found again where everything that decides it is
+    the same (docs/cache.md); True for the usual one, NNADAPTER_CACHE_DIR or the platform's. None, the default: nothing
+    is kept. Programs in it are run: it is to be trusted as code is."""
+    max_cache_bytes: int = 1 << 32
+    """How many bytes that folder may hold; what was used longest ago goes first."""
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -52,6 +58,7 @@ class Options:
         _one_of("fallback", self.fallback, FALLBACKS)
         _positive("max_plans", self.max_plans)
         _positive("max_plan_bytes", self.max_plan_bytes)
+        _positive("max_cache_bytes", self.max_cache_bytes)
         _seconds("deadline_s", self.deadline_s)
         if not isinstance(self.rules, (str, os.PathLike, type(None))) and not isinstance(self.rules, _rules()):
             raise InvalidOptionError(f"option 'rules' is a file, its text or nnadapter.Rules, got {self.rules!r}")
@@ -59,6 +66,8 @@ class Options:
             raise InvalidOptionError(f"option 'plan' is the path of a plan file, got {self.plan!r}")
         if not isinstance(self.trace, (str, os.PathLike, type(None))) or self.trace == "":
             raise InvalidOptionError(f"option 'trace' is the path of a file to be written, got {self.trace!r}")
+        if not isinstance(self.cache_dir, (str, os.PathLike, bool, type(None))) or self.cache_dir == "":
+            raise InvalidOptionError(f"option 'cache_dir' is the path of a folder, or True, got {self.cache_dir!r}")
 
 
 def _rules() -> type[Rules]:

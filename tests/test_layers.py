@@ -23,7 +23,7 @@ RANKS = [
     ("nnadapter.converters", "nnadapter.drivers"),
     ("nnadapter.rules", "nnadapter.kernels"),
     ("nnadapter.options", "nnadapter.runtime"),
-    ("nnadapter.eager", "nnadapter.plan_files"),
+    ("nnadapter.eager", "nnadapter.plan_files", "nnadapter.caching"),
     ("nnadapter.offering",),
     ("nnadapter.costs",),
     ("nnadapter.planning",),

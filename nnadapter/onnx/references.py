@@ -212,6 +212,11 @@ def _copy_without(message: Message, copy: Message, left_out: str) -> None:
             getattr(copy, field.name).extend(value)
 
 
+def identity_of(tensor: TensorProto) -> Hashable:
+    """Return what tells where the contents lie that a tensor refers to, and what type and dimensions they have."""
+    return _key(tensor)
+
+
 def stamp_of(status: os.stat_result) -> str:
     """Return what tells whether a file is still the one that it was."""
     return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"

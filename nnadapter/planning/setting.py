@@ -29,6 +29,8 @@ from nnadapter.traces.trace import SILENT, Trace
 if TYPE_CHECKING:
     import onnxruntime
 
+    from nnadapter.caching.context import CachedContext
+
 _TRUSTED = frozenset((Source.CALIBRATED, Source.SIMULATED))
 """Where costs of a named device come from, where a policy promises; and the host's, where any was calibrated."""
 
@@ -50,6 +52,8 @@ class SessionDevice:
     """It has memory of its own, where values stay."""
     has_streams: bool = False
     """It works while the host goes on."""
+    cache: CachedContext | None = None
+    """The context, where it looks into a cache; None where the session has none."""
 
     @property
     def accelerates(self) -> bool:
@@ -174,7 +178,7 @@ def open_setting(
         with trace.span(SESSION, PLAN, "find devices"):
             chosen = select(requests)
         for selected in chosen:
-            opened.append(_open(selected, session_options, trace))
+            opened.append(_cached(_open(selected, session_options, trace), options))
         if all(device.name != REFERENCE for device in opened):
             last_resort = Selected(REFERENCE, check_options(REFERENCE, {}), named=False)
             opened.append(_open(last_resort, session_options, SILENT))
@@ -202,6 +206,16 @@ def _open(selected: Selected, session_options: onnxruntime.SessionOptions | None
         has_memory=bool(named_call(selected.name, "has_memory")(getattr, device, "has_memory")),
         has_streams=bool(named_call(selected.name, "has_streams")(getattr, device, "has_streams")),
     )
+
+
+def _cached(device: SessionDevice, options: Options) -> SessionDevice:
+    """The device with a context that looks into the session's cache, if there is one and the device accelerates."""
+    if options.cache_dir in (None, False) or not device.accelerates:
+        return device
+    from nnadapter.caching.opening import cached_context
+
+    context = cached_context(device.context, device.name, device.capability.form, device.options, options)
+    return replace(device, context=context, cache=context)
 
 
 def _check_costs(setting: Setting) -> None:

@@ -20,6 +20,7 @@ from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RuleFacts, We
 from nnadapter.reports.costing import cost_facts, timed_facts, unknown_costs
 from nnadapter.reports.facts import (
     BodyFacts,
+    CacheFacts,
     Coverage,
     NodeFacts,
     RefusalFacts,
@@ -199,8 +200,14 @@ def _segment_facts(
         failures=observed.failures.get(step.segment, ()),
         compile_seconds=observed.compile_seconds.get(step.segment),
         bound_to=observed.bound_to.get(step.segment),
+        cache=_cached(observed, step.segment),
     )
     return facts if price is None else _with_cost(facts, price)
+
+
+def _cached(observed: Observed, segment: int) -> CacheFacts | None:
+    outcome = observed.cache.get(segment)
+    return None if outcome is None else CacheFacts(outcome.is_hit, outcome.why)
 
 
 def _with_cost(facts: SegmentFacts, price: PlanPrice) -> SegmentFacts:

@@ -78,6 +78,17 @@ class TensorFacts:
     nbytes: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class CacheFacts:
+    """What the session's cache did for a segment."""
+
+    hit: bool
+    """Its program was kept, and is used."""
+    why: str
+    """Why it was compiled: which part of the key differed from the nearest entry, and why it is not kept, if it is not;
+    empty for a hit."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
     """One segment of the plan."""
@@ -107,6 +118,8 @@ class SegmentFacts:
     """What compiling it took, where it was compiled."""
     bound_to: int | None = None
     """The segment that was compiled for it: it runs that one's program, with constants of its own."""
+    cache: CacheFacts | None = None
+    """None where the session has no cache, or nothing was compiled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +220,7 @@ class ReportFacts:
           last run, else null), `failures`, and in seconds, null where not known: `predicted_seconds` (transfers and
           launch included), `transfer_seconds`, `launch_seconds`, `benefit_seconds` (saved against running its nodes on
           the CPU), `compile_seconds`; `bound_to` (the `index` of the segment whose program it runs, with constants
-          of its own; null where it was compiled itself).
+          of its own; null where it was compiled itself); `cache` (`hit`, and `why` not; null where there is none).
         - `nodes`, the model's own in its order: `name`, `op_type`, `domain`, `state` (`runs`, `folded`, `unused`),
           `device`, `segment` (an `index`, else null), `runs_as`, `flops` (null where unknown), `nbytes`, `refusals`
           (each `device`, `reason`, `detail`), `bodies` (of control flow: each `name`, `op_types` with their numbers),

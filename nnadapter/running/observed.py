@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.copies import Transfer
 from nnadapter.running.plans import PlanCounts
+from nnadapter.running.traced_programs import driver_program
 
 if TYPE_CHECKING:
+    from nnadapter.caching.outcome import Outcome
     from nnadapter.planning.settling import Partitioning
     from nnadapter.running.bound_step import BoundStep
     from nnadapter.running.compiled import Compiled, TimedPlacement
@@ -24,6 +26,8 @@ class Observed:
     """Per segment, what its last run took."""
     compile_seconds: Mapping[int, float] = field(default_factory=dict)
     bound_to: Mapping[int, int] = field(default_factory=dict)
+    cache: Mapping[int, Outcome] = field(default_factory=dict)
+    """Per segment, what the session's cache did for it; empty where there is none."""
     failures: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     plans: PlanCounts | None = None
@@ -60,6 +64,7 @@ def observed_of(compiled: Compiled, plans: PlanCounts) -> Observed:
         seconds={bound.step.segment: bound.seconds for bound in steps if bound.seconds},
         compile_seconds=compiled.compile_seconds,
         bound_to=compiled.bound_to,
+        cache=dict(_outcomes(compiled)),
         failures={bound.step.segment: tuple(bound.failures) for bound in steps if bound.failures},
         notes=(
             *compiled.notes,
@@ -71,6 +76,14 @@ def observed_of(compiled: Compiled, plans: PlanCounts) -> Observed:
         chosen=compiled.chosen,
         transfers=compiled.plan.transfers,
     )
+
+
+def _outcomes(compiled: Compiled) -> Iterator[tuple[int, Outcome]]:
+    for bound in compiled.plan.steps:
+        cache = compiled.partitioning.setting.by_name[bound.step.device].cache
+        outcome = None if cache is None else cache.outcome(driver_program(bound.pool.program))
+        if outcome is not None:
+            yield bound.step.segment, outcome
 
 
 def _fell_back(partitioning: Partitioning, bound: BoundStep) -> str:

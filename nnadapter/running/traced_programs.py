@@ -68,6 +68,11 @@ def pool_of(trace: Trace, program: Program, threading: Threading, device: str, *
     return ExecutionPool(traced, Threading.EXCLUSIVE if lock is not None else threading, device, *about)
 
 
+def driver_program(program: Program) -> Program:
+    """Return the driver's own program that a traced one stands around; itself if it is none."""
+    return program.traced if isinstance(program, _TracedProgram) else program
+
+
 def transfers_of(trace: Trace) -> Callable[[], list[Transfer]]:
     """Return what makes a list for the transfers of a run; if there is a trace, they are events."""
     return partial(_TracedTransfers, trace) if trace.is_kept else list
@@ -151,6 +156,11 @@ class _TracedProgram(Program):
 
     def __init__(self, program: Program, steps: _Steps, lock: Lock | None) -> None:
         self._program, self._steps, self._lock = program, steps, lock
+
+    @property
+    def traced(self) -> Program:
+        """The driver's own."""
+        return self._program
 
     @property
     def memory_bytes(self) -> int:

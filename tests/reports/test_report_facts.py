@@ -17,7 +17,8 @@ KEYS = {
     "borders transfers",
     "coverage": "nodes flops bytes",
     "segments": "index device nodes inputs outputs flops weight_bytes facts seconds failures "
-    "predicted_seconds transfer_seconds launch_seconds benefit_seconds compile_seconds bound_to",
+    "predicted_seconds transfer_seconds launch_seconds benefit_seconds compile_seconds bound_to "
+    "cache",
     "nodes": "name op_type domain state device segment runs_as flops nbytes refusals bodies predicted_seconds",
 }
 

@@ -116,6 +116,8 @@ def _segment(segment: SegmentFacts, priced: bool, guessed: bool) -> Iterator[str
     if told:
         facts = ", ".join(each.replace(" ", _KEPT) for each in told)
         yield from (line.replace(_KEPT, " ") for line in wrapped(facts, " " * 8))
+    if segment.cache is not None:
+        yield from wrapped("cache: hit" if segment.cache.hit else f"cache: miss, {segment.cache.why}", " " * 8)
 
 
 def _row(cells: Sequence[str], priced: bool) -> str:

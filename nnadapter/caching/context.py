@@ -1,0 +1,293 @@
+"""A driver's context that looks into a cache before it compiles.
+
+Nothing of the driver changes. Compiled files and the cache are one mechanism: a program is written by
+`Program.serialize`, its driver is asked by `check_blob` whether it fits, and reads it by `deserialize_view`.
+
+Drivers that take ONNX ask an engine, and some of them compile to know: what they said is kept too, where it took long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from nnadapter.caching.answers import mentions, read_admission, read_verdicts, write_admission, write_verdicts
+from nnadapter.caching.digests import digest_of
+from nnadapter.caching.entry import Entry, UnusableError
+from nnadapter.caching.fingerprints import surroundings
+from nnadapter.caching.folder import Folder, Miss
+from nnadapter.caching.key import Key, KeyPart, told_part
+from nnadapter.caching.outcome import Outcome, warn_once
+from nnadapter.drivers.border import ask_admission, bind, checked_program
+from nnadapter.drivers.capability import ModelForm, OptionValues
+from nnadapter.drivers.crashes import named_call
+from nnadapter.drivers.interface import Admission, Compatibility, Context, Program, SegmentModel
+from nnadapter.drivers.profile import Profile
+from nnadapter.errors import FAILURES, CompilationError, NNAdapterError, describe
+from nnadapter.ir.canonical import Canonical, Contents, NotCanonicalError
+from nnadapter.ir.model import Model
+from nnadapter.kernels.context import KernelContext
+from partition.verdict import Unsupported, Verdict
+
+PROGRAM, VERDICTS, ADMISSION = "program", "verdicts", "admission"
+"""Kinds of entries."""
+_SLOW_SECONDS = 0.05
+"""An answer that took as long is kept; a faster one is asked for again."""
+_FITTING = (Compatibility.SAME, Compatibility.COMPATIBLE, None)
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Keyed:
+    """A key, and the constants that were read for it."""
+
+    key: Key
+    constants: tuple[Contents, ...]
+
+
+class CachedContext(Context):
+    """A context around a driver's own, usable from as many threads as that one.
+
+    Args:
+        inner: the driver's own, maybe with kernels around it.
+        device: its name.
+        form: of the models that it takes.
+        options: of the context: every option, defaults filled in.
+        folder: of the cache.
+    """
+
+    def __init__(self, inner: Context, device: str, form: ModelForm, options: OptionValues, folder: Folder) -> None:
+        self.inner = inner
+        self._device, self._form, self._options, self._folder = device, form, dict(options), folder
+        self._outcomes: WeakKeyDictionary[Program, Outcome] = WeakKeyDictionary()
+        self._last: tuple[object, Canonical] | None = None
+        self._was_spared = False
+        """The driver did not hear a question whose answer is used."""
+
+    def outcome(self, program: Program) -> Outcome | None:
+        """What the cache did for a program of this context; None where that is not known."""
+        return self._outcomes.get(program)
+
+    def look(self, model: SegmentModel, *, whole: bool) -> Outcome:
+        """What the cache would do for a segment that is to be compiled; `whole` if it is the whole plan."""
+        keyed, why = self._keyed(PROGRAM, model, whole=whole)
+        found = Miss(why) if keyed is None else self._folder.find(keyed.key)
+        return Outcome(True) if isinstance(found, Entry) else Outcome(False, found.why)
+
+    def supported(self, model: SegmentModel) -> Sequence[Verdict]:
+        """See `Context.supported`."""
+        return self._answered(VERDICTS, model, self.inner.supported, _written_verdicts, read_verdicts)
+
+    def admit(self, model: SegmentModel) -> Admission:
+        """See `Context.admit`."""
+        return self._answered(ADMISSION, model, self.inner.admit, _written_admission, read_admission)
+
+    def profile(self) -> Profile | None:
+        """See `Context.profile`."""
+        return self.inner.profile()
+
+    def compile(self, model: SegmentModel) -> Program:
+        """See `Context.compile`."""
+        return self._made(model, self.inner.compile, whole=False)
+
+    def compile_whole(self, model: SegmentModel) -> Program:
+        """See `Context.compile_whole`."""
+        return self._made(model, self.inner.compile_whole, whole=True)
+
+    def bind(self, program: Program, model: SegmentModel) -> Program | None:
+        """See `Context.bind`; None for what is kept: `compile` gives it."""
+        keyed, why = self._keyed(PROGRAM, model, whole=False)
+        if keyed is not None and self._folder.has(keyed.key):
+            return None
+        started = time.perf_counter()
+        bound = bind(self.inner, program, model)
+        if bound is not None:
+            self._keep(keyed, why or "a program that was compiled holds for it", bound, time.perf_counter() - started)
+        return bound
+
+    def deserialize(self, blob: bytes) -> Program:
+        """See `Context.deserialize`."""
+        return self.inner.deserialize(blob)
+
+    def deserialize_view(self, blob: memoryview) -> Program:
+        """See `Context.deserialize_view`."""
+        return self.inner.deserialize_view(blob)
+
+    def check_blob(self, blob: memoryview) -> Compatibility | None:
+        """See `Context.check_blob`."""
+        return self.inner.check_blob(blob)
+
+    def close(self) -> None:
+        """See `Context.close`."""
+        self._last = None
+        self.inner.close()
+
+    def _made(self, model: SegmentModel, compile_: Callable[[Any], Program], *, whole: bool) -> Program:
+        keyed, why = self._keyed(PROGRAM, model, whole=whole)
+        self._last = None
+        if keyed is not None:
+            found: Entry | Program | Miss = self._folder.find(keyed.key)
+            if isinstance(found, Entry):
+                found = self._deserialized(found)
+            if isinstance(found, Program):
+                self._outcomes[found] = Outcome(True)
+                return found
+            why = self._told(found)
+        if self._was_spared:
+            self._ask_after_all(model)
+        started = time.perf_counter()
+        program = checked_program(compile_(model))
+        self._keep(keyed, why, program, time.perf_counter() - started)
+        return program
+
+    def _deserialized(self, entry: Entry) -> Program | Miss:
+        try:
+            blob = entry.made
+            says = named_call(self._device, "check_blob")(self.inner.check_blob, blob)
+            if says not in _FITTING:
+                return Miss(f"there is an entry, and its driver does not take it back ({says})")
+            return checked_program(named_call(self._device, "deserialize")(self.inner.deserialize_view, blob))
+        except UnusableError as error:
+            return Miss(f"there is an entry, and {error}", is_defect=True)
+        except FAILURES as error:  # a driver may raise anything; this is its border
+            return Miss(f"there is an entry, and its driver does not take it back: {describe(error)}", is_defect=True)
+
+    def _ask_after_all(self, model: SegmentModel) -> None:
+        """Ask the driver for a segment that it is to compile, as whoever compiles has done."""
+        verdict = ask_admission(self.inner, model).verdict
+        if isinstance(verdict, Unsupported):
+            raise CompilationError(f"it does not take the segment: {verdict.detail}", device=self._device)
+
+    def _keep(self, keyed: _Keyed | None, why: str, program: Program, seconds: float) -> None:
+        """Write what was compiled, and note why it was, and why it is not kept, if it is not."""
+        not_kept = "" if keyed is None else self._written(keyed, program, seconds)
+        self._outcomes[program] = Outcome(False, f"{why}; not kept: {not_kept}" if not_kept else why)
+
+    def _written(self, keyed: _Keyed, program: Program, seconds: float) -> str:
+        """Why a program is not kept; empty where it is."""
+        try:
+            blob = named_call(self._device, "serialize")(program.serialize)
+        except FAILURES as error:
+            return f"its driver failed to write it: {describe(error)}"
+        if blob is None:
+            return "its driver writes no program of it"
+        return self._stored(keyed, blob, seconds)
+
+    def _stored(self, keyed: _Keyed, made: bytes, seconds: float) -> str:
+        key = keyed.key
+        if self._constants(keyed.constants, anew=True).digest != key.parts["constants"].digest:
+            return "its weights were changed while it was made"
+        why = self._folder.keep(key, made, seconds)
+        if why:
+            warn_once(f"the cache is not written: {why}; free some room, or give another folder as cache_dir")
+        return why
+
+    def _answered(
+        self,
+        kind: str,
+        model: SegmentModel,
+        ask: Callable[[Any], _Answer],
+        written: Callable[[_Answer, SegmentModel], bytes | None],
+        read: Callable[[memoryview], _Answer],
+    ) -> _Answer:
+        """What the driver said of a model, here or before."""
+        keyed = self._keyed(kind, model, whole=False)[0] if self._form is ModelForm.ONNX else None
+        found = None if keyed is None else self._folder.find(keyed.key)
+        if isinstance(found, Entry):
+            try:
+                answer = read(found.made)
+                self._was_spared = True
+                return answer
+            except (UnusableError, ValueError, KeyError, TypeError, AttributeError) as error:
+                found = Miss(f"there is an entry, and {describe(error)}", is_defect=True)
+        if found is not None:
+            self._told(found)
+        started = time.perf_counter()
+        answer = ask(model)
+        seconds = time.perf_counter() - started
+        if keyed is not None and seconds >= _SLOW_SECONDS:
+            made = written(answer, model)
+            if made is not None:
+                self._stored(keyed, made, seconds)
+        return answer
+
+    def _told(self, miss: Miss) -> str:
+        """Why there is nothing; a person is warned where something is wrong."""
+        if miss.is_defect:
+            warn_once(f"cache {str(self._folder.path)!r}: {miss.why}; it is made anew")
+        return miss.why
+
+    def _keyed(self, kind: str, model: SegmentModel, *, whole: bool) -> tuple[_Keyed | None, str]:
+        """The key of a model, or None and why it has none."""
+        if kind == PROGRAM and not self._writes_programs:
+            return None, "its driver writes no programs"
+        try:
+            form = self._canonical(model)
+            constants = self._constants(form.constants)
+        except NotCanonicalError as error:
+            return None, f"it cannot be kept: {error}"
+        except (NNAdapterError, OSError, TypeError, ValueError) as error:
+            return None, f"its weights cannot be read: {describe(error)}"
+        parts = {**self._surroundings, **self._of_model(form, whole=whole), "constants": constants}
+        return _Keyed(Key(kind, parts), form.constants), ""
+
+    def _of_model(self, form: Canonical, *, whole: bool) -> Mapping[str, KeyPart]:
+        return {
+            "options": told_part({**self._options, "runs alone": whole}),
+            "structure": KeyPart(form.structure, {"operations": form.operations}),
+            "shapes": KeyPart(form.shapes, {"inputs": form.inputs}),
+        }
+
+    def _constants(self, constants: Sequence[Contents], *, anew: bool = False) -> KeyPart:
+        nbytes = sum(each.nbytes for each in constants)
+        return KeyPart(digest_of(constants, anew=anew), {"count": str(len(constants)), "bytes": str(nbytes)})
+
+    def _canonical(self, model: SegmentModel) -> Canonical:
+        last = self._last
+        if last is not None and last[0] is model:
+            return last[1]
+        form = _canonical_form(model)
+        self._last = model, form
+        return form
+
+    @cached_property
+    def _surroundings(self) -> Mapping[str, KeyPart]:
+        return surroundings(self._device, takes_onnx=self._form is ModelForm.ONNX)
+
+    @cached_property
+    def _writes_programs(self) -> bool:
+        driver = self.inner.inner if isinstance(self.inner, KernelContext) else self.inner
+        own = type(driver)
+        return not (own.deserialize is Context.deserialize and own.deserialize_view is Context.deserialize_view)
+
+
+def _canonical_form(model: SegmentModel) -> Canonical:
+    if isinstance(model, Model):
+        from nnadapter.ir.canonical import canonical as of_ir
+
+        return of_ir(model)
+    from nnadapter.onnx.canonical import canonical as of_onnx
+
+    return of_onnx(model)
+
+
+def _written_verdicts(verdicts: Sequence[Verdict], model: SegmentModel) -> bytes | None:
+    return None if mentions(verdicts, _names(model)) else write_verdicts(verdicts)
+
+
+def _written_admission(admission: Admission, model: SegmentModel) -> bytes | None:
+    if mentions((admission.verdict,), _names(model)):
+        return None
+    try:
+        return write_admission(admission)
+    except (TypeError, ValueError):
+        return None
+
+
+def _names(model: Any) -> set[str]:
+    """Names of nodes and values of an ONNX model."""
+    return {name for node in model.graph.node for name in (node.name, *node.input, *node.output)} - {""}

@@ -1,0 +1,110 @@
+"""One file of a cache: a file of parts with the key, and what was made. See docs/cache.md."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from nnadapter.caching.key import PARTS, Key, KeyPart
+from nnadapter.errors import CompiledModelError
+from nnadapter.files.container import Container, ContainerWriter
+
+FORMAT = 1
+"""Raised whenever entries change their meaning; others are not used."""
+_KEY, _MADE = "cache.key", "cache.made"
+"""Kinds of parts."""
+
+
+class UnusableError(Exception):
+    """An entry is not used, for this reason. Nobody outside of this room sees it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file that was opened, whose key was read."""
+
+    container: Container
+    kind: str
+    parts: Mapping[str, KeyPart]
+    seconds: float
+    """What it took to make."""
+
+    @property
+    def made(self) -> memoryview:
+        """What was made, read-only, where the file is mapped.
+
+        Raises:
+            UnusableError: it is not what it was.
+        """
+        try:
+            return self.container.contents(1, _MADE)
+        except CompiledModelError as error:
+            raise _damaged(error) from error
+
+    def verify(self) -> None:
+        """Read every byte, and raise UnusableError where one is another."""
+        try:
+            self.container.verify()
+        except CompiledModelError as error:
+            raise _damaged(error) from error
+
+    def is_for(self, key: Key) -> bool:
+        """Whether all of a key is that of the entry."""
+        digests = {name: part.digest for name, part in key.parts.items()}
+        return self.kind == key.kind and {name: part.digest for name, part in self.parts.items()} == digests
+
+
+def write_entry(file: BinaryIO, key: Key, made: bytes | memoryview, seconds: float) -> None:
+    """Write an entry into a file, which is empty."""
+    parts = {name: {"digest": part.digest, "words": dict(part.words)} for name, part in key.parts.items()}
+    told = {"format": FORMAT, "kind": key.kind, "seconds": seconds, "parts": parts}
+    writer = ContainerWriter(file)
+    writer.add(_KEY, json.dumps(told).encode())
+    writer.add(_MADE, made)
+    writer.finish()
+
+
+def read_entry(path: Path) -> Entry:
+    """Open an entry, and read its key.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UnusableError: it is damaged, of another version, or not ours.
+    """
+    _check_owner(path)
+    try:
+        container = Container.open(path)
+        told = json.loads(bytes(container.contents(0, _KEY)))
+        if told["format"] != FORMAT:
+            raise UnusableError(f"it has format {told['format']!r}, expected {FORMAT}")
+        parts = {name: _part(told["parts"][name]) for name in PARTS}
+        return Entry(container, str(told["kind"]), parts, float(told["seconds"]))
+    except CompiledModelError as error:
+        if not path.exists():  # another process dropped it just now
+            raise FileNotFoundError(str(path)) from error
+        raise _damaged(error) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UnusableError(f"its key cannot be read ({type(error).__name__})") from error
+
+
+def _part(told: Mapping[str, object]) -> KeyPart:
+    words = told["words"]
+    if not isinstance(told["digest"], str) or not isinstance(words, dict):
+        raise TypeError
+    return KeyPart(told["digest"], {str(name): str(value) for name, value in words.items()})
+
+
+def _check_owner(path: Path) -> None:
+    """Refuse a file of somebody else's, who may have written anything into it; root may write anything anyway."""
+    status = path.stat()
+    if hasattr(os, "geteuid") and status.st_uid not in (os.geteuid(), 0):
+        raise UnusableError(f"it belongs to another user (number {status.st_uid})")
+
+
+def _damaged(error: CompiledModelError) -> UnusableError:
+    """The same in the words of a cache: which file it is, and what to do, is said elsewhere."""
+    return UnusableError(f"it is damaged: {str(error).partition(' is damaged: ')[2].partition(';')[0] or error}")

@@ -1,0 +1,103 @@
+"""Of driver, host and machine: what of them decides what is compiled."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from hashlib import sha256
+from importlib import metadata
+from pathlib import Path
+
+import nnadapter
+from nnadapter.caching.key import KeyPart, told_part
+from nnadapter.drivers.driver_files import driver_files
+from nnadapter.drivers.interface import INTERFACE_VERSION
+from nnadapter.drivers.registry import device_info
+from nnadapter.process.cache import remembered
+from nnadapter.process.own_version import own_version
+from nnadapter.process.processors import machine_name, usable
+
+_MAKING = ("drivers", "ir", "kernels", "onnx")
+"""Rooms of this package whose code makes programs."""
+_SHOWN = 12
+
+
+def surroundings(device: str, *, takes_onnx: bool) -> Mapping[str, KeyPart]:
+    """Return the parts of keys of all that a device makes in this process: device, driver, host and machine.
+
+    Args:
+        device: its name.
+        takes_onnx: ONNX Runtime may be under its driver.
+    """
+    info = device_info(device)
+    return {
+        "device": told_part({"name": device, "hardware": info.sub_type, "vendor": info.vendor}),
+        "driver": told_part(
+            {
+                "version": info.version,
+                "distribution": info.distribution,
+                "interface": ".".join(map(str, INTERFACE_VERSION)),
+                "files": _digest_of_driver(device),
+            }
+        ),
+        "host": told_part(
+            {
+                "nnadapter": own_version(),
+                "files": _digest_of_host(),
+                **({"onnxruntime": _version("onnxruntime")} if takes_onnx else {}),
+            }
+        ),
+        "machine": _machine(),
+    }
+
+
+def _digest_of_driver(device: str) -> str:
+    files = driver_files(device)
+    return _digest_of(files) if files else ""
+
+
+@remembered(1)
+def _digest_of_host() -> str:
+    folder = Path(nnadapter.__file__).parent
+    return _digest_of([file for room in _MAKING for file in sorted((folder / room).rglob("*.py"))])
+
+
+def _digest_of(files: list[Path]) -> str:
+    whole = sha256()
+    for file in files:
+        with suppress(OSError):
+            contents = file.read_bytes()
+            whole.update(b"%d:" % len(contents))
+            whole.update(contents)
+    return whole.hexdigest()[:_SHOWN]
+
+
+@remembered(1)
+def _machine() -> KeyPart:
+    flags = sha256(" ".join(_abilities()).encode()).hexdigest()[:_SHOWN]
+    return told_part(
+        {
+            "system": platform.system(),
+            "processor": machine_name(),
+            "abilities": flags,
+            "processors": usable(),
+            "byteorder": sys.byteorder,
+        }
+    )
+
+
+def _abilities() -> Iterator[str]:
+    """What the processor says that it can do, in the way of Linux."""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+        line = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+        yield from sorted(line.partition(":")[2].split())
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""

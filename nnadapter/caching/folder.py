@@ -1,0 +1,172 @@
+"""A folder of entries, which many processes read and write at once.
+
+1. An entry is written under another name and renamed, so it is complete or not there. Nobody changes one.
+2. Names hold the key, so one is found without an index, and the nearest one by listing names.
+3. When an entry is used, its time of access is set; those used longest ago go first where the folder holds too much.
+4. Whatever goes wrong is a value with a reason. Nothing here raises but for a programmer's mistake.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from nnadapter.caching.entry import Entry, UnusableError, read_entry, write_entry
+from nnadapter.caching.key import Key, differences, nearest, short_parts
+from nnadapter.files.replacing import replace_file
+
+_ABANDONED_SECONDS = 3600
+"""A file that is being written for longer was left behind by a process that ended."""
+_UNFINISHED = ".part"
+_LOOKED_EVERY = 64
+"""Entries that a process writes before it counts again what all of them write."""
+_written: dict[Path, tuple[int, int]] = {}
+"""Folder -> the bytes in it when they were counted last, and since; how many entries were written since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """Why there is nothing to be used."""
+
+    why: str
+    is_defect: bool = False
+    """An entry was there, and something is wrong with it or its folder: a person should know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file of a cache, by its name and what the system says of it."""
+
+    path: Path
+    nbytes: int
+    used: float
+    """Seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Where entries lie.
+
+    Args:
+        path: need not exist.
+        max_bytes: of all files together.
+    """
+
+    path: Path
+    max_bytes: int
+
+    def has(self, key: Key) -> bool:
+        """Whether there is an entry of a key, good or not."""
+        return self._of(key).exists()
+
+    def find(self, key: Key) -> Entry | Miss:
+        """Return the entry of a key, or why there is none."""
+        path = self._of(key)
+        try:
+            entry = read_entry(path)
+        except FileNotFoundError:
+            return Miss(self._why(key))
+        except UnusableError as error:
+            return Miss(f"there is an entry, and {error}", is_defect=True)
+        except OSError as error:
+            return Miss(f"{str(path)!r} cannot be read: {error.strerror or error}", is_defect=True)
+        if not entry.is_for(key):
+            return Miss("there is an entry of its name, and its key is another one", is_defect=True)
+        with suppress(OSError):  # it may belong to root, or lie where nothing is written
+            os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+        return entry
+
+    def keep(self, key: Key, made: bytes | memoryview, seconds: float) -> str:
+        """Write an entry, and drop others where there is too much; return why it was not kept, empty if it was."""
+        if len(made) > self.max_bytes:
+            return f"{len(made)} bytes are more than max_cache_bytes, {self.max_bytes}"
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(self._of(key), lambda file: write_entry(file, key, made, seconds))
+        except OSError as error:
+            return f"{str(self.path)!r} cannot be written: {error.strerror or error}"
+        self._wrote(len(made))
+        return ""
+
+    def shrink(self, max_bytes: int) -> tuple[Listed, ...]:
+        """Drop what was used longest ago until no more is left than `max_bytes`, and what was never finished."""
+        self._sweep()
+        entries, dropped = self.entries(), list[Listed]()
+        total = sum(each.nbytes for each in entries)
+        for each in entries:
+            if total <= max_bytes:
+                break
+            total -= each.nbytes
+            if _removed(each.path):
+                dropped.append(each)
+        return tuple(dropped)
+
+    def entries(self) -> list[Listed]:
+        """Every entry, good or not, the one used longest ago first."""
+        found = [Listed(Path(each.path), status.st_size, status.st_atime) for each, status in self._files(_is_entry)]
+        return sorted(found, key=lambda each: (each.used, each.path.name))
+
+    def drop(self, path: Path) -> bool:
+        """Remove an entry; whether it is gone."""
+        return _removed(path)
+
+    def _of(self, key: Key) -> Path:
+        return self.path / key.name
+
+    def _why(self, key: Key) -> str:
+        names = [name for name in self._names() if _is_entry(name)]
+        best = nearest(key, names)
+        if best is None:
+            return "nothing like it is kept" if names else "nothing is kept"
+        try:
+            parts = read_entry(self.path / best).parts
+        except (OSError, UnusableError):
+            return "nothing like it can be read"
+        return f"the nearest entry differs in {', '.join(differences(key, parts)) or 'nothing'}"
+
+    def _wrote(self, nbytes: int) -> None:
+        """Look whether there is too much: not each time, as a folder may hold thousands of entries."""
+        written, count = _written.get(self.path, (self.max_bytes, 0))
+        if written + nbytes > self.max_bytes or count >= _LOOKED_EVERY:
+            self.shrink(self.max_bytes)
+            _written[self.path] = sum(each.nbytes for each in self.entries()), 0
+        else:
+            _written[self.path] = written + nbytes, count + 1
+
+    def _names(self) -> list[str]:
+        try:
+            return os.listdir(self.path)
+        except OSError:
+            return []
+
+    def _sweep(self) -> None:
+        """Remove what processes left behind that ended while they wrote."""
+        for each, status in self._files(lambda name: name.startswith(".") and name.endswith(_UNFINISHED)):
+            if time.time() - status.st_mtime > _ABANDONED_SECONDS:
+                _removed(Path(each.path))
+
+    def _files(self, wanted: Callable[[str], bool]) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+        """Files whose names are wanted; those that go while somebody looks are left out."""
+        try:
+            listed = list(os.scandir(self.path))
+        except OSError:
+            return
+        for each in listed:
+            if wanted(each.name):
+                with suppress(OSError):
+                    yield each, each.stat(follow_symlinks=False)
+
+
+def _is_entry(name: str) -> bool:
+    return short_parts(name) is not None and not name.startswith(".")
+
+
+def _removed(path: Path) -> bool:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+        return True
+    return False

@@ -1,0 +1,28 @@
+"""What a cache did for a program, and whom it tells where something is wrong."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+from nnadapter.errors import CacheWarning
+
+_told: set[str] = set()
+"""What this process was warned of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a cache did for a program."""
+
+    is_hit: bool
+    """The program was kept, and is used."""
+    why: str = ""
+    """Why it was compiled, which part of the key differed, and why it is not kept, if it is not; empty for a hit."""
+
+
+def warn_once(message: str) -> None:
+    """Warn of what is wrong with a cache, once in a process for each message."""
+    if message not in _told:
+        _told.add(message)
+        warnings.warn(message, CacheWarning, stacklevel=2)

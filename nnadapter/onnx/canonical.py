@@ -1,0 +1,177 @@
+"""The canonical form of an ONNX model: see `nnadapter.ir.canonical`.
+
+1. Values are numbered in the order in which nodes read and make them; a graph inside of a node numbers its own values,
+   and knows those around it by their numbers.
+2. Names of nodes, values and sizes, texts for people and metadata are left out; so are initializers that nobody reads.
+3. Initializers, and what is said of values, come in the order of these numbers.
+4. Dimensions stand apart from the rest, and so do the contents of tensors, those in attributes too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nnadapter.ir.canonical import Canonical, Contents, NotCanonicalError, counted, digest_of_plain
+from nnadapter.onnx.references import array_of, bytes_of, identity_of, is_reference
+
+if TYPE_CHECKING:
+    import onnx
+
+_FOR_PEOPLE = frozenset(
+    "name doc_string metadata_props producer_name producer_version domain model_version".split()
+)
+_KNOWN = {
+    "model": frozenset("ir_version opset_import graph functions".split()),
+    "graph": frozenset("node initializer input output value_info".split()),
+    "node": frozenset("input output op_type domain overload attribute".split()),
+    "attribute": frozenset("type f i s t g floats ints strings tensors graphs".split()),
+    "tensor": frozenset(
+        "dims data_type float_data int32_data string_data int64_data raw_data external_data data_location double_data "
+        "uint64_data".split()
+    ),
+}
+"""Fields of messages of which is known what they decide; a model with others has no canonical form."""
+_STRING = 8
+"""Source: onnx.proto, `TensorProto.DataType`."""
+_ELSEWHERE = frozenset({"EPContext"})
+"""Ops that may name a file that decides what they do."""
+
+
+def canonical(model: onnx.ModelProto) -> Canonical:
+    """Return the canonical form of an ONNX model.
+
+    Raises:
+        NotCanonicalError: it holds something of which is not known what it decides.
+        ModelFileError: weights that it refers to cannot be read any more; only where contents are asked for.
+    """
+    _check(model, "model")
+    opsets = sorted((opset.domain, opset.version) for opset in model.opset_import)
+    functions = [function.SerializeToString(deterministic=True) for function in model.functions]
+    writer = _Writer()
+    graph = writer.graph(model.graph, None)
+    return Canonical(
+        structure=digest_of_plain((model.ir_version, opsets, functions, graph)),
+        shapes=digest_of_plain(writer.shapes),
+        constants=tuple(writer.constants),
+        operations=counted(node.op_type for node in model.graph.node),
+        inputs=", ".join(map(_shape_in_words, model.graph.input)),
+    )
+
+
+class _Scope:
+    """Numbers of the values of a graph."""
+
+    def __init__(self, graph: onnx.GraphProto, around: _Scope | None) -> None:
+        made = (name for node in graph.node for name in node.output)
+        listed = (row.name for rows in (graph.input, graph.initializer) for row in rows)
+        self._own = {*made, *listed}
+        self._around = around
+        self._counter: list[int] = [0] if around is None else around._counter
+        self.numbers: dict[str, int] = {}
+
+    def number(self, name: str) -> int:
+        """The number of a value; -1 for one that is left out."""
+        if not name:
+            return -1
+        if self._around is not None and name not in self._own:
+            return self._around.number(name)
+        if name not in self.numbers:
+            self.numbers[name] = self._counter[0]
+            self._counter[0] += 1
+        return self.numbers[name]
+
+
+class _Writer:
+    """Writes graphs as plain data, and takes down shapes and constants on the way."""
+
+    def __init__(self) -> None:
+        self.shapes: list[Any] = []
+        self.constants: list[Contents] = []
+        self._sizes: dict[str, int] = {}
+
+    def graph(self, graph: onnx.GraphProto, around: _Scope | None) -> tuple[Any, ...]:
+        _check(graph, "graph")
+        scope = _Scope(graph, around)
+        inputs = [scope.number(row.name) for row in graph.input]
+        nodes = [self._node(node, scope) for node in graph.node]
+        outputs = [scope.number(row.name) for row in graph.output]
+        types = [self._value(row, scope) for rows in (graph.input, graph.output) for row in rows]
+        said = [self._value(row, scope) for row in _in_order(graph.value_info, scope)]
+        held = [(scope.numbers[row.name], self._tensor(row)) for row in _in_order(graph.initializer, scope)]
+        return (inputs, nodes, outputs, types, said, held)
+
+    def _node(self, node: onnx.NodeProto, scope: _Scope) -> tuple[Any, ...]:
+        _check(node, "node")
+        if node.op_type in _ELSEWHERE:
+            raise NotCanonicalError(f"{node.op_type} may name a file")
+        reads, makes = ([scope.number(name) for name in names] for names in (node.input, node.output))
+        attributes = [self._attribute(each, scope) for each in sorted(node.attribute, key=lambda each: each.name)]
+        return (node.domain, node.op_type, node.overload, reads, makes, attributes)
+
+    def _attribute(self, attribute: onnx.AttributeProto, scope: _Scope) -> tuple[Any, ...]:
+        _check(attribute, "attribute")
+        numbers = (attribute.f, attribute.i, attribute.s, *map(list, (attribute.floats, attribute.ints)))
+        tensors = [self._tensor(each) for each in (*_set(attribute, "t"), *attribute.tensors)]
+        graphs = [self.graph(each, scope) for each in (*_set(attribute, "g"), *attribute.graphs)]
+        return (attribute.name, attribute.type, *numbers, list(attribute.strings), tensors, graphs)
+
+    def _tensor(self, tensor: onnx.TensorProto) -> tuple[Any, ...]:
+        _check(tensor, "tensor")
+        self.shapes.append(list(tensor.dims))
+        self.constants.append(_contents(tensor))
+        return (tensor.data_type, len(tensor.dims))
+
+    def _value(self, value: onnx.ValueInfoProto, scope: _Scope) -> tuple[Any, ...]:
+        return (scope.number(value.name), self._type(value.type))
+
+    def _type(self, type_: onnx.TypeProto) -> tuple[Any, ...]:
+        kind = type_.WhichOneof("value") or ""
+        if kind not in ("tensor_type", ""):  # sequences and the like have no sizes that a device is told
+            return (kind, type_.SerializeToString(deterministic=True))
+        tensor = type_.tensor_type
+        is_shaped = tensor.HasField("shape")
+        if is_shaped:
+            self.shapes.append([self._size(size) for size in tensor.shape.dim])
+        return (kind, type_.denotation, tensor.elem_type, len(tensor.shape.dim) if is_shaped else None)
+
+    def _size(self, size: onnx.TensorShapeProto.Dimension) -> tuple[str, int]:
+        known = size.WhichOneof("value")
+        if known == "dim_param":
+            return ("any", self._sizes.setdefault(size.dim_param, len(self._sizes)))
+        return ("", size.dim_value) if known else ("any", -1)
+
+
+def _in_order(rows: Sequence[Any], scope: _Scope) -> Iterator[Any]:
+    """Those whose names are numbers by now, by these."""
+    return iter(sorted((row for row in rows if row.name in scope.numbers), key=lambda row: scope.numbers[row.name]))
+
+
+def _contents(tensor: onnx.TensorProto) -> Contents:
+    return Contents(partial(_read, tensor), bytes_of(tensor), identity_of(tensor) if is_reference(tensor) else None)
+
+
+def _read(tensor: onnx.TensorProto) -> Any:
+    if tensor.data_type == _STRING:
+        joined = b"".join(b"%d:%b" % (len(text), text) for text in tensor.string_data)
+        return np.frombuffer(joined, np.uint8)
+    return np.ascontiguousarray(array_of(tensor)).reshape(-1).view(np.uint8)
+
+
+def _set(message: Any, name: str) -> Iterable[Any]:
+    return (getattr(message, name),) if message.HasField(name) else ()
+
+
+def _check(message: Any, kind: str) -> None:
+    known = _KNOWN[kind]
+    for field, _ in message.ListFields():
+        if field.name not in known and field.name not in _FOR_PEOPLE:
+            raise NotCanonicalError(f"its {kind} holds {field.name}, of which is not known what it decides")
+
+
+def _shape_in_words(value: onnx.ValueInfoProto) -> str:
+    sizes = (str(size.dim_value) if size.HasField("dim_value") else "?" for size in value.type.tensor_type.shape.dim)
+    return f"[{', '.join(sizes)}]"
