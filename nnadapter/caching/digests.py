@@ -40,14 +40,14 @@ def digest_of(constants: Sequence[Contents], *, anew: bool = False) -> str:
     Raises:
         ModelFileError: a file that holds them cannot be read any more, or has changed.
     """
-    known = [None if anew else _known(each) for each in constants]
-    missing = [number for number, digest in enumerate(known) if digest is None]
-    made = _taken([constants[number] for number in missing])
-    for number, digest in zip(missing, made, strict=True):
+    known = {number: digest for number, each in enumerate(constants) if not anew and (digest := _known(each))}
+    missing = [number for number in range(len(constants)) if number not in known]
+    for number, digest in zip(missing, _taken([constants[number] for number in missing]), strict=True):
         known[number] = digest
         _note(constants[number], digest)
     whole = sha256()
-    for each, digest in zip(constants, known, strict=True):
+    for number, each in enumerate(constants):
+        digest = known[number]
         whole.update(b"%d:%b" % (each.nbytes, digest))
     return whole.hexdigest()
 
@@ -57,7 +57,9 @@ def _taken(constants: Sequence[Contents]) -> Iterable[bytes]:
         return [_of_one(each, map) for each in constants]
     with ThreadPoolExecutor(min(usable(), _MOST_THREADS)) as pool:
         large = {number for number, each in enumerate(constants) if each.nbytes > _PIECE_BYTES}
-        small = pool.map(partial(_of_one, each_piece=map), (each for at, each in enumerate(constants) if at not in large))
+        small = pool.map(
+            partial(_of_one, each_piece=map), (each for at, each in enumerate(constants) if at not in large)
+        )
         of_large = {number: _of_one(constants[number], pool.map) for number in sorted(large)}
         return [of_large[number] if number in large else next(small) for number in range(len(constants))]
 

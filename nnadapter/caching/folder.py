@@ -118,7 +118,7 @@ class Folder:
         return self.path / key.name
 
     def _why(self, key: Key) -> str:
-        names = [name for name in self._names() if _is_entry(name)]
+        names = [name for name in self._names() if _is_entry(name) and name.endswith(f".{key.kind}")]
         best = nearest(key, names)
         if best is None:
             return "nothing like it is kept" if names else "nothing is kept"
@@ -139,7 +139,7 @@ class Folder:
 
     def _names(self) -> list[str]:
         try:
-            return os.listdir(self.path)
+            return [each.name for each in os.scandir(self.path)]
         except OSError:
             return []
 

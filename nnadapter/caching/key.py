@@ -18,6 +18,8 @@ from hashlib import sha256
 
 PARTS = ("device", "driver", "host", "machine", "options", "structure", "shapes", "constants")
 """In the order in which a key names them."""
+_OF_MODEL = PARTS.index("structure")
+"""From here on they are the segment's."""
 _SHORT = 7
 """Digits of a part's digest in a file's name."""
 _LONGEST = 120
@@ -68,20 +70,16 @@ def short_parts(name: str) -> tuple[str, ...] | None:
 
 
 def nearest(key: Key, names: Sequence[str]) -> str | None:
-    """Return the file, of those of the key's kind, with the most equal parts; None where all parts differ.
-
-    Where several have as many, the one whose first difference comes last: an edited model before another model.
-    """
+    """Return the file, of some of the key's kind, that is most like it; None where nothing of the model is the same."""
     wanted = key.short
 
     def likeness(name: str) -> tuple[int, tuple[bool, ...]]:
         equal = tuple(one == other for one, other in zip(wanted, short_parts(name) or (), strict=False))
-        # The model counts first: a segment of another model on the same device is nothing to compare with.
-        return sum(equal) + 2 * sum(equal[5:]), equal
+        # The model counts more: a segment of another model on the same device is nothing to compare with.
+        return sum(equal) + 2 * sum(equal[_OF_MODEL:]), equal
 
-    fitting = [name for name in names if name.endswith(f".{key.kind}") and short_parts(name)]
-    best = max(fitting, key=likeness, default=None)
-    return best if best is not None and any(likeness(best)[1][5:]) else None
+    best = max(names, key=likeness, default=None)
+    return best if best is not None and any(likeness(best)[1][_OF_MODEL:]) else None
 
 
 def differences(key: Key, other: Mapping[str, KeyPart]) -> tuple[str, ...]:

@@ -10,7 +10,14 @@ from typing import Any, TextIO
 import click
 
 import nnadapter
-from nnadapter.errors import DriverError, DriverWarning, FallbackWarning, NNAdapterError, NotDelegatedError
+from nnadapter.errors import (
+    CacheWarning,
+    DriverError,
+    DriverWarning,
+    FallbackWarning,
+    NNAdapterError,
+    NotDelegatedError,
+)
 from nnadapter.process.standard_output import prints_to_stderr
 
 NO = 1
@@ -89,7 +96,7 @@ def _exit_code(error: NNAdapterError) -> int:
     return NO if refused or broke else BAD_INPUT
 
 
-_NOTED = (FallbackWarning, DriverWarning)
+_NOTED = (FallbackWarning, DriverWarning, CacheWarning)
 
 
 @contextmanager

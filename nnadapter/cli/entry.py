@@ -15,6 +15,7 @@ _COMMANDS = {
     "report": "Say what of a model would run where, and why.",
     "run": "Run a model, and say where it ran and how long.",
     "compile": "Compile a model ahead of time into one file.",
+    "cache": "List, verify and remove what drivers compiled and a cache keeps.",
     "compare": "Compare what devices compute with the CPU alone.",
     "calibrate": "Measure a device for predictions of time.",
     "conformance": "Test whether a device does what it says.",

@@ -25,7 +25,7 @@ from nnadapter.reports.building import report_of
 from nnadapter.reports.report import PartitionReport
 from nnadapter.reports.telling import report_told
 from nnadapter.running.fallback import refuse_fallback, warn_of_idle, warn_of_last_resort
-from nnadapter.running.observed import KeptReport, Observed
+from nnadapter.running.observed import KeptReport, Observed, looked_up
 from nnadapter.running.past_choices import EARLIER, PastChoices
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ def _observed(
     judgment = planner.judge(default_shapes(prepared, shapes_by_name))
     notes = _assumed(assumed_inputs(prepared.graph, shapes_by_name))
     if not setting.constraints.policy.times:
-        return Observed(partitioning=planner.settle(judgment), notes=notes, model=name)
+        partitioning = planner.settle(judgment)
+        return Observed(partitioning=partitioning, notes=notes, model=name, cache=dict(looked_up(partitioning)))
     known, why = PastChoices(setting).recall(judgment)
     if known is None:
         note = f"not measured yet: a run of the model measures it{f'; {why}' if why else ''}"

@@ -22,18 +22,20 @@ if TYPE_CHECKING:
     import onnx
 
 _FOR_PEOPLE = frozenset(
-    "name doc_string metadata_props producer_name producer_version domain model_version".split()
+    ("name", "doc_string", "metadata_props", "producer_name", "producer_version", "domain", "model_version")
 )
 _KNOWN = {
-    "model": frozenset("ir_version opset_import graph functions".split()),
-    "graph": frozenset("node initializer input output value_info".split()),
-    "node": frozenset("input output op_type domain overload attribute".split()),
-    "attribute": frozenset("type f i s t g floats ints strings tensors graphs".split()),
+    "model": frozenset(("ir_version", "opset_import", "graph", "functions")),
+    "graph": frozenset(("node", "initializer", "input", "output", "value_info")),
+    "node": frozenset(("input", "output", "op_type", "domain", "overload", "attribute")),
+    "attribute": frozenset(("type", "f", "i", "s", "t", "g", "floats", "ints", "strings", "tensors", "graphs")),
     "tensor": frozenset(
-        "dims data_type float_data int32_data string_data int64_data raw_data external_data data_location double_data "
-        "uint64_data".split()
+        (
+            "dims", "data_type", "float_data", "int32_data", "string_data", "int64_data", "raw_data", "external_data",
+            "data_location", "double_data", "uint64_data",
+        )
     ),
-}
+}  # fmt: skip
 """Fields of messages of which is known what they decide; a model with others has no canonical form."""
 _STRING = 8
 """Source: onnx.proto, `TensorProto.DataType`."""

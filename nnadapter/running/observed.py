@@ -78,6 +78,15 @@ def observed_of(compiled: Compiled, plans: PlanCounts) -> Observed:
     )
 
 
+def looked_up(partitioning: Partitioning) -> Iterator[tuple[int, Outcome]]:
+    """What the session's cache would do for each segment, were it compiled; nothing where there is none."""
+    steps = partitioning.plan.steps
+    for step, piece in zip(steps, partitioning.pieces, strict=True):
+        cache = partitioning.setting.by_name[step.device].cache
+        if cache is not None and piece is not None:
+            yield step.segment, cache.look(piece.part.model, whole=len(steps) == 1)
+
+
 def _outcomes(compiled: Compiled) -> Iterator[tuple[int, Outcome]]:
     for bound in compiled.plan.steps:
         cache = compiled.partitioning.setting.by_name[bound.step.device].cache

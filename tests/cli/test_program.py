@@ -147,7 +147,7 @@ def test_version_and_help():
     ("words", "said"),
     [
         ("reprot chain.onnx", "there is no command 'reprot'; did you mean 'report'?"),
-        ("xyzzy", "there is no command 'xyzzy'; known: calibrate, compare, "),
+        ("xyzzy", "there is no command 'xyzzy'; known: cache, calibrate, compare, "),
         ("report chain.onnx --format htlm", "'htlm' is not one of text, json, md, html, dot, model-explorer; did you"),
         ("report chain.onnx --policy latencey", "measured; did you mean 'latency'?"),
         ("report chain.onnx --fallback zzz", "'zzz' is not one of warn, allow, forbid"),

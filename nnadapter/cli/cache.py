@@ -1,0 +1,142 @@
+"""`nnadapter cache`: what a cache holds, whether it is sound, what it has of a model; and how to clear it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+import nnadapter
+from nnadapter.caching.entry import UnusableError, read_entry
+from nnadapter.caching.folder import Folder, Listed
+from nnadapter.caching.opening import usual_folder
+from nnadapter.cli.command import NO, Command, ModelCommand
+from nnadapter.cli.parameters import Shapes, requests, takes_model
+from nnadapter.cli.writing import to_json
+from nnadapter.options import Options
+from nnadapter.process.standard_output import prints_to_stderr
+
+_takes_folder = click.option(
+    "--folder", type=click.Path(file_okay=False, path_type=Path), default=None,
+    help="Of the cache; the usual one, NNADAPTER_CACHE_DIR or the platform's, if it is not given.",
+)  # fmt: skip
+_takes_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group("cache")
+def cache() -> None:
+    """List, verify and remove what drivers compiled and a cache keeps (Options.cache_dir)."""
+
+
+@cache.command("ls", cls=Command)
+@_takes_folder
+@_takes_json
+def list_(folder: Path | None, as_json: bool) -> None:
+    """List the entries, the one used last first."""
+    opened = _opened(folder)
+    rows = [_row(each) for each in reversed(opened.entries())]
+    if as_json:
+        click.echo(to_json({"folder": str(opened.path), "entries": rows}))
+        return
+    for row in rows:
+        click.echo(_line(row))
+    click.echo(f"{opened.path}: {len(rows)} entries, {sum(row['bytes'] for row in rows) / 1e6:.1f} MB")
+
+
+@cache.command(cls=Command)
+@_takes_folder
+@_takes_json
+def verify(folder: Path | None, as_json: bool) -> None:
+    """Read every byte of every entry; exit with 1 where one is not what was written."""
+    opened = _opened(folder)
+    wrong = {each.path.name: why for each in opened.entries() if (why := _problem(each))}
+    if as_json:
+        click.echo(to_json({"folder": str(opened.path), "wrong": wrong}))
+    else:
+        for name, why in wrong.items():
+            click.echo(f"{name}: {why}")
+        click.echo(f"{opened.path}: {len(wrong)} of {len(opened.entries())} entries are not used")
+    if wrong:
+        raise click.exceptions.Exit(NO)
+
+
+@cache.command(cls=Command)
+@_takes_folder
+@click.option("--max-bytes", type=click.IntRange(min=0), default=0, help="What is used last stays, up to so many.")
+def purge(folder: Path | None, max_bytes: int) -> None:
+    """Remove entries: all of them, or those used longest ago."""
+    opened = _opened(folder)
+    dropped = opened.shrink(max_bytes)
+    click.echo(f"{opened.path}: removed {len(dropped)} entries, {sum(each.nbytes for each in dropped) / 1e6:.1f} MB")
+
+
+@cache.command(cls=ModelCommand)
+@takes_model
+@_takes_folder
+@_takes_json
+def explain(
+    model: str,
+    devices: tuple[str, ...],
+    options: Mapping[str, Mapping[str, str]],
+    shapes: Shapes,
+    fallback: str,
+    folder: Path | None,
+    as_json: bool,
+) -> None:
+    """Say which segments of MODEL are in the cache, and in which part of the key the nearest entry differs else."""
+    opened = _opened(folder)
+    with prints_to_stderr():
+        settings = Options(fallback=fallback, cache_dir=opened.path)
+        report = nnadapter.partition_report(model, requests(devices, options), shapes or None, settings)
+    segments = [each for each in report.segments if each.cache is not None]
+    if as_json:
+        rows = [{"segment": each.index, "device": each.device, **asdict(each.cache)} for each in segments if each.cache]
+        click.echo(to_json({"folder": str(opened.path), "segments": rows}))
+        return
+    for each in segments:
+        assert each.cache is not None
+        click.echo(f"segment {each.index} on {each.device}: {'hit' if each.cache.hit else f'miss, {each.cache.why}'}")
+    if not segments:
+        click.echo("no segment is on a device that accelerates, so there is nothing to keep")
+
+
+def _opened(folder: Path | None) -> Folder:
+    return Folder((usual_folder() if folder is None else folder).absolute(), Options().max_cache_bytes)
+
+
+def _row(listed: Listed) -> dict[str, Any]:
+    """An entry as plain data."""
+    row: dict[str, Any] = {"name": listed.path.name, "bytes": listed.nbytes, "used": _time(listed.used)}
+    try:
+        entry = read_entry(listed.path)
+    except (OSError, UnusableError) as error:
+        return {**row, "problem": str(error)}
+    key = {name: dict(part.words) for name, part in entry.parts.items()}
+    return {**row, "kind": entry.kind, "seconds": entry.seconds, "key": key}
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    said = row.get("problem")
+    if not said:
+        told = row["key"]
+        said = f"{row['kind']}; {told['device']['name']}; {told['structure']['operations']}; {told['shapes']['inputs']}"
+    return f"{row['used']}  {row['bytes'] / 1e6:8.1f} MB  {row['name'][:12]}  {said}"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
+
+
+def _problem(listed: Listed) -> str:
+    """Why an entry is not used; empty where it is sound, or went while somebody looked."""
+    try:
+        read_entry(listed.path).verify()
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnusableError) as error:
+        return str(error)
+    return ""
