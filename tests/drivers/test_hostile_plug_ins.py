@@ -10,6 +10,9 @@ import sys
 import onnx
 import pytest
 
+from nnadapter.costs.calibrating import calibrate
+from nnadapter.costs.calibration_files import keep_calibration
+from nnadapter.costs.stopwatch import Stopwatch
 from tests.models import HEAD as MODEL_HEAD
 from tests.models import parse
 
@@ -104,6 +107,11 @@ class Hostile(Driver, Device, Context, Program, Execution):
 """
 
 
+@pytest.fixture(scope="module")
+def of_the_cpu():
+    return calibrate("cpu", budget_seconds=0.0, stopwatch=Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -117,9 +125,10 @@ class Hostile(Driver, Device, Context, Program, Execution):
         "doctor --json",
     ],
 )
-def test_what_a_device_prints_is_not_among_the_results_of_any_command(tmp_path, monkeypatch, words):
+def test_what_a_device_prints_is_not_among_the_results_of_any_command(tmp_path, monkeypatch, of_the_cpu, words):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "cache"))
+    keep_calibration(of_the_cpu)  # so that `calibrate` measures the plug-in alone
     onnx.save(parse(f"{MODEL_HEAD} g (float[3] x) => (float[3] y) {{ y = Abs(x) }}"), "m.onnx")
     done = listed(tmp_path, CHATTY, *words.split())
     assert json.loads(done.stdout) and "python says" in done.stderr and "native says" in done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 from msgspec.structs import replace
 
@@ -20,9 +22,14 @@ def empty_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "cache"))
 
 
+@functools.cache
+def measured():
+    return calibrate("metered", stopwatch=metered_driver.STOPWATCH)
+
+
 def keep(device, speed, off_by):
     """A calibration by which `device` has so many times the speed of another, and is off by so much."""
-    found = calibrate("metered", stopwatch=metered_driver.STOPWATCH)
+    found = measured()
     lines = {
         each: replace(
             line,
