@@ -36,7 +36,11 @@ _REPORT = (
     "main(['report', sys.argv[1], '-d', {!r}, '--output', '/dev/null'], standalone_mode=False)\n"
 )
 _END = "print(max(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1], flush=True)\n"
-_BLOB = _FEED + "import openvino as o; o.Core().import_model(open(path + '.blob', 'rb').read(), 'CPU')(feed)\n"
+_BLOB = (
+    _FEED
+    + "import openvino as o; blob = open(path + '.blob', 'rb').read()\n"  # which the engine looks into, and holds not
+    "compiled = o.Core().import_model(blob, 'CPU'); compiled(feed)\n"
+)
 _FILE = _FEED + "import nnadapter as nna; nna.InferenceSession(path + '.{}').run(None, feed)\n"
 _OPENVINO = "{'PERFORMANCE_HINT': 'LATENCY', 'INFERENCE_PRECISION_HINT': 'f32'}"
 WAYS = {

@@ -27,7 +27,14 @@ class OpenvinoExecution(Execution):
     Where sizes are open, arrays are nearly always others, and go in with the run.
     """
 
-    def __init__(self, request: Any, signature: Ports) -> None:
+    def __init__(self, request: Any, signature: Ports, read_from: object = None) -> None:
+        """Hold a request.
+
+        Args:
+            request: the engine's.
+            signature: its ports.
+            read_from: memory that the engine may look into as long as the request lives: it holds none itself.
+        """
         self._request = request
         self._copies = all(output.known_shape is None for output in signature.outputs)
         """The engine hands over copies of its outputs: none is written into given memory."""
@@ -38,6 +45,7 @@ class OpenvinoExecution(Execution):
         self._outputs = tuple((output.known_shape, np.dtype(output.dtype)) for output in signature.outputs)
         self._bound_inputs: list[object] = [None] * len(signature.inputs)
         self._bound_outputs: list[object] = [None] * len(signature.outputs)
+        self._read_from = read_from  # the last one, so that it goes after the request
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute`. The engine reads the given arrays, and writes into new ones that are handed over.

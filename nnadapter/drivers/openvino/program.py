@@ -66,7 +66,7 @@ class OpenvinoProgram(Program):
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
         with translated("OpenVINO made no request for a run", "close other programs", ExecutionError):
-            return OpenvinoExecution(self._compiled.create_infer_request(), self._signature)
+            return OpenvinoExecution(self._compiled.create_infer_request(), self._signature, self._read_from)
 
     def serialize(self) -> bytes:
         """See `Program.serialize`."""

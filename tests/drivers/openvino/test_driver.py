@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 
@@ -281,3 +282,18 @@ def test_convolutions_in_groups_are_taken_however_large_their_filter(channels, g
     image = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, channels, 4, 4]) for name in "xy"]
     node = helper.make_node("Conv", ["x", "w"], ["y"], group=groups, pads=[1, 1, 1, 1])
     assert all(context().supported(helper.make_model(helper.make_graph([node], "g", image[:1], image[1:], [filters]))))
+
+
+def test_a_program_that_was_read_keeps_what_it_was_read_from():
+    opened, weight = context(), onnx.numpy_helper.from_array(numbers(64, 64), "w")
+    model = model_of("(float[2,64] x) => (float[2,64] y) { y = MatMul(x, w) }")
+    model.graph.initializer.append(weight)
+    x = numbers(2, 64)
+    program = opened.deserialize_view(memoryview(opened.compile(model).serialize()))
+    execution = program.create_execution()
+    program.close()
+    del program
+    gc.collect()
+    (y,) = execution.compute([fixed(x)])
+    np.testing.assert_allclose(y, x @ onnx.numpy_helper.to_array(weight), rtol=1e-5, atol=1e-5)
+    execution.close()
