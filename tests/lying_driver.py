@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from nnadapter.drivers import Context, Device, Driver, Execution, Option, Program
+from nnadapter.drivers import Compatibility, Context, Device, Driver, Execution, Option, Program
+from nnadapter.drivers.control import UNLIMITED
 from nnadapter.drivers.fake_npu import FakeNpuDriver
 from nnadapter.errors import InvalidModelError
 
@@ -27,6 +28,9 @@ LIES = (
     "hangs",
     "claims",
     "stale_constants",
+    "takes_any_bytes",
+    "fails_to_judge",
+    "computes_nothing_ahead",
     *ABOUT_BINDING,
 )
 LEAKED = []
@@ -47,6 +51,14 @@ class LyingExecution(Execution):
         self.execution, self.lie = execution, lie
         self.types = {model.operations[model.producer[out]].type for out in model.outputs if out in model.producer}
         self.all_types = {operation.type for operation in model.operations}
+
+    def enqueue(self, inputs, stream, control=UNLIMITED):
+        made = self.execution.enqueue(inputs, stream, control)
+        if self.lie == "computes_nothing_ahead":
+            stream.synchronize()
+            for tensor in made:
+                tensor.memory.copy_in(np.zeros(tensor.nbytes, np.uint8))
+        return made
 
     def compute(self, inputs):
         if self.lie == "crashes" and "TANH" in self.all_types:
@@ -82,7 +94,11 @@ class LyingProgram(Program):
         self.program, self.model, self.lie = program, model, lie
 
     def create_execution(self):
-        return LyingExecution(self.program.create_execution(), self.model, self.lie)
+        execution = self.program.create_execution()
+        return execution if self.model is None else LyingExecution(execution, self.model, self.lie)
+
+    def serialize(self):
+        return self.program.serialize()
 
     def close(self):
         self.program.close()
@@ -119,6 +135,14 @@ class LyingContext(Context):
         bound = self.context.bind(program.program, model)
         return None if bound is None else LyingProgram(bound, model, self.lie)
 
+    def check_blob(self, blob):
+        if self.lie == "fails_to_judge" and len(blob) < 100:
+            raise IndexError("too short")
+        return Compatibility.SAME if self.lie == "takes_any_bytes" else self.context.check_blob(blob)
+
+    def deserialize(self, blob):
+        return LyingProgram(self.context.deserialize(blob), None, self.lie)
+
     def close(self):
         self.context.close()
 
@@ -126,6 +150,10 @@ class LyingContext(Context):
 class LyingDevice(Device):
     def __init__(self):
         self.device = FakeNpuDriver().open("")
+        self.allocate, self.create_stream = self.device.allocate, self.device.create_stream
+        self.create_event = self.device.create_event
+
+    has_memory = has_streams = True
 
     @property
     def capability(self):

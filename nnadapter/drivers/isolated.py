@@ -22,7 +22,8 @@ from typing import IO, Any, BinaryIO
 
 from nnadapter import errors
 from nnadapter.drivers.capability import Capability
-from nnadapter.drivers.interface import Admission, Context, Device, Execution, Program, SegmentModel
+from nnadapter.drivers.interface import Admission, Compatibility, Context, Device, Execution, Program, SegmentModel
+from nnadapter.drivers.isolated_ahead import Ahead
 from nnadapter.drivers.pipes import receive, send
 from nnadapter.errors import DeviceLostError, DeviceTimeoutError, DriverError, NNAdapterError
 from nnadapter.ir.operand import Array
@@ -111,6 +112,14 @@ class IsolatedDevice(Device):
         numbered = [(number_of(execution), list(inputs)) for execution, inputs in jobs]
         results, changed = self.ask("compute", jobs=numbered, at_once=at_once)
         return [Computed(*each) for each in zip(results, changed, strict=True)]
+
+    def compute_ahead(
+        self, before: Sequence[tuple[Execution, Sequence[Array]]], behind: Sequence[tuple[Execution, Sequence[Array]]]
+    ) -> Ahead | None:
+        """Compute jobs as work of two streams; see `isolated_ahead.compute_ahead`."""
+        first, second = ([(number_of(each), list(inputs)) for each, inputs in jobs] for jobs in (before, behind))
+        ahead: Ahead | None = self.ask("compute_ahead", before=first, behind=second)
+        return ahead
 
     def footprint(self) -> Footprint:
         """What the process holds now."""
@@ -219,6 +228,15 @@ class IsolatedContext(Context):
     def deserialize(self, blob: bytes) -> Program:
         """See `Context.deserialize`."""
         return IsolatedProgram(self.device, self.device.ask("deserialize", context=self.number, blob=blob))
+
+    def check_blob(self, blob: memoryview) -> Compatibility | None:
+        """See `Context.check_blob`.
+
+        Raises:
+            DriverError: the driver raised, or gave something else.
+        """
+        says: Compatibility | None = self.device.ask("check_blob", context=self.number, blob=bytes(blob))
+        return says
 
     def close(self) -> None:
         """See `Context.close`."""

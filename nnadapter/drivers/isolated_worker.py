@@ -18,13 +18,15 @@ from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
-from nnadapter.drivers.border import create_execution, read_only
-from nnadapter.drivers.interface import Context, Program
+from nnadapter.drivers.border import ask_compatibility, checked_bytes, create_execution, read_only
+from nnadapter.drivers.interface import Compatibility, Context, Program
+from nnadapter.drivers.isolated_ahead import Ahead, compute_ahead
 from nnadapter.drivers.pipes import Message, receive, send
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import check_options
 from nnadapter.errors import CompilationError, DriverError, ExecutionError
 from nnadapter.ir.operand import Array
+from partition.verdict import Unsupported
 
 Job = tuple[int, Sequence[Array]]
 """An execution, and what it is to compute with."""
@@ -69,11 +71,14 @@ class _Served:
     def deserialize(self, context: int, blob: bytes) -> int:
         return self._program(self._made[context].deserialize(blob))
 
+    def check_blob(self, context: int, blob: bytes) -> Compatibility | None:
+        says = ask_compatibility(self._made[context], memoryview(blob))
+        if isinstance(says, Unsupported):
+            raise DriverError(says.detail, device=self._name)
+        return says
+
     def serialize(self, program: int) -> bytes | None:
-        blob = self._made[program].serialize()
-        if blob is not None and not isinstance(blob, bytes):
-            raise DriverError(f"the driver gave {type(blob).__name__} for a program, expected bytes or None")
-        return blob
+        return checked_bytes(self._made[program].serialize())
 
     def memory(self, program: int) -> tuple[int, int, Mapping[Hashable, int]]:
         made = self._made[program]
@@ -96,6 +101,11 @@ class _Served:
             for inputs, (_, original) in zip(input_copies, jobs, strict=True)
         ]
         return results, changed
+
+    def compute_ahead(self, before: Sequence[Job], behind: Sequence[Job]) -> Ahead | None:
+        made = self._made
+        first, second = ([(made[number], inputs) for number, inputs in jobs] for jobs in (before, behind))
+        return compute_ahead(self._device, first, second)
 
     def close(self, number: int) -> None:
         self._made.pop(number).close()

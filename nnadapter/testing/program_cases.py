@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 
 from nnadapter.drivers.capability import Threading
-from nnadapter.drivers.interface import Execution
+from nnadapter.drivers.interface import Compatibility, Execution
 from nnadapter.errors import DeviceLostError, IncompatibleProgramError, NNAdapterError
 from nnadapter.testing.bench import Bench, Broken, blamed, closing
 from nnadapter.testing.case import Case
@@ -18,6 +18,8 @@ from nnadapter.testing.subjects import Subject
 
 _AT_ONCE = 4
 _FLIPS = 24
+_FITTING = (Compatibility.SAME, Compatibility.COMPATIBLE)
+_FOREIGN = {"no bytes": b"", "bytes of something else": b"\x00\xff" * 64}
 _WARM_UP = 20
 _ROOM_BYTES = 2 << 20
 """What may grow once: pools, caches, the interpreter's own memory."""
@@ -107,6 +109,48 @@ def _deserialized(bench: Bench, subject: Subject) -> Outcome:
         with closing(deserialized), bench.execution(subject, deserialized) as execution:
             bench.run(subject, execution)
     return Passed()
+
+
+def _judged(bench: Bench, subject: Subject) -> Outcome:
+    """A program as bytes is told by its head: the device's own fits, bytes of something else do not."""
+    with bench.compiled(subject) as program:
+        blob = program.serialize()
+    if blob is None:
+        return Skipped("the device's programs have no form as bytes")
+    evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
+    for context in (bench.context, bench.new_context()):
+        with blamed(OutcomeKind.WRONG_ANSWER, subject, "check_blob of a program of this device raised"):
+            says = context.check_blob(memoryview(blob))
+        if says not in (None, *_FITTING):
+            detail = f"check_blob says {says} of a program of the device itself, expected same or compatible"
+            return Failed(OutcomeKind.WRONG_ANSWER, detail, evidence)
+        for what, foreign in _FOREIGN.items():
+            with blamed(OutcomeKind.WRONG_ANSWER, subject, f"check_blob of {what} raised"):
+                says = context.check_blob(memoryview(foreign))
+            if says in _FITTING:
+                detail = f"check_blob says {says} of {what}, expected recompile, no or None"
+                return Failed(OutcomeKind.ACCEPTS_DAMAGED, detail, evidence)
+        for length in range(0, len(blob), max(len(blob) // 16, 1)):
+            with blamed(OutcomeKind.WRONG_ANSWER, subject, f"check_blob of the first {length} bytes raised"):
+                context.check_blob(memoryview(blob)[:length])
+    return Passed()
+
+
+def _streams(bench: Bench, subject: Subject) -> Outcome:
+    """What is enqueued on two streams, one behind an event of the other, computes the same from the device's memory."""
+    if bench.capability.threading is Threading.SERIAL:
+        return Skipped("the device does one thing at a time")
+    varied = subject.varied()
+    with bench.compiled(subject) as program, ExitStack() as stack:
+        first, second = (stack.enter_context(bench.execution(subject, program)) for _ in range(2))
+        with blamed(OutcomeKind.DOES_NOT_RUN, subject, "work of streams raised"):
+            ahead = bench.device.compute_ahead([(first, subject.feeds)], [(second, varied.feeds)])
+    if ahead is None:
+        return Skipped("the device enqueues no such work")
+    results, broken = ahead
+    evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
+    failed = subject.judge(results[0]) or varied.judge(results[1])
+    return failed or (Failed(OutcomeKind.WRONG_ANSWER, broken[0], evidence) if broken else Passed())
 
 
 def _bound(bench: Bench, subject: Subject) -> Outcome:
@@ -233,6 +277,8 @@ _ACTS = {
     "at-once": _at_once,
     "deserialized": _deserialized,
     "damaged": _damaged,
+    "judged": _judged,
+    "streams": _streams,
     "bound": _bound,
 }
 """By name of the case."""

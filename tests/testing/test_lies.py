@@ -1,4 +1,4 @@
-"""A driver that tells one of eleven lies is found out, and one that tells none gets full marks."""
+"""A driver that tells one of fourteen lies is found out, and one that tells none gets full marks."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ FOUND_AS = {
     "hangs": ("operations/TANH", OutcomeKind.HUNG),
     "claims": ("operations/ABS", OutcomeKind.DOES_NOT_COMPILE),
     "stale_constants": ("programs/bound/*", OutcomeKind.WRONG_VALUES),
+    "takes_any_bytes": ("programs/judged/*", OutcomeKind.ACCEPTS_DAMAGED),
+    "fails_to_judge": ("programs/judged/*", OutcomeKind.WRONG_ANSWER),
+    "computes_nothing_ahead": ("programs/streams/*", OutcomeKind.WRONG_VALUES),
 }
 """Where each lie must show, and as what."""
 
@@ -28,8 +31,8 @@ def settings(lie: str, **others) -> Settings:
     return Settings(device="lying", options={"lie": lie}, time_limit_s=2.0 if lie == "hangs" else 30.0, **others)
 
 
-def test_there_are_eleven():
-    assert {"none", *FOUND_AS, *ABOUT_BINDING} == set(LIES) and len(FOUND_AS) == 11
+def test_there_are_fourteen():
+    assert {"none", *FOUND_AS, *ABOUT_BINDING} == set(LIES) and len(FOUND_AS) == 14
 
 
 @pytest.mark.parametrize("lie", FOUND_AS)
@@ -55,3 +58,9 @@ def test_the_rest_goes_on_after_a_crash():
     card = run_conformance(settings("crashes", short=True), pattern="operations/*")
     assert [row.name for row, _ in card.failures] == ["operations/TANH/0"]
     assert card.groups["operations"].passed > 100
+
+
+@pytest.mark.parametrize("what", ["judged", "streams"])
+def test_programs_are_judged_and_enqueued(what):
+    card = run_conformance(settings("none"), pattern=f"programs/{what}/*")
+    assert card.full_marks and card.groups["programs"].passed == 3
