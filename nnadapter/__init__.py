@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nnadapter.process.lazily import lazily
 
 if TYPE_CHECKING:
-    from nnadapter import backend, errors, ort
+    from nnadapter import backend, errors, ort, torch
     from nnadapter.drivers.capability import DeviceInfo
     from nnadapter.drivers.kernel import Kernel, KernelType
     from nnadapter.eager.fallback import set_eager_fallback
@@ -70,6 +70,7 @@ _HOMES = {
     "set_device": "nnadapter.inference.defaults",
     "set_eager_fallback": "nnadapter.eager.fallback",
     "tensor": "nnadapter.eager.tensor",
+    "torch": "",
     "unregister_kernel": "nnadapter.kernels.registry",
     "what_if": "nnadapter.whatif.what_if",
 }
@@ -110,6 +111,7 @@ __all__ = [
     "set_device",
     "set_eager_fallback",
     "tensor",
+    "torch",
     "unregister_kernel",
     "what_if",
 ]

@@ -19,6 +19,7 @@ from nnadapter.reports.difference import compare_reports
 from nnadapter.reports.gates import Gates, broken_gates
 from nnadapter.reports.reading import read_report
 from nnadapter.reports.rendering.renderers import FORMATS, formats_of
+from nnadapter.torch.loading import load_named, names_module
 
 _ENDINGS = dict.fromkeys(each.endings[0] for each in FORMATS.values())
 
@@ -69,13 +70,14 @@ def report(
         _write(what_if_text(models, on, shapes, chosen, form), output)
         return
     model = _only(models)
+    source = load_named(model) if names_module(model) else model
     if old is not None and not FORMATS[form].shows_difference:
         able = ", ".join(name for name, each in FORMATS.items() if each.shows_difference)
         raise click.BadParameter(f"format {form} shows no differences; take one of {able}", param_hint="--diff")
     before = read_report(old) if old is not None else None
     with prints_to_stderr(), progress("placing"):
         current_report = nnadapter.partition_report(
-            model, devices=on, input_shapes=shapes, options=chosen, save_plan=save_plan
+            source, devices=on, input_shapes=shapes, options=chosen, save_plan=save_plan
         )
     gates = Gates(min_coverage=min_coverage, max_segments=max_segments, max_latency_seconds=max_latency)
     broken = broken_gates(current_report, gates)

@@ -7,6 +7,7 @@ nothing that speaks of devices.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,8 @@ def open_engine(
 
     Hundreds of modules are imported for it, and what they define stays.
     """
+    if "torch" in sys.modules:  # else nobody has a module
+        source, session_options = _of_module(source, session_options)
     is_file = isinstance(source, (str, os.PathLike, bytes))
     requests = devices if devices is not None else _of_providers(*providers)
     if is_file and is_container(source):
@@ -57,6 +60,15 @@ def open_engine(
     setting = open_setting(requests, chosen, session_options)
     names = tuple(device.name for device in setting.devices if not device.is_spare)
     return make_engine(source, setting, chosen, session_options, providers, arguments), names
+
+
+def _of_module(source: Any, second: Any) -> tuple[Any, Any]:
+    """A PyTorch module as a model: what stands behind it are its inputs, and no session options. Others as they are."""
+    if isinstance(source, (str, os.PathLike, bytes)):
+        return source, second
+    from nnadapter.torch.modules import is_module, model_of
+
+    return (model_of(source, second), None) if is_module(source) else (source, second)
 
 
 def _of_file(

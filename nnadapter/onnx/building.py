@@ -101,6 +101,21 @@ def with_inputs_for(model: onnx.ModelProto, names: Collection[str]) -> onnx.Mode
     return light
 
 
+def with_constants(model: onnx.ModelProto, constants: Sequence[onnx.TensorProto]) -> onnx.ModelProto:
+    """Return a model whose inputs called as `constants` are these."""
+    names = {tensor.name for tensor in constants}
+    fixed = model_of(
+        model,
+        model.graph.node,
+        (value for value in model.graph.input if value.name not in names),
+        model.graph.output,
+        (*model.graph.initializer, *constants),
+        functions=model.functions,
+    )
+    fixed.graph.value_info.extend(model.graph.value_info)
+    return fixed
+
+
 def tensor_info(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
     """Return an initializer's name and type."""
     return onnx.ValueInfoProto(name=tensor.name, type=dense_type(tensor))

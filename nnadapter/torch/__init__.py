@@ -4,7 +4,30 @@ PyTorch captures graphs, AOTAutograd makes forward and backward graphs of them, 
 has an ONNX form for becomes regions, each the model of an ordinary session; the rest stays in PyTorch. So devices,
 fallback, policies and reports are those of every other model. docs/pytorch.md has the reader's side.
 
-Inside this room `torch` is PyTorch, as everywhere: imports are absolute. `import nnadapter` imports neither.
+Inside this room `torch` is PyTorch, as everywhere: imports are absolute. Names are imported on first use, so that
+neither `import nnadapter` nor `import nnadapter.torch` imports PyTorch.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nnadapter.process.lazily import lazily
+
+if TYPE_CHECKING:
+    from nnadapter.torch.compiled_report import TorchReport
+    from nnadapter.torch.entry import nnadapter, report
+    from nnadapter.torch.facts import GraphFacts, StayedFacts
+
+_HOMES = {
+    "GraphFacts": "nnadapter.torch.facts",
+    "StayedFacts": "nnadapter.torch.facts",
+    "TorchReport": "nnadapter.torch.compiled_report",
+    "nnadapter": "nnadapter.torch.entry",
+    "report": "nnadapter.torch.entry",
+}
+"""Where each public name lives."""
+
+__all__ = ["GraphFacts", "StayedFacts", "TorchReport", "nnadapter", "report"]
+
+__getattr__ = lazily(__name__, _HOMES)

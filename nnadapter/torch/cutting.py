@@ -1,0 +1,156 @@
+"""A graph in ATen cut in two: regions for sessions, and the rest, which calls them.
+
+1. Nodes that nothing refuses are grouped into regions, by PyTorch's partitioner: as large as they can be without one
+   waiting for itself. A region in which nothing is computed stays where it is.
+2. Views of results that nobody but the caller reads stay as well: there they share memory, as they do in PyTorch.
+3. Sizes are no part of regions, and no region waits for them. Where a region reads a size, it takes it from one of its
+   tensors that has it, computes it again of such sizes, or else gets it as an input.
+4. A region becomes a graph of its own, and a call stands in its place.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import create_op_support
+from torch.fx.passes.tools_common import legalize_graph
+
+from nnadapter.torch.operators import computes, is_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """What becomes one session."""
+
+    module: fx.GraphModule
+    """Its placeholders are the inputs, in order."""
+    inputs: tuple[fx.Node, ...]
+    """What it reads, in the graph that it was cut out of."""
+    outputs: tuple[fx.Node, ...]
+    """What others read of it, there."""
+    nodes: tuple[fx.Node, ...]
+    """Its nodes, there."""
+
+    @property
+    def computing(self) -> int:
+        """How many of its nodes do work."""
+        return sum(map(computes, self.nodes))
+
+
+def regions_of(graph_module: fx.GraphModule, refused: Collection[fx.Node]) -> list[Region]:
+    """Return the regions of a graph, made of nodes that are not in `refused`; the graph is left as it is."""
+    views = last_views(graph_module)
+    nodes = [node for node in graph_module.graph.nodes if node.op == "call_function"]
+    taken = {node for node in nodes if node not in refused and node not in views}
+    support = create_op_support(lambda modules, node: node in taken)
+    proposed = CapabilityBasedPartitioner(graph_module, support, allows_single_node_partition=True).propose_partitions()
+    places = {node: place for place, node in enumerate(graph_module.graph.nodes)}
+    found = [sorted(partition.nodes, key=places.__getitem__) for partition in proposed]
+    worth = [nodes for nodes in found if any(map(computes, nodes))]
+    return [_region(nodes) for nodes in sorted(worth, key=lambda nodes: places[nodes[0]])]
+
+
+def last_views(graph_module: fx.GraphModule) -> set[fx.Node]:
+    """Return the views that are read by the graph's results and by other such views alone."""
+    found: set[fx.Node] = set()
+    for node in reversed(graph_module.graph.nodes):
+        if getattr(node.target, "is_view", False) and all(user.op == "output" or user in found for user in node.users):
+            found.add(node)
+    return found
+
+
+def call_regions(
+    graph_module: fx.GraphModule, regions: Sequence[Region], functions: Sequence[Callable[..., Any]]
+) -> None:
+    """Put a call in the place of each region: its function takes the region's inputs and gives a tuple."""
+    replaced: dict[fx.Node, fx.Node] = {}
+    for region, function in zip(regions, functions, strict=True):
+        _call(graph_module.graph, region, function, replaced)
+    legalize_graph(graph_module)
+    graph_module.recompile()
+
+
+def _call(graph: fx.Graph, region: Region, function: Callable[..., Any], replaced: dict[fx.Node, fx.Node]) -> None:
+    with graph.inserting_after(region.nodes[-1]):
+        made = graph.call_function(function, tuple(replaced.get(node, node) for node in region.inputs))
+    with graph.inserting_after(made):
+        for index, output in enumerate(region.outputs):
+            taken = graph.call_function(operator.getitem, (made, index))
+            taken.meta = dict(output.meta)
+            output.replace_all_uses_with(taken)
+            replaced[output] = taken
+    for node in reversed(region.nodes):
+        graph.erase_node(node)
+
+
+def _region(nodes: Sequence[fx.Node]) -> Region:
+    inside = set(nodes)
+    read = dict.fromkeys(each for node in nodes for each in node.all_input_nodes if each not in inside)
+    tensors = [node for node in read if not is_size(node)]
+    sizes = _Sizes(tensors)
+    inputs = (*tensors, *dict.fromkeys(given for node in read if is_size(node) for given in sizes.given(node)))
+    graph = fx.Graph()
+    copies = {node: _placeholder(graph, node) for node in inputs}
+    for node in read:
+        if node not in copies:
+            sizes.copy(node, graph, copies)
+    for node in nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
+    graph.output(tuple(copies[node] for node in outputs))
+    return Region(module=fx.GraphModule({}, graph), inputs=inputs, outputs=outputs, nodes=tuple(nodes))
+
+
+def _placeholder(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    made = graph.placeholder(node.name)
+    made.meta = dict(node.meta)
+    return made
+
+
+class _Sizes:
+    """How a region comes by sizes: from a tensor that it reads, from other sizes, or as inputs."""
+
+    def __init__(self, tensors: Sequence[fx.Node]) -> None:
+        dimensions = [(node, axis, size) for node in tensors for axis, size in enumerate(_shape(node))]
+        self._places = {_expression(size): (node, axis) for node, axis, size in reversed(dimensions)}
+
+    def given(self, node: fx.Node) -> list[fx.Node]:
+        """The sizes that have to be inputs, so that `node` can be had."""
+        if self._place(node) is not None:
+            return []
+        parts = node.all_input_nodes
+        if not parts or not all(map(is_size, parts)):
+            return [node]
+        return [given for part in parts for given in self.given(part)]
+
+    def copy(self, node: fx.Node, graph: fx.Graph, copies: dict[fx.Node, fx.Node]) -> None:
+        """Put what gives a size into the region's graph."""
+        place = self._place(node)
+        if place is None:
+            for part in node.all_input_nodes:
+                if part not in copies:
+                    self.copy(part, graph, copies)
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            return
+        source, axis = place
+        copies[node] = graph.call_function(torch.ops.aten.sym_size.int, (copies[source], axis))
+        copies[node].meta = dict(node.meta)
+
+    def _place(self, node: fx.Node) -> tuple[fx.Node, int] | None:
+        return self._places.get(_expression(node.meta["val"]))
+
+
+def _shape(node: fx.Node) -> Sequence[Any]:
+    value = node.meta.get("val")
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+
+
+def _expression(size: Any) -> Any:
+    """What a size is computed as, in symbols; two of the same expression are always equal."""
+    return size.node.expr if isinstance(size, torch.SymInt) else size

@@ -1,0 +1,134 @@
+"""A region's graph as an ONNX model, by PyTorch's own exporter.
+
+The graph is in ATen already, with types and sizes for every node. So it is handed over as an exported program, which
+the exporter does not trace again from source: open sizes and lines of source stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ConstantArgument,
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    SymIntArgument,
+    TensorArgument,
+)
+from torch.onnx import OnnxExporterError
+from torch.onnx._internal.exporter import _core
+from torch.utils import _pytree as pytree
+
+from nnadapter.torch.operators import is_size, registry
+from nnadapter.torch.quiet import quiet
+from nnadapter.torch.sources import line_of, short
+
+if TYPE_CHECKING:
+    import onnx
+
+_BLAMED = re.compile(r"target=torch\.ops\.([\w.]+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class NotExported(Exception):  # noqa: N818  a value that says why, caught at one place
+    """The exporter failed at an operator."""
+
+    target: str
+    """The operator as `aten.NAME.OVERLOAD`; empty where the exporter does not say which."""
+    detail: str
+    """What it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a node of a model comes from."""
+
+    operator: str
+    """As `aten.NAME.OVERLOAD`."""
+    line: str
+    """`FILE:LINE`; empty where it is not known."""
+
+
+def export(module: fx.GraphModule, names: Sequence[str]) -> onnx.ModelProto:
+    """Return the ONNX model of a region, with inputs called `names`, outputs `output_0` on, and nodes named for lines.
+
+    No name may be one that the exporter gives to what it makes: those are names of Python.
+
+    Raises:
+        NotExported: the exporter fails.
+    """
+    results = [f"output_{index}" for index in range(len(_results(module)))]
+    try:
+        with quiet(), torch._guards.tracing(None):
+            program = _core.export(
+                _program(module), registry=registry(), input_names=names, output_names=results, verbose=False
+            )
+            model: onnx.ModelProto = program.model_proto
+    except (OnnxExporterError, RuntimeError, ValueError, TypeError, AssertionError, NotImplementedError) as error:
+        raise NotExported(*_blame(error)) from error
+    if [value.name for value in model.graph.output] != results:
+        raise NotExported("", "the exporter gave other outputs than it was asked for")
+    _name_for_lines(model.graph.node)
+    return model
+
+
+def origins(model: onnx.ModelProto) -> Mapping[str, Origin]:
+    """Return what each node of an exported model comes from, by the node's name."""
+    return {node.name: _origin(_said(node)) for node in model.graph.node}
+
+
+def _results(module: fx.GraphModule) -> Sequence[Any]:
+    results: Sequence[Any] = module.graph.output_node().args[0]
+    return results
+
+
+def _program(module: fx.GraphModule) -> ExportedProgram:
+    inputs, results = module.graph.find_nodes(op="placeholder"), _results(module)
+    signature = ExportGraphSignature(
+        [InputSpec(InputKind.USER_INPUT, _argument(node), None) for node in inputs],
+        [OutputSpec(OutputKind.USER_OUTPUT, _argument(node), None) for node in results],
+    )
+    takes, gives = pytree.tree_structure((tuple(inputs), {})), pytree.tree_structure(tuple(results))
+    call = ModuleCallEntry(fqn="", signature=ModuleCallSignature(inputs=[], outputs=[], in_spec=takes, out_spec=gives))
+    return ExportedProgram(module, module.graph, signature, {}, {}, [call], constants={})
+
+
+def _argument(node: Any) -> Any:
+    if not isinstance(node, fx.Node):
+        return ConstantArgument(name="", value=node)
+    return (SymIntArgument if is_size(node) else TensorArgument)(name=node.name)
+
+
+def _blame(error: BaseException) -> tuple[str, str]:
+    """The operator that is at fault, and what was said of it: the innermost cause says most."""
+    found, cause = _BLAMED.search(str(error)), error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    said = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+    return (found[1] if found else ""), f"PyTorch's exporter failed: {said}"
+
+
+def _name_for_lines(nodes: Iterable[onnx.NodeProto]) -> None:
+    """Put the line of source behind each node's name, where reports and rules see it."""
+    for node in nodes:
+        line = short(_origin(_said(node)).line)
+        node.name = f"{node.name.removeprefix('node_')}@{line}" if line else node.name.removeprefix("node_")
+
+
+def _said(node: onnx.NodeProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in node.metadata_props}
+
+
+def _origin(said: Mapping[str, str]) -> Origin:
+    found = _BLAMED.search(said.get("pkg.torch.onnx.fx_node", ""))
+    return Origin(found[1] if found else "", line_of(said.get("pkg.torch.onnx.stack_trace")))

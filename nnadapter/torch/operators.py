@@ -1,0 +1,129 @@
+"""Which operators of ATen go to sessions, by PyTorch's own exporter, and why others stay in PyTorch.
+
+This file and `exporting.py` are the ones that know the exporter from inside.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch.onnx._internal.exporter import _decomp, _dispatching, _registration
+
+from nnadapter.torch.decompositions import OWN
+from nnadapter.torch.quiet import quiet
+from partition.verdict import Reason, Unsupported
+
+TAKEN_DTYPES = frozenset(
+    (
+        torch.float32, torch.float64, torch.float16, torch.bfloat16,
+        torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool,
+    )
+)  # fmt: skip
+"""Data types of tensors that cross from PyTorch to sessions."""
+
+
+@cache
+def registry() -> Any:
+    """The exporter's table from operators of ATen to functions that write ONNX; made once, it takes half a second."""
+    with quiet():
+        return _registration.ONNXRegistry.from_torchlib()
+
+
+@cache
+def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
+    """What is written in other operators before regions are made: what the exporter would write so, and ours first."""
+    known = set(_decomp.get_onnx_implemented_overloads(registry()))
+    return {**_decomp.create_onnx_friendly_decomposition_table(known), **OWN}
+
+
+def refusal(node: torch.fx.Node) -> Unsupported | None:
+    """Return why a node of a graph in ATen stays in PyTorch; None if it goes to a session."""
+    for check in _CHECKS:
+        refused = check(node)
+        if refused is not None:
+            return refused
+    return None
+
+
+def is_size(node: torch.fx.Node) -> bool:
+    """Whether the node gives a number, not a tensor: a size, or what is computed of sizes."""
+    return isinstance(node.meta.get("val"), (torch.SymInt, int)) and not isinstance(node.meta["val"], bool)
+
+
+def computes(node: torch.fx.Node) -> bool:
+    """Whether the node does work: one that looks at its input in another way, or takes one of several, does not."""
+    if node.op != "call_function" or node.target is operator.getitem or not _tensors(node.meta.get("val")):
+        return False
+    return not getattr(node.target, "is_view", False)
+
+
+def _refuse_other_kinds(node: torch.fx.Node) -> Unsupported | None:
+    if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+        return None
+    if node.target is operator.getitem:
+        return refusal(node.all_input_nodes[0])
+    what = "a number that Python computes" if not _tensors(node.meta.get("val")) else "it runs other graphs"
+    return Unsupported(Reason.CONTROL_FLOW, what)
+
+
+def _refuse_random(node: torch.fx.Node) -> Unsupported | None:
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return None
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, "random numbers come from PyTorch's generator")
+
+
+def _refuse_values(node: torch.fx.Node) -> Unsupported | None:
+    """Tensors that cannot cross, wherever they stand: in other memory, sparse, complex, or of another data type."""
+    read = [_tensors(each.meta.get("val")) for each in node.all_input_nodes]
+    for tensor in (tensor for several in (*read, _tensors(node.meta.get("val"))) for tensor in several):
+        if tensor.is_complex():
+            return Unsupported(Reason.UNSUPPORTED_DTYPE, "ONNX has no operators on complex numbers")
+        if tensor.dtype not in TAKEN_DTYPES:
+            return Unsupported(Reason.UNSUPPORTED_DTYPE, f"tensors of {tensor.dtype} stay in PyTorch")
+        if tensor.device.type != "cpu":
+            return Unsupported(Reason.UNSUPPORTED_TYPE, f"a tensor on {tensor.device} stays there")
+        if tensor.layout is not torch.strided:
+            return Unsupported(Reason.UNSUPPORTED_TYPE, f"a tensor of layout {tensor.layout} has no form in ONNX")
+    return None
+
+
+def _refuse_numbers(node: torch.fx.Node) -> Unsupported | None:
+    for each in node.all_input_nodes:
+        if isinstance(each.meta.get("val"), (torch.SymFloat, torch.SymBool)):
+            return Unsupported(Reason.UNSUPPORTED_TYPE, "it reads a number that is known only when it runs")
+    return None
+
+
+def _refuse_layout(node: torch.fx.Node) -> Unsupported | None:
+    if node.target is not torch.ops.aten.as_strided.default:
+        return None
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, "it reads memory by strides, and tensors of sessions have none")
+
+
+def _refuse_without_form(node: torch.fx.Node) -> Unsupported | None:
+    if node.target is operator.getitem:
+        return None
+    function, _ = _dispatching.dispatch(node, registry())
+    if function is not None:
+        return None
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, "PyTorch's exporter has no ONNX form for it")
+
+
+_CHECKS = (_refuse_other_kinds, _refuse_random, _refuse_values, _refuse_numbers, _refuse_layout, _refuse_without_form)
+
+
+def _tensors(value: object) -> list[Any]:
+    """The tensors of what a node gives: one, or several in a row."""
+    return list(_each_tensor(value))
+
+
+def _each_tensor(value: object) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            yield from _each_tensor(each)

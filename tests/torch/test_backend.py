@@ -1,0 +1,71 @@
+"""The back end as PyTorch finds it, and what it says of bad use."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import nnadapter as nna
+from nnadapter.errors import DeviceNotFoundError, InvalidOptionError
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
+
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+
+
+def test_pytorch_finds_it_by_its_name(tmp_path, monkeypatch):
+    points = PROJECT["entry-points"]["torch_dynamo_backends"]
+    folder = tmp_path / "found-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: found\nVersion: 1.0\n")
+    lines = [f"{name} = {target}\n" for name, target in points.items()]
+    (folder / "entry_points.txt").write_text("".join(["[torch_dynamo_backends]\n", *lines]))
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport torch\n"
+        "run = torch.compile(torch.relu, backend='nnadapter', options={'devices': ['fake_npu']})\n"
+        "import nnadapter as nna\n"
+        "print(run(torch.tensor([-1.0, 2.0])).tolist(), nna.torch.report(run).graphs[0].delegated)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[0.0, 2.0] 1\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"devices": ["nowhere"]}, DeviceNotFoundError, "no driver offers a device named 'nowhere'"),
+        ({"devices": [3]}, InvalidOptionError, "got 3"),
+        ({"devices": 3}, InvalidOptionError, "got 3"),
+        ({"device": ["fake_npu"]}, InvalidOptionError, "there is no option 'device'; did you mean 'devices'?"),
+        ({"policy": "fast"}, InvalidOptionError, "option 'policy' is one of"),
+        (["fake_npu"], InvalidOptionError, "options of torch.compile are a dictionary with devices, policy"),
+    ],
+)
+def test_what_is_wrong_with_options_is_said_as_elsewhere(options, error, said):
+    run = torch.compile(torch.relu, backend=nna.torch.nnadapter, options=options)
+    for _ in range(2):
+        with pytest.raises(error) as caught:
+            run(torch.ones(2))
+        assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_modes_of_another_back_end_are_refused():
+    run = torch.compile(torch.relu, backend=nna.torch.nnadapter, mode="reduce-overhead")
+    with pytest.raises(InvalidOptionError, match="takes options= alone, got mode=; leave it out"):
+        run(torch.ones(2))
+
+
+def test_a_report_is_of_what_was_compiled():
+    with pytest.raises(InvalidOptionError, match="a report is of what torch.compile returned, got int"):
+        nna.torch.report(3)
+    assert nna.torch.report(torch.relu).graphs == ()

@@ -1,0 +1,311 @@
+"""torch.compile for inference: results as PyTorch's own, and what the report says of them."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
+
+from torch import nn  # noqa: E402
+
+import nnadapter as nna  # noqa: E402
+
+ON_NPU = {"devices": ["fake_npu"]}
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def compiled(model, **options):
+    return torch.compile(model, backend=nna.torch.nnadapter, options={**ON_NPU, **options})
+
+
+def close(found, expected, tolerance=1e-5):
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+class Convolutional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convolution, self.norm, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Linear(8, 5)
+
+    def forward(self, images):
+        return self.head(torch.relu(self.norm(self.convolution(images))).mean((2, 3)))
+
+
+@torch.no_grad()
+def test_a_network_runs_whole_on_a_device():
+    model = Convolutional().eval()
+    images = torch.randn(2, 3, 8, 8)
+    run = compiled(model)
+    close(run(images), model(images))
+    report = nna.torch.report(run)
+    (graph,) = report.graphs
+    assert (graph.kind, graph.operators, graph.delegated, graph.stayed) == ("inference", 5, 5, ())
+    assert report.coverage == report.flops_coverage == 1 and not report.breaks
+    assert list(graph.sessions[0].input_shapes) == ["given.arg2_1"]  # weights are constants
+    assert "test_inference.py" in graph.sessions[0].nodes[0].name  # nodes are named for lines of source
+
+
+@torch.no_grad()
+def test_new_sizes_are_open_sizes_of_one_session():
+    model = Convolutional().eval()
+    run = compiled(model)
+    for size in (2, 3, 4, 5):
+        close(run(images := torch.randn(size, 3, 8, 8)), model(images))
+    graphs = nna.torch.report(run).graphs
+    assert len(graphs) == 2  # the first size is what it is, the others are one graph
+    assert graphs[1].sessions[0].plans.sizes != ""
+
+
+@torch.no_grad()
+def test_sizes_may_be_open_from_the_start():
+    class Attention(nn.Module):
+        def forward(self, x):
+            mask = torch.ones(x.shape[1], x.shape[1]).tril()
+            return torch.softmax((x @ x.transpose(1, 2)) * mask, -1) @ x.reshape(x.shape[0], -1, 4)
+
+    model = Attention()
+    run = torch.compile(model, backend=nna.torch.nnadapter, options=ON_NPU, dynamic=True)
+    for shape in ((2, 3, 4), (3, 5, 4), (4, 7, 4)):
+        close(run(x := torch.randn(shape)), model(x))
+    (graph,) = nna.torch.report(run).graphs
+    assert graph.delegated == graph.operators
+
+
+@torch.no_grad()
+def test_weights_that_change_are_seen():
+    model = nn.Linear(3, 2)
+    run, x = compiled(model), torch.randn(4, 3)
+    for _ in range(6):
+        close(run(x), model(x))
+        model.weight.mul_(2)
+    assert nna.torch.report(run).graphs[0].varying == 1
+    model.load_state_dict({"weight": torch.ones(2, 3), "bias": torch.zeros(2)})
+    close(run(x), model(x))
+    model.bias.data = torch.ones(2)
+    close(run(x), model(x))
+
+
+@torch.no_grad()
+def test_constants_are_not_handed_over_at_each_call():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    run = compiled(model)
+    run(torch.randn(2, 3))
+    (session,) = nna.torch.report(run).graphs[0].sessions
+    assert len(session.input_shapes) == 1 and session.weights.total >= (12 + 4 + 8 + 2) * 4
+
+
+@torch.no_grad()
+def test_what_has_no_form_in_onnx_stays_in_pytorch():
+    def function(x, y):
+        product = torch.relu(x @ y)
+        return torch.special.bessel_j0(product) + product
+
+    run = compiled(function)
+    x, y = torch.randn(3, 3), torch.randn(3, 3)
+    close(run(x, y), function(x, y))
+    (graph,) = nna.torch.report(run).graphs
+    (stayed,) = graph.stayed
+    assert stayed.reason == "unsupported_operation" and "has no ONNX form" in stayed.detail
+    assert "test_inference.py:" in stayed.line and len(graph.sessions) == 2
+
+
+@torch.no_grad()
+def test_a_branch_on_data_breaks_the_graph():
+    def function(x):
+        doubled = x * 2
+        return doubled + 1 if doubled.sum() > 0 else doubled - 1
+
+    run = compiled(function)
+    for x in (torch.ones(3), -torch.ones(3)):
+        close(run(x), function(x))
+    report = nna.torch.report(run)
+    assert len(report.breaks) == 1 and "test_inference.py:" in report.breaks[0].line
+    assert "1 graph break" in str(report)
+
+
+@torch.no_grad()
+def test_complex_numbers_stay_in_pytorch():
+    def function(x):
+        return torch.fft.fft(x * 2).real + 1
+
+    run, x = compiled(function), torch.randn(4)
+    close(run(x), function(x))
+    assert {row.reason for row in nna.torch.report(run).graphs[0].stayed} == {"unsupported_dtype"}
+
+
+@torch.no_grad()
+def test_random_numbers_are_those_of_pytorch():
+    def function(x):
+        return torch.rand(3) + x, nn.functional.dropout(torch.relu(x), 0.5, training=True)
+
+    run, x = compiled(function), torch.ones(3)
+    torch.manual_seed(1)
+    found, dropped = run(x)
+    torch.manual_seed(1)
+    close(found, torch.rand(3) + x)
+    assert set(dropped.tolist()) <= {0.0, 2.0}
+
+
+@torch.no_grad()
+def test_inputs_are_changed_in_place_as_before():
+    def function(x, state):
+        state.add_(x)
+        return state * 2
+
+    run = compiled(function)
+    found, expected = torch.ones(3), torch.ones(3)
+    for _ in range(3):
+        close(run(torch.ones(3), found), function(torch.ones(3), expected))
+    close(found, expected)
+
+
+@torch.no_grad()
+def test_results_may_be_views_of_inputs_and_of_results():
+    def function(x):
+        y = torch.relu(x)
+        return x.t(), y, y[1:], y.t(), x
+
+    run, x = compiled(function), torch.randn(3, 4)
+    found, expected = run(x), function(x)
+    for one, other in zip(found, expected, strict=True):
+        close(one, other)
+        assert one.stride() == other.stride()
+    assert found[0].data_ptr() == x.data_ptr() and found[4] is x
+    found[1].zero_()
+    assert not found[2].any() and not found[3].any()
+
+
+@torch.no_grad()
+def test_layouts_of_results_are_those_of_pytorch():
+    def function(x):
+        y = torch.relu(x.t())
+        return y, y.view(-1) if y.is_contiguous() else y.t().view(-1)
+
+    run, x = compiled(function), torch.randn(3, 4)
+    for one, other in zip(run(x), function(x), strict=True):
+        close(one, other)
+        assert one.stride() == other.stride()
+
+
+@torch.no_grad()
+def test_tied_weights_nothing_and_several_types():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, tokens, scale):
+            return self.head(self.embedding(tokens) * scale), None, {"tokens": tokens + 1}
+
+    model = Tied()
+    run, tokens = compiled(model), torch.tensor([[1, 2], [3, 4]])
+    for scale in (torch.tensor(2.0), torch.tensor(2, dtype=torch.float64), torch.tensor(3)):
+        found, expected = run(tokens, scale), model(tokens, scale)
+        close(found[0], expected[0])
+        assert found[1] is None and found[0].dtype == expected[0].dtype
+        close(found[2]["tokens"], expected[2]["tokens"])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.uint8, torch.bool])
+def test_data_types_go_through(dtype):
+    def function(x, y):
+        return torch.where(x == y, x, y), x.reshape(-1)
+
+    x, y = (torch.randint(0, 2, (2, 3)).to(dtype) for _ in range(2))
+    run = compiled(function, fallback="allow")
+    for one, other in zip(run(x, y), function(x, y), strict=True):
+        assert one.dtype == other.dtype and torch.equal(one, other)
+
+
+def test_modules_may_be_used_from_many_threads():
+    model = Convolutional().eval()
+    run, images = compiled(model), torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        expected = model(images)
+        run(images)
+    found = []
+
+    def work():
+        with torch.no_grad():
+            found.extend(run(images) for _ in range(20))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 80
+    for each in found:
+        close(each, expected)
+
+
+@torch.no_grad()
+def test_what_is_compiled_no_more_is_not_in_reports():
+    run = compiled(nn.Linear(3, 2))
+    run(torch.randn(4, 3))
+    assert len(nna.torch.report(run).graphs) == 1
+    torch._dynamo.reset()
+    gc.collect()
+    assert nna.torch.report(run).graphs == ()
+
+
+@torch.no_grad()
+def test_the_report_is_text_json_and_a_page():
+    run = compiled(Convolutional().eval())
+    assert "nothing was compiled yet" in str(nna.torch.report(run))
+    run(torch.randn(2, 3, 8, 8))
+    report = nna.torch.report(run)
+    text = str(report)
+    assert text.startswith("compiled   Convolutional: 1 graph, 0 graph breaks\noperators  5: 5 in sessions")
+    assert report.to_dict()["graphs"][0]["sessions"][0]["schema_version"] == 1
+    assert '"kind": "inference"' in report.to_json()
+    assert report.to_html().count("<iframe") == 1 and "http" not in report.to_html().split("srcdoc")[0]
+
+
+@torch.no_grad()
+def test_what_a_device_refuses_is_named_by_operator_and_line():
+    def function(x):
+        return torch.relu(x) + 1
+
+    run = compiled(function, devices=[("fake_npu", {"switched_off": "RELU"})], fallback="allow")
+    x = torch.tensor([1.0, 3.0, -2.0])
+    close(run(x), function(x))
+    (row,) = nna.torch.report(run).graphs[0].refused
+    assert (row.operator, row.device, row.reason) == ("aten.relu.default", "fake_npu", "switched_off")
+    assert "test_inference.py:" in row.line
+
+
+@torch.no_grad()
+def test_a_region_of_which_no_session_can_be_made_runs_in_pytorch():
+    def function(x):
+        return torch.linalg.det(x * 2)  # the exporter of PyTorch 2.13 writes a model that nobody loads
+
+    run, x = compiled(function, fallback="allow"), torch.eye(3)
+    close(run(x), function(x))
+    close(run(x), function(x))
+    (graph,) = nna.torch.report(run).graphs
+    assert graph.delegated == 0 and {row.reason for row in graph.stayed} == {"compile_failed"}
+    with pytest.raises(nna.errors.NNAdapterError):
+        compiled(function, fallback="forbid")(x)
+
+
+def test_plain_arrays_and_tensors_share_memory():
+    from nnadapter.torch.arrays import to_array, to_tensor
+
+    for dtype in (torch.float32, torch.bfloat16, torch.bool):
+        tensor = torch.zeros(3, dtype=dtype, requires_grad=dtype is torch.float32)
+        array = to_array(dtype)(tensor)
+        assert array.ctypes.data == tensor.data_ptr() == to_tensor(dtype)(array).data_ptr()
+        assert to_tensor(dtype)(np.ascontiguousarray(array)).dtype == dtype

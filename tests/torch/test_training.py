@@ -1,0 +1,114 @@
+"""torch.compile for training: gradients and steps as PyTorch's own."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
+
+from torch import nn  # noqa: E402
+
+import nnadapter as nna  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def compiled(model, **options):
+    return torch.compile(model, backend=nna.torch.nnadapter, options={"devices": ["fake_npu"], **options})
+
+
+def digits():
+    first = nn.Conv2d(1, 4, 3, padding=1, bias=False)  # a bias there has a gradient of noise
+    return nn.Sequential(first, nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 10))
+
+
+def steps(model, run, count, rate=0.05):
+    """Losses of some steps of gradient descent on the same data."""
+    data = torch.Generator().manual_seed(1)
+    images = torch.randn(16, 1, 8, 8, generator=data)
+    answers = torch.randint(0, 10, (16,), generator=data)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    losses = []
+    for _ in range(count):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(run(images), answers)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_losses_are_those_of_pytorch_over_steps():
+    model = digits()
+    other = copy.deepcopy(model)
+    run = compiled(model)
+    found, expected = steps(model, run, 10), steps(other, other, 10)
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert found[-1] < found[0] / 2
+    torch.testing.assert_close(model[1].running_mean, other[1].running_mean, rtol=1e-3, atol=1e-4)
+    forward, backward = nna.torch.report(run).graphs
+    assert (forward.kind, backward.kind) == ("forward", "backward")
+    for graph in (forward, backward):
+        assert graph.delegated == graph.operators and not graph.stayed
+        assert len(graph.sessions) == 1 and graph.varying == 0
+
+
+def test_evaluation_beside_training_sees_new_weights():
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    run, x = compiled(model), torch.randn(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        run(x).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            torch.testing.assert_close(run(x), model(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by PyTorch itself
+def test_a_custom_gradient_is_used():
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            return x * 2
+
+        @staticmethod
+        def backward(context, gradient):
+            return gradient * 5
+
+    def function(x):
+        return Doubled.apply(x).sin()
+
+    found, expected = (torch.ones(3, requires_grad=True) for _ in range(2))
+    compiled(function)(found).sum().backward()
+    function(expected).sum().backward()
+    torch.testing.assert_close(found.grad, expected.grad)
+
+
+def test_gradients_of_inputs_alone_and_of_nothing():
+    model = nn.Linear(3, 2).requires_grad_(False)
+    run = compiled(model)
+    x = torch.randn(2, 3, requires_grad=True)
+    run(x).sum().backward()
+    torch.testing.assert_close(x.grad, model.weight.sum(0).expand(2, 3))
+    assert not run(torch.randn(2, 3)).requires_grad
+
+
+def test_what_stays_in_pytorch_has_its_gradient_there():
+    def function(x):
+        return torch.fft.fft(torch.tanh(x)).abs().sum()
+
+    found = torch.randn(4, requires_grad=True)
+    expected = found.detach().clone().requires_grad_()
+    run = compiled(function)
+    run(found).backward()
+    function(expected).backward()
+    torch.testing.assert_close(found.grad, expected.grad)
+    assert all(graph.stayed for graph in nna.torch.report(run).graphs)
