@@ -200,6 +200,14 @@ def test_transposed_convolution(case, bias, computed):
     close(run("CONV_2D_TRANSPOSE", arrays, attributes, constants), expected, 1e-4)
 
 
+@pytest.mark.parametrize("size", [(3, 4), (40, 70)], ids=["images at once", "rows at once"])
+@pytest.mark.parametrize("group", [1, 2])
+def test_transposed_convolution_in_several_blocks(size, group):
+    arrays = [floats(50 if size == (3, 4) else 2, 32, *size), floats(32, 32 // group, 3, 3, seed=1)]
+    attributes = {"strides": (2, 1), "pads": (1, 1, 0, 1), "group": group}
+    close(run("CONV_2D_TRANSPOSE", arrays, attributes), oracle("ConvTranspose", arrays, attributes), 1e-4)
+
+
 POOLS = {
     "plain": ((2, 2), (2, 2), (0, 0, 0, 0), (1, 1), False),
     "padded": ((3, 3), (2, 2), (1, 1, 1, 1), (1, 1), False),

@@ -83,43 +83,48 @@ def _bind_norm(call: KernelArguments) -> Run:
 
 
 def _indices_scratch(outline: Outline) -> tuple[TensorType, ...]:
-    """The padded copy, and whether an element is larger than all before it."""
-    padded = (
-        *outline.inputs[0].dimensions[:2],
-        *Window.of(outline.parameters).reach(outline.outputs[0].dimensions[2:]),
-    )
-    return TensorType(outline.inputs[0].dtype, padded), TensorType("bool", outline.outputs[0].dimensions)
+    """Whether an element is larger than all before it, then the padded copy if there is one."""
+    window, image, result = Window.of(outline.parameters), outline.inputs[0], outline.outputs[0].dimensions
+    larger = TensorType("bool", result)
+    if not window.needs_copy(image.dimensions[2:], result[2:]):
+        return (larger,)
+    return larger, TensorType(image.dtype, (*image.dimensions[:2], *window.reach(result[2:])))
 
 
 def _bind_max_with_indices(call: KernelArguments) -> Run:
     """Tap after tap; of equal elements the first is kept, padding never: it may equal the smallest elements."""
-    (x,), (out, indices), (padded, larger) = call.inputs, call.outputs, call.scratch
+    (x,), (out, indices), (larger, *copy) = call.inputs, call.outputs, call.scratch
     window = Window.of(call.parameters)
-    padding = bind_padding(x, padded, window.begins, _lowest(x))
+    padded = copy[0] if copy else x
+    steps = [bind_padding(x, padded, window.begins, _lowest(x))] if copy else []
     places = _places(x.shape[2:], padded.shape[2:], window.begins, call.parameters["storage_order"])
-    inside = _inside(x.shape[2:], padded.shape[2:], window.begins)
-    seen = np.zeros(out.shape[2:], np.bool_)
+    planes = np.arange(x.shape[0] * x.shape[1]) * prod(x.shape[2:])
+    offset = planes.reshape((*x.shape[:2], *(1,) * (x.ndim - 2)))
+    (values, numbers, seen), *taps = _taps(
+        window, padded, places, _inside(x.shape[2:], padded.shape[2:], window.begins), out
+    )
+    steps.append(partial(np.copyto, out, values))
+    if not taps:  # each window is one element
+        return in_sequence([*steps, partial(np.add, numbers, offset, indices)])
+    steps.append(partial(np.copyto, indices, numbers))
+    for values, numbers, inside in taps:
+        first = inside & ~seen
+        seen = seen | inside
+        steps.append(partial(np.greater, values, out, out=larger))
+        if first.any():
+            steps.append(partial(np.logical_or, larger, first, out=larger))
+        steps.append(partial(np.copyto, out, values, where=larger))
+        steps.append(partial(np.copyto, indices, numbers, where=larger))
+    return in_sequence([*steps, partial(np.add, indices, offset, indices)])
+
+
+def _taps(window: Window, padded: Array, places: Array, inside: Array, out: Array) -> list[tuple[Array, Array, Array]]:
+    """For every tap what it reads, [N, C, …], the numbers of these elements, and whether they lie in the image."""
     taps = []
     for tap in window.taps():
         where = tuple(window.along(axis, step, out.shape[axis + 2]) for axis, step in enumerate(tap))
-        first = inside[where] & ~seen
-        seen |= first
-        taps.append((padded[(slice(None), slice(None), *where)], np.ascontiguousarray(places[where]), first))
-    planes = np.arange(x.shape[0] * x.shape[1]) * prod(x.shape[2:])
-    offset = planes.reshape((*x.shape[:2], *(1,) * (x.ndim - 2)))
-
-    def run() -> None:
-        padding()
-        np.copyto(out, taps[0][0])
-        np.copyto(indices, taps[0][1])
-        for values, numbers, first in taps[1:]:
-            np.greater(values, out, out=larger)
-            np.logical_or(larger, first, out=larger)
-            np.copyto(out, values, where=larger)
-            np.copyto(indices, numbers, where=larger)
-        np.add(indices, offset, indices)
-
-    return run
+        taps.append((padded[(slice(None), slice(None), *where)], np.ascontiguousarray(places[where]), inside[where]))
+    return taps
 
 
 def _inside(image: Sequence[int], padded: Sequence[int], begins: Sequence[int]) -> Array:
