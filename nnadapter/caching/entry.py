@@ -84,7 +84,7 @@ def read_entry(path: Path) -> Entry:
         parts = {name: _part(told["parts"][name]) for name in PARTS}
         return Entry(container, str(told["kind"]), parts, float(told["seconds"]))
     except CompiledModelError as error:
-        if not path.exists():  # another process dropped it just now
+        if isinstance(error.__cause__, FileNotFoundError):  # another process dropped it just now
             raise FileNotFoundError(str(path)) from error
         raise _damaged(error) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
