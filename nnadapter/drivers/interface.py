@@ -12,9 +12,8 @@ every final segment, and only its yes obliges the driver to compile. A model arr
 capability names: adapter IR (`nnadapter.ir.Model`) or ONNX (`onnx.ModelProto`).
 
 A device with `Capability.open_sizes` may be given a model that holds for many sizes. In adapter IR (`Model.is_open`),
-its dimensions and attributes hold traced numbers (`nnadapter.ir.tracing`), which compute as numbers do. What
-`supported`, `admit` and `compile` decide on them (`size > 16`) holds for the program: where it would be decided
-otherwise, the model is compiled once more. `Execution.at` is told what they are.
+its dimensions and attributes hold traced numbers (`nnadapter.ir.tracing`), told by `Execution.at`. What `supported`,
+`admit` and `compile` decide on them (`size > 16`) holds for the program; elsewhere the model is compiled once more.
 
 Source: NNAdapter's driver interface (`open_device`, `create_context`, `validate_program`, `create_program`,
 `execute_program`), with verdicts instead of booleans and a separate execution.

@@ -20,6 +20,7 @@ from nnadapter.process.closing import close_all
 from nnadapter.running.borders import Borders, Given, Into
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.control import RunControl
+from nnadapter.running.one_run import OneRun
 from nnadapter.running.outputs import NOTHING_KEPT, Kept, output_of, own_value
 from nnadapter.running.plan_memory import Holding
 from nnadapter.running.pool import ExecutionPool
@@ -36,16 +37,7 @@ _MOST_FAILURES = 5
 class Ahead(Protocol):
     """Runs the steps of a plan some of which are begun before others are done."""
 
-    def run(
-        self,
-        steps: Sequence[BoundStep],
-        values: list[Any],
-        made: list[Transfer] | None,
-        kept: Kept,
-        control: RunControl | None,
-        sizes: Sequence[Any] | None,
-        given: Given | None,
-    ) -> list[StepRun]:
+    def run(self, steps: Sequence[BoundStep], run: OneRun) -> list[StepRun]:
         """Run every step; all of them are done on return. See `run_step`."""
 
     def close(self) -> None:
@@ -198,7 +190,7 @@ class CompiledPlan:
                 values[slot] = array
         made = self._new_transfers() if self._stays or kept is not None else None
         if self._ahead is not None:
-            runs = self._ahead.run(self.steps, values, made, kept or NOTHING_KEPT, control, sizes, given)
+            runs = self._ahead.run(self.steps, OneRun(values, made, kept or NOTHING_KEPT, control, sizes, given))
         else:
             runs = []
             for bound in self.steps:

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from nnadapter.drivers.copies import Transfer
 from nnadapter.drivers.interface import DeviceTensor, Execution
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.streams import Event, Stream
@@ -29,12 +28,10 @@ from nnadapter.errors import FAILURES
 from nnadapter.planning.overlap import Overlap
 from nnadapter.process.closing import close_all
 from nnadapter.process.lending import Lending
-from nnadapter.running.borders import Given
 from nnadapter.running.bound_step import BoundStep
-from nnadapter.running.control import RunControl
 from nnadapter.running.executor import after_failure, ask_before, run_step
 from nnadapter.running.lanes import Job, Lane
-from nnadapter.running.outputs import Kept
+from nnadapter.running.one_run import OneRun
 from nnadapter.running.provenance import StepRun
 from nnadapter.traces.event import WAIT
 from nnadapter.traces.trace import Trace
@@ -117,27 +114,18 @@ class Flights:
         devices = dict.fromkeys(each.step.device for each in steps if each.step.segment in overlap.alongside)
         self._flights = Lending(lambda: Flight(enqueued, devices))
 
-    def run(
-        self,
-        steps: Sequence[BoundStep],
-        values: list[Any],
-        made: list[Transfer] | None,
-        kept: Kept,
-        control: RunControl | None,
-        sizes: Sequence[Any] | None,
-        given: Given | None,
-    ) -> list[StepRun]:
+    def run(self, steps: Sequence[BoundStep], run: OneRun) -> list[StepRun]:
         """See `Ahead.run`."""
         user = object()
         try:
             flight = self._flights.take(user)
             flight.settle()
-            flight.values = values
-            run = _Run(flight, self._overlap, self._trace, values, made, kept, control, sizes, given)
+            flight.values = run.values
+            running = _Run(flight, self._overlap, self._trace, run)
             try:
-                runs = run.all(steps, shared=self._shares)
+                runs = running.all(steps, shared=self._shares)
             except BaseException as error:
-                run.wait_out()
+                running.wait_out()
                 if isinstance(error, FAILURES):
                     flight.settle()
                 raise
@@ -152,23 +140,11 @@ class Flights:
 
 
 class _Run:
-    """One run; arguments as `Ahead.run` has them."""
+    """One run in a flight."""
 
-    def __init__(
-        self,
-        flight: Flight,
-        overlap: Overlap,
-        trace: Trace,
-        values: list[Any],
-        made: list[Transfer] | None,
-        kept: Kept,
-        control: RunControl | None,
-        sizes: Sequence[Any] | None,
-        given: Given | None,
-    ) -> None:
+    def __init__(self, flight: Flight, overlap: Overlap, trace: Trace, run: OneRun) -> None:
         self._flight, self._overlap, self._trace = flight, overlap, trace
-        self._values, self._made, self._kept = values, made, kept
-        self._control, self._sizes, self._given = control, sizes, given
+        self._values, self._made, self._kept, self._control, self._sizes, self._given = run
         self._runs: dict[int, StepRun] = {}
         self._jobs: dict[int, Job] = {}
         """By segment, what threads have to run, in its order."""
