@@ -1,6 +1,6 @@
 """Generate text with a small language model whose cache stays on a device, beside ONNX Runtime.
 
-    python examples/generate.py [-d DEVICE] [--tokens N] [--layers N] [--width N] [--prompt TEXT]
+    python examples/generate.py [-d DEVICE] [--file FILE] [--tokens N] [--layers N] [--width N] [--prompt TEXT]
 
 The model is built here, node by node, with seeded weights: it speaks fluently, and says nothing. Each step gets one
 token, and the keys and values of all tokens before it, which the step before left on the device. The loop is the same
@@ -32,7 +32,9 @@ def main() -> None:
     model = build_model(chosen.layers, chosen.width)
     prompt = words_of(chosen.prompt)
     theirs = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    with nna.InferenceSession(model, devices=chosen.device) as ours:
+    if chosen.file is not None:
+        nna.compile(model, chosen.file, devices=chosen.device)  # every length of the cache, in one file
+    with nna.InferenceSession(chosen.file or model, devices=chosen.device) as ours:
         device = ours.devices[0]
         first, _, _ = generate(ours, device, prompt, chosen)  # compiles
         text, seconds, copied = generate(ours, device, prompt, chosen)
@@ -49,6 +51,7 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Generate text on a device that keeps the cache.")
     parser.add_argument("-d", "--device", default="fake_npu", help="what `nnadapter devices` lists (default: fake_npu)")
+    parser.add_argument("--file", help="compile the model into this file first, and run that")
     parser.add_argument("--tokens", type=int, default=60, help="how many to generate (default: 60)")
     parser.add_argument("--layers", type=int, default=2, help="of the model (default: 2)")
     parser.add_argument("--width", type=int, default=128, help="numbers per token (default: 128)")

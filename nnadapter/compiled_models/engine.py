@@ -13,7 +13,7 @@ from nnadapter.compiled_models.open_plans import OpenFilePlans
 from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.compiled_models.values import read_array
 from nnadapter.compiled_models.words import command, served
-from nnadapter.errors import InvalidInputError
+from nnadapter.errors import InvalidInputError, InvalidOptionError
 from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options
 from nnadapter.running.by_plans import InputShapes, PlansEngine, Taken
@@ -49,6 +49,7 @@ class CompiledEngine(PlansEngine[FilePlan]):
         trace: Trace,
         session_options: onnxruntime.SessionOptions | None = None,
     ) -> None:
+        _refuse_placing(options)
         message = file.message
         names = tuple(device.name for device in message.devices)
         super().__init__(
@@ -68,7 +69,8 @@ class CompiledEngine(PlansEngine[FilePlan]):
         self._loader = Loader(file, self._open_devices, options.fallback, trace, session_options)
         self._open = OpenFilePlans(message.plans, self._loader, self._plans)
         try:
-            self.prepare(file.shapes(message.plans[0]))
+            if self._open.count < 2:  # of several classes, the first run says which one is wanted
+                self.prepare(file.shapes(message.plans[0]))
         except BaseException:
             self._open_devices.close()
             raise
@@ -137,3 +139,14 @@ class CompiledEngine(PlansEngine[FilePlan]):
 
     def _served(self) -> str:
         return served(self._file, self._open.held)
+
+
+def _refuse_placing(options: Options) -> None:
+    """Refuse what says where nodes go: that was decided when the file was compiled."""
+    usual = Options()
+    for name in ("policy", "rules", "plan"):
+        if getattr(options, name) != getattr(usual, name):
+            raise InvalidOptionError(
+                f"{name} says where nodes go, which was decided when the model was compiled; give it to "
+                "nnadapter compile, or nnadapter.compile"
+            )

@@ -54,6 +54,11 @@ class OpenFilePlans:
         return None
 
     @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._records)
+
+    @property
     def held(self) -> list[HeldSizes]:
         """The shapes that each of them serves."""
         return [self._held_by(number) for number in range(len(self._records))]

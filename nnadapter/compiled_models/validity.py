@@ -134,8 +134,20 @@ def _given(given: Message, container: Container) -> Iterator[str]:
 
 
 def _size_array(array: Message, container: Container) -> Iterator[str]:
+    if not array.HasField("contents"):
+        yield "an array of sizes has no contents"
     if prod(array.contents.dimensions) > MOST_SIZES:
         yield f"{_shown(array.contents.name)} is {list(array.contents.dimensions)}, too many elements for sizes"
+
+
+def _tables(tables: Message, container: Container) -> Iterator[str]:
+    if not tables.HasField("model"):
+        yield "nothing makes tables of sizes"
+
+
+def _filled_program(filled: Message, container: Container) -> Iterator[str]:
+    if not filled.HasField("program"):
+        yield "sizes have a program that is not there"
 
 
 def _any(message: Message, container: Container) -> Iterator[str]:
@@ -266,8 +278,8 @@ RULES: Mapping[str, Rule] = {
     "SizeClass": _any,
     "Given": _given,
     "SizeArray": _size_array,
-    "Tables": _any,
-    "FilledProgram": _any,
+    "Tables": _tables,
+    "FilledProgram": _filled_program,
     "CompiledModel": _model,
 }
 """By name of the message; those inside of a message come before its own."""

@@ -78,7 +78,7 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
     engine = _engine(model, setting, kept, sess_options)
     try:
         leaves_open = input_shapes is None if open_sizes is None else open_sizes
-        if leaves_open:
+        if leaves_open and not engine.is_fixed:
             _leave_open(engine, wanted)
         for shapes in () if leaves_open else wanted:
             engine.prepare(shapes)

@@ -139,6 +139,11 @@ class PlannedEngine(PlansEngine[Compiled]):
         """Whether there is a plan that leaves sizes open."""
         return bool(self._open.kept)
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the model fixes the shapes of all inputs."""
+        return self._declared_shapes() is not None
+
     def open_for(self, shapes: Shapes) -> bool:
         """Whether a plan that leaves sizes open serves these shapes of all inputs; made now if there is none.
 

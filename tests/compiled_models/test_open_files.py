@@ -270,7 +270,7 @@ def test_a_class_that_contradicts_itself_is_damaged(tmp_path, files, change):
     (tmp_path / "f").write_bytes(files(SIZES, "fake_npu").read_bytes())
     changed(tmp_path / "f", lambda message: damage(message, change))
     with pytest.raises(CompiledModelError, match="damaged"):
-        nna.InferenceSession(tmp_path / "f").run(None, grown(1, 1, 5))
+        nna.InferenceSession(tmp_path / "f").run(None, grown(1, 1, 127))
 
 
 def test_sizes_cannot_grow_without_end(tmp_path, files):
@@ -283,7 +283,14 @@ def test_sizes_cannot_grow_without_end(tmp_path, files):
     (tmp_path / "f").write_bytes(files(SIZES, "fake_npu").read_bytes())
     changed(tmp_path / "f", lambda message: damage(message, squares))
     with pytest.raises(CompiledModelError, match="more digits than any size"):
-        nna.InferenceSession(tmp_path / "f")
+        nna.InferenceSession(tmp_path / "f").run(None, grown(1, 1, 127))
+
+
+def test_a_model_that_fixes_its_shapes_has_one_plan(tmp_path):
+    text = f"{HEAD} g (float[2, 4] x) => (float[2, 4] y) {{ y = Relu (x) }}"
+    nna.compile(parse(text), tmp_path / "f", devices=["fake_npu"])
+    (plan,) = CompiledFile(tmp_path / "f").message.plans
+    assert not plan.HasField("open") and plan.steps[0].HasField("program")
 
 
 def test_files_of_former_versions_are_read(tmp_path):
