@@ -1,9 +1,10 @@
-"""A request of the engine; tensors are bound over the arrays' own memory, and nothing is copied."""
+"""A request of the engine; tensors are bound over the arrays' own memory, and nothing but small outputs is copied."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from nnadapter.drivers.openvino.sharing import shareable
 from nnadapter.errors import ExecutionError
 from nnadapter.ir.operand import Array
 
+_FEW_BYTES = 1 << 16
+"""Outputs up to this size stay in the engine's memory and are copied: to bind memory takes 3 us, to copy these less."""
 _LOOK_MS = 2
 """How often somebody who may stop a computation is asked; the engine tells at once when it is done."""
 
@@ -36,13 +39,13 @@ class OpenvinoExecution(Execution):
             read_from: memory that the engine may look into as long as the request lives: it holds none itself.
         """
         self._request = request
-        self._copies = all(output.known_shape is None for output in signature.outputs)
-        """The engine hands over copies of its outputs: none is written into given memory."""
-        self._infer = _plain_infer(request, self._copies)
+        self._infer, self._infer_copies = _plain_infer(request, copies=False), _plain_infer(request, copies=True)
         self._tensor = module().Tensor
         self._inputs = signature.inputs
         self._open = frozenset(port for port, each in enumerate(request.model_inputs) if each.partial_shape.is_dynamic)
         self._outputs = tuple((output.known_shape, np.dtype(output.dtype)) for output in signature.outputs)
+        self._stays = [shape is None or _is_small(shape, dtype) for shape, dtype in self._outputs]
+        """Outputs that lie in the engine's memory, until other memory is given for them."""
         self._bound_inputs: list[object] = [None] * len(signature.inputs)
         self._bound_outputs: list[object] = [None] * len(signature.outputs)
         self._read_from = read_from  # the last one, so that it goes after the request
@@ -53,7 +56,7 @@ class OpenvinoExecution(Execution):
         Raises:
             ExecutionError: the engine does not take the inputs, or fails.
         """
-        return self._computed(inputs, self._new(), self._infer)
+        return self._computed(inputs, self._new(), self._infer_copies if all(self._stays) else self._infer)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
         """See `Execution.compute_within`: the engine is stopped between two of its nodes."""
@@ -64,8 +67,11 @@ class OpenvinoExecution(Execution):
         return self._computed(inputs, outputs, self._infer)
 
     def _new(self) -> Sequence[Array | None]:
-        """Arrays for the outputs, None for those whose size is not known."""
-        return [None if shape is None else np.empty(shape, dtype) for shape, dtype in self._outputs]
+        """Arrays for the outputs, None for those that are read from the engine's own memory."""
+        return [
+            None if stays or shape is None else np.empty(shape, dtype)
+            for (shape, dtype), stays in zip(self._outputs, self._stays, strict=True)
+        ]
 
     def _infer_while_wanted(self, cancelled: Callable[[], bool], fed: Mapping[int, Any]) -> Sequence[Any]:
         self._request.start_async(fed)
@@ -75,8 +81,8 @@ class OpenvinoExecution(Execution):
                 break
         self._request.wait()
         return [
-            None if shape is not None else self._request.get_output_tensor(port).data.copy()
-            for port, (shape, _) in enumerate(self._outputs)
+            self._request.get_output_tensor(port).data.copy() if stays else None
+            for port, stays in enumerate(self._stays)
         ]
 
     def _computed(
@@ -91,21 +97,19 @@ class OpenvinoExecution(Execution):
                     self._bind(self._request.set_input_tensor, port, array, self._bound_inputs, position)
             for port, result in enumerate(results):
                 if result is not None:
+                    self._stays[port] = False
                     self._bind(self._request.set_output_tensor, port, result, self._bound_outputs, port)
+            own = np.array if infer is self._infer else np.asarray  # of views, or of copies
             return [
-                self._own(view, dtype) if result is None else result
-                for view, result, (_, dtype) in zip(infer(fed), results, self._outputs, strict=True)
+                own(made, dtype) if result is None else result
+                for made, result, (_, dtype) in zip(infer(fed), results, self._outputs, strict=True)
             ]
         except Exception as error:
             raise ExecutionError(f"OpenVINO failed while it ran: {brief(error)}; check the inputs") from error
 
-    def _own(self, made: Array, dtype: np.dtype[Any]) -> Array:
-        """An output whose size nobody knew before; the engine keeps its own memory for the next run."""
-        return np.asarray(made, dtype) if self._copies else np.array(made, dtype)
-
     def close(self) -> None:
         """See `Execution.close`."""
-        del self._infer, self._request
+        del self._infer, self._infer_copies, self._request
 
     def _bind(self, setter: Callable[..., None], port: int, array: Array, bound: list[object], position: int) -> None:
         interface = array.__array_interface__
@@ -117,11 +121,15 @@ class OpenvinoExecution(Execution):
         bound[position] = place
 
 
+def _is_small(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "biuf" and prod(shape) * dtype.itemsize <= _FEW_BYTES
+
+
 def _never() -> bool:
     return False
 
 
-def _plain_infer(request: Any, copies: bool) -> Callable[[Mapping[int, Any]], Iterable[Array]]:
+def _plain_infer(request: Any, *, copies: bool) -> Callable[[Mapping[int, Any]], Iterable[Array]]:
     """The request's `infer`, from tensors by port to its outputs, as copies or as views.
 
     Where it is known, it is the one without the layer that sorts inputs.

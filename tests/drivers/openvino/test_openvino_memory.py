@@ -1,0 +1,51 @@
+"""Outputs, small ones copied and large ones written where they are wanted: nobody's are overwritten."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nnadapter.drivers.control import UNLIMITED, Control
+from tests.drivers.openvino.harness import context, fixed, model_of
+
+BOTH = (
+    "(float[1,200] x) => (float[1,200] small, float[200,200] large) {{ small = Neg(x)  t = Transpose(x)  large = {} }}"
+)
+MODELS = {"both": BOTH.format("Mul(t, x)"), "small": "(float[1,200] x) => (float[1,200] small) { small = Neg(x) }"}
+
+
+def plainly(execution, x):
+    return execution.compute([x])
+
+
+def unless_stopped(execution, x):
+    return execution.compute_within([x], UNLIMITED)
+
+
+def if_wanted(execution, x):
+    return execution.compute_within([x], Control(cancelled=lambda: False))
+
+
+def into_given(execution, x):
+    large = np.empty((x.size, x.size), np.float32)
+    given = [np.empty_like(x), large]
+    return execution.compute_into([x], given[: len(execution.compute([x]))])
+
+
+def expected(x):
+    return [-x, x.T * x]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("ways", [(plainly,), (if_wanted, plainly), (plainly, into_given, unless_stopped, plainly)])
+def test_results_stay_what_they_were_in_whatever_way_they_are_computed(name, ways):
+    opened = context()
+    program = opened.compile(model_of(MODELS[name]))
+    execution = program.create_execution()
+    inputs = [fixed(np.random.default_rng(seed).random((1, 200), np.float32)) for seed in range(6)]
+    made = [ways[index % len(ways)](execution, x) for index, x in enumerate(inputs)]
+    for x, results in zip(inputs, made, strict=True):
+        for result, wanted in zip(results, expected(x), strict=False):
+            np.testing.assert_array_equal(result, wanted)
+    execution.close()
+    program.close()
