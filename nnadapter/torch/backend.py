@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -9,13 +10,16 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-from nnadapter.errors import InvalidOptionError
-from nnadapter.torch.graphs import Boxed, IsWeight, compile_graph
+from nnadapter.errors import FallbackWarning, InvalidOptionError, NNAdapterError
+from nnadapter.torch.graphs import Boxed, Graph, IsWeight, Left, compile_graph
 from nnadapter.torch.operators import decomposition_table
 from nnadapter.torch.records import Capture, remember
 from nnadapter.torch.settings import Settings, read_settings
+from nnadapter.torch.sources import line_of
+from partition.verdict import Reason, Unsupported
 
 
 def compile_captured(
@@ -36,14 +40,45 @@ def compile_captured(
     settings = read_settings(options)
     capture = _capture(graph_module)
     remember(capture)
-    compiled: Callable[..., Any] = aot_autograd(
+    compiler = aot_autograd(
         fw_compiler=partial(_compile, "forward", settings, capture, _never),
         bw_compiler=partial(_compile, "backward", settings, capture, _never),
         inference_compiler=partial(_compile, "inference", settings, capture, _weights(graph_module, example_inputs)),
         decompositions=dict(decomposition_table()),
         partition_fn=min_cut_rematerialization_partition,
-    )(graph_module, example_inputs)
+    )
+    try:
+        compiled: Callable[..., Any] = compiler(graph_module, example_inputs)
+    except (NNAdapterError, TensorifyScalarRestartAnalysis):  # the latter is how PyTorch starts over
+        raise
+    except Exception as error:  # whatever PyTorch cannot compile, it can run
+        if settings.options.fallback == "forbid":
+            raise
+        return _as_captured(graph_module, capture, settings, error)
     return compiled
+
+
+def _as_captured(
+    graph_module: fx.GraphModule, capture: Capture, settings: Settings, error: Exception
+) -> Callable[..., Any]:
+    """The graph as PyTorch captured it, run by PyTorch, with the reason in the report."""
+    said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    reason = Unsupported(
+        Reason.COMPILE_FAILED, f"PyTorch failed to make graphs in ATen: {type(error).__name__}: {said}"
+    )
+    nodes = [node for node in graph_module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
+    left = [
+        Left(operator=str(node.target), refusal=reason, line=line_of(node.meta.get("stack_trace"))) for node in nodes
+    ]
+    capture.graphs[:] = [Graph(kind="captured", operators=len(nodes), delegated=0, programs=(), left=tuple(left))]
+    if settings.options.fallback == "warn":
+        warnings.warn(FallbackWarning(f"{len(nodes)} operations run in PyTorch: {reason.detail}"), stacklevel=2)
+    return partial(_run, capture, graph_module)
+
+
+def _run(capture: Capture, graph_module: fx.GraphModule, *inputs: Any) -> Any:
+    """Run a graph; the capture is kept as long as this is."""
+    return graph_module(*inputs)
 
 
 def _compile(

@@ -41,7 +41,7 @@ class Graph:
     """A compiled graph, and what is known of it."""
 
     kind: str
-    """`inference`, `forward` or `backward`."""
+    """`inference`, `forward` or `backward`; `captured` where PyTorch made none of these of what it captured."""
     operators: int
     """How many operators do work."""
     delegated: int

@@ -26,6 +26,10 @@ TAKEN_DTYPES = frozenset(
 """Data types of tensors that cross from PyTorch to sessions."""
 
 
+_OF_AUTOGRAD = frozenset((torch.ops.aten.lift.default, torch.ops.aten.lift_fresh.default))
+"""How constants come into graphs: AOTAutograd deals with these itself, and fails where they are written otherwise."""
+
+
 @cache
 def registry() -> Any:
     """The exporter's table from operators of ATen to functions that write ONNX; made once, it takes half a second."""
@@ -37,7 +41,8 @@ def registry() -> Any:
 def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
     """What is written in other operators before regions are made: what the exporter would write so, and ours first."""
     known = set(_decomp.get_onnx_implemented_overloads(registry()))
-    return {**_decomp.create_onnx_friendly_decomposition_table(known), **OWN}
+    table = {**_decomp.create_onnx_friendly_decomposition_table(known), **OWN}
+    return {operator: written for operator, written in table.items() if operator not in _OF_AUTOGRAD}
 
 
 def refusal(node: torch.fx.Node) -> Unsupported | None:

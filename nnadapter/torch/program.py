@@ -22,7 +22,7 @@ import torch
 
 from nnadapter.errors import CompilationError, FallbackWarning, InvalidModelError, describe
 from nnadapter.inference.session import InferenceSession
-from nnadapter.onnx.building import tensor_of, with_constants
+from nnadapter.onnx.building import initializer_of, with_constants
 from nnadapter.torch.arrays import number_array, to_array, to_tensor
 from nnadapter.torch.cutting import Region
 from nnadapter.torch.layouts import laid_out, order_of
@@ -169,7 +169,9 @@ class Program:
                 if self._changes.get(place, 0) <= _REPACKED and self._is_weight(place, value)
             ),
         )
-        constants = [tensor_of(self._names[place], self._converts[place](inputs[place])) for place in weights.places]
+        constants = [
+            initializer_of(self._names[place], self._converts[place](inputs[place])) for place in weights.places
+        ]
         model = with_constants(self.model, constants) if constants else self.model
         session = InferenceSession(model, devices=self._settings.devices, options=self._settings.options)
         fed = ((self._names[place], place, self._converts[place]) for place in range(len(inputs)))

@@ -309,3 +309,21 @@ def test_plain_arrays_and_tensors_share_memory():
         array = to_array(dtype)(tensor)
         assert array.ctypes.data == tensor.data_ptr() == to_tensor(dtype)(array).data_ptr()
         assert to_tensor(dtype)(np.ascontiguousarray(array)).dtype == dtype
+
+
+@torch.no_grad()
+def test_large_weights_and_constants_that_python_makes():
+    class Large(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(100, 64)
+
+        def forward(self, tokens):
+            found = self.embedding(tokens)
+            return torch.cat([found, torch.tensor([])[None, None].expand(2, 3, 0), found * torch.tensor(2.0)], -1)
+
+    model, tokens = Large(), torch.randint(0, 100, (2, 3))
+    run = compiled(model, fallback="forbid")
+    gc.collect()
+    close(run(tokens), model(tokens))
+    assert nna.torch.report(run).graphs[0].sessions[0].weights.total >= 100 * 64 * 4
