@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 
 from nnadapter.errors import CacheWarning
@@ -22,7 +23,11 @@ class Outcome:
 
 
 def warn_once(message: str) -> None:
-    """Warn of what is wrong with a cache, once in a process for each message."""
+    """Warn of what is wrong with a cache, once in a process for each message.
+
+    Where a person has made warnings errors, it is none: it would come out of a compilation, as if that had failed.
+    """
     if message not in _told:
         _told.add(message)
-        warnings.warn(message, CacheWarning, stacklevel=2)
+        with suppress(CacheWarning):
+            warnings.warn(message, CacheWarning, stacklevel=2)

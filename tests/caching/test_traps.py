@@ -12,6 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import nnadapter as nna
+from benchmarks.language_model import Sizes, cache_names, first_feed, language_model
 from nnadapter.caching.entry import read_entry, write_entry
 from nnadapter.caching.folder import Folder
 from nnadapter.caching.key import Key
@@ -346,3 +347,39 @@ def test_a_program_that_its_driver_does_not_take_back_is_compiled_again(tmp_path
         hit, why = outcome(tmp_path, network(), "fake_npu")
     assert not hit and "its driver does not take it back" in why
     assert outcome(tmp_path, network(), "fake_npu")[0]
+
+
+def test_a_session_without_a_cache_imports_nothing_of_it(tmp_path):
+    onnx.save_model(parse(CHAIN), tmp_path / "model.onnx")
+    code = (
+        "import sys, nnadapter\n"
+        "with nnadapter.InferenceSession(sys.argv[1], devices='fake_npu') as session:\n"
+        "    session.report()\n"
+        "print([name for name in sys.modules if 'caching' in name or name.endswith('.canonical')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "model.onnx")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("device", ["openvino"], indirect=True)
+def test_a_language_model_with_a_growing_cache(tmp_path, device):
+    sizes = Sizes(layers=2, width=32, heads=4, words=40)
+    model = language_model(sizes)
+    hits = []
+    for _ in range(2):
+        with (
+            nna.InferenceSession(model, devices=device, options=nna.Options(cache_dir=tmp_path)) as session,
+            nna.InferenceSession(model, devices="cpu") as plain,
+        ):
+            feed = dict(first_feed(sizes, (1, 2, 3)))
+            for _ in range(5):
+                got, wanted = session.run(None, feed), plain.run(None, feed)
+                for one, other in zip(got, wanted, strict=True):
+                    np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
+                names = [f"past.{name}" for name in cache_names(sizes)]
+                feed = {"ids": np.array([[7]], np.int64), **dict(zip(names, wanted[1:], strict=True))}
+            segments = session.report().segments
+            hits.append([each.cache.hit for each in segments if each.cache is not None])
+    assert hits[1] and all(hits[1]) and not all(hits[0])
