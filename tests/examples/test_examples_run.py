@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 from PIL import Image
 
@@ -106,3 +107,32 @@ def test_generate_says_the_same_as_onnxruntime_and_keeps_its_cache(device):
     assert re.search(r"^ONNX Runtime: \d+ tokens per second, 100% of the same letters$", done.stdout, re.MULTILINE)
     assert re.search(rf"^{device}: \d+ tokens per second, cache of 4608 bytes at the end$", done.stdout, re.MULTILINE)
     assert "past" not in done.stdout and "present" not in done.stdout
+
+
+def trained(*arguments):
+    """What training on the digits prints."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    pytest.importorskip("sklearn", reason="scikit-learn, which has the digits, is not installed")
+    done = start("train_digits.py", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_digits_are_trained_and_read_on_a_device(tmp_path):
+    picture, saved = tmp_path / "training.png", tmp_path / "digits.onnx"
+    told = trained("--epochs", 6, "--compare", "--picture", picture, "--save", saved)
+    taken = re.findall(r"^(forward|backward): 100.0% of FLOPs off the CPU$", told, re.MULTILINE)
+    assert taken == ["forward", "backward"]
+    assert float(re.search(r"^PyTorch by itself: .* at most (\S+) apart$", told, re.MULTILINE)[1]) < 1e-3
+    assert float(re.search(r"never saw = (\S+)$", told, re.MULTILINE)[1]) >= 0.97
+    assert len(re.findall(r"^Epoch \d, Loss = \d\.\d{4}, Accuracy = \d\.\d{4}$", told, re.MULTILINE)) == 6
+    with Image.open(picture) as drawn:
+        assert len(drawn.getcolors(1 << 20)) > 20
+    assert onnxruntime.InferenceSession(saved).get_inputs()[0].shape == ["batch", 1, 8, 8]
+
+
+def test_digits_are_trained_partly_on_a_driver_in_c(acme_c):
+    told = trained("-d", acme_c, "--epochs", 1, "--compare")
+    for graph in ("forward", "backward"):
+        assert 0.3 < float(re.search(rf"^{graph}: (\S+)% of FLOPs off the CPU$", told, re.MULTILINE)[1]) / 100 < 1
+    assert float(re.search(r"^PyTorch by itself: .* at most (\S+) apart$", told, re.MULTILINE)[1]) < 1e-3
