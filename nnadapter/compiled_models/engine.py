@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 from nnadapter.compiled_models.devices import Requests, open_devices
 from nnadapter.compiled_models.loading import FilePlan, Loader
 from nnadapter.compiled_models.messages import Message
-from nnadapter.compiled_models.open_plans import OpenFilePlans
 from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.compiled_models.values import read_array
-from nnadapter.compiled_models.words import command, served
 from nnadapter.errors import InvalidInputError, InvalidOptionError
 from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options
@@ -23,6 +21,8 @@ from nnadapter.traces.trace import Trace
 
 if TYPE_CHECKING:
     import onnxruntime
+
+    from nnadapter.compiled_models.open_plans import OpenFilePlans
 
 
 class CompiledEngine(PlansEngine[FilePlan]):
@@ -67,9 +67,9 @@ class CompiledEngine(PlansEngine[FilePlan]):
         }
         self._open_devices = open_devices(message.devices, requests, options.fallback, session_options, trace)
         self._loader = Loader(file, self._open_devices, options.fallback, trace, session_options)
-        self._open = OpenFilePlans(message.plans, self._loader, self._plans)
+        self._open = self._open_plans() if any(plan.HasField("open") for plan in message.plans) else None
         try:
-            if self._open.count < 2:  # of several classes, the first run says which one is wanted
+            if self._open is None or self._open.count < 2:  # of several classes, the first run says which one is wanted
                 self.prepare(file.shapes(message.plans[0]))
         except BaseException:
             self._open_devices.close()
@@ -113,14 +113,15 @@ class CompiledEngine(PlansEngine[FilePlan]):
     def close(self) -> None:
         """See `Engine.close`."""
         self._end()
-        self._open.close()
+        if self._open is not None:
+            self._open.close()
         self._plans.close((self._open_devices, self._loader))
 
     def _take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken[FilePlan]:
         record = self._records.get(shapes)
         if record is not None:
             return (*self._plans.take(use, shapes, lambda: self._loader.load(record)), None)
-        taken = None if None in shapes else self._open.take(use, self._known(shapes))
+        taken = None if self._open is None or None in shapes else self._open.take(use, self._known(shapes))
         if taken is not None:
             return taken
         if self._file.whole is None:
@@ -128,17 +129,27 @@ class CompiledEngine(PlansEngine[FilePlan]):
         whole = self._file.whole
         return (*self._plans.take(use, "whole", lambda: self._loader.load(whole)), None)
 
+    def _open_plans(self) -> OpenFilePlans:
+        from nnadapter.compiled_models.open_plans import OpenFilePlans  # it fills segments; most files need none of it
+
+        return OpenFilePlans(self._file.message.plans, self._loader, self._plans)
+
     def _unknown(self, shapes: Sequence[tuple[int, ...] | None]) -> InvalidInputError:
+        from nnadapter.compiled_models.words import command
+
         got = ", ".join(f"{name}={list(shape or ())}" for name, shape in zip(self.input_names, shapes, strict=True))
         known = self._known(tuple(shapes))
-        broken = " or ".join(f"({why})" for why in dict.fromkeys(self._open.broken(known)) if why)
+        reasons = [] if self._open is None else self._open.broken(known)
+        broken = " or ".join(f"({why})" for why in dict.fromkeys(reasons) if why)
         return InvalidInputError(
             f"the compiled model is for input shapes {self._served()}, got {got}{broken and f' {broken}'}; compile it "
             f"for these as well ({command(self._file, known)}), or run the model that it was made of"
         )
 
     def _served(self) -> str:
-        return served(self._file, self._open.held)
+        from nnadapter.compiled_models.words import served
+
+        return served(self._file, [] if self._open is None else self._open.held)
 
 
 def _refuse_placing(options: Options) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from nnadapter.compiled_models.devices import FileDevice, FileDevices
 from nnadapter.compiled_models.fitting import reason_against
 from nnadapter.compiled_models.messages import Message
-from nnadapter.compiled_models.open_sizes import HeldSizes, read_open_sizes
 from nnadapter.compiled_models.parts import PROGRAM
 from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.compiled_models.segments import Segments, loadable_part
@@ -50,6 +49,8 @@ from partition.segments import Segment
 
 if TYPE_CHECKING:
     import onnxruntime
+
+    from nnadapter.compiled_models.open_sizes import HeldSizes
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -148,6 +149,8 @@ class Loader:
         """Read at which shapes a plan holds; None where these are its own alone."""
         if not record.HasField("open"):
             return None
+        from nnadapter.compiled_models.open_sizes import read_open_sizes  # plans of fixed sizes have none
+
         return read_open_sizes(record.open, self.file.shapes(record), self.segments)
 
     def load_steps(

@@ -9,22 +9,19 @@ import numpy as np
 
 from nnadapter.compiled_models.messages import Message
 from nnadapter.compiled_models.parts import CONSTANT, IR, ONNX
-from nnadapter.compiled_models.traces import traced_numbers
 from nnadapter.compiled_models.values import read_array, write_tensor
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.errors import CompiledModelError, InvalidModelError
 from nnadapter.files.container import Container, ContainerWriter
-from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
-from nnadapter.ir.structure import numbers, with_numbers
-from nnadapter.ir.tracing import Trace, Traced, current
-from nnadapter.ir.verifying import verify
 from nnadapter.onnx.separating import SeparateTensor, joined, separated
 
 if TYPE_CHECKING:
     import onnx
 
     from nnadapter.drivers.onnxruntime.weights import Loadable
+    from nnadapter.ir.model import Model
+    from nnadapter.ir.tracing import Trace
 
 
 def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: ContainerWriter) -> None:
@@ -36,6 +33,8 @@ def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: Cont
         InvalidModelError: it holds what files have no form for.
     """
     from nnadapter.ir.protobuf.serialized import read_model, to_parts
+    from nnadapter.ir.structure import numbers, with_numbers
+    from nnadapter.ir.tracing import Traced, current
 
     all_numbers = numbers(model)
     now = with_numbers(model, list(map(current, all_numbers))) if model.is_open else model
@@ -106,6 +105,11 @@ class Segments:
         """
         if trace is None or message.form != ModelForm.IR.value:
             raise self.container.damaged("a segment has open sizes, and its plan or its form has not")
+        from nnadapter.compiled_models.traces import traced_numbers  # segments of fixed sizes have none
+        from nnadapter.ir.structure import numbers, with_numbers
+        from nnadapter.ir.tracing import current
+        from nnadapter.ir.verifying import verify
+
         model = self._ir(message)
         plain = numbers(model)
         traced = traced_numbers(message, len(plain), trace, self.container)

@@ -47,10 +47,12 @@ def alongside(partitioning: Partitioning, needs: Sequence[frozenset[int]], taken
         taken: segments that are not waited for anyway.
     """
     plan, setting = partitioning.plan, partitioning.setting
-    known = {name for name, each in setting.costs.items() if each.source is not Source.ASSUMED}
     devices = dict.fromkeys(step.device for step in plan.steps)
+    if len(devices) < 2:  # calibrations are files, which are not read for one
+        return frozenset()
+    known = {name for name, each in setting.costs.items() if each.source is not Source.ASSUMED}
     shared = [name for name in devices if name not in known or setting.costs[name].profile.host_memory]
-    may_pay = not setting.constraints.policy.times and not taken and len(shared) <= 1 < len(devices)
+    may_pay = not setting.constraints.policy.times and not taken and len(shared) <= 1
     if not may_pay or not _are_apart(plan, needs) or not _is_sized(plan):
         return frozenset()
     seconds = [
