@@ -112,3 +112,13 @@ def test_what_stays_in_pytorch_has_its_gradient_there():
     function(expected).backward()
     torch.testing.assert_close(found.grad, expected.grad)
     assert all(graph.stayed for graph in nna.torch.report(run).graphs)
+
+
+@pytest.mark.parametrize("shape", [(4, 10), (2, 10, 3, 3)])
+def test_gradients_of_a_mean_loss_are_divided_by_its_weights(shape):
+    scores, answers = torch.randn(*shape, requires_grad=True), torch.randint(0, 10, (shape[0], *shape[2:]))
+    answers[0] = -100
+    on_device = compiled(nn.functional.cross_entropy)
+    (found,) = torch.autograd.grad(on_device(scores, answers), scores)
+    (expected,) = torch.autograd.grad(nn.functional.cross_entropy(scores, answers), scores)
+    torch.testing.assert_close(found, expected)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch._decomp import core_aten_decompositions
+from torch._decomp import core_aten_decompositions, get_decompositions
 from torch.ops import aten
 
 from nnadapter.torch.decompositions.attention import attention, attention_backward
@@ -29,7 +29,11 @@ from nnadapter.torch.decompositions.randomness import native_dropout
 
 Decomposition = Callable[..., Any]
 
+_OF_PYTORCH = get_decompositions([aten.nll_loss_forward.default, aten.nll_loss2d_forward.default])
+"""PyTorch's own, where its exporter has a wrong form: the sum of weights, which the gradient divides by, would be 1."""
+
 OWN: Mapping[torch._ops.OpOverload, Decomposition] = {
+    **_OF_PYTORCH,
     aten.convolution_backward.default: convolution_backward,
     aten.max_pool2d_with_indices_backward.default: max_pool_with_indices_backward,
     aten.max_pool3d_with_indices_backward.default: max_pool_with_indices_backward,
@@ -48,7 +52,7 @@ OWN: Mapping[torch._ops.OpOverload, Decomposition] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
 }
-"""What has no form in ONNX, or a wrong one, by our own hand."""
+"""What has no form in ONNX, or a wrong one."""
 
 
 def decompositions() -> dict[torch._ops.OpOverload, Decomposition]:
