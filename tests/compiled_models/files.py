@@ -67,6 +67,12 @@ KINDS = {
     "constants, and a device beside the CPU": Kind(
         "fake_npu", network, X, {"options": {"rules": BAN.format("fake_npu")}}
     ),
+    "open sizes": Kind(
+        "fake_npu",
+        sandwich,
+        {"x": numbers(5, 4)},
+        {"input_shapes": [{"x": (2, 4)}, {"x": (7, 4)}], "open_sizes": True},
+    ),
     "several shapes, and the model": Kind(
         "fake_npu",
         sandwich,
