@@ -11,7 +11,6 @@ from onnx import SparseTensorProto, numpy_helper
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.building import copied
-from nnadapter.onnx.references import array_of
 
 MOST_BYTES = 1 << 30
 """Of all of them together."""
@@ -39,7 +38,7 @@ def _dense(sparse: SparseTensorProto, room: int) -> Array:
     """Source: onnx.proto, `SparseTensorProto`: indices count elements, or have a row of numbers for each value."""
     dimensions, name = tuple(sparse.dims), sparse.values.name
     try:
-        values, indices = array_of(sparse.values), array_of(sparse.indices)
+        values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
     except (TypeError, ValueError, KeyError) as error:
         raise _wrong(name, f"cannot be read ({error})") from error
     if min(dimensions, default=0) < 0 or values.ndim != 1 or indices.dtype != np.int64:
