@@ -72,11 +72,11 @@ def test_read_text_compares_with_onnxruntime(tmp_path):
 
 
 def test_read_text_reads_the_same_on_a_driver_in_c(acme_c, tmp_path):
-    pictures = [EXAMPLES / "pictures" / name for name in ("colored.png", "turned.png")]
-    done = start("read_text.py", *pictures, "-d", acme_c, "--check", "-o", tmp_path)
+    picture = EXAMPLES / "pictures" / "turned.png"
+    done = start("read_text.py", picture, "-d", acme_c, "--check", "-o", tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "" and "note" not in done.stdout and "is a reference" not in done.stdout
-    assert done.stdout.count("same text as ONNX Runtime: yes") == 2
+    assert done.stdout.count("same text as ONNX Runtime: yes") == 1
     coverage = [float(share) for share in re.findall(r"coverage .* ([\d.]+)% of FLOPs", done.stdout)]
     assert len(coverage) == 3 and min(coverage) > 80
 
