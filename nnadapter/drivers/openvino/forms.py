@@ -199,9 +199,10 @@ def is_crossed(form: Form) -> bool:
 
 
 def swaps_alike(form: Form) -> bool:
-    """Whether a Transpose of a product of matrices swaps dimensions of one size, so that the shape stays."""
+    """Whether a Transpose of a product of matrices, or for one, swaps dimensions of one size, so that the shape stays."""
     maker = form.parts.makers.get(form.node.input[0])
-    if maker is None or maker.op_type != "MatMul" or form.is_open:
+    around = (*([maker] if maker is not None else []), *form.parts.readers.get(form.node.output[0], ()))
+    if form.is_open or all(node.op_type != "MatMul" for node in around):
         return False
     shape = form.shape(0)
     order = form.attribute("perm", range(len(shape))[::-1])

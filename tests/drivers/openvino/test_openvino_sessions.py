@@ -111,6 +111,45 @@ def test_as_many_heads_as_tokens():
         np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
 
 
+def layers_of_attention(batch, length, heads, width):
+    """Two layers; `length` tokens, `heads` of so much `width`."""
+    sizes = f"{{{batch}, {length}, {heads}, {width}}}"
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 17]>
+        g (float[{batch}, {length}, {heads * width}] x0) => (float[{batch}, {length}, {heads * width}] x2)
+        <int64[4] parts = {sizes}, int64[3] whole = {{{batch}, {length}, {heads * width}}}> {{
+            {"".join(LAYER.format(at=at, after=at + 1) for at in range(2))}
+        }}"""
+    )
+    for at in range(2):
+        for seed, name in enumerate("qkvo"):
+            weights = numbers(heads * width, heads * width, seed=4 * at + seed)
+            model.graph.initializer.append(onnx.numpy_helper.from_array(weights, f"{name}{at}"))
+    return model
+
+
+LAYER = """
+qr{at} = MatMul (x{at}, q{at}) qp{at} = Reshape (qr{at}, parts) qt{at} = Transpose <perm = [0, 2, 1, 3]> (qp{at})
+kr{at} = MatMul (x{at}, k{at}) kp{at} = Reshape (kr{at}, parts) kt{at} = Transpose <perm = [0, 2, 3, 1]> (kp{at})
+vr{at} = MatMul (x{at}, v{at}) vp{at} = Reshape (vr{at}, parts) vt{at} = Transpose <perm = [0, 2, 1, 3]> (vp{at})
+product{at} = MatMul (qt{at}, kt{at}) weights{at} = Softmax <axis = -1> (product{at})
+mixed{at} = MatMul (weights{at}, vt{at}) back{at} = Transpose <perm = [0, 2, 1, 3]> (mixed{at})
+joined{at} = Reshape (back{at}, whole) out{at} = MatMul (joined{at}, o{at}) x{after} = Add (out{at}, x{at})
+"""
+
+
+@pytest.mark.parametrize("sizes", [(3, 4, 4, 4), (4, 4, 4, 1), (1, 2, 2, 3), (3, 2, 2, 2), (2, 3, 4, 3), (2, 5, 5, 1)])
+def test_layers_with_as_many_heads_as_tokens(sizes):
+    """Two runs, as the engine's error is not the same each time."""
+    model = layers_of_attention(*sizes)
+    batch, length, heads, width = sizes
+    feed = {"x0": numbers(batch, length, heads * width, seed=9)}
+    (expected,) = run_whole(model, feed)
+    with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
+        for _ in range(2):
+            np.testing.assert_allclose(session.run(None, feed)[0], expected, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize(
     "order", ["b = MatMul (x, w) y = Gemm <transB = 1> (b, w)", "b = Gemm <transB = 1> (x, w) y = Gemm (b, w)"]
 )
