@@ -199,14 +199,16 @@ def is_crossed(form: Form) -> bool:
 
 
 def swaps_alike(form: Form) -> bool:
-    """Whether a Transpose of a product of matrices, or for one, swaps dimensions of one size, so that the shape stays."""
-    maker = form.parts.makers.get(form.node.input[0])
-    around = (*([maker] if maker is not None else []), *form.parts.readers.get(form.node.output[0], ()))
-    if form.is_open or all(node.op_type != "MatMul" for node in around):
+    """Whether a Transpose of three dimensions and more swaps some of one size, so that the shape stays.
+
+    Attention is where that happens, with as many heads as tokens: the engine takes one layout for the other, and what
+    stands between the Transpose and the products of matrices (scales, caches) is no matter.
+    """
+    if form.is_open:
         return False
     shape = form.shape(0)
     order = form.attribute("perm", range(len(shape))[::-1])
-    if len(order) != len(shape):  # the rank is not known
+    if len(shape) < 3 or len(order) != len(shape):  # the latter where the rank is not known
         return False
     is_moved = any(shape[axis] > 1 for at, axis in enumerate(order) if at != axis)
     return is_moved and tuple(shape[axis] for axis in order) == shape
