@@ -199,7 +199,7 @@ def is_crossed(form: Form) -> bool:
 
 
 def swaps_alike(form: Form) -> bool:
-    """Whether a Transpose of three dimensions and more swaps some of one size, so that the shape stays.
+    """Whether a Transpose moves more than the last two dimensions, and the shape stays as the sizes are the same.
 
     Attention is where that happens, with as many heads as tokens: the engine takes one layout for the other, and what
     stands between the Transpose and the products of matrices (scales, caches) is no matter.
@@ -208,9 +208,9 @@ def swaps_alike(form: Form) -> bool:
         return False
     shape = form.shape(0)
     order = form.attribute("perm", range(len(shape))[::-1])
-    if len(shape) < 3 or len(order) != len(shape):  # the latter where the rank is not known
+    if len(order) != len(shape):  # the rank is not known
         return False
-    is_moved = any(shape[axis] > 1 for at, axis in enumerate(order) if at != axis)
+    is_moved = any(shape[axis] > 1 for at, axis in enumerate(order[:-2]) if at != axis)
     return is_moved and tuple(shape[axis] for axis in order) == shape
 
 
