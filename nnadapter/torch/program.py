@@ -1,9 +1,10 @@
 """A region as something that PyTorch calls with tensors: a session, made at the first call.
 
 Weights (parameters and buffers) that a region of inference reads are constants of its session, so that devices pack
-them once. A run asks PyTorch whether they are still the same tensors, in the same memory, of the same version; that
-costs about 0.2 us for each. Where one has changed, a session is made again: weights that changed `_REPACKED` times are
-inputs from then on. In training, all of them are inputs from the start.
+them once. A run asks whether they are still what they were (`weights.py`). Where one has changed, a session is made
+again: weights that changed `_REPACKED` times are inputs from then on. Other tensors (another module of the same class,
+for which PyTorch runs the same graph) are no change: each set has a session of its own, which goes with its tensors.
+After `_SETS` sets, all weights of further ones are inputs. In training, all of them are inputs from the start.
 
 Tensors are handed to the session, and back, as arrays in the same memory. Where no session can be made of a region, or
 none for the sizes that come, PyTorch runs it, and the report says why.
@@ -13,12 +14,10 @@ from __future__ import annotations
 
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from nnadapter.errors import CompilationError, FallbackWarning, InvalidModelError, describe
 from nnadapter.inference.session import InferenceSession
@@ -28,6 +27,7 @@ from nnadapter.torch.cutting import Region
 from nnadapter.torch.layouts import laid_out, order_of
 from nnadapter.torch.operators import is_size
 from nnadapter.torch.settings import Settings
+from nnadapter.torch.weights import Weights, note_weights
 from partition.verdict import Reason, Unsupported
 
 if TYPE_CHECKING:
@@ -35,41 +35,12 @@ if TYPE_CHECKING:
 
 _REPACKED = 3
 """How often a session is made again because a weight has changed; then it is an input."""
+_SETS = 8
+"""How many sets of weights are constants in all, those that are gone counted; PyTorch captures a function as often."""
 _NOT_MADE = (CompilationError, InvalidModelError)
 """What a region costs its session, and no run: PyTorch can do what it has."""
-_version = attrgetter("_version")
-_memory = torch.Tensor.data_ptr
 IsWeight = Callable[[int, Any], bool]
 """Whether an input of a region, by its place, may be a constant."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """The tensors that a session has as constants, as they were when it was made."""
-
-    places: tuple[int, ...]
-    """Which of the region's inputs they are."""
-    tensors: tuple[Any, ...]
-    versions: tuple[int, ...]
-    addresses: tuple[int, ...]
-
-    def hold(self, inputs: Sequence[Any]) -> bool:
-        """Whether all of them are what they were, by the inputs of a call."""
-        given = [inputs[place] for place in self.places]
-        return (
-            all(map(is_, given, self.tensors))
-            and tuple(map(_version, given)) == self.versions
-            and tuple(map(_memory, given)) == self.addresses
-        )
-
-    def changed(self, inputs: Sequence[Any]) -> list[int]:
-        """The places of those that are not what they were."""
-        was = zip(self.places, self.tensors, self.versions, self.addresses, strict=True)
-        return [
-            place
-            for place, tensor, version, address in was
-            if inputs[place] is not tensor or _version(tensor) != version or _memory(tensor) != address
-        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +75,21 @@ class Program:
         self._outputs = [value.name for value in model.graph.output]
         self._results = tuple(_result(node.meta["val"], node.name in visible) for node in region.outputs)
         self._changes: dict[int, int] = {}
-        self._bound: Bound | None = None
+        self._weighing: tuple[int, ...] | None = None  # the inputs that are weights, known at the first call
+        self._sets: dict[tuple[int, ...], Bound] = {}  # by the identities of the weights
+        self._begun = 0
+        self._plain: Bound | None = None  # without constants
         self._lock = threading.Lock()
 
     @property
     def session(self) -> InferenceSession | None:
-        """The session that runs it now; None before the first call, and where PyTorch runs it."""
-        bound = self._bound
+        """The session of the latest set of weights; None before the first call, and where PyTorch runs it."""
+        bound = next(reversed(list(self._sets.values())), self._plain)
         return bound.session if bound is not None and self.failure is None else None
+
+    def has_run(self, tensors: frozenset[int]) -> bool:
+        """Whether a session has one of these tensors, by their identities, among its weights."""
+        return any(not tensors.isdisjoint(key) for key in list(self._sets))
 
     @property
     def varying(self) -> int:
@@ -126,7 +104,7 @@ class Program:
         """
         if self.failure is not None:
             return self._in_pytorch(inputs)
-        bound = self._bound
+        bound = self._sets.get(self._key(inputs), self._plain)
         try:
             if bound is None or not bound.weights.hold(inputs):
                 bound = self._bind(inputs)
@@ -150,25 +128,48 @@ class Program:
     def _in_pytorch(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(self.region.module(*inputs))
 
+    def _key(self, inputs: Sequence[Any]) -> tuple[int, ...]:
+        return tuple([id(inputs[place]) for place in self._weighing or ()])
+
     def _bind(self, inputs: Sequence[Any]) -> Bound:
         with self._lock:
-            if self._bound is not None:
-                changed = self._bound.weights.changed(inputs)
+            if self._weighing is None:
+                self._weighing = tuple(place for place, value in enumerate(inputs) if self._is_weight(place, value))
+            key = self._key(inputs)
+            bound = self._sets.get(key)
+            if bound is None:
+                self._begun += 1
+                if self._begun > _SETS:
+                    self._plain = self._plain or self._made(inputs, key, ())
+                    return self._plain
+            else:
+                changed = bound.weights.changed(inputs)
                 if not changed:  # another thread was here
-                    return self._bound
+                    return bound
                 self._changes.update({place: self._changes.get(place, 0) + 1 for place in changed})
-            self._bound = self._made(inputs)
-            return self._bound
+            self._sets[key] = bound = self._made(inputs, key, self._constant(inputs))
+            return bound
 
-    def _made(self, inputs: Sequence[Any]) -> Bound:
-        weights = _weights(
-            inputs,
-            tuple(
-                place
-                for place, value in enumerate(inputs)
-                if self._changes.get(place, 0) <= _REPACKED and self._is_weight(place, value)
-            ),
+    def _constant(self, inputs: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(
+            place
+            for place in self._weighing or ()
+            if self._changes.get(place, 0) <= _REPACKED and not inputs[place].is_inference()
         )
+
+    def _gone(self, key: tuple[int, ...]) -> Callable[[Any], None]:
+        """What forgets a set of weights when one of them is no more: its identity may come again."""
+        program = weakref.ref(self)
+
+        def forget(_: Any) -> None:
+            alive = program()
+            if alive is not None:
+                alive._sets.pop(key, None)
+
+        return forget
+
+    def _made(self, inputs: Sequence[Any], key: tuple[int, ...], places: tuple[int, ...]) -> Bound:
+        weights = note_weights(inputs, places, self._gone(key))
         constants = [
             initializer_of(self._names[place], self._converts[place](inputs[place])) for place in weights.places
         ]
@@ -177,12 +178,6 @@ class Program:
         fed = ((self._names[place], place, self._converts[place]) for place in range(len(inputs)))
         constant = frozenset(weights.places)
         return Bound(session=session, weights=weights, fed=tuple(each for each in fed if each[1] not in constant))
-
-
-def _weights(inputs: Sequence[Any], places: tuple[int, ...]) -> Weights:
-    tensors = tuple(inputs[place] for place in places)
-    versions, addresses = tuple(map(_version, tensors)), tuple(map(_memory, tensors))
-    return Weights(places=places, tensors=tensors, versions=versions, addresses=addresses)
 
 
 def _result(like: Any, is_visible: bool) -> Callable[[Any], Any]:

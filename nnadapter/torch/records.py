@@ -30,12 +30,15 @@ class Capture:
 
 
 _captures: weakref.WeakKeyDictionary[Any, list[weakref.ref[Capture]]] = weakref.WeakKeyDictionary()
+_all: list[weakref.ref[Capture]] = []
 _lock = threading.Lock()
 
 
 def remember(capture: Capture) -> None:
     """Note a capture for what is being compiled in this thread; it is forgotten when nobody keeps it any more."""
     owner = _compiled_now(sys._getframe())
+    with _lock:
+        _all[:] = [*(each for each in _all if each() is not None), weakref.ref(capture)]
     if owner is not None:
         with _lock:
             _captures.setdefault(owner, []).append(weakref.ref(capture))
@@ -43,9 +46,20 @@ def remember(capture: Capture) -> None:
 
 def captures_of(compiled: Any) -> list[Capture]:
     """What was captured for what torch.compile returned, or for what it was given, in order."""
+    given = given_of(compiled)
     with _lock:
-        noted = [each() for each in _captures.get(given_of(compiled), ())]
-    return [capture for capture in noted if capture is not None]
+        noted = [each() for each in _captures.get(given, ())]
+        known = [each() for each in _all]
+    own = [capture for capture in noted if capture is not None]
+    if own or not isinstance(given, torch.nn.Module):
+        return own
+    tensors = frozenset(map(id, (*given.parameters(), *given.buffers())))
+    return [capture for capture in known if capture is not None and _has_run(capture, tensors)]
+
+
+def _has_run(capture: Capture, tensors: frozenset[int]) -> bool:
+    """Whether it ran with these weights: PyTorch runs for a module what it captured for another of its class."""
+    return any(program.has_run(tensors) for graph in capture.graphs for program in graph.programs)
 
 
 def _compiled_now(frame: FrameType | None) -> Any:

@@ -1,0 +1,104 @@
+"""Weights as constants: what changes them is seen, whoever does it, and sessions go with them."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
+
+from torch import nn  # noqa: E402
+
+import nnadapter as nna  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 3), nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        return self.norm(self.linear(x)).relu() + self.linear(x)
+
+
+def compiled(model):
+    return torch.compile(model, backend=nna.torch.nnadapter, options={"devices": ["fake_npu"]})
+
+
+def assert_same(run, model, x):
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad])
+def test_steps_of_fused_optimizers_are_seen(kind):
+    model, x = Net().eval(), torch.randn(2, 4)
+    run, optimizer = compiled(model), kind(model.parameters(), lr=0.1, fused=True)
+    for _ in range(6):
+        assert_same(run, model, x)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    assert nna.torch.report(run).graphs[0].varying == 4
+
+
+def test_steps_of_other_models_change_nothing():
+    model, other, x = Net().eval(), nn.Linear(2, 2), torch.randn(2, 4)
+    run, optimizer = compiled(model), torch.optim.SGD(other.parameters(), lr=0.1, fused=True)
+    for _ in range(6):
+        assert_same(run, model, x)
+        other(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    assert nna.torch.report(run).graphs[0].varying == 0
+
+
+def test_running_statistics_that_pytorch_changes_are_seen():
+    model, x = Net().eval(), torch.randn(2, 4)
+    run = compiled(model)
+    for _ in range(6):
+        assert_same(run, model, x)
+        model.train()(torch.randn(16, 4) * 5)
+        model.eval()
+    assert nna.torch.report(run).graphs[0].varying == 2
+
+
+def test_each_module_of_a_class_has_constants_of_its_own():
+    models, x = [Net().eval() for _ in range(3)], torch.randn(2, 4)
+    runs = [compiled(model) for model in models]
+    for _ in range(5):
+        for run, model in zip(runs, models, strict=True):
+            assert_same(run, model, x)
+    for run in runs:
+        (graph,) = nna.torch.report(run).graphs
+        assert graph.varying == 0 and len(graph.sessions[0].input_shapes) == 1
+
+
+def test_many_modules_of_a_class_are_right_and_the_first_keep_their_constants():
+    models, x = [Net().eval() for _ in range(12)], torch.randn(2, 4)
+    runs = [compiled(model) for model in models]
+    for _ in range(2):
+        for run, model in zip(runs, models, strict=True):
+            assert_same(run, model, x)
+    assert len(nna.torch.report(runs[0]).graphs[0].sessions[0].input_shapes) == 1
+
+
+def test_weights_go_with_their_model():
+    x = torch.randn(2, 4)
+    for _ in range(3):
+        model = Net().eval()
+        run = compiled(model)
+        assert_same(run, model, x)
+        weight = weakref.ref(model.linear.weight)
+        assert len(nna.torch.report(run).graphs) == 1
+        del model, run
+        gc.collect()
+        assert weight() is None
