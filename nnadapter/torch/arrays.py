@@ -13,7 +13,7 @@ Array = np.ndarray[Any, Any]
 
 def to_array(dtype: torch.dtype) -> Callable[[Any], Array]:
     """Return what makes an array of a tensor of `dtype` on the host, in its memory."""
-    return _bfloat16_array if dtype is torch.bfloat16 else _array
+    return {torch.bfloat16: _bfloat16_array, torch.float16: _float16_array}.get(dtype, _array)
 
 
 def to_tensor(dtype: torch.dtype) -> Callable[[Array], Any]:
@@ -31,10 +31,16 @@ def _array(tensor: Any) -> Array:
     return array
 
 
+def _float16_array(tensor: Any) -> Array:
+    """As `_bfloat16_array`, rounded where an operator of PyTorch gave more than its graph says: layer norm does."""
+    array: Array = tensor.to(torch.float16).numpy(force=True)
+    return array
+
+
 def _bfloat16_array(tensor: Any) -> Array:
     import ml_dtypes
 
-    array: Array = tensor.detach().view(torch.uint16).numpy(force=True)
+    array: Array = tensor.detach().to(torch.bfloat16).view(torch.uint16).numpy(force=True)
     return array.view(ml_dtypes.bfloat16)
 
 

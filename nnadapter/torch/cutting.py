@@ -19,7 +19,6 @@ import torch
 from torch import fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import create_op_support
-from torch.fx.passes.tools_common import legalize_graph
 
 from nnadapter.torch.operators import computes, is_size
 
@@ -72,8 +71,25 @@ def call_regions(
     replaced: dict[fx.Node, fx.Node] = {}
     for region, function in zip(regions, functions, strict=True):
         _call(graph_module.graph, region, function, replaced)
-    legalize_graph(graph_module)
+    _put_in_order(graph_module.graph)
     graph_module.recompile()
+
+
+def _put_in_order(graph: fx.Graph) -> None:
+    """Move what a node reads before it, and leave the rest in order: random numbers come in the order of the source."""
+    placed: dict[fx.Node, None] = {}
+    for node in list(graph.nodes):
+        waiting = [node]
+        while waiting:
+            missing = [each for each in waiting[-1].all_input_nodes if each not in placed]
+            if missing:
+                waiting.extend(reversed(missing))
+            else:
+                placed[waiting.pop()] = None
+    end = graph.output_node()
+    for node in placed:
+        if node is not end:
+            end.prepend(node)
 
 
 def _call(graph: fx.Graph, region: Region, function: Callable[..., Any], replaced: dict[fx.Node, fx.Node]) -> None:

@@ -6,6 +6,7 @@ the exporter does not trace again from source: open sizes and lines of source st
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,11 +26,11 @@ from torch.export.graph_signature import (
     SymIntArgument,
     TensorArgument,
 )
-from torch.onnx import OnnxExporterError
 from torch.onnx._internal.exporter import _core
 from torch.utils import _pytree as pytree
 
 from nnadapter.torch.operators import is_size, registry
+from nnadapter.torch.promotion import WrongType, keep_type
 from nnadapter.torch.quiet import quiet
 from nnadapter.torch.sources import line_of, short
 
@@ -67,17 +68,23 @@ def export(module: fx.GraphModule, names: Sequence[str]) -> onnx.ModelProto:
     Raises:
         NotExported: the exporter fails.
     """
-    results = [f"output_{index}" for index in range(len(_results(module)))]
+    wanted = [(str(_source(node).target), node.meta["val"]) for node in _results(module)]  # the exporter changes them
+    results = [f"output_{index}" for index in range(len(wanted))]
     try:
         with quiet(), torch._guards.tracing(None):
             program = _core.export(
                 _program(module), registry=registry(), input_names=names, output_names=results, verbose=False
             )
             model: onnx.ModelProto = program.model_proto
-    except (OnnxExporterError, RuntimeError, ValueError, TypeError, AssertionError, NotImplementedError) as error:
+    except Exception as error:  # whatever the exporter cannot write, PyTorch can run
         raise NotExported(*_blame(error)) from error
     if [value.name for value in model.graph.output] != results:
         raise NotExported("", "the exporter gave other outputs than it was asked for")
+    for value, (target, like) in zip(model.graph.output, wanted, strict=True):
+        try:
+            keep_type(model.graph, value, like)
+        except WrongType as wrong:
+            raise NotExported(target, wrong.detail) from wrong
     _name_for_lines(model.graph.node)
     return model
 
@@ -85,6 +92,11 @@ def export(module: fx.GraphModule, names: Sequence[str]) -> onnx.ModelProto:
 def origins(model: onnx.ModelProto) -> Mapping[str, Origin]:
     """Return what each node of an exported model comes from, by the node's name."""
     return {node.name: _origin(_said(node)) for node in model.graph.node}
+
+
+def _source(node: fx.Node) -> fx.Node:
+    """The operator that gives a result, or several with it."""
+    return _source(node.all_input_nodes[0]) if node.target is operator.getitem else node
 
 
 def _results(module: fx.GraphModule) -> Sequence[Any]:

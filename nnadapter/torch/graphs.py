@@ -11,7 +11,7 @@ from torch import fx
 
 from nnadapter.torch.cutting import Region, call_regions, last_views, regions_of
 from nnadapter.torch.exporting import NotExported, export
-from nnadapter.torch.operators import computes, refusal
+from nnadapter.torch.operators import computes, is_random, refusal
 from nnadapter.torch.program import Program
 from nnadapter.torch.settings import Settings
 from nnadapter.torch.sources import line_of
@@ -107,9 +107,10 @@ def _blamed(region: Region, failure: NotExported) -> dict[fx.Node, Unsupported]:
 
 
 def _visible(graph_module: fx.GraphModule, shown: int | None) -> frozenset[str]:
-    """Names of the nodes whose results a caller sees, as they are or by views."""
+    """Names of the nodes whose layout matters: a caller sees it, by views too, or random numbers come in its order."""
     views, found = last_views(graph_module), set()
     waiting = [each for each in graph_module.graph.output_node().args[0][:shown] if isinstance(each, fx.Node)]
+    waiting += [each for node in graph_module.graph.nodes if is_random(node) for each in node.all_input_nodes]
     while waiting:
         node = waiting.pop()
         found.add(node.name)

@@ -26,6 +26,7 @@ TAKEN_DTYPES = frozenset(
 """Data types of tensors that cross from PyTorch to sessions."""
 
 
+_AVERAGES = frozenset((torch.ops.aten.avg_pool2d.default, torch.ops.aten.avg_pool3d.default))
 _OF_AUTOGRAD = frozenset((torch.ops.aten.lift.default, torch.ops.aten.lift_fresh.default))
 """How constants come into graphs: AOTAutograd deals with these itself, and fails where they are written otherwise."""
 
@@ -42,7 +43,12 @@ def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
     """What is written in other operators before regions are made: what the exporter would write so, and ours first."""
     known = set(_decomp.get_onnx_implemented_overloads(registry()))
     table = {**_decomp.create_onnx_friendly_decomposition_table(known), **OWN}
-    return {operator: written for operator, written in table.items() if operator not in _OF_AUTOGRAD}
+    return {operator: written for operator, written in table.items() if operator in OWN or _is_written(operator)}
+
+
+def _is_written(operator: Any) -> bool:
+    """Whether it may be written in others: random numbers made in another way would be others for the same seed."""
+    return operator not in _OF_AUTOGRAD and torch.Tag.nondeterministic_seeded not in getattr(operator, "tags", ())
 
 
 def refusal(node: torch.fx.Node) -> Unsupported | None:
@@ -75,8 +81,13 @@ def _refuse_other_kinds(node: torch.fx.Node) -> Unsupported | None:
     return Unsupported(Reason.CONTROL_FLOW, what)
 
 
+def is_random(node: torch.fx.Node) -> bool:
+    """Whether the node takes numbers from PyTorch's generator."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
 def _refuse_random(node: torch.fx.Node) -> Unsupported | None:
-    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+    if not is_random(node):
         return None
     return Unsupported(Reason.UNSUPPORTED_OPERATION, "random numbers come from PyTorch's generator")
 
@@ -98,15 +109,46 @@ def _refuse_values(node: torch.fx.Node) -> Unsupported | None:
 
 def _refuse_numbers(node: torch.fx.Node) -> Unsupported | None:
     for each in node.all_input_nodes:
+        if "val" not in each.meta:
+            return Unsupported(Reason.UNSUPPORTED_TYPE, f"it reads what {each.target} gives, of which no type is known")
         if isinstance(each.meta.get("val"), (torch.SymFloat, torch.SymBool)):
             return Unsupported(Reason.UNSUPPORTED_TYPE, "it reads a number that is known only when it runs")
     return None
 
 
 def _refuse_layout(node: torch.fx.Node) -> Unsupported | None:
+    if str(node.target).startswith("aten.empty"):
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, "it gives memory without values")
     if node.target is not torch.ops.aten.as_strided.default:
         return None
     return Unsupported(Reason.UNSUPPORTED_OPERATION, "it reads memory by strides, and tensors of sessions have none")
+
+
+def _refuse_divisor(node: torch.fx.Node) -> Unsupported | None:
+    if node.target not in _AVERAGES or divisor_of(node) is None:
+        return None
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, "averages have no divisor of their own in ONNX")
+
+
+def divisor_of(node: torch.fx.Node) -> Any:
+    """The divisor that an average over windows is given; None if it has none."""
+    return node.args[6] if len(node.args) > 6 else node.kwargs.get("divisor_override")
+
+
+def _refuse_shifts(node: torch.fx.Node) -> Unsupported | None:
+    value = node.meta.get("val")
+    if "shift" not in str(node.target) or getattr(value, "dtype", None) is not torch.uint8:
+        return None
+    return Unsupported(Reason.UNSUPPORTED_DTYPE, "PyTorch's exporter writes shifts of uint8 as those of int8")
+
+
+def _refuse_statistics(node: torch.fx.Node) -> Unsupported | None:
+    """Mean and deviation of a layer norm, which only gradients read: ONNX has them in float32."""
+    if node.target is not torch.ops.aten.native_layer_norm.default or node.meta["val"][1].dtype is torch.float32:
+        return None
+    if not any(user.target is operator.getitem and user.args[1] != 0 for user in node.users):
+        return None
+    return Unsupported(Reason.UNSUPPORTED_DTYPE, "ONNX has mean and deviation of a layer norm in float32 alone")
 
 
 def _refuse_without_form(node: torch.fx.Node) -> Unsupported | None:
@@ -118,7 +160,10 @@ def _refuse_without_form(node: torch.fx.Node) -> Unsupported | None:
     return Unsupported(Reason.UNSUPPORTED_OPERATION, "PyTorch's exporter has no ONNX form for it")
 
 
-_CHECKS = (_refuse_other_kinds, _refuse_random, _refuse_values, _refuse_numbers, _refuse_layout, _refuse_without_form)
+_CHECKS = (
+    _refuse_other_kinds, _refuse_random, _refuse_values, _refuse_numbers, _refuse_layout, _refuse_divisor,
+    _refuse_shifts, _refuse_statistics, _refuse_without_form,
+)  # fmt: skip
 
 
 def _tensors(value: object) -> list[Any]:

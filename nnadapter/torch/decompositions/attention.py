@@ -26,10 +26,14 @@ def attention(
     """
     key, value = (_for_each_head(each, query) for each in (key, value))
     scores = _scores(query, key, is_causal, attn_mask, scale)
-    result = torch.matmul(torch.softmax(scores, -1), value)
+    weights, sums = torch.softmax(scores, -1), torch.logsumexp(scores, -1)
+    if attn_mask is not None:  # a row that is masked whole gives 0, and gradients of 0
+        kept = attn_mask.amax(-1, keepdim=True) != float("-inf")
+        weights, sums = torch.where(kept, weights, 0.0), torch.where(kept.squeeze(-1), sums, 0.0)
+    result = torch.matmul(weights, value)
     # The kernel writes heads next to each other, and what comes behind it may view its result so.
     laid_out = result.transpose(1, 2).contiguous().transpose(1, 2)
-    return laid_out, torch.logsumexp(scores, -1)
+    return laid_out, sums
 
 
 def attention_backward(

@@ -29,6 +29,7 @@ def batch_norm_functional(
         return *known(values, weight, bias, running_mean, running_var, momentum, eps), running_mean, running_var
     count = values.numel() // values.shape[1]
     result, mean, variance, deviation = _normalized(values, weight, bias, eps)
+    mean, variance = mean.to(running_mean.dtype), variance.to(running_var.dtype)
     new_mean = running_mean * (1 - momentum) + mean * momentum
     new_variance = running_var * (1 - momentum) + variance * (momentum * count / (count - 1))
     return result, mean, deviation, new_mean, new_variance
@@ -45,7 +46,9 @@ def batch_norm_without_statistics(
 def _normalized(
     values: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The result, and mean, variance and 1 / deviation of every channel."""
+    """The result, in the data type of the values, and mean, variance and 1 / deviation of every channel."""
+    given = values.dtype
+    values = values.float() if given in (torch.float16, torch.bfloat16) else values
     axes = [0, *range(2, values.dim())]
     channels = [-1, *[1] * (values.dim() - 2)]
     mean = values.mean(axes, keepdim=True)
@@ -54,7 +57,8 @@ def _normalized(
     deviation = torch.rsqrt(variance + eps)
     factor = deviation if weight is None else deviation * weight
     result = centered * factor.view(channels)
-    return result if bias is None else result + bias.view(channels), mean.view(-1), variance, deviation
+    result = result if bias is None else result + bias.view(channels)
+    return result.to(given), mean.view(-1), variance, deviation
 
 
 def weight_norm_backward(

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nnadapter.torch.layouts import order_of
+
 
 def native_dropout(values: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
     """The values with elements dropped by chance `p`, and which were kept. Source: aten::native_dropout."""
@@ -15,5 +17,15 @@ def native_dropout(values: Tensor, p: float, train: bool | None) -> tuple[Tensor
         return values.clone(), torch.ones_like(values, dtype=torch.bool)
     if p == 1:
         return torch.zeros_like(values), torch.zeros_like(values, dtype=torch.bool)
-    kept = torch.ops.aten.bernoulli.p(values, 1 - p) != 0
+    kept = _chosen(values, 1 - p) != 0
     return torch.where(kept, values * (1 / (1 - p)), 0.0), kept
+
+
+def _chosen(values: Tensor, p: float) -> Tensor:
+    """Ones by chance `p`, drawn in the order in which the values lie in memory, as PyTorch does."""
+    order = order_of(values)
+    if order is None:
+        return torch.ops.aten.bernoulli.p(values, p)
+    back = sorted(range(len(order)), key=order.__getitem__)
+    chosen: Tensor = torch.ops.aten.bernoulli.p(values.permute(list(order)), p)
+    return chosen.permute(back)

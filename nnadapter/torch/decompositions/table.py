@@ -29,8 +29,13 @@ from nnadapter.torch.decompositions.randomness import native_dropout
 
 Decomposition = Callable[..., Any]
 
-_OF_PYTORCH = get_decompositions([aten.nll_loss_forward.default, aten.nll_loss2d_forward.default])
-"""PyTorch's own, where its exporter has a wrong form: the sum of weights, which the gradient divides by, would be 1."""
+_OF_PYTORCH = get_decompositions(
+    [aten.nll_loss_forward.default, aten.nll_loss2d_forward.default, aten.hardtanh_backward.default]
+)
+"""PyTorch's own, where its exporter has a wrong form.
+
+The sum of weights, which the gradient of a loss divides by, would be 1; the gradient at a bound would be passed on.
+"""
 
 OWN: Mapping[torch._ops.OpOverload, Decomposition] = {
     **_OF_PYTORCH,

@@ -1,0 +1,56 @@
+"""Results in the data types that ATen says.
+
+PyTorch's exporter makes promotions of types explicit, and some of its operators then give a wider type than ATen's:
+sums, running sums and products of 16-bit numbers come as float32. Such a result is rounded to what ATen says. Any
+other difference means that the operator is another one: it stays in PyTorch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.onnx._internal.exporter import _core
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True, slots=True)
+class WrongType(Exception):  # noqa: N818  a value that says why, caught at one place
+    """A result has a data type that rounding does not mend."""
+
+    detail: str
+
+
+def keep_type(graph: onnx.GraphProto, output: onnx.ValueInfoProto, like: Any) -> None:
+    """Let an output of `graph` have the data type of `like`: a tensor, or a number that is a size.
+
+    Raises:
+        WrongType: it has one that is no wider floating-point type.
+    """
+    wanted = _core.torch_dtype_to_onnx_dtype(like.dtype if isinstance(like, torch.Tensor) else torch.int64)
+    found = type(wanted)(output.type.tensor_type.elem_type)
+    if found == wanted:
+        return
+    if not (found.is_floating_point() and wanted.is_floating_point() and found.bitwidth > wanted.bitwidth):
+        raise WrongType(f"PyTorch's exporter gives {found.name.lower()} in place of {wanted.name.lower()}")
+    _round(graph, output, int(wanted))
+
+
+def _round(graph: onnx.GraphProto, output: onnx.ValueInfoProto, wanted: int) -> None:
+    """Put a Cast before an output, which keeps its name."""
+    wide = f"{output.name}.wide"
+    for node in graph.node:
+        node.input[:] = [wide if name == output.name else name for name in node.input]
+        node.output[:] = [wide if name == output.name else name for name in node.output]
+    for value in (*graph.initializer, *graph.value_info):
+        value.name = wide if value.name == output.name else value.name
+    cast = graph.node.add(op_type="Cast", name=f"{output.name}.rounded", input=[wide], output=[output.name])
+    cast.attribute.add(name="to", type=_INT, i=wanted)
+    output.type.tensor_type.elem_type = wanted
+
+
+_INT = 2
+"""`AttributeProto.INT`."""

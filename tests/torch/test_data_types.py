@@ -1,0 +1,149 @@
+"""torch.compile: data types and values of results are PyTorch's own, whatever its exporter writes."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402, N812
+
+import nnadapter as nna  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def compiled(model):
+    return torch.compile(model, backend=nna.torch.nnadapter, options={"devices": ["fake_npu"], "fallback": "allow"})
+
+
+HALVES = [torch.float16, torch.bfloat16]
+REDUCTIONS = {
+    "sum": lambda x: x.sum(),
+    "cumsum": lambda x: x.cumsum(1),
+    "prod": lambda x: x.prod(1),
+    "read again": lambda x: (x.sum(1), x.sum(1).exp()),
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_what_is_added_up_has_the_type_of_its_input(name, dtype):
+    x = torch.randn(4, 5).to(dtype)
+    torch.testing.assert_close(compiled(REDUCTIONS[name])(x), REDUCTIONS[name](x), rtol=2e-2, atol=2e-2)
+
+
+LAYERS = {
+    "linear": lambda: nn.Linear(5, 3),
+    "layer norm": lambda: nn.LayerNorm(5),
+    "batch norm": lambda: nn.BatchNorm1d(5),
+}
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float64])
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_are_trained_in_every_type(name, dtype):
+    layer = LAYERS[name]().to(dtype)
+    found, expected = (step(layer, wrap, dtype) for wrap in (compiled, lambda same: same))
+    tolerance = 1e-6 if dtype is torch.float64 else 1e-1
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def step(layer, wrap, dtype):
+    layer = copy.deepcopy(layer)
+    x = torch.randn(8, 5, generator=torch.Generator().manual_seed(1)).to(dtype).requires_grad_()
+    result = wrap(layer)(x)
+    (result * result).sum().backward()
+    return [result.detach(), x.grad, *(each.grad for each in layer.parameters()), *layer.buffers()]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_batches_of_halves_are_normalized_by_weights_of_float32(dtype):
+    found, expected = (step(nn.BatchNorm1d(5), wrap, dtype) for wrap in (compiled, lambda same: same))
+    torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
+
+
+def test_layers_are_trained_under_autocast():
+    class Casting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(5, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 2))
+
+        def forward(self, x):
+            with torch.autocast("cpu", torch.bfloat16):
+                return self.layers(x)
+
+    model = Casting()
+    found, expected = (step(model, wrap, torch.float32) for wrap in (compiled, lambda same: same))
+    torch.testing.assert_close(found, expected, rtol=5e-2, atol=5e-2)
+
+
+def test_shifts_of_bytes_without_sign():
+    x = torch.tensor([200, 3], dtype=torch.uint8)
+    torch.testing.assert_close(compiled(lambda x: (x << 1, x >> 1))(x), (x << 1, x >> 1))
+
+
+@pytest.mark.parametrize("pool", [nn.AvgPool2d(2, divisor_override=3), nn.AvgPool3d(2, 2, divisor_override=3)])
+def test_averages_with_a_divisor_of_their_own(pool):
+    x = torch.randn(1, 4, 4, 4)
+    torch.testing.assert_close(compiled(pool)(x), pool(x))
+
+
+def test_rows_that_are_masked_whole_give_zeros_and_no_gradients():
+    mask = torch.ones(4, 4, dtype=torch.bool).tril()
+    mask[2] = False
+
+    def function(x):
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+    found, expected = (torch.ones(1, 2, 4, 8).cumsum(2).requires_grad_() for _ in range(2))
+    results = compiled(function)(found), function(expected)
+    torch.testing.assert_close(*results)
+    for result in results:
+        result.sum().backward()
+    torch.testing.assert_close(found.grad, expected.grad)
+
+
+RANDOM = {
+    "one behind another": lambda x: (torch.bernoulli(x.sigmoid()), torch.rand(3)),
+    "many": lambda x: (torch.rand(6) + x, torch.bernoulli(x.sigmoid()), torch.rand_like(x), torch.randperm(5)),
+    "gumbel": F.gumbel_softmax,
+    "transposed": lambda x: F.dropout(x.t().sin(), 0.5, True),
+    "channels last": lambda x: F.dropout(x.expand(2, 3, 5, 6).contiguous(memory_format=torch.channels_last), 0.5, True),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_seeds_mean_what_they_mean_in_pytorch(name):
+    x, results = torch.randn(5, 6), []
+    for function in (compiled(RANDOM[name]), RANDOM[name]):
+        torch.manual_seed(7)
+        results.append(function(x))
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("function", [F.relu6, F.hardtanh])
+def test_gradients_at_a_bound(function):
+    found, expected = (torch.tensor([-1.0, 0.0, 1.0, 6.0], requires_grad=True) for _ in range(2))
+    compiled(function)(found).sum().backward()
+    function(expected).sum().backward()
+    torch.testing.assert_close(found.grad, expected.grad)
+
+
+def test_random_numbers_that_are_made_again_for_the_gradient():
+    def function(x):
+        return torch.utils.checkpoint.checkpoint(lambda y: F.dropout(y.sin(), 0.5) * y.exp(), x, use_reentrant=False)
+
+    found, expected = (torch.linspace(-1, 1, 50).requires_grad_() for _ in range(2))
+    for run, x in ((compiled(function), found), (function, expected)):
+        torch.manual_seed(7)
+        run(x).sum().backward()
+    torch.testing.assert_close(found.grad, expected.grad)
