@@ -19,6 +19,7 @@ from nnadapter.cli.parameters import Shapes, requests, takes_model
 from nnadapter.cli.writing import to_json
 from nnadapter.options import Options
 from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.reports.units import count
 
 _takes_folder = click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path), default=None,
@@ -44,7 +45,9 @@ def list_(folder: Path | None, as_json: bool) -> None:
         return
     for row in rows:
         click.echo(_line(row))
-    click.echo(f"{opened.path}: {len(rows)} entries, {sum(row['bytes'] for row in rows) / 1e6:.1f} MB")
+    missing = "" if opened.path.is_dir() else " (there is no such folder)"
+    total = sum(row["bytes"] for row in rows) / 1e6
+    click.echo(f"{opened.path}: {count(len(rows), 'entry', 'entries')}, {total:.1f} MB{missing}")
 
 
 @cache.command(cls=Command)
@@ -71,7 +74,8 @@ def purge(folder: Path | None, max_bytes: int) -> None:
     """Remove entries: all of them, or those used longest ago."""
     opened = _opened(folder)
     dropped = opened.shrink(max_bytes)
-    click.echo(f"{opened.path}: removed {len(dropped)} entries, {sum(each.nbytes for each in dropped) / 1e6:.1f} MB")
+    total = sum(each.nbytes for each in dropped) / 1e6
+    click.echo(f"{opened.path}: removed {count(len(dropped), 'entry', 'entries')}, {total:.1f} MB")
 
 
 @cache.command(cls=ModelCommand)

@@ -76,9 +76,12 @@ def _summary(output: str, report: PartitionReport) -> str:
     segments = ", ".join(
         f"{sum(segment.device == device for segment in report.segments)} on {device}" for device in _used(report)
     )
+    is_fixed = not any(plan.HasField("open") for plan in file.message.plans)
+    why = report.plans.sizes if is_fixed and report.plans is not None else ""
     return (
         f"{output}: {size / 1e6:.1f} MB, for {served(file, plans_held(file)) or 'no inputs'}\n"
         f"segments: {segments}; programs written by drivers: {written}, compiled when loaded: the others"
+        + (f"\n{why}" if why else "")
     )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from nnadapter.compiled_models.messages import MESSAGES, VERSION, Message
 from nnadapter.compiled_models.open_sizes import write_given, write_open_sizes
@@ -40,7 +41,7 @@ from nnadapter.reports.circumstances import machine, versions_of
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.filled import FilledClass
-from nnadapter.running.observed import observed_of
+from nnadapter.running.observed import Observed, observed_of
 from nnadapter.running.planned import PlannedEngine
 from partition.plan import Step
 
@@ -125,8 +126,15 @@ def _write_plan(
         row = message.steps.add()
         row.alongside = step.segment in overlap.alongside
         _write_step(row, step, position, bound_steps.get(position), compiled, writer)
-    report = report_of(observed_of(compiled, engine.counts))
+    report = report_of(_observed(compiled, engine))
     message.report = writer.add(REPORT, report.to_json().encode())
+
+
+def _observed(compiled: Compiled, engine: PlannedEngine) -> Observed:
+    """What was seen of a plan, and why sizes are fixed, which the sessions of a file do not find out anew."""
+    seen = observed_of(compiled, engine.counts)
+    why = "" if engine.leaves_open or seen.plans is None else seen.plans.sizes
+    return replace(seen, notes=(*seen.notes, why)) if why else seen
 
 
 def _bound_steps(compiled: Compiled) -> Mapping[int, BoundStep]:

@@ -11,6 +11,7 @@ from nnadapter.compiled_models.segments import Segments
 from nnadapter.drivers.selection import CPU
 from nnadapter.ir.tracing import Traced
 from nnadapter.onnx.signature import Shapes
+from nnadapter.planning.bounds import Bounds
 
 _MOST = 8
 """Sets of shapes that are told."""
@@ -55,7 +56,8 @@ def command(file: CompiledFile, shapes: Shapes) -> str:
 def _of_class(file: CompiledFile, held: HeldSizes) -> str:
     names = {row.name: row for rows in (file.signature.inputs, file.signature.overridable) for row in rows}
     if held.size_class is not None:
-        return in_words(dict(_by_class(held.size_class.shapes, {name: row.shape or () for name, row in names.items()})))
+        shapes = dict(_by_class(held.size_class.shapes, {name: row.shape or () for name, row in names.items()}))
+        return in_words(shapes if held.bounds is None else dict(_within(shapes, held.bounds)))
     if held.bounds is not None:
         return in_words(dict(_by_bounds(held.bounds.least, held.bounds.largest, names)))
     return in_words({name: ["?" if size is None else size for size in names[name].shape or ()] for name in names})
@@ -79,6 +81,13 @@ def _called(size: Any, axis: int, name: str, declared: Mapping[str, Sequence[Any
     own = shape[axis] if axis < len(shape) and isinstance(shape[axis], str) else f"{name}[{axis}]"
     taken = called.values()
     return called.setdefault(size.trace.alike(size.number), own if own not in taken else f"{name}[{axis}]")
+
+
+def _within(shapes: Mapping[str, Sequence[Any]], bounds: Bounds) -> Iterator[tuple[str, list[Any]]]:
+    """The sizes of a class, which have names where they are open, with the bounds of these."""
+    for name, shape in shapes.items():
+        ends = zip(shape, bounds.least[name], bounds.largest[name], strict=True)
+        yield name, [size if isinstance(size, int) else f"{size}: {low} to {high}" for size, low, high in ends]
 
 
 def _by_bounds(least: Shapes, largest: Shapes, names: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.onnx.preparation.prepare import Prepared, Shapes, specialize
+from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized, specialize
 
 
 def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:
     """Whether a model at these shapes is run by these of its nodes, and each of them makes elements of such.
+
+    Nodes that are folded at these shapes, and could not be at those of the plan, make the same where they are run.
 
     Args:
         prepared: the model.
@@ -21,4 +23,15 @@ def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:
     except InvalidModelError:
         return False
     made = (specialized.graph.value(name) for node in specialized.graph.nodes for name in node.outputs if name)
-    return frozenset(specialized.positions) == frozenset(nodes) and not any(0 in (value.shape or ()) for value in made)
+    folded = frozenset(nodes).difference(specialized.positions)
+    return (
+        frozenset(specialized.positions) <= frozenset(nodes)
+        and not any(0 in (value.shape or ()) for value in made)
+        and all(_has_elements(specialized, index) for index in folded)
+    )
+
+
+def _has_elements(specialized: Specialized, index: int) -> bool:
+    """Whether all that a folded node makes is of known sizes, and has elements."""
+    made = (specialized.graph.value(name).static_shape for name in specialized.own.nodes[index].outputs if name)
+    return all(shape is not None and 0 not in shape for shape in made)

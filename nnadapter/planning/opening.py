@@ -50,9 +50,10 @@ class Opened:
 
     @property
     def is_looked_through(self) -> bool:
-        """Whether a device takes ONNX, whose engine asks for tensors that have elements."""
-        devices = self.partitioning.setting.devices
-        return any(device.accelerates and not device.takes_ir for device in devices)
+        """Whether a segment is on a device that takes ONNX, whose engine asks for tensors that have elements."""
+        by_name = self.partitioning.setting.by_name
+        used = (by_name[step.device] for step in self.partitioning.plan.steps)
+        return any(device.accelerates and not device.takes_ir for device in used)
 
 
 def opened(partitioning: Partitioning) -> Opened | Unsupported:

@@ -68,6 +68,25 @@ def test_what_a_file_is_for_is_said(tmp_path):
     assert done.exit_code == 0 and "the file is for x=[n, 4]" in done.stdout, done.output
 
 
+NONZERO = """
+<ir_version: 10, opset_import: ["" : 17]> g (float[n, 4] x) => (int64[2, m] y) {
+  a = Relu (x)
+  y = NonZero (a)
+}
+"""
+
+
+def test_why_sizes_are_fixed_is_said(tmp_path):
+    onnx.save(parse(NONZERO), tmp_path / "m.onnx")
+    file, why = tmp_path / "f", "a plan for every set of input shapes: "
+    done = called("compile", tmp_path / "m.onnx", "-d", "fake_npu", "-o", file)
+    assert done.exit_code == 0 and why in done.stdout, done.output
+    done = called("report", file)
+    assert done.exit_code == 0 and why in done.stdout, done.output
+    done = called("compile", tmp_path / "m.onnx", "-d", "fake_npu", "--shape", "x=3,4", "-o", file)
+    assert done.exit_code == 0 and why not in done.stdout, done.output
+
+
 def test_an_input_that_is_given_again_is_another_plan(tmp_path):
     onnx.save(parse(OPEN), tmp_path / "m.onnx")
     file, shapes = tmp_path / "f", ("--shape", "x=2,4", "--shape", "x=5,4")

@@ -179,6 +179,41 @@ def test_a_plan_that_is_looked_through_says_its_bounds(tmp_path):
                 loaded.run(None, {"x": numbers(rows, 4)})
 
 
+POSITIONS = """
+<ir_version: 10, opset_import: ["" : 17]> g (float[rows, length, 1] x) => (float[rows, length, 1] y)
+<int64 zero = {0}, int64 one = {1}, float[3, 1] table = {1, 2, 3}> {
+  shape = Shape (x)
+  size = Gather <axis = 0> (shape, one)
+  steps = Range (zero, size, one)
+  positions = Gather (table, steps)
+  added = Add (x, positions)
+  y = Relu (added)
+}
+"""
+
+
+def test_what_is_folded_at_other_sizes_is_run_there(files):
+    """Made at a usual length, which has more positions than the table: they are not folded there."""
+    needs("openvino")
+    with nna.InferenceSession(files(POSITIONS, "openvino")) as loaded:
+        for rows, length in ((1, 1), (3, 2), (2, 3)):
+            agree(loaded, POSITIONS, {"x": numbers(rows, length, 1)})
+
+
+def test_bounds_are_of_devices_that_segments_are_on(tmp_path):
+    needs("openvino")
+    shapes = {"x": (8, 4)}
+    for devices, rows in ((["fake_npu", "openvino"], 100), (["openvino", "fake_npu"], 32)):
+        nna.compile(parse(CHAIN), tmp_path / "f", devices=devices, input_shapes=shapes, open_sizes=True, options=QUIET)
+        with nna.InferenceSession(tmp_path / "f") as loaded:
+            agree(loaded, CHAIN, {"x": numbers(rows, 4)})
+    with (
+        nna.InferenceSession(tmp_path / "f") as loaded,
+        pytest.raises(InvalidInputError, match=r"x=\[\w+: 8 to 32, 4\], got x="),
+    ):
+        loaded.run(None, {"x": numbers(33, 4)})
+
+
 def test_what_is_empty_at_some_sizes_has_what_it_needs(files):
     with nna.InferenceSession(files(SHIFTED, "fake_npu")) as loaded:
         for rows, columns in ((128, 128), (2, 5), (1, 128), (64, 1)):
