@@ -112,8 +112,13 @@ def _watch_optimizers() -> None:
 
 
 def _after_step(optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
-    if torch.compiler.is_compiling():  # compiled steps write by copies, which PyTorch counts
-        return
+    fused = any(group.get("fused") for group in optimizer.param_groups)
+    if fused or not torch.compiler.is_compiling():  # other compiled steps write by copies, which PyTorch counts
+        _count_step(optimizer)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _count_step(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             steps = _stepped.get(parameter)

@@ -51,6 +51,19 @@ def test_steps_of_fused_optimizers_are_seen(kind):
     assert nna.torch.report(run).graphs[0].varying == 4
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch, as it compiles a step
+@pytest.mark.parametrize("fused", [False, True])
+def test_compiled_steps_are_seen(fused):
+    model, x = Net().eval(), torch.randn(2, 4)
+    run, optimizer = compiled(model), torch.optim.AdamW(model.parameters(), lr=0.1, fused=fused)
+    step = torch.compile(optimizer.step, backend="aot_eager")
+    for _ in range(3):
+        assert_same(run, model, x)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        step()
+
+
 def test_steps_of_other_models_change_nothing():
     model, other, x = Net().eval(), nn.Linear(2, 2), torch.randn(2, 4)
     run, optimizer = compiled(model), torch.optim.SGD(other.parameters(), lr=0.1, fused=True)
