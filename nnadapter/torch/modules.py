@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     import onnx
 
 
+_AVERAGES = ("aten.avg_pool2d.default", "aten.avg_pool3d.default")
+"""Averages over windows; their seventh argument is a divisor."""
+
+
 def is_module(source: object) -> bool:
     """Whether `source` is a PyTorch module or an exported program; PyTorch is not imported to find out."""
     torch = sys.modules.get("torch")
@@ -55,7 +59,17 @@ def model_of(module: Any, example_inputs: object = None) -> onnx.ModelProto:
             f"PyTorch's exporter cannot write {type(module).__name__} as ONNX: {_cause(error)}; "
             "torch.compile(module, backend='nnadapter') leaves in PyTorch what has no form there"
         ) from error
+    _check_averages(module, exported.exported_program)
     return model
+
+
+def _check_averages(module: Any, program: Any) -> None:
+    averages = [node for node in program.graph.nodes if str(node.target) in _AVERAGES]
+    if any([*node.args[6:], node.kwargs.get("divisor_override")][0] is not None for node in averages):
+        raise InvalidModelError(
+            f"PyTorch's exporter leaves out divisor_override= of an average in {type(module).__name__}; "
+            "torch.compile(module, backend='nnadapter') runs it in PyTorch"
+        )
 
 
 def _cause(error: BaseException) -> str:

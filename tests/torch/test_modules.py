@@ -58,6 +58,11 @@ def test_what_the_exporter_cannot_write_is_one_sentence():
     assert "\n" not in str(caught.value)
 
 
+def test_an_average_with_a_divisor_of_its_own_is_refused():
+    with pytest.raises(InvalidModelError, match="leaves out divisor_override= of an average in AvgPool2d"):
+        nna.InferenceSession(torch.nn.AvgPool2d(2, divisor_override=3), (torch.ones(1, 1, 4, 4),))
+
+
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
