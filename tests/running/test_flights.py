@@ -40,7 +40,8 @@ def interruptible():
 
 @pytest.fixture(autouse=True)
 def single():
-    """Segments of one operation each; what tests change is put back."""
+    """Segments of one operation each; what tests change is put back, and what others enqueued does not count."""
+    ENQUEUED.clear()
     MOST["operations"] = 1
     yield
     MOST["operations"] = 1000
