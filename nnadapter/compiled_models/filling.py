@@ -17,43 +17,23 @@ from nnadapter.offering.filled_parts import FillablePart
 from nnadapter.offering.part import Part
 from nnadapter.process.closing import close_all
 from nnadapter.running.executor import CompiledPlan
-from nnadapter.running.filling import Build, Filling, admission_of
-from nnadapter.running.plan_memory import Holding
+from nnadapter.running.filling import Build, Filling, FillsPlans, SharesPrograms, admission_of
 from partition.plan import Step
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class FilledFilePlan(FilePlan):
+class FilledFilePlan(SharesPrograms, FilePlan):
     """A plan of a file at one set of sizes, whose programs it shares with others of its class."""
 
     of: Filling[FilledFilePlan]
 
-    @property
-    def holding(self) -> Holding:
-        """See `Filling.holding_of`."""
-        return self.of.holding_of(self)
-
-    def close(self) -> None:
-        """Close what no other plan of the class has."""
-        self.plan.close_whole()
-        self.of.release(self)
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class FileClass:
+class FileClass(FillsPlans):
     """A class of shapes of a file; it does not run itself, but the plans that are filled."""
 
     held: HeldSizes
     filling: Filling[FilledFilePlan]
-
-    @property
-    def holding(self) -> Holding:
-        """The memory of the programs that serve all of its plans."""
-        return self.filling.holding_of(self.filling)
-
-    def close(self) -> None:
-        """Close what no plan of the class has."""
-        self.filling.release(self.filling)
 
 
 def is_filled(record: Message) -> bool:

@@ -173,6 +173,38 @@ class Filling(Generic[FilledPlan]):
             self._made[position, numbers] = _Made(bound, seconds)
 
 
+class FillsPlans:
+    """What holds the programs that serve all plans of a class of shapes: a session's class, or a file's."""
+
+    filling: Filling[Any]
+
+    @property
+    def holding(self) -> Holding:
+        """The memory of the programs that serve all of its plans."""
+        return self.filling.holding_of(self.filling)
+
+    def close(self) -> None:
+        """Close what no plan of the class has."""
+        self.filling.release(self.filling)
+
+
+class SharesPrograms:
+    """A plan at one set of sizes, whose programs it shares with others of its class: a session's, or a file's."""
+
+    plan: CompiledPlan
+    of: Filling[Any]
+
+    @property
+    def holding(self) -> Holding:
+        """See `Filling.holding_of`."""
+        return self.of.holding_of(self)
+
+    def close(self) -> None:
+        """Close what no other plan of the class has."""
+        self.plan.close_whole()
+        self.of.release(self)
+
+
 def admission_of(context: Context, step: Step, part: Part) -> Admission:
     """What a device says of a segment that was filled.
 
