@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from nnadapter.drivers import registry
+from tests.c_compiler import COMPILER, compile_acme
 from tests.installed import hide, hide_from_children
 
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -75,6 +76,19 @@ def trial_drivers(nothing_installed, tmp_path_factory):
     registry.refresh()
     yield
     sys.path.remove(str(site))
+    registry.refresh()
+
+
+@pytest.fixture(scope="module")
+def acme(tmp_path_factory):
+    """acme_c, compiled, is among the devices."""
+    if COMPILER is None:
+        pytest.skip("there is no C compiler: none of cc, gcc and clang")
+    folder = compile_acme(tmp_path_factory.mktemp("acme")).parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NNADAPTER_DRIVER_PATH", str(folder))
+        registry.refresh()
+        yield
     registry.refresh()
 
 

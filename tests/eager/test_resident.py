@@ -12,19 +12,9 @@ import nnadapter as nna
 from nnadapter.drivers import registry
 from nnadapter.eager.resident import RESIDENTS
 from nnadapter.errors import NNAdapterError
-from tests.c_compiler import compile_acme, needs_compiler
+from tests.c_compiler import needs_compiler
 
-pytestmark = needs_compiler
-
-
-@pytest.fixture(scope="module", autouse=True)
-def acme(tmp_path_factory):
-    folder = compile_acme(tmp_path_factory.mktemp("acme")).parent
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NNADAPTER_DRIVER_PATH", str(folder))
-        registry.refresh()
-        yield
-    registry.refresh()
+pytestmark = [needs_compiler, pytest.mark.usefixtures("acme")]
 
 
 def used():
